@@ -1,0 +1,106 @@
+"""Losses: what a pair, a triplet or a sample-proxy tie costs. One file a loss; `create` makes one by its name.
+
+>>> create("multi-similarity", alpha=2, beta=40)
+MultiSimilarity(alpha=2, beta=40, threshold=0.5, neg_threshold=None, epsilon=0.1, weighting='inside')
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from nearfar.checks import nearest
+from nearfar.losses.angular import Angular
+from nearfar.losses.binomial import Binomial
+from nearfar.losses.circle import Circle
+from nearfar.losses.contrastive import Contrastive
+from nearfar.losses.fastap import FastAP
+from nearfar.losses.hap2s import HAP2S
+from nearfar.losses.lifted import Lifted
+from nearfar.losses.margin import Margin
+from nearfar.losses.multi_similarity import MultiSimilarity
+from nearfar.losses.n_pair import NPair
+from nearfar.losses.nt_xent import NTXent
+from nearfar.losses.pair_loss import Loss, PairLoss
+from nearfar.losses.pair_margin import PairMargin
+from nearfar.losses.rdml import RDML
+from nearfar.losses.smooth_ap import SmoothAP
+from nearfar.losses.snr import SNR
+from nearfar.losses.supcon import SupCon
+from nearfar.losses.triplet import Triplet
+
+_LOSSES: dict[str, type[Loss]] = {
+    "angular": Angular,
+    "binomial": Binomial,
+    "circle": Circle,
+    "contrastive": Contrastive,
+    "fastap": FastAP,
+    "hap2s": HAP2S,
+    "lifted": Lifted,
+    "margin": Margin,
+    "multi-similarity": MultiSimilarity,
+    "n-pair": NPair,
+    "nt-xent": NTXent,
+    "pair-margin": PairMargin,
+    "rdml": RDML,
+    "smooth-ap": SmoothAP,
+    "snr": SNR,
+    "supcon": SupCon,
+    "triplet": Triplet,
+}
+
+
+def names() -> list[str]:
+    """The names that `create` knows."""
+    return sorted(_LOSSES)
+
+
+def loss_class(name: str) -> type[Loss]:
+    """The class behind a name; an unknown name is a ValueError that suggests the nearest."""
+    if name not in _LOSSES:
+        raise ValueError(f"unknown loss {name!r}{nearest(name, _LOSSES)} Known: {', '.join(names())}")
+    return _LOSSES[name]
+
+
+def create(name: str, **options: Any) -> Loss:
+    """Make a loss by its name; an unknown name or option is a ValueError that suggests the nearest.
+
+    >>> create("triplet", margn=0.1)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    ValueError: loss 'triplet' has no option 'margn'; did you mean 'margin'? Options: margin, ...
+    """
+    make = loss_class(name)
+    known = list(inspect.signature(make).parameters)
+    for option in options:
+        if option not in known:
+            raise ValueError(
+                f"loss {name!r} has no option {option!r}{nearest(option, known)} Options: {', '.join(known)}"
+            )
+    return make(**options)
+
+
+__all__ = [
+    "HAP2S",
+    "RDML",
+    "SNR",
+    "Angular",
+    "Binomial",
+    "Circle",
+    "Contrastive",
+    "FastAP",
+    "Lifted",
+    "Loss",
+    "Margin",
+    "MultiSimilarity",
+    "NPair",
+    "NTXent",
+    "PairLoss",
+    "PairMargin",
+    "SmoothAP",
+    "SupCon",
+    "Triplet",
+    "create",
+    "loss_class",
+    "names",
+]

@@ -1,0 +1,33 @@
+"""Circle loss: each similarity is paced by how far it is from its optimum."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from nearfar.checks import check_positive
+from nearfar.losses.pair_loss import Batch, PairLoss
+from nearfar.pairs import Pairs, softplus
+
+
+class Circle(PairLoss):
+    """Circle loss (Sun et al., CVPR 2020, arXiv 2002.10857, Eq. 6), on cosines.
+
+    Mean over anchors with positives and negatives of
+    log(1 + sum_{N_i} e^{gamma a_n (S_n - m)} sum_{P_i} e^{-gamma a_p (S_p - (1 - m))}), a_n = [S_n + m]_+ and
+    a_p = [1 + m - S_p]_+ constant in the gradient. m=0.4 and gamma=80 are the paper's for retrieval of fine-grained
+    classes.
+
+    >>> import torch
+    >>> Circle()(torch.eye(3), torch.tensor([0, 0, 1]))
+    tensor(54.4000)
+    """
+
+    def __init__(self, *, m: float = 0.4, gamma: float = 80.0) -> None:
+        super().__init__()
+        self.m, self.gamma = m, check_positive("gamma", gamma)
+
+    def cost(self, pairs: Pairs, batch: Batch) -> Tensor:
+        sim, fixed = pairs.sim, pairs.sim.detach()
+        pos = pairs.log_sum_exp((1 + self.m - fixed).relu() * -self.gamma * (sim - (1 - self.m)), pairs.same)
+        neg = pairs.log_sum_exp((fixed + self.m).relu() * self.gamma * (sim - self.m), pairs.diff)
+        return pairs.anchor_mean(softplus(pos + neg), pairs.same.any(1) & pairs.diff.any(1))

@@ -1,0 +1,67 @@
+"""Contrastive loss: positives together, negatives at least a margin apart."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from nearfar.checks import check_choice
+from nearfar.geometry import cosine_matrix, unit_distance_matrix
+from nearfar.losses.pair_loss import Batch, PairLoss
+from nearfar.mining import closest_negatives
+from nearfar.pairs import Pairs
+
+DEFAULT_MARGINS = {"squared": (0.0, 1.0), "distance": (0.0, 1.0), "cosine": (1.0, 0.0)}
+
+
+def hinges(sim: Tensor, same: Tensor, pos_margin: float, neg_margin: float) -> Tensor:
+    """[pos_margin - sim]_+ for the same kind, [sim - neg_margin]_+ for different kinds, elementwise."""
+    return torch.where(same, pos_margin - sim, sim - neg_margin).relu()
+
+
+def nonzero_means(pairs: Pairs, losses: Tensor) -> Tensor:
+    """Mean of the non-zero positive terms + mean of the non-zero negative terms."""
+    active = losses.detach() > 0
+    return pairs.mean(losses, pairs.same & active) + pairs.mean(losses, pairs.diff & active)
+
+
+class Contrastive(PairLoss):
+    """Contrastive loss (Hadsell et al., CVPR 2006) in three forms, on unit vectors.
+
+    - form="squared" (default; PROFS, arXiv 1907.07585, Eq. 3.1): mean over all pairs of
+      y [D - pos_margin]_+^2 + (1-y) [neg_margin - D]_+^2, margins 0 and 1 (ours; PROFS does not state its own).
+    - form="distance": mean over the non-zero positive terms [D - pos_margin]_+ plus mean over the non-zero negative
+      terms [neg_margin - D]_+, margins 0 and 1 (pytorch-metric-learning's form and defaults).
+    - form="cosine": the same with [pos_margin - S]_+ and [S - neg_margin]_+, margins 1 and 0 (the baseline of BSPML).
+
+    With `representatives` each representative has as many negatives, its closest, as positives (PROFS).
+
+    >>> x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
+    >>> Contrastive()(x, torch.tensor([0, 0, 1]))  # one positive pair at D^2 = 2, negatives beyond the margin
+    tensor(0.6667)
+    """
+
+    def __init__(
+        self, *, form: str = "squared", pos_margin: float | None = None, neg_margin: float | None = None
+    ) -> None:
+        super().__init__()
+        self.form = check_choice("form", form, DEFAULT_MARGINS)
+        pos, neg = DEFAULT_MARGINS[form]
+        self.pos_margin = pos if pos_margin is None else pos_margin
+        self.neg_margin = neg if neg_margin is None else neg_margin
+
+    def similarity(self, x: Tensor, y: Tensor | None) -> Tensor:
+        return cosine_matrix(x, y) if self.form == "cosine" else -unit_distance_matrix(x, y)
+
+    def elementwise(self, pairs: Pairs) -> Tensor:
+        """The loss of every pair, [A, R]."""
+        if self.form == "cosine":
+            return hinges(pairs.sim, pairs.same, self.pos_margin, self.neg_margin)
+        losses = hinges(pairs.sim, pairs.same, -self.pos_margin, -self.neg_margin)
+        return losses.square() if self.form == "squared" else losses
+
+    def cost(self, pairs: Pairs, batch: Batch) -> Tensor:
+        if batch.representatives:
+            pairs = closest_negatives(pairs)
+        losses = self.elementwise(pairs)
+        return pairs.mean(losses) if self.form == "squared" else nonzero_means(pairs, losses)

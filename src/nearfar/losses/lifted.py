@@ -1,0 +1,95 @@
+"""Lifted structure loss: each positive pair against all negatives of both its samples."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from nearfar.checks import check_choice, check_positive
+from nearfar.geometry import cosine_matrix, distance_matrix, unit_distance_matrix
+from nearfar.losses.pair_loss import Batch, PairLoss, pair_weights, with_weights
+from nearfar.pairs import Pairs, log_sum_exp, pair_masks
+
+
+class Lifted(PairLoss):
+    """Lifted structure loss in three forms.
+
+    - form="song" (default; Song et al., CVPR 2016): mean over positive pairs of 1/2 [J_ij]_+^2 with
+      J_ij = log( sum_{k in N_i} e^{alpha - D_ik} + sum_{l in N_j} e^{alpha - D_jl} ) + D_ij, D the Euclidean distance
+      of the raw embeddings as in the original (normalize=True: of unit vectors); alpha=1 is the original's.
+    - form="anchor" (DRO, arXiv 1912.11194, Eqs. 3 and 8): sum over anchors of
+      [ log sum_{P_i} e^{threshold - S} + log sum_{N_i} e^{S - threshold} ]_+ on cosines; the threshold cancels.
+      An anchor without positives or without negatives is left out.
+    - form="scaled" (Wang's released code): mean over all anchors of
+      (2/scale_pos) log sum_{P_i} e^{-scale_pos S} + (2/scale_neg) log sum_{N_i} e^{scale_neg S}, scales 2 and 40 from
+      there.
+
+    With `representatives` (PROFS, section 4) the pairs of form "song" are (representative, example), and a term between
+    two examples counts nowhere: N_i are all other rows of another kind, N_j only the representatives among them.
+
+    >>> Lifted()(torch.tensor([[0.0], [0.0], [1.0]]), torch.tensor([0, 0, 1]))  # 1/2 log(2)^2
+    tensor(0.2402)
+    """
+
+    def __init__(
+        self,
+        *,
+        form: str = "song",
+        alpha: float = 1.0,
+        normalize: bool = False,
+        threshold: float = 0.5,
+        scale_pos: float = 2.0,
+        scale_neg: float = 40.0,
+    ) -> None:
+        super().__init__()
+        self.form = check_choice("form", form, ("song", "anchor", "scaled"))
+        self.alpha, self.normalize, self.threshold = alpha, normalize, threshold
+        self.scale_pos = check_positive("scale_pos", scale_pos)
+        self.scale_neg = check_positive("scale_neg", scale_neg)
+
+    def similarity(self, x: Tensor, y: Tensor | None) -> Tensor:
+        if self.form != "song":
+            return cosine_matrix(x, y)
+        return -(unit_distance_matrix(x, y) if self.normalize else distance_matrix(x, y))
+
+    def arrange(self, batch: Batch, n: int) -> Batch:
+        if self.form != "song":
+            return super().arrange(batch, n)
+        return batch.split(n)[0].against(batch)
+
+    def pairs(self, batch: Batch) -> Pairs:
+        if not (batch.representatives and self.form == "song"):
+            return super().pairs(batch)
+        assert batch.ref_emb is not None
+        n = len(batch.emb)
+        same, diff = pair_masks(batch.labels, batch.ref_labels)
+        same[:, :n] = False
+        diff[:, :n].fill_diagonal_(False)
+        return with_weights(Pairs(self.similarity(batch.emb, batch.ref_emb), same, diff), *pair_weights(batch))
+
+    def cost(self, pairs: Pairs, batch: Batch) -> Tensor:
+        if self.form == "song":
+            return song(pairs, self.alpha)
+        if self.form == "anchor":
+            pos = pairs.log_sum_exp(self.threshold - pairs.sim, pairs.same)
+            neg = pairs.log_sum_exp(pairs.sim - self.threshold, pairs.diff)
+            costs = (pos + neg).relu()  # -inf where a group is empty
+            return (costs if pairs.weights is None else costs * pairs.weights).sum()
+        pos = or_zero(pairs.log_sum_exp(-self.scale_pos * pairs.sim, pairs.same))
+        neg = or_zero(pairs.log_sum_exp(self.scale_neg * pairs.sim, pairs.diff))
+        return pairs.anchor_mean(2 / self.scale_pos * pos + 2 / self.scale_neg * neg)
+
+
+def song(pairs: Pairs, alpha: float) -> Tensor:
+    """Mean over positive pairs of 1/2 [J]_+^2; sim = -D."""
+    z = pairs.sim + alpha
+    rows = log_sum_exp(z, pairs.diff, weights=pairs.ref_weights)
+    columns = rows if pairs.symmetric else log_sum_exp(z.T, pairs.diff.T, weights=pairs.weights)
+    floor = -1e30  # stands for log 0: finite, so that two of them still have a gradient
+    j = torch.logaddexp(rows.clamp_min(floor)[:, None], columns.clamp_min(floor)) - pairs.sim
+    return pairs.mean(0.5 * j.relu().square(), pairs.same)
+
+
+def or_zero(x: Tensor) -> Tensor:
+    """x, and 0 where it is -inf (an empty group)."""
+    return torch.where(x > -torch.inf, x, 0.0)

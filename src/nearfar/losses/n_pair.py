@@ -1,0 +1,76 @@
+"""N-pair loss: softmax of each anchor's positive against the other classes' positives."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from nearfar.geometry import cosine_matrix, dot_matrix
+from nearfar.losses.pair_loss import Batch, PairLoss
+from nearfar.pairs import Pairs, softplus
+
+
+def positives_against_negatives(pairs: Pairs, logits: Tensor) -> Tensor:
+    """Mean over positive pairs (i, p) of log(1 + sum_{n in N_i} e^{z_in - z_ip})."""
+    negatives = pairs.log_sum_exp(logits, pairs.diff)
+    return pairs.mean(softplus(negatives[:, None] - logits), pairs.same)
+
+
+def first_and_second(pairs: Pairs, batch: Batch, *, cure: str) -> Pairs:
+    """Keep only first samples of a class as anchors and second samples as references; a third is an error."""
+    if batch.labels.ndim != 1:
+        raise ValueError(f"labels must be class ids [N] here, got shape {list(batch.labels.shape)}: {cure}")
+    kin = batch.labels[:, None] == batch.labels
+    place = kin.tril(-1).sum(1)
+    if not torch.compiler.is_compiling() and place.max() > 1:
+        label = int(batch.labels[place > 1][0])
+        raise ValueError(
+            f"labels has {int(place.max()) + 1} samples of class {label}, expected an anchor and a positive: {cure}"
+        )
+    keep = (place == 0)[:, None] & (place == 1)
+    return replace(pairs, same=pairs.same & keep, diff=pairs.diff & keep, symmetric=False)
+
+
+class NPair(PairLoss):
+    """N-pair loss (Sohn, NeurIPS 2016), on raw dot products (normalize=True: cosines).
+
+    Mean over positive pairs (i, p) of log(1 + sum_{n in N_i} e^{f_i.f_n - f_i.f_p}) + l2_reg/2 (||f_i||^2 + ||f_p||^2).
+
+    With references, they are the positives and negatives. Without, the first sample of a class is the anchor and the
+    second its positive; more are an error, and `all_pairs=True` takes every ordered positive pair and all negatives
+    (ours).
+    With `representatives` they are the references and the other rows the anchors (PROFS).
+    l2_reg=0.001 is TensorFlow's npairs_loss default (PROFS is written in it), in this normalisation.
+
+    >>> NPair(l2_reg=0)(torch.zeros(4, 2), torch.tensor([0, 0, 1, 1]))  # log 2
+    tensor(0.6931)
+    """
+
+    def __init__(self, *, l2_reg: float = 0.001, normalize: bool = False, all_pairs: bool = False) -> None:
+        super().__init__()
+        if l2_reg < 0:
+            raise ValueError(f"l2_reg must not be negative, got {l2_reg}")
+        self.l2_reg, self.normalize, self.all_pairs = l2_reg, normalize, all_pairs
+
+    def similarity(self, x: Tensor, y: Tensor | None) -> Tensor:
+        return cosine_matrix(x, y) if self.normalize else dot_matrix(x, y)
+
+    def arrange(self, batch: Batch, n: int) -> Batch:
+        representatives, examples = batch.split(n)
+        return examples.against(representatives)
+
+    def pairs(self, batch: Batch) -> Pairs:
+        pairs = super().pairs(batch)
+        if batch.ref_emb is not None or self.all_pairs:
+            return pairs
+        return first_and_second(pairs, batch, cure="sample two of each class, or pass all_pairs=True")
+
+    def cost(self, pairs: Pairs, batch: Batch) -> Tensor:
+        value = positives_against_negatives(pairs, pairs.sim)
+        if self.l2_reg:
+            anchors = batch.emb.square().sum(1)
+            references = anchors if batch.ref_emb is None else batch.ref_emb.square().sum(1)
+            value = value + self.l2_reg / 2 * pairs.mean(anchors[:, None] + references, pairs.same)
+        return value

@@ -1,0 +1,30 @@
+"""NT-Xent: softmax of each positive pair against the anchor's negatives."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from nearfar.checks import check_positive
+from nearfar.losses.n_pair import positives_against_negatives
+from nearfar.losses.pair_loss import Batch, PairLoss
+from nearfar.pairs import Pairs
+
+
+class NTXent(PairLoss):
+    """Normalised temperature-scaled cross entropy (Chen et al., SimCLR, ICML 2020, Eq. 1), with labels.
+
+    Mean over ordered positive pairs (i, p) of -log( e^{S_ip/T} / (e^{S_ip/T} + sum_{n in N_i} e^{S_in/T}) ): other
+    positives of i are not in the denominator. temperature=0.07 is pytorch-metric-learning's default (SimCLR: 0.1 to
+    0.5).
+
+    >>> import torch
+    >>> NTXent()(torch.eye(3), torch.tensor([0, 0, 1]))  # one negative as near as the positive
+    tensor(0.6931)
+    """
+
+    def __init__(self, *, temperature: float = 0.07) -> None:
+        super().__init__()
+        self.temperature = check_positive("temperature", temperature)
+
+    def cost(self, pairs: Pairs, batch: Batch) -> Tensor:
+        return positives_against_negatives(pairs, pairs.sim / self.temperature)

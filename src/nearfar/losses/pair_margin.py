@@ -1,0 +1,32 @@
+"""Pair margin loss: a hinge on each side of a similarity threshold."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from nearfar.losses.contrastive import hinges
+from nearfar.losses.pair_loss import Batch, PairLoss
+from nearfar.pairs import Pairs
+
+
+class PairMargin(PairLoss):
+    """The margin pair loss of DRO (Qi et al., arXiv 1912.11194, Eq. 19), on cosines.
+
+    Mean over all pairs of [m + threshold - S]_+ for positives and [m + S - threshold]_+ for negatives. m=0.2 and
+    threshold=0.5 (lambda) are the paper's (section 4.2.1) and the released script's.
+
+    >>> import torch
+    >>> PairMargin()(torch.eye(2), torch.tensor([0, 0]))
+    tensor(0.7000)
+    """
+
+    def __init__(self, *, m: float = 0.2, threshold: float = 0.5) -> None:
+        super().__init__()
+        self.m, self.threshold = m, threshold
+
+    def elementwise(self, pairs: Pairs) -> Tensor:
+        """The loss of every pair, [A, R]."""
+        return hinges(pairs.sim, pairs.same, self.threshold + self.m, self.threshold - self.m)
+
+    def cost(self, pairs: Pairs, batch: Batch) -> Tensor:
+        return pairs.mean(self.elementwise(pairs))

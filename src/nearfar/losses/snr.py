@@ -1,0 +1,56 @@
+"""Signal-to-noise ratio contrastive loss."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from nearfar.geometry import dot_matrix, unit
+from nearfar.losses.contrastive import hinges, nonzero_means
+from nearfar.losses.pair_loss import Batch, PairLoss
+from nearfar.pairs import Pairs
+
+
+def snr_distance(x: Tensor, y: Tensor | None = None) -> Tensor:
+    """var(x_i - y_j) / var(x_i) over the features, [A, R], by one matrix product: var(x - y) = var x + var y - 2 cov.
+
+    The anchor is the signal, so the matrix is not symmetric. A constant row has no variance; it is kept away from 0
+    by the smallest normal number, and its distances are huge but finite.
+    """
+    x = x - x.mean(1, keepdim=True)
+    y = None if y is None else y - y.mean(1, keepdim=True)
+    x_var = x.square().mean(1)
+    y_var = x_var if y is None else y.square().mean(1)
+    noise = (x_var[:, None] + y_var - 2 / x.shape[1] * dot_matrix(x, y)).clamp_min(0)
+    return noise / x_var.clamp_min(torch.finfo(x.dtype).eps ** 2)[:, None]
+
+
+class SNR(PairLoss):
+    """SNR contrastive loss (Yuan et al., CVPR 2019), on raw embeddings (normalize=True: unit vectors).
+
+    d_ij = var(h_i - h_j) / var(h_i) over the features. Mean of the non-zero positive terms [d - pos_margin]_+ + mean
+    of the non-zero negative terms [neg_margin - d]_+ + reg x mean_i |sum of the features of h_i|. Margins 0 and 1,
+    reg=0 (off) are ours: BSPML prints "positive margin 1, negative margin 0", which only makes sense for a
+    similarity.
+
+    >>> SNR()(torch.tensor([[1.0, -1.0], [-1.0, 1.0]]), torch.tensor([0, 0]))  # var of (2, -2) over var of (1, -1)
+    tensor(4.)
+    """
+
+    def __init__(
+        self, *, pos_margin: float = 0.0, neg_margin: float = 1.0, reg: float = 0.0, normalize: bool = False
+    ) -> None:
+        super().__init__()
+        self.pos_margin, self.neg_margin, self.reg, self.normalize = pos_margin, neg_margin, reg, normalize
+
+    def similarity(self, x: Tensor, y: Tensor | None) -> Tensor:
+        if self.normalize:
+            x, y = unit(x), None if y is None else unit(y)
+        return -snr_distance(x, y)
+
+    def cost(self, pairs: Pairs, batch: Batch) -> Tensor:
+        value = nonzero_means(pairs, hinges(pairs.sim, pairs.same, -self.pos_margin, -self.neg_margin))
+        if self.reg:
+            rows = unit(batch.emb) if self.normalize else batch.emb
+            value = value + self.reg * pairs.anchor_mean(rows.sum(1).abs())
+        return value
