@@ -6,6 +6,7 @@ break the graph.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -27,14 +28,21 @@ def check_embeddings(name: str, x: Tensor, *, dim: int | None = None) -> None:
         raise ValueError(f"{name} must be floating point, got {x.dtype}")
     if dim is not None and x.shape[1] != dim:
         raise ValueError(f"{name} must have {dim} columns, got shape {list(x.shape)}")
-    if not torch.compiler.is_compiling() and not torch.isfinite(
-        torch.linalg.vector_norm(x.detach(), dtype=torch.float64)
-    ):
-        bad = (~torch.isfinite(x.detach())).any(1).nonzero().flatten().tolist()
-        raise ValueError(
-            f"{name} has NaN or infinite values in {len(bad)} of {len(x)} rows, the first is row {bad[0]}: "
-            "lower the learning rate or find the bad input"
-        )
+    if torch.compiler.is_compiling():
+        return
+    x = x.detach()
+    length = torch.linalg.vector_norm(x, dim=1, dtype=None if x.dtype == torch.float64 else torch.float32)
+    if not math.isfinite(float(length.sum())):
+        raise ValueError(f"{name} {_why_not_finite(x, length)}")
+
+
+def _why_not_finite(x: Tensor, length: Tensor) -> str:
+    bad = (~torch.isfinite(x)).any(1).nonzero().flatten().tolist()
+    if bad:
+        cure = "lower the learning rate or find the bad input"
+        return f"has NaN or infinite values in {len(bad)} of {len(x)} rows, the first is row {bad[0]}: {cure}"
+    largest = float(x.abs().max())
+    return f"is so large (up to {largest:.1e}) that the length of a row overflows {length.dtype}: scale it down"
 
 
 def check_labels(name: str, labels: Tensor, *, rows: int, rows_name: str) -> None:

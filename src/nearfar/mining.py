@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from nearfar.checks import check_positive
-from nearfar.pairs import Pairs
+from nearfar.pairs import Pairs, row_count
 
 
 def hardest(pairs: Pairs, *, k: int = 1) -> Pairs:
@@ -28,7 +28,7 @@ def hardest(pairs: Pairs, *, k: int = 1) -> Pairs:
 
 def closest_negatives(pairs: Pairs) -> Pairs:
     """All positives, and per anchor as many of its closest negatives as it has positives (PROFS, "-Hard" baselines)."""
-    return replace(pairs, diff=_first(pairs.sim.detach(), pairs.diff, pairs.same.sum(1)))
+    return replace(pairs, diff=_first(pairs.sim.detach(), pairs.diff, row_count(pairs.same)))
 
 
 def semi_hard(pairs: Pairs, *, margin: float = 0.2, threshold: float | None = None) -> Pairs:
@@ -90,7 +90,7 @@ def distance_weighted(
     noise = torch.empty_like(sim).exponential_(generator=generator).log_().neg_()
     # uniform weights for those beyond, below every weight of those within
     score = torch.where(beyond, log_w.amin() - 1e4 + noise, log_w + noise)
-    return replace(pairs, diff=_first(score, pairs.diff, pairs.same.sum(1)))
+    return replace(pairs, diff=_first(score, pairs.diff, row_count(pairs.same)))
 
 
 def _first(score: Tensor, mask: Tensor, k: int | Tensor) -> Tensor:
@@ -98,6 +98,11 @@ def _first(score: Tensor, mask: Tensor, k: int | Tensor) -> Tensor:
     if isinstance(k, int) and k == 1:
         best = torch.where(mask, score, -torch.inf).argmax(1, keepdim=True)
         return torch.zeros_like(mask).scatter_(1, best, True) & mask
-    order = torch.where(mask, score, -torch.inf).sort(dim=1, descending=True, stable=True).indices
-    wanted = torch.arange(mask.shape[1], device=mask.device) < (k[:, None] if isinstance(k, Tensor) else k)
-    return torch.zeros_like(mask).scatter_(1, order, wanted.expand_as(mask)) & mask
+    masked = torch.where(mask, score, -torch.inf)
+    k = torch.as_tensor(k, device=mask.device).expand(len(mask))
+    # what is above the k-th largest is kept, and of what equals it, the first ones; topk alone would break ties anyhow
+    most = mask.shape[1] if torch.compiler.is_compiling() else max(1, min(int(k.max()), mask.shape[1]))
+    kth = masked.topk(most, dim=1).values.gather(1, (k.clamp(1, most) - 1)[:, None])
+    above, equal = masked > kth, masked == kth
+    left = k - row_count(above)
+    return (above | (equal & (equal.cumsum(1, dtype=torch.int32) <= left[:, None]))) & mask & (k > 0)[:, None]

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from nearfar.analytic import analytic
+from nearfar.pairs import row_count
 
 # Above this many positives an anchor, sorting them beats a pass for each (measured at B = 640 and 2048).
-SORT_FROM = 48
+SORT_FROM = 64
 
 
 @analytic("mean_over_triplets")
@@ -30,140 +31,134 @@ def mean_over_triplets(
     slope: float,
     term: str,
     eta: float,
-    mining: str,
     nonzero: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Weighted mean of phi(margin + slope (sim_an - sim_ap)), and its gradient by sim.
+    """Weighted mean of phi(margin + slope (sim_an - sim_ap)) over all triplets, and its gradient by sim.
 
-    term: "hinge" max(0, t), "softplus" log(1 + e^t), or "rescaled" b (1 - e^{-eta max(0, t)}) with b = 1/(1 -
-    e^{-eta}). mining: "all" triplets, or "semi-hard": for each (a, p) the nearest negative strictly farther than p.
+    term: "hinge" max(0, t), "softplus" log(1 + e^t), or "rescaled" b (1 - e^{-eta max(0, t)}), b = 1/(1 - e^{-eta}).
     nonzero: the divisor counts only triplets with phi > 0. A triplet's weight is the product of its samples'.
     """
-    gradient = torch.zeros_like(sim)
-    table, positives = positive_table(sim, same)
-    if positives.shape[1] == 0:
-        return sim.new_zeros(()), gradient
-    negative = torch.where(diff, slope * sim + margin, -torch.inf)
-    w_a = None if weights is None else weights[:, None]
-    total, active, triplets = (sim.new_zeros((), dtype=torch.float64) for _ in range(3))
-
-    if term == "hinge" and mining == "all" and positives.shape[1] >= SORT_FROM:
-        total, active = _sorted_hinge(negative, slope * table, positives, weights, ref_weights, slope, gradient)
-        triplets = _all_triplets(same, diff, weights, ref_weights)
+    positive, columns = positive_table(sim, same)
+    if columns.shape[1] == 0:
+        return sim.new_zeros(()), torch.zeros_like(sim)
+    negative = torch.where(diff, sim, -torch.inf).mul_(slope).add_(margin)
+    threshold = slope * positive
+    w_a = torch.ones_like(sim[:, 0]) if weights is None else weights
+    w_p = torch.isfinite(threshold).to(sim.dtype)
+    if ref_weights is not None:
+        w_p = torch.where(w_p > 0, ref_weights[columns], 0.0)
+    w_p *= w_a[:, None]
+    if term == "hinge" and columns.shape[1] >= SORT_FROM:
+        value, active, gradient = _sorted_hinges(negative, threshold, columns, w_p, ref_weights)
     else:
-        t, slopes = torch.empty_like(sim), torch.empty_like(sim)
-        for k in range(positives.shape[1]):
-            column = positives[:, k : k + 1]
-            there = torch.isfinite(table[:, k : k + 1])
-            threshold = torch.where(there, slope * table[:, k : k + 1], torch.inf)
-            if mining == "semi-hard":
-                farther = sim < table[:, k : k + 1]
-                nearest, chosen = torch.where(farther, negative, -torch.inf).max(1, keepdim=True)
-                t, slopes = nearest - threshold, torch.empty_like(nearest)
-            else:
-                torch.sub(negative, threshold, out=t)
-                chosen = None
-            exists = t > -torch.inf if mining == "semi-hard" else None
-            _phi(term, eta, t, slopes)
-            w = w_a if ref_weights is None else w_a * ref_weights[column]  # type: ignore[operator]
-            w_n = None if ref_weights is None else (ref_weights if chosen is None else ref_weights[chosen])
-            total += _weighted(_row_sum(t, w_n), w)
-            if nonzero:
-                active += _weighted(_row_sum((t > 0).to(t.dtype), w_n), w)
-            if exists is not None:
-                triplets += _weighted(_row_sum(exists.to(t.dtype), w_n), w)
-            if w_n is not None:
-                slopes *= w_n
-            if w is not None:
-                slopes *= w
-            if chosen is None:
-                gradient += slopes
-            else:
-                gradient.scatter_add_(1, chosen, slopes)
-            gradient.scatter_add_(1, column, -slopes.sum(1, keepdim=True))
-        gradient *= slope
-        if mining == "all":
-            triplets = _all_triplets(same, diff, weights, ref_weights)
-    divisor = (active if nonzero else triplets).to(sim.dtype)
-    divisor = torch.where(divisor > 0, divisor, 1.0)
-    return total.to(sim.dtype) / divisor, gradient / divisor
+        value, active, gradient = _pass_a_positive(negative, threshold, columns, w_p, ref_weights, term, eta, nonzero)
+    divisor = active if nonzero else _weight_of_all(same, diff, w_a, ref_weights)
+    divisor = torch.where(divisor > 0, divisor, 1.0).to(sim.dtype)
+    return value.to(sim.dtype) / divisor, gradient.mul_(slope / divisor)
+
+
+@torch.library.custom_op("nearfar::semi_hard_negatives", mutates_args=())
+def semi_hard_negatives(sim: Tensor, same: Tensor, diff: Tensor) -> Tensor:
+    """At each positive [A, R]: the column of the anchor's closest negative strictly farther than it; -1 elsewhere."""
+    chosen = torch.full_like(sim, -1, dtype=torch.int64)
+    positive, columns = positive_table(sim, same)
+    negative = torch.where(diff, sim, -torch.inf)
+    for k in range(columns.shape[1]):
+        closest, n = torch.where(negative < positive[:, k : k + 1], negative, -torch.inf).max(1, keepdim=True)
+        found = (closest > -torch.inf) & torch.isfinite(positive[:, k : k + 1])
+        column = columns[:, k : k + 1]
+        chosen.scatter_(1, column, torch.where(found, n, chosen.gather(1, column)))
+    return chosen
+
+
+@semi_hard_negatives.register_fake
+def _(sim: Tensor, same: Tensor, diff: Tensor) -> Tensor:
+    return torch.empty_like(sim, dtype=torch.int64)
 
 
 def positive_table(sim: Tensor, same: Tensor) -> tuple[Tensor, Tensor]:
     """Similarities and columns of each anchor's positives, the farthest first: both [A, P], P the largest count.
 
-    An anchor with fewer has +inf in the places that are left, with a column that must not be used for anything but
-    adding zero.
+    An anchor with fewer has +inf in the places that are left, with columns that stand for nothing.
     """
-    count = int(same.sum(1).max()) if same.numel() else 0
-    masked = torch.where(same, sim, torch.inf)
-    return torch.topk(masked, count, dim=1, largest=False, sorted=True)
+    count = int(row_count(same).max())
+    return torch.topk(torch.where(same, sim, torch.inf), count, dim=1, largest=False, sorted=True)
 
 
-def _phi(term: str, eta: float, t: Tensor, slopes: Tensor) -> None:
-    """Replace t by phi(t) and fill slopes with phi'(t), in place."""
-    if term == "softplus":
-        torch.sigmoid(t, out=slopes)
-        tail = t.abs().neg_().exp_().log1p_()
-        t.clamp_min_(0).add_(tail)
-        return
-    t.clamp_min_(0)
-    torch.sign(t, out=slopes)
-    if term == "rescaled" and eta > 0:
-        scale = -1 / math.expm1(-eta)
-        t.mul_(-eta)
-        slopes *= t.exp().mul_(eta * scale)
-        t.expm1_().mul_(-scale)
-
-
-def _sorted_hinge(
+def _pass_a_positive(
     negative: Tensor,
     threshold: Tensor,
     columns: Tensor,
-    weights: Tensor | None,
+    w_p: Tensor,
     ref_weights: Tensor | None,
-    slope: float,
-    gradient: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """Sum of max(0, negative_n - threshold_p) over all (p, n) of each row, and the weight of its non-zero terms.
+    term: str,
+    eta: float,
+    nonzero: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Sum of w phi(negative_n - threshold_p), the weight of its non-zero terms, and its gradient at n and p.
+
+    w_p [A, P] is the weight of anchor and positive, 0 where there is no positive; a missing positive has threshold
+    +inf, so t = -inf and phi = 0. Buffers are reused: a fresh [A, R] matrix costs more than the arithmetic on it.
+    """
+    gradient = torch.zeros_like(negative)
+    t, slopes = torch.empty_like(negative), torch.empty_like(negative)
+    rows, active = (torch.zeros_like(threshold, dtype=torch.float64) for _ in range(2))
+    for k in range(columns.shape[1]):
+        torch.sub(negative, threshold[:, k : k + 1], out=t)
+        if term == "softplus":
+            torch.sigmoid(t, out=slopes)
+            _softplus_(t)
+        else:
+            torch.sign(t.clamp_min_(0), out=slopes)
+        if nonzero:
+            active[:, k] = _row_sum(slopes if term != "softplus" else t.sign(), ref_weights)
+        if term == "rescaled":
+            # phi = expm1(-eta t) / expm1(-eta), phi' = -eta e^{-eta t} / expm1(-eta) where t > 0
+            t.mul_(-eta).expm1_()
+            slopes.addcmul_(slopes, t).mul_(-eta / math.expm1(-eta))
+            t.div_(math.expm1(-eta))
+        rows[:, k] = _row_sum(t, ref_weights)
+        if ref_weights is not None:
+            slopes.mul_(ref_weights)
+        w = w_p[:, k : k + 1]
+        gradient.addcmul_(slopes, w)
+        gradient.scatter_add_(1, columns[:, k : k + 1], -w * slopes.sum(1, keepdim=True))
+    return (rows * w_p).sum(), (active * w_p).sum(), gradient
+
+
+def _softplus_(t: Tensor) -> None:
+    """log(1 + e^t) = max(t, 0) + log(1 + e^{-|t|}), in place; a large t neither overflows nor loses the 1."""
+    tail = t.abs().neg_().exp_().log1p_()
+    t.clamp_min_(0).add_(tail)
+
+
+def _sorted_hinges(
+    negative: Tensor, threshold: Tensor, columns: Tensor, w_p: Tensor, ref_weights: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same as `_pass_a_positive` for hinges, in O(log P) a negative.
 
     Thresholds are sorted, so the positives that are active for a negative are the first k_n of them, and k_n, found by
     bisection, gives both sums: over positives by running totals, over negatives by counting how many have each k_n.
     """
-    there = torch.isfinite(threshold)
-    w_p = there.to(negative.dtype) if ref_weights is None else torch.where(there, ref_weights[columns], 0.0)
-    zero = negative.new_zeros(len(negative), 1)
-    k = torch.searchsorted(threshold, negative)
-    running_w = torch.cat([zero, w_p.cumsum(1)], 1)
-    running_t = torch.cat([zero, (w_p * torch.where(there, threshold, 0.0)).cumsum(1)], 1)
-    active_p = running_w.gather(1, k)  # for each negative, the weight of its active positives
-    cost = active_p * torch.where(active_p > 0, negative, 0.0) - running_t.gather(1, k)
     w_n = torch.ones_like(negative) if ref_weights is None else ref_weights.expand_as(negative)
+    k = torch.searchsorted(threshold, negative)
+    running_w = torch.nn.functional.pad(w_p.cumsum(1), (1, 0))
+    running_t = torch.nn.functional.pad((w_p * torch.where(w_p > 0, threshold, 0.0)).cumsum(1), (1, 0))
+    active_p = running_w.gather(1, k)  # for each negative, the weight of its active positives
+    costs = active_p * torch.where(active_p > 0, negative, 0.0) - running_t.gather(1, k)
     places = torch.zeros_like(running_w).scatter_add_(1, k, w_n)
     active_n = places.flip(1).cumsum(1).flip(1)[:, 1:]  # for each positive, the weight of its active negatives
-    w_a = 1.0 if weights is None else weights[:, None]
-    gradient += slope * w_a * w_n * active_p
-    gradient.scatter_add_(1, columns, -slope * w_a * w_p * active_n)
-    rows = (cost * w_n).sum(1, dtype=torch.float64)
-    rows_active = (active_p * w_n).sum(1, dtype=torch.float64)
-    if weights is not None:
-        rows, rows_active = rows * weights, rows_active * weights
-    return rows.sum(), rows_active.sum()
+    value, active = ((each * w_n).sum(dtype=torch.float64) for each in (costs, active_p))
+    return value, active, (active_p * w_n).scatter_add_(1, columns, -w_p * active_n)
 
 
-def _all_triplets(same: Tensor, diff: Tensor, weights: Tensor | None, ref_weights: Tensor | None) -> Tensor:
-    """The summed weight of all triplets: per anchor (weight of positives) x (weight of negatives)."""
-    if ref_weights is None or weights is None:
-        return (same.sum(1) * diff.sum(1)).sum().to(torch.float64)
-    r = ref_weights.to(torch.float64)
-    return ((same.to(r.dtype) @ r) * (diff.to(r.dtype) @ r) * weights).sum()
+def _weight_of_all(same: Tensor, diff: Tensor, w_a: Tensor, ref_weights: Tensor | None) -> Tensor:
+    """The weight of all triplets: over anchors, (weight of positives) x (weight of negatives) x its own."""
+    if ref_weights is None:
+        return row_count(same).double() @ row_count(diff).double()
+    r = ref_weights.double()
+    return ((same.to(r.dtype) @ r) * (diff.to(r.dtype) @ r) * w_a).sum()
 
 
-def _row_sum(values: Tensor, column_weights: Tensor | None) -> Tensor:
-    if column_weights is None:
-        return values.sum(1, keepdim=True)
-    return (values * column_weights).sum(1, keepdim=True)
-
-
-def _weighted(rows: Tensor, w: Tensor | None) -> Tensor:
-    return (rows if w is None else rows * w).sum(dtype=torch.float64)
+def _row_sum(values: Tensor, weights: Tensor | None) -> Tensor:
+    return values.sum(1) if weights is None else values @ weights

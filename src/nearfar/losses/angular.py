@@ -10,9 +10,9 @@ from torch import Tensor
 from nearfar.analytic import analytic
 from nearfar.checks import check_choice
 from nearfar.geometry import cosine_matrix
-from nearfar.losses.n_pair import first_and_second
+from nearfar.losses.n_pair import examples_against_representatives, first_against_second
 from nearfar.losses.pair_loss import Batch, PairLoss
-from nearfar.pairs import Pairs
+from nearfar.pairs import Pairs, softplus
 from nearfar.triples import positive_table
 
 
@@ -39,19 +39,16 @@ class Angular(PairLoss):
         self.angle = angle
         self.batch = check_choice("batch", batch, ("full", "n-pair"))
 
-    def arrange(self, batch: Batch, n: int) -> Batch:
-        representatives, examples = batch.split(n)
-        return examples.against(representatives)
+    def arrange(self, batch: Batch, representatives: int | None) -> Batch:
+        if representatives is not None:
+            return examples_against_representatives(batch, representatives)
+        if batch.ref_emb is not None or self.batch == "full":
+            return batch
+        return first_against_second(batch, cure="sample two of each class, or pass batch='full'")
 
     def similarity(self, x: Tensor, y: Tensor | None) -> Tensor:
         # positives meet negatives as well as anchors do, so with references theirs against themselves follow below
         return cosine_matrix(x) if y is None else cosine_matrix(torch.cat([x, y]), y)
-
-    def pairs(self, batch: Batch) -> Pairs:
-        pairs = super().pairs(batch)
-        if batch.ref_emb is not None or self.batch == "full":
-            return pairs
-        return first_and_second(pairs, batch, cure="sample two of each class, or pass batch='full'")
 
     def cost(self, pairs: Pairs, batch: Batch) -> Tensor:
         first = 0 if batch.ref_emb is None else len(batch.emb)
@@ -73,31 +70,31 @@ def angular(
 
     sim [>= A, R]: row a < A holds anchor a, row first + p holds reference p, both against the references.
     """
-    gradient = torch.zeros_like(sim)
     anchors = len(same)
     table, columns = positive_table(sim[:anchors], same)
-    near = torch.where(diff, 4 * tan2 * sim[:anchors], -torch.inf)
-    total, pairs = (sim.new_zeros((), dtype=torch.float64) for _ in range(2))
+    gradient = torch.zeros_like(sim)
+    by_anchor = gradient[:anchors]
+    if columns.shape[1] == 0:
+        return sim.new_zeros(()), gradient
+    w = torch.isfinite(table).to(sim.dtype)  # weights of the positive pairs, 0 where there is none
+    if weights is not None and ref_weights is not None:
+        w = torch.where(w > 0, weights[:, None] * ref_weights[columns], 0.0)
+    w /= torch.where(w.sum() > 0, w.sum(), 1.0)
+    negative = torch.where(diff, sim[:anchors], -torch.inf).mul_(4 * tan2)
+    f = -2 * (1 + tan2) * table  # -inf where there is no positive
+    lowest = torch.finfo(sim.dtype).min
     for k in range(columns.shape[1]):
-        column, s_ap = columns[:, k], table[:, k]
-        there = torch.isfinite(s_ap)
-        z = sim[first + column].mul_(4 * tan2).add_(near)
-        top = z.amax(1)
-        top = torch.where(top > -torch.inf, top, 0.0)
-        e = z.sub_(top[:, None]).exp_()
+        rows = columns[:, k] + first
+        e = sim.index_select(0, rows).mul_(4 * tan2).add_(negative)
+        top = e.amax(1, keepdim=True).clamp_min_(lowest)
+        e.sub_(top).exp_()
         if ref_weights is not None:
-            e *= ref_weights
-        mass = e.sum(1)
-        f = torch.where(there, mass.log() + top - 2 * (1 + tan2) * s_ap, -torch.inf)
-        w = there.to(sim.dtype)
-        if weights is not None and ref_weights is not None:
-            w = w * weights * ref_weights[column]
-        total += (w * torch.nn.functional.softplus(f, threshold=50.0)).sum(dtype=torch.float64)
-        pairs += w.sum(dtype=torch.float64)
-        slope = w * f.sigmoid()
-        e *= (4 * tan2 * slope / torch.where(mass > 0, mass, 1.0))[:, None]
-        gradient[:anchors] += e
-        gradient.index_add_(0, first + column, e)
-        gradient[:anchors].scatter_add_(1, column[:, None], (-2 * (1 + tan2) * slope)[:, None])
-    divisor = torch.where(pairs > 0, pairs, 1.0).to(sim.dtype)
-    return total.to(sim.dtype) / divisor, gradient.div_(divisor)
+            e.mul_(ref_weights)
+        mass = e.sum(1, keepdim=True)
+        f[:, k : k + 1] += top + mass.log()
+        slope = f[:, k : k + 1].sigmoid().mul_(w[:, k : k + 1])
+        e.mul_(slope * (4 * tan2) / mass.clamp_min_(torch.finfo(sim.dtype).tiny))
+        by_anchor += e
+        gradient.index_add_(0, rows, e)
+        by_anchor.scatter_add_(1, columns[:, k : k + 1], slope.mul_(-2 * (1 + tan2)))
+    return (softplus(f) * w).sum(), gradient

@@ -11,7 +11,7 @@ from nearfar.pairs import Pairs, softplus
 
 
 def binomial(sim: Tensor, same: Tensor, scale_pos: float, scale_neg: float, threshold: float) -> Tensor:
-    """(2/s) log(1 + e^{s (t - S)}) with s = scale_pos for the same kind, (2/s) log(1 + e^{s (S - t)}) with scale_neg."""
+    """(2/s) log(1 + e^{s (t - S)}), s = scale_pos, for the same kind; (2/s) log(1 + e^{s (S - t)}), s = scale_neg."""
     scale = torch.where(same, -scale_pos, scale_neg).to(sim.dtype)
     return softplus((sim - threshold) * scale) * (2 / scale.abs())
 

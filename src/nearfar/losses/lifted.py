@@ -52,10 +52,10 @@ class Lifted(PairLoss):
             return cosine_matrix(x, y)
         return -(unit_distance_matrix(x, y) if self.normalize else distance_matrix(x, y))
 
-    def arrange(self, batch: Batch, n: int) -> Batch:
-        if self.form != "song":
-            return super().arrange(batch, n)
-        return batch.split(n)[0].against(batch)
+    def arrange(self, batch: Batch, representatives: int | None) -> Batch:
+        if representatives is None or self.form != "song":
+            return super().arrange(batch, representatives)
+        return batch.rows(slice(representatives)).against(batch, representatives=True)
 
     def pairs(self, batch: Batch) -> Pairs:
         if not (batch.representatives and self.form == "song"):

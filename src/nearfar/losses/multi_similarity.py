@@ -9,7 +9,7 @@ from torch import Tensor
 from nearfar.checks import check_choice, check_positive
 from nearfar.losses.pair_loss import Batch, PairLoss, pair_weights
 from nearfar.mining import multi_similarity
-from nearfar.pairs import Pairs, pair_masks
+from nearfar.pairs import Pairs, pair_masks, row_count
 
 
 class MultiSimilarity(PairLoss):
@@ -79,4 +79,4 @@ class MultiSimilarity(PairLoss):
 def mean_weight(pairs: Pairs, mask: Tensor) -> Tensor:
     """Per anchor [A]: the plain mean of the reference weights over a mask, 0 where it is empty."""
     assert pairs.ref_weights is not None
-    return (mask.to(pairs.sim.dtype) @ pairs.ref_weights) / mask.sum(1).clamp_min(1)
+    return (mask.to(pairs.sim.dtype) @ pairs.ref_weights) / row_count(mask).clamp_min(1)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nearfar.geometry import cosine_matrix, dot_matrix
 from nearfar.losses.pair_loss import Batch, PairLoss
-from nearfar.pairs import Pairs, softplus
+from nearfar.pairs import Pairs, ratio, row_count, softplus
 
 
 def positives_against_negatives(pairs: Pairs, logits: Tensor) -> Tensor:
@@ -18,19 +18,36 @@ def positives_against_negatives(pairs: Pairs, logits: Tensor) -> Tensor:
     return pairs.mean(softplus(negatives[:, None] - logits), pairs.same)
 
 
-def first_and_second(pairs: Pairs, batch: Batch, *, cure: str) -> Pairs:
-    """Keep only first samples of a class as anchors and second samples as references; a third is an error."""
+def examples_against_representatives(batch: Batch, n: int) -> Batch:
+    """PROFS for N-pair batches: the representatives are the references, the other rows the anchors."""
+    return batch.rows(slice(n, None)).against(batch.rows(slice(n)), representatives=True)
+
+
+def first_against_second(batch: Batch, *, cure: str) -> Batch:
+    """First samples of a class as anchors against second samples as references; a third is an error.
+
+    How many rows these are depends on the labels. Under torch.compile, and where nobody has a second sample, every row
+    stays on both sides and those that do not belong there get weight 0, which is the same.
+    """
     if batch.labels.ndim != 1:
         raise ValueError(f"labels must be class ids [N] here, got shape {list(batch.labels.shape)}: {cure}")
-    kin = batch.labels[:, None] == batch.labels
-    place = kin.tril(-1).sum(1)
-    if not torch.compiler.is_compiling() and place.max() > 1:
-        label = int(batch.labels[place > 1][0])
-        raise ValueError(
-            f"labels has {int(place.max()) + 1} samples of class {label}, expected an anchor and a positive: {cure}"
-        )
-    keep = (place == 0)[:, None] & (place == 1)
-    return replace(pairs, same=pairs.same & keep, diff=pairs.diff & keep, symmetric=False)
+    earlier = (batch.labels[:, None] == batch.labels).tril_(-1)
+    if batch.weights is None:
+        place = row_count(earlier)  # 0 first, 1 second
+    else:
+        there = batch.weights > 0
+        place = torch.where(there, row_count(earlier & there), -1)
+    if not torch.compiler.is_compiling():
+        last = int(place.max())
+        if last > 1:
+            crowded = int(batch.labels[place > 1][0])
+            raise ValueError(f"labels has {last + 1} samples of class {crowded}, at most 2 can be used: {cure}")
+        if last == 1:
+            first, second = ((place == k).nonzero().flatten() for k in (0, 1))
+            return batch.rows(first).against(batch.rows(second))
+    w = torch.ones_like(batch.emb[:, 0]) if batch.weights is None else batch.weights
+    anchors, references = (replace(batch, weights=torch.where(place == k, w, 0.0)) for k in (0, 1))
+    return anchors.against(references)
 
 
 class NPair(PairLoss):
@@ -57,20 +74,18 @@ class NPair(PairLoss):
     def similarity(self, x: Tensor, y: Tensor | None) -> Tensor:
         return cosine_matrix(x, y) if self.normalize else dot_matrix(x, y)
 
-    def arrange(self, batch: Batch, n: int) -> Batch:
-        representatives, examples = batch.split(n)
-        return examples.against(representatives)
-
-    def pairs(self, batch: Batch) -> Pairs:
-        pairs = super().pairs(batch)
+    def arrange(self, batch: Batch, representatives: int | None) -> Batch:
+        if representatives is not None:
+            return examples_against_representatives(batch, representatives)
         if batch.ref_emb is not None or self.all_pairs:
-            return pairs
-        return first_and_second(pairs, batch, cure="sample two of each class, or pass all_pairs=True")
+            return batch
+        return first_against_second(batch, cure="sample two of each class, or pass all_pairs=True")
 
     def cost(self, pairs: Pairs, batch: Batch) -> Tensor:
         value = positives_against_negatives(pairs, pairs.sim)
         if self.l2_reg:
             anchors = batch.emb.square().sum(1)
             references = anchors if batch.ref_emb is None else batch.ref_emb.square().sum(1)
-            value = value + self.l2_reg / 2 * pairs.mean(anchors[:, None] + references, pairs.same)
+            mass = pairs.mass(pairs.same)
+            value = value + self.l2_reg / 2 * ratio(mass.sum(1) @ anchors + mass.sum(0) @ references, mass.sum())
         return value

@@ -26,22 +26,19 @@ class Batch:
     ref_weights: Tensor | None = None
     representatives: bool = False
 
-    def split(self, n: int) -> tuple[Batch, Batch]:
-        """The first n rows and the others, as two batches."""
-        w = self.weights
-        return (
-            Batch(self.emb[:n], self.labels[:n], None if w is None else w[:n]),
-            Batch(self.emb[n:], self.labels[n:], None if w is None else w[n:]),
-        )
+    def rows(self, which: slice | Tensor) -> Batch:
+        """Some of the rows as a batch of their own."""
+        emb = self.emb[which] if isinstance(which, slice) else self.emb.index_select(0, which)
+        return Batch(emb, self.labels[which], None if self.weights is None else self.weights[which])
 
-    def against(self, references: Batch) -> Batch:
+    def against(self, references: Batch, *, representatives: bool = False) -> Batch:
         """These rows as anchors, those as references."""
         return replace(
             self,
             ref_emb=references.emb,
             ref_labels=references.labels,
             ref_weights=references.weights,
-            representatives=True,
+            representatives=representatives,
         )
 
 
@@ -83,7 +80,8 @@ class PairLoss(Loss):
     ) -> Tensor:
         batch = make_batch(embeddings, labels, ref_emb, ref_labels, weights, ref_weights)
         if representatives is not None:
-            batch = self.arrange(batch, check_representatives(representatives, batch))
+            check_representatives(representatives, batch)
+        batch = self.arrange(batch, representatives)
         with torch.autocast(embeddings.device.type, enabled=False):
             return self.cost(self.pairs(batch), batch)
 
@@ -91,10 +89,12 @@ class PairLoss(Loss):
         """The matrix of this loss, larger is nearer: cosines unless a subclass says otherwise."""
         return cosine_matrix(x, y)
 
-    def arrange(self, batch: Batch, n: int) -> Batch:
-        """Who is anchor and who reference when the first n rows are representatives: they against the others."""
-        representatives, examples = batch.split(n)
-        return representatives.against(examples)
+    def arrange(self, batch: Batch, representatives: int | None) -> Batch:
+        """Who is anchor and who reference: as they came, and with n representatives, these against the other rows."""
+        if representatives is None:
+            return batch
+        n = representatives
+        return batch.rows(slice(n)).against(batch.rows(slice(n, None)), representatives=True)
 
     def pairs(self, batch: Batch) -> Pairs:
         """The Pairs of a batch; samples of weight 0 are in no pair."""
@@ -153,7 +153,7 @@ def full_precision(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
 
-def check_representatives(n: int, batch: Batch) -> int:
+def check_representatives(n: int, batch: Batch) -> None:
     """Between 1 and B - 1, and not together with references."""
     if batch.ref_emb is not None:
         raise ValueError(
@@ -163,7 +163,6 @@ def check_representatives(n: int, batch: Batch) -> int:
         raise ValueError(
             f"representatives must be between 1 and {len(batch.emb) - 1} (rows of embeddings - 1), got {n}"
         )
-    return n
 
 
 def pair_weights(batch: Batch) -> tuple[Tensor | None, Tensor | None]:

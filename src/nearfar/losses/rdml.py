@@ -54,7 +54,6 @@ class RDML(PairLoss):
             2.0,  # D_ap^2 - D_an^2 = 2 (S_an - S_ap)
             "rescaled" if self.eta > 0 else "hinge",
             self.eta,
-            "all",
             False,
         )
 

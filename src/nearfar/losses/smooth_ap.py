@@ -52,23 +52,27 @@ def smooth_ap(
     if columns.shape[1] == 0 or total == 0:
         return sim.new_zeros(()), gradient
     r = torch.ones_like(sim[0]) if ref_weights is None else ref_weights
-    r_same = torch.where(same, r, 0.0)
-    scaled = torch.where(same | diff, sim / temperature, -torch.inf)
-    share = w_a / total / torch.where(has, r_same.sum(1), 1.0)  # what one positive's term counts
+    r_p = torch.where(torch.isfinite(table), r[columns], 0.0)  # weights of the positives, 0 where there is none
+    share = w_a / total / torch.where(has, r_p.sum(1), 1.0)  # what one positive's term counts
+    scaled = torch.where(same | diff, sim, -torch.inf).div_(temperature)
     value = (w_a / total).sum()
     g, slope = torch.empty_like(sim), torch.empty_like(sim)
     for k in range(columns.shape[1]):
         column = columns[:, k : k + 1]
-        there = torch.isfinite(table[:, k : k + 1])
-        torch.sub(scaled, torch.where(there, table[:, k : k + 1] / temperature, torch.inf), out=g)
+        torch.sub(scaled, table[:, k : k + 1] / temperature, out=g)
         g.scatter_(1, column, -torch.inf).sigmoid_()
         torch.addcmul(g, g, g, value=-1, out=slope)
-        rank_pos = 1 + (g * r_same).sum(1, keepdim=True)
-        rank = 1 + (g @ r)[:, None]
-        w = torch.where(there, r[column] * share[:, None], 0.0)
+        if ref_weights is not None:
+            slope.mul_(r)
+        rank_pos = 1 + (g.gather(1, columns) * r_p).sum(1, keepdim=True)
+        rank = 1 + (g.sum(1) if ref_weights is None else g @ r)[:, None]
+        w = r_p[:, k : k + 1] * share[:, None]
         value = value - (w * rank_pos / rank).sum()
-        # d(-rank+/rank)/dg_j = r_j (rank+/rank^2 - [j same]/rank)
-        slope *= r * (w * rank_pos / rank.square()) - r_same * (w / rank)
-        gradient += slope
-        gradient.scatter_add_(1, column, -slope.sum(1, keepdim=True))
+        # d(-rank+/rank)/dg_j = r_j rank+/rank^2, and for a positive j another -r_j/rank
+        all_terms = w * rank_pos / rank.square()
+        positive_terms = torch.where(r_p > 0, slope.gather(1, columns), 0.0) * (w / rank)
+        gradient.addcmul_(slope, all_terms)
+        gradient.scatter_add_(1, columns, -positive_terms)
+        own = positive_terms.sum(1, keepdim=True) - all_terms * slope.sum(1, keepdim=True)
+        gradient.scatter_add_(1, column, own)
     return value, gradient.div_(temperature)

@@ -14,15 +14,17 @@ from nearfar.pairs import Pairs
 def snr_distance(x: Tensor, y: Tensor | None = None) -> Tensor:
     """var(x_i - y_j) / var(x_i) over the features, [A, R], by one matrix product: var(x - y) = var x + var y - 2 cov.
 
-    The anchor is the signal, so the matrix is not symmetric. A constant row has no variance; it is kept away from 0
-    by the smallest normal number, and its distances are huge but finite.
+    The anchor is the signal, so the matrix is not symmetric. A constant row has no signal (its variance is nothing but
+    rounding); its distances are then the variances of the differences themselves.
     """
+    power = x.detach().square().mean(1)
     x = x - x.mean(1, keepdim=True)
     y = None if y is None else y - y.mean(1, keepdim=True)
     x_var = x.square().mean(1)
     y_var = x_var if y is None else y.square().mean(1)
     noise = (x_var[:, None] + y_var - 2 / x.shape[1] * dot_matrix(x, y)).clamp_min(0)
-    return noise / x_var.clamp_min(torch.finfo(x.dtype).eps ** 2)[:, None]
+    signal = torch.where(x_var > 4 * torch.finfo(x.dtype).eps ** 2 * power, x_var, 1.0)
+    return noise / signal[:, None]
 
 
 class SNR(PairLoss):

@@ -9,7 +9,7 @@ from nearfar.checks import check_choice
 from nearfar.geometry import cosine_matrix, unit_distance_matrix
 from nearfar.losses.pair_loss import Batch, PairLoss
 from nearfar.pairs import Pairs, ratio, softplus
-from nearfar.triples import mean_over_triplets
+from nearfar.triples import mean_over_triplets, semi_hard_negatives
 
 
 class Triplet(PairLoss):
@@ -58,6 +58,8 @@ class Triplet(PairLoss):
             return self.mean_of(*representative_triplets(pairs))
         if self.mining == "hard":
             return self.mean_of(*hardest_triplets(pairs))
+        if self.mining == "semi-hard":
+            return self.mean_of(*semi_hard_triplets(pairs))
         return mean_over_triplets(
             pairs.sim,
             pairs.same,
@@ -68,7 +70,6 @@ class Triplet(PairLoss):
             self.slope,
             "softplus" if self.smooth else "hinge",
             0.0,
-            self.mining,
             self.average == "nonzero",
         )
 
@@ -89,6 +90,16 @@ def hardest_triplets(pairs: Pairs) -> tuple[Tensor, Tensor]:
     if pairs.weights is not None and pairs.ref_weights is not None:
         each = each * pairs.weights * pairs.ref_weights[p] * pairs.ref_weights[n]
     return closest - farthest, each
+
+
+def semi_hard_triplets(pairs: Pairs) -> tuple[Tensor, Tensor]:
+    """(sim_an - sim_ap, weight), each [A, R]: at a positive, with the closest negative strictly farther than it."""
+    n = semi_hard_negatives(pairs.sim.detach(), pairs.same, pairs.diff)
+    each = (n >= 0).to(pairs.sim.dtype)
+    n = n.clamp_min(0)
+    if pairs.weights is not None and pairs.ref_weights is not None:
+        each = each * pairs.weights[:, None] * pairs.ref_weights * pairs.ref_weights[n]
+    return pairs.sim.gather(1, n) - pairs.sim, each
 
 
 def representative_triplets(pairs: Pairs) -> tuple[Tensor, Tensor]:

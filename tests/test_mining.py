@@ -1,0 +1,103 @@
+import pytest
+import torch
+
+from nearfar.geometry import cosine_matrix
+from nearfar.mining import closest_negatives, distance_weighted, hardest, multi_similarity, semi_hard
+from nearfar.pairs import Pairs, pair_masks
+
+
+def batch(n: int = 24, d: int = 6, classes: int = 5, seed: int = 0) -> Pairs:
+    g = torch.Generator().manual_seed(seed)
+    labels = torch.randint(classes, (n,), generator=g)
+    return Pairs(cosine_matrix(torch.randn(n, d, generator=g)), *pair_masks(labels))
+
+
+def ranked(pairs: Pairs, i: int, mask: torch.Tensor, nearest: bool) -> list[int]:
+    """Columns of a row's mask by similarity, ties by index."""
+    return sorted(
+        mask[i].nonzero().flatten().tolist(), key=lambda j: (-pairs.sim[i, j].item() * (1 if nearest else -1), j)
+    )
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("k", [1, 2, 3, 50])
+def test_hardest(seed: int, k: int) -> None:
+    pairs = batch(seed=seed)
+    kept = hardest(pairs, k=k)
+    for i in range(len(pairs.sim)):
+        assert set(kept.same[i].nonzero().flatten().tolist()) == set(ranked(pairs, i, pairs.same, nearest=False)[:k])
+        assert set(kept.diff[i].nonzero().flatten().tolist()) == set(ranked(pairs, i, pairs.diff, nearest=True)[:k])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_closest_negatives_are_as_many_as_positives(seed: int) -> None:
+    pairs = batch(seed=seed)
+    kept = closest_negatives(pairs)
+    assert torch.equal(kept.same, pairs.same)
+    for i in range(len(pairs.sim)):
+        wanted = ranked(pairs, i, pairs.diff, nearest=True)[: int(pairs.same[i].sum())]
+        assert set(kept.diff[i].nonzero().flatten().tolist()) == set(wanted)
+
+
+def test_ties_go_to_the_first() -> None:
+    same, diff = pair_masks(torch.tensor([0, 0, 0, 1, 2, 3, 4]))
+    pairs = Pairs(torch.zeros(7, 7), same, diff)
+    assert closest_negatives(pairs).diff[0].nonzero().flatten().tolist() == [3, 4]
+    assert hardest(pairs).diff[0].nonzero().flatten().tolist() == [3]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_semi_hard_is_between_a_positive_and_its_margin(seed: int) -> None:
+    pairs, margin = batch(seed=seed), 0.2
+    kept = semi_hard(pairs, margin=margin)
+    for i in range(len(pairs.sim)):
+        positives = pairs.sim[i][pairs.same[i]].tolist()
+        for j in pairs.diff[i].nonzero().flatten().tolist():
+            s = pairs.sim[i, j].item()
+            assert kept.diff[i, j].item() == any(p - margin < s < p for p in positives)
+
+
+def test_semi_hard_with_a_threshold() -> None:
+    pairs = batch()
+    kept = semi_hard(pairs, margin=0.2, threshold=0.5)
+    assert torch.equal(kept.diff, pairs.diff & (pairs.sim > 0.3) & (pairs.sim < 0.5))
+    assert torch.equal(kept.same, pairs.same & (pairs.sim > 0.5) & (pairs.sim < 0.7))
+
+
+def test_multi_similarity_sets_are_empty_together() -> None:
+    for seed in range(20):
+        kept = multi_similarity(batch(seed=seed, classes=9), epsilon=0.1)
+        assert torch.equal(kept.same.any(1), kept.diff.any(1))
+
+
+@pytest.mark.parametrize("dim", [3, 64, 512, 2048])
+def test_distance_weighted_drops_no_anchor(dim: int) -> None:
+    """The peer loses 20 to 40 per cent of the anchors at 512 dimensions."""
+    g = torch.Generator().manual_seed(0)
+    labels = torch.arange(120) // 4
+    x = torch.randn(120, dim, generator=g)
+    x[1] = x[100] + 1e-4  # one very close negative pair must not take the others' chance
+    kept = distance_weighted(Pairs(cosine_matrix(x), *pair_masks(labels)), dim=dim, generator=g)
+    assert (kept.diff.sum(1) == 3).all()
+    assert (kept.same.sum(1) == 3).all()
+
+
+def test_distance_weighted_prefers_by_the_inverse_density() -> None:
+    """Draw many times from one anchor's two negatives and compare with w1/(w1+w2)."""
+    dim, cutoff = 8, 0.5
+    sims = torch.tensor([0.9, 0.4, 0.1])
+    same, diff = torch.tensor([[True, False, False]]), torch.tensor([[False, True, True]])
+    d = (2 - 2 * sims[1:]).sqrt().clamp_min(cutoff)
+    log_w = (2 - dim) * d.log() - (dim - 3) / 2 * torch.log(1 - d.square() / 4)
+    expected = torch.softmax(log_w, 0)[0].item()
+    g = torch.Generator().manual_seed(1)
+    many = Pairs(sims.expand(20000, 3), same.expand(20000, 3), diff.expand(20000, 3))
+    share = distance_weighted(many, dim=dim, cutoff=cutoff, generator=g).diff[:, 1].float().mean().item()
+    assert share == pytest.approx(expected, abs=0.02)
+
+
+def test_bad_options() -> None:
+    with pytest.raises(ValueError, match="k must be at least 1, got 0"):
+        hardest(batch(), k=0)
+    with pytest.raises(ValueError, match="margin"):
+        semi_hard(batch(), margin=-1)
