@@ -1,0 +1,56 @@
+"""Paired bootstrap of differences between two runs on the same queries."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nearfar.metrics.inputs import Ints
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A mean difference and its bootstrap interval [low, high] at `level`; `clear` says that 0 is outside."""
+
+    mean: float
+    low: float
+    high: float
+    level: float
+
+    @property
+    def clear(self) -> bool:
+        return self.low > 0 or self.high < 0
+
+    def __str__(self) -> str:
+        return f"{100 * self.mean:+.2f} [{100 * self.low:+.2f}, {100 * self.high:+.2f}]"
+
+
+def compare_columns(
+    differences: Mapping[str, NDArray[np.float64]], groups: Ints, *, level: float, resamples: int, seed: int
+) -> dict[str, Difference]:
+    """Percentile bootstrap of the mean of per-query differences, resampling whole groups of queries with replacement.
+
+    A resample that draws group c w_c times has mean sum_c w_c S_c / sum_c w_c n_c, with S_c the group's sum
+    and n_c its size; all metrics share the resamples.
+
+    >>> d = compare_columns({"mrr": np.ones(5)}, np.arange(5), level=0.9, resamples=10, seed=0)["mrr"]
+    >>> d.mean, d.low, d.high, d.clear
+    (1.0, 1.0, 1.0, True)
+    """
+    if not 0 < level < 1:
+        raise ValueError(f"level must be between 0 and 1, got {level}")
+    if resamples < 1:
+        raise ValueError(f"resamples must be at least 1, got {resamples}")
+    size = np.bincount(groups).astype(np.float64)
+    sums = np.stack([np.bincount(groups, weights=column) for column in differences.values()])
+    rng = np.random.default_rng(seed)
+    means = np.empty((resamples, len(sums)))
+    for sample in means:
+        times = np.bincount(rng.integers(len(size), size=len(size)), minlength=len(size))
+        sample[:] = sums @ times / (size @ times)
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    return {
+        name: Difference(float(column.mean()), float(low[i]), float(high[i]), level)
+        for i, (name, column) in enumerate(differences.items())
+    }

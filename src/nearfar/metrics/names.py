@@ -1,0 +1,77 @@
+"""Names of metrics: what a caller may ask for, and the list it stands for.
+
+recall@10, precision@10, map@10, ndcg@10    one cut-off
+recall, precision, ndcg, map@k              the same at each of `ks`
+map@r, r-precision                          cut at R, the number of the query's positives
+map, mrr                                    the whole ranking
+nmi, ami, f1                                k-means clusters against the labels
+silhouette                                  the labels as a clustering of the embeddings
+"""
+
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+from numbers import Integral
+from typing import Any
+
+CUT = ("recall", "precision", "map", "ndcg")
+WHOLE = ("map@r", "r-precision", "map", "mrr")
+CLUSTERING = ("nmi", "ami", "f1", "silhouette")
+RETRIEVAL = ("recall", "map@r", "r-precision", "ndcg", "mrr")
+
+
+def expand(metrics: str | Iterable[str], ks: Iterable[int]) -> tuple[str, ...]:
+    """The full names of the metrics asked for, without repetition, in the order asked.
+
+    >>> expand(("recall", "map@r", "ndcg@10"), ks=(1, 2))
+    ('recall@1', 'recall@2', 'map@r', 'ndcg@10')
+    """
+    asked = (metrics,) if isinstance(metrics, str) else tuple(metrics)
+    cuts = check_ks(ks)
+    if not asked:
+        raise ValueError("metrics is empty: name at least one, for example metrics=('recall', 'map@r')")
+    names: list[str] = []
+    for name in asked:
+        family, _, cut = name.lower().partition("@") if isinstance(name, str) else ("", "", "")
+        if family in CUT and (cut == "k" or (not cut and family != "map")):
+            names += [f"{family}@{k}" for k in cuts]
+        elif f"{family}@{cut}".rstrip("@") in (*WHOLE, *CLUSTERING):
+            names.append(name.lower())
+        elif family in CUT and re.fullmatch("[1-9][0-9]*", cut):
+            names.append(f"{family}@{cut}")
+        else:
+            raise ValueError(_unknown(str(name)))
+    return tuple(dict.fromkeys(names))
+
+
+def check_ks(ks: Iterable[int]) -> tuple[int, ...]:
+    """Cut-offs as a tuple of positive integers."""
+    cuts: tuple[Any, ...] = (ks,) if isinstance(ks, Integral) else tuple(ks)
+    if not cuts or not all(isinstance(k, Integral) and not isinstance(k, bool) and int(k) > 0 for k in cuts):
+        raise ValueError(f"ks must be one or more positive integers, got {cuts!r}")
+    return tuple(int(k) for k in cuts)
+
+
+def cut_of(name: str) -> int | None:
+    """The K of a name like recall@K, or None."""
+    cut = name.partition("@")[2]
+    return int(cut) if cut.isdigit() else None
+
+
+def depth_of(names: Sequence[str], widest: int, gallery: int) -> int:
+    """The largest rank that can change one of these metrics, when no query has more than `widest` positives.
+
+    The best positive's rank is always known, so recall and mrr ask for nothing more.
+    """
+    if "map" in names:
+        return gallery
+    cuts = [cut_of(name) or 1 for name in names if not name.startswith("recall")]
+    by_r = widest if {"map@r", "r-precision"} & set(names) else 1
+    return min(max([by_r, *cuts]), gallery)
+
+
+def _unknown(name: str) -> str:
+    known = sorted({*CUT, *(f"{family}@10" for family in CUT), *WHOLE, *CLUSTERING})
+    near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.4)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return f"metrics has an unknown name {name!r}: {hint}known are {', '.join(known)} (any number in place of 10)"
