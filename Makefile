@@ -9,7 +9,7 @@ demo: $(VENV)/.core
 	$(BIN)/nearfar demo
 
 test: $(VENV)/.dev lint types
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2
 
 check: test
 

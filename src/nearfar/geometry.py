@@ -94,8 +94,10 @@ class _Gram(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
-        # a copy of the transpose and an addition in place are four times faster than g + g.T on a large matrix
-        result: Tensor = g.T.contiguous().add_(g) @ x
+        # a copy of the transpose and an addition in place are four times faster than g + g.T on a large matrix;
+        # backward() may have been called under autocast, where a product would be rounded to half precision
+        with torch.autocast(x.device.type, enabled=False):
+            result: Tensor = g.T.contiguous().add_(g) @ x
         return result
 
 

@@ -59,6 +59,24 @@ def peer(label: str) -> Loss | None:
     return make[label]() if label in make else None
 
 
+def proxy_peer(label: str, classes: int, dim: int, k: int) -> Loss | None:
+    """The peer's proxy loss with our defaults, or None where it has no such loss."""
+    from pytorch_metric_learning import losses
+
+    make: dict[str, Callable[[], Loss]] = {
+        "arcface": lambda: losses.ArcFaceLoss(classes, dim),
+        "cosface": lambda: losses.CosFaceLoss(classes, dim),
+        "normalized-softmax": lambda: losses.NormalizedSoftmaxLoss(classes, dim),
+        "proxy-anchor": lambda: losses.ProxyAnchorLoss(classes, dim),
+        "proxy-nca": lambda: losses.ProxyNCALoss(classes, dim),
+        "soft-triple": lambda: losses.SoftTripleLoss(classes, dim, centers_per_class=k),
+        "subcenter-arcface": lambda: losses.SubCenterArcFaceLoss(
+            num_classes=classes, embedding_size=dim, sub_centers=k
+        ),
+    }
+    return make[label]() if label in make else None
+
+
 class Guard:
     """Tries the peer's loss of one label in another process, size by size, until a size is too much for it."""
 

@@ -11,7 +11,8 @@ import argparse
 import json
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -19,7 +20,9 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from nearfar.bench.peers import SECONDS, Guard, peer
-from nearfar.bench.timing import best_ms, class_batch, machine, markdown_table, peak_bytes
+from nearfar.bench.proxy_speed import PROXY_LOSSES, run_proxies
+from nearfar.bench.speed_report import Row, cell, report
+from nearfar.bench.timing import best_ms, class_batch, peak_bytes, step
 from nearfar.losses import create
 from nearfar.losses.margin import Margin
 from nearfar.losses.pair_loss import Batch
@@ -45,6 +48,11 @@ LOSSES: dict[str, Callable[[], nn.Module]] = {
     "contrastive": lambda: create("contrastive"),
     "contrastive distance": lambda: create("contrastive", form="distance"),
     "contrastive cosine": lambda: create("contrastive", form="cosine"),
+    "dro topk": lambda: create("dro", uncertainty="topk"),
+    "dro topk-pn": lambda: create("dro", uncertainty="topk-pn"),
+    "dro kl": lambda: create("dro", uncertainty="kl"),
+    "dro kl-g": lambda: create("dro", uncertainty="kl-g"),
+    "dro chi2": lambda: create("dro", uncertainty="chi2"),
     "fastap": lambda: create("fastap"),
     "hap2s": lambda: create("hap2s"),
     "hap2s polynomial": lambda: create("hap2s", form="polynomial"),
@@ -71,33 +79,6 @@ LOSSES: dict[str, Callable[[], nn.Module]] = {
 }
 # N-pair batches hold an anchor and a positive of each class; everything else gets five a class.
 PER_CLASS = {"n-pair": 2}
-
-
-@dataclass(frozen=True)
-class Row:
-    """One measurement. `peer_ratio` is the peer's time over ours; a peer that was stopped counts as 60 seconds."""
-
-    loss: str
-    B: int
-    d: int
-    ms: float
-    floor_ratio: float
-    peer_ratio: float | None
-    peak_mb: float
-    peak_floats: float
-    peer_ms: float | None
-    peer_stopped: bool
-    peer_same_value: bool | None
-
-
-def step(loss: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor) -> Callable[[], None]:
-    """One forward and backward pass, as a function without arguments."""
-
-    def call() -> None:
-        x.grad = None
-        loss(x, y).backward()  # type: ignore[no-untyped-call]
-
-    return call
 
 
 def floor(x: Tensor) -> Callable[[], None]:
@@ -157,56 +138,6 @@ def run(labels: list[str], batches: list[int], dims: list[int], *, peers: bool, 
                     guard.close()
 
 
-def geometric_mean(values: list[float]) -> float:
-    """exp(mean(log)), nan of nothing."""
-    return math.exp(sum(map(math.log, values)) / len(values)) if values else math.nan
-
-
-def report(rows: list[Row], command: str) -> str:
-    """The page docs/benchmarks/speed.md."""
-    ratios = [r.peer_ratio for r in rows if r.peer_ratio is not None]
-    parts = [
-        "# Speed of the losses\n",
-        f"Made by `{command}` on {machine()}.\n",
-        "Forward and backward, best of several interleaved turns. **floor** is the time over that of the three matrix "
-        "products that a pair loss needs (below 1 is possible: a batch against itself needs two of them). **peer** is "
-        "pytorch-metric-learning's time over ours; `>` marks a peer that was stopped at 8 GB or 60 s and counts as "
-        "60 s; `~` one whose formula differs from ours, so only the time compares. **floats** is the peak of memory "
-        "allocated, in units of B^2 floats.\n",
-    ]
-    if ratios:
-        same = [r.peer_ratio for r in rows if r.peer_ratio is not None and r.peer_same_value is not False]
-        parts.append(
-            f"Against the peer: {geometric_mean(ratios):.1f}x faster in the geometric mean of {len(ratios)} cells "
-            f"({geometric_mean(same):.1f}x over the {len(same)} whose formula is the same or that were stopped), "
-            f"at worst {min(ratios):.2f}x.\n"
-        )
-    for dim in sorted({r.d for r in rows}):
-        batches = sorted({r.B for r in rows if r.d == dim})
-        header = ["loss", *[f"B={b} ms | floor | peer | floats" for b in batches]]
-        cells: dict[str, list[str]] = {}
-        for r in rows:
-            if r.d == dim:
-                cells.setdefault(r.loss, []).append(_cell(r))
-        parts.append(f"## d = {dim}\n")
-        parts.append(
-            markdown_table(
-                " | ".join(header).split(" | "), [[k, *" | ".join(v).split(" | ")] for k, v in cells.items()]
-            )
-        )
-        parts.append("")
-    return "\n".join(parts)
-
-
-def _cell(r: Row) -> str:
-    if r.peer_ratio is None:
-        rival = ""
-    else:
-        mark = ">" if r.peer_stopped else "~" if r.peer_same_value is False else ""
-        rival = f"{mark}{r.peer_ratio:.1f}x"
-    return f"{r.ms:.2f} | {r.floor_ratio:.2f} | {rival} | {r.peak_floats:.1f}"
-
-
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m nearfar.bench.speed", description=__doc__.split("\n")[0] if __doc__ else None
@@ -223,13 +154,15 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the page")
     args = parser.parse_args(argv)
     labels = [n for n in LOSSES if args.only is None or n in args.only or n.split()[0] in args.only]
-    if not labels:
-        parser.error(f"--only {' '.join(args.only)}: no such loss; there are {', '.join(LOSSES)}")
+    proxied = [n for n in PROXY_LOSSES if args.only is None or n in args.only]
+    if not labels and not proxied:
+        parser.error(f"--only {' '.join(args.only)}: no such loss; there are {', '.join([*LOSSES, *PROXY_LOSSES])}")
     torch.set_num_threads(args.threads)
     rows = []
-    for row in run(labels, args.batch, args.dim, peers=not args.no_peers, repeats=args.repeats):
+    options = {"peers": not args.no_peers, "repeats": args.repeats}
+    for row in chain(run(labels, args.batch, args.dim, **options), run_proxies(proxied, **options)):
         rows.append(row)
-        tqdm.write(f"{row.loss:26s} B={row.B:<5d} d={row.d:<4d} {_cell(row)}")
+        tqdm.write(f"{row.loss:26s} B={row.B:<5d} d={row.d:<4d} {cell(row)}")
         _write(args.json, json.dumps([asdict(r) for r in rows], indent=1) + "\n")
     command = "python -m nearfar.bench.speed" + _changed(parser, args)
     _write(args.markdown, report(rows, command))

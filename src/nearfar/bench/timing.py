@@ -56,6 +56,16 @@ def class_batch(batch: int, dim: int, *, per_class: int, seed: int = 0) -> tuple
     return torch.nn.functional.normalize(rows), labels
 
 
+def step(loss: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor) -> Callable[[], None]:
+    """One forward and backward pass, as a function without arguments."""
+
+    def call() -> None:
+        x.grad = None
+        loss(x, y).backward()  # type: ignore[no-untyped-call]
+
+    return call
+
+
 def machine() -> str:
     """One line about what a measurement ran on."""
     return (

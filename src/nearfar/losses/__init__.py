@@ -11,40 +11,65 @@ from typing import Any
 
 from nearfar.checks import nearest
 from nearfar.losses.angular import Angular
+from nearfar.losses.arcface import ArcFace
 from nearfar.losses.binomial import Binomial
 from nearfar.losses.circle import Circle
 from nearfar.losses.contrastive import Contrastive
+from nearfar.losses.cosface import CosFace
+from nearfar.losses.dro import DRO
 from nearfar.losses.fastap import FastAP
 from nearfar.losses.hap2s import HAP2S
 from nearfar.losses.lifted import Lifted
 from nearfar.losses.margin import Margin
+from nearfar.losses.mpa import MPA
+from nearfar.losses.mpa_ap import MPAAP
+from nearfar.losses.mpa_dw import MPADW
 from nearfar.losses.multi_similarity import MultiSimilarity
 from nearfar.losses.n_pair import NPair
+from nearfar.losses.normalized_softmax import NormalizedSoftmax
 from nearfar.losses.nt_xent import NTXent
 from nearfar.losses.pair_loss import Loss, PairLoss
 from nearfar.losses.pair_margin import PairMargin
+from nearfar.losses.proxy_anchor import ProxyAnchor
+from nearfar.losses.proxy_isa import ProxyISA
+from nearfar.losses.proxy_loss import ProxyLoss
+from nearfar.losses.proxy_nca import ProxyNCA
 from nearfar.losses.rdml import RDML
 from nearfar.losses.smooth_ap import SmoothAP
 from nearfar.losses.snr import SNR
+from nearfar.losses.soft_triple import SoftTriple
+from nearfar.losses.subcenter_arcface import SubcenterArcFace
 from nearfar.losses.supcon import SupCon
 from nearfar.losses.triplet import Triplet
 
 _LOSSES: dict[str, type[Loss]] = {
     "angular": Angular,
+    "arcface": ArcFace,
     "binomial": Binomial,
     "circle": Circle,
     "contrastive": Contrastive,
+    "cosface": CosFace,
+    "dro": DRO,
     "fastap": FastAP,
     "hap2s": HAP2S,
     "lifted": Lifted,
     "margin": Margin,
+    "mpa": MPA,
+    "mpa-ap": MPAAP,
+    "mpa-dw": MPADW,
     "multi-similarity": MultiSimilarity,
     "n-pair": NPair,
+    "normalized-softmax": NormalizedSoftmax,
     "nt-xent": NTXent,
     "pair-margin": PairMargin,
+    "proxy-anchor": ProxyAnchor,
+    "proxy-isa": ProxyISA,
+    "proxy-nca": ProxyNCA,
     "rdml": RDML,
     "smooth-ap": SmoothAP,
     "snr": SNR,
+    "soft-triple": SoftTriple,
+    "subcenter-arcface": SubcenterArcFace,
     "supcon": SupCon,
     "triplet": Triplet,
 }
@@ -81,13 +106,19 @@ def create(name: str, **options: Any) -> Loss:
 
 
 __all__ = [
+    "DRO",
     "HAP2S",
+    "MPA",
+    "MPAAP",
+    "MPADW",
     "RDML",
     "SNR",
     "Angular",
+    "ArcFace",
     "Binomial",
     "Circle",
     "Contrastive",
+    "CosFace",
     "FastAP",
     "Lifted",
     "Loss",
@@ -95,9 +126,16 @@ __all__ = [
     "MultiSimilarity",
     "NPair",
     "NTXent",
+    "NormalizedSoftmax",
     "PairLoss",
     "PairMargin",
+    "ProxyAnchor",
+    "ProxyISA",
+    "ProxyLoss",
+    "ProxyNCA",
     "SmoothAP",
+    "SoftTriple",
+    "SubcenterArcFace",
     "SupCon",
     "Triplet",
     "create",

@@ -1,17 +1,15 @@
-"""The golden file metrics.json (or one of another seed: NEARFAR_GOLDEN names its directory)."""
+"""metrics.json: every metric of every query, the clustering scores, and the 25 cells of MPA's Table 3."""
 
-import json
-import os
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from golden_cases import load
 from nearfar.metrics import evaluate, normalized_mutual_info, pairwise_f1
 from nearfar.metrics.clustering import overlap
 
-GOLDEN = Path(os.environ.get("NEARFAR_GOLDEN") or Path(__file__).parents[1] / "golden")
 TABLE_3 = {"Recall@10": "recall@10", "Precision@10": "precision@10", "MAP@10": "map@10", "nDCG@10": "ndcg@10"}
 
 
@@ -19,7 +17,7 @@ def our_name(name: str) -> str:
     return "recall" + name[1:] if name.startswith("R@") else name.lower()
 
 
-def check_queries(block: dict, embeddings, labels, queries=None) -> None:
+def check_queries(block: dict[str, Any], embeddings: Any, labels: Any, queries: Any = None) -> None:
     """Every metric of every query and every mean, in double and single precision."""
     keys = [key for key in block["per_query"][0] if key not in ("query", "ranking", "relevance", "R")]
     for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-6)):
@@ -37,7 +35,7 @@ def check_queries(block: dict, embeddings, labels, queries=None) -> None:
             assert scores[our_name(key)] == pytest.approx(mean, abs=tolerance), key
 
 
-def check_clustering(block: dict) -> None:
+def check_clustering(block: dict[str, Any]) -> None:
     labels, clusters = np.array(block["labels"]), np.array(block["clusters"])
     assert normalized_mutual_info(labels, clusters) == pytest.approx(block["NMI_arithmetic"], abs=1e-12)
     assert pairwise_f1(labels, clusters) == pytest.approx(block["F1"], abs=1e-12)
@@ -46,7 +44,7 @@ def check_clustering(block: dict) -> None:
     assert (together, same_cluster - together, same_class - together) == (block["tp"], block["fp"], block["fn"])
 
 
-def check_table_3(case: dict) -> None:
+def check_table_3(case: dict[str, Any]) -> None:
     """A query on the x axis and a gallery that turns away from it: its order is the relevance list.
 
     MAP@R has R = 4 there, so the positives that the list does not show stand behind it.
@@ -62,14 +60,12 @@ def check_table_3(case: dict) -> None:
     np.testing.assert_allclose(computed, case["paper"], atol=0.051)
 
 
-def check_golden(data: dict) -> None:
+def test_metrics() -> None:
+    data = load("metrics")
+    assert set(data) <= {"note", "same_set", "query_gallery", "clustering", "mpa_table3"}
     one, two = data["same_set"], data["query_gallery"]
     check_queries(one, one["embeddings"], one["labels"])
     check_queries(two, two["gallery"], two["gallery_labels"], (two["query"], two["query_labels"]))
     check_clustering(data["clustering"])
     for case in data["mpa_table3"]:
         check_table_3(case)
-
-
-def test_golden_metrics():
-    check_golden(json.loads((GOLDEN / "metrics.json").read_text()))

@@ -1,0 +1,139 @@
+"""A line plot as SVG text: axes, grid, lines with markers, and labels at their ends. No plotting library needed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+
+# Okabe and Ito's colours, distinct for every kind of colour vision
+COLOURS = {
+    "blue": "#0072B2",
+    "sky": "#56B4E9",
+    "green": "#009E73",
+    "vermilion": "#D55E00",
+    "orange": "#E69F00",
+    "purple": "#CC79A7",
+    "black": "#000000",
+}
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 420, 64, 210, 44, 52
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a line looks: a colour by name, a marker (circle, square, triangle or diamond), and whether it is dashed."""
+
+    colour: str
+    marker: str = "circle"
+    dashed: bool = False
+
+
+def line_plot(
+    x: Sequence[float],
+    lines: Mapping[str, Sequence[float]],
+    styles: Mapping[str, Style],
+    *,
+    title: str,
+    x_label: str,
+    y_label: str,
+    log_y: bool = False,
+) -> str:
+    """One panel of WIDTH x HEIGHT as a group of SVG elements, values y against a common x."""
+    values = [y for line in lines.values() for y in line]
+    ticks = _log_ticks(values) if log_y else _ticks(values)
+    low, high = min(*values, ticks[0]), max(*values, ticks[-1])
+    scale = math.log if log_y else float
+    right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
+
+    def across(value: float) -> float:
+        return LEFT + (value - min(x)) / (max(x) - min(x)) * (right - LEFT)
+
+    def up(value: float) -> float:
+        return bottom - (scale(value) - scale(low)) / (scale(high) - scale(low)) * (bottom - TOP)
+
+    parts = [f'<text x="{LEFT}" y="22" font-size="15" font-weight="bold">{escape(title)}</text>']
+    for tick in ticks:
+        y = up(tick)
+        parts.append(f'<line x1="{LEFT}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>')
+        parts.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{tick:g}</text>')
+    for value in x:
+        parts.append(
+            f'<line x1="{across(value):.1f}" x2="{across(value):.1f}" y1="{bottom}" y2="{bottom + 5}" stroke="#333"/>'
+        )
+        parts.append(f'<text x="{across(value):.1f}" y="{bottom + 20}" text-anchor="middle">{value:g}</text>')
+    parts.append(f'<line x1="{LEFT}" x2="{right}" y1="{bottom}" y2="{bottom}" stroke="#333"/>')
+    parts.append(f'<text x="{(LEFT + right) / 2}" y="{HEIGHT - 10}" text-anchor="middle">{escape(x_label)}</text>')
+    middle = (TOP + bottom) / 2
+    parts.append(
+        f'<text x="16" y="{middle}" text-anchor="middle" transform="rotate(-90 16 {middle})">{escape(y_label)}</text>'
+    )
+    ends = _spread({name: up(line[-1]) for name, line in lines.items()}, 15)
+    for name, line in lines.items():
+        style = styles[name]
+        colour = COLOURS[style.colour]
+        points = [(across(a), up(b)) for a, b in zip(x, line, strict=True)]
+        path = " ".join(f"{a:.1f},{b:.1f}" for a, b in points)
+        dash = ' stroke-dasharray="6 4"' if style.dashed else ""
+        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"{dash}/>')
+        parts += [_marker(style.marker, a, b, colour) for a, b in points]
+        y = ends[name]
+        parts.append(f'<polyline points="{right},{points[-1][1]:.1f} {right + 16},{y:.1f}" fill="none" stroke="#999"/>')
+        parts.append(_marker(style.marker, right + 24, y, colour))
+        parts.append(f'<text x="{right + 34}" y="{y + 4:.1f}">{escape(name)}</text>')
+    return "\n".join(parts)
+
+
+def svg(panels: Sequence[str]) -> str:
+    """Panels side by side as an SVG file."""
+    groups = "\n".join(f'<g transform="translate({i * WIDTH} 0)">\n{panel}\n</g>' for i, panel in enumerate(panels))
+    size = f'width="{WIDTH * len(panels)}" height="{HEIGHT}" viewBox="0 0 {WIDTH * len(panels)} {HEIGHT}"'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="13" fill="#222">\n'
+        f'<rect width="100%" height="100%" fill="white"/>\n{groups}\n</svg>\n'
+    )
+
+
+def _marker(kind: str, x: float, y: float, colour: str) -> str:
+    shapes = {
+        "circle": f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour}"/>',
+        "square": f'<rect x="{x - 4:.1f}" y="{y - 4:.1f}" width="8" height="8" fill="{colour}"/>',
+        "triangle": f'<path d="M{x - 5:.1f} {y + 4:.1f}h10l-5 -9z" fill="{colour}"/>',
+        "diamond": f'<path d="M{x:.1f} {y - 6:.1f}l6 6l-6 6l-6 -6z" fill="{colour}"/>',
+    }
+    return shapes[kind]
+
+
+def _ticks(values: Sequence[float]) -> list[float]:
+    """A few round numbers around the values.
+
+    >>> _ticks([0.7, 1.9])
+    [0.6, 0.8, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0]
+    """
+    low, span = min(values), (max(values) - min(values)) or 1.0
+    power = 10.0 ** math.floor(math.log10(span / 6))
+    step = next(power * m for m in (1, 2, 5, 10) if span / (power * m) <= 6)
+    ticks = range(math.floor(low / step), math.ceil(max(values) / step) + 1)
+    return [round(step * k, 10) for k in ticks]
+
+
+def _log_ticks(values: Sequence[float]) -> list[float]:
+    """1, 2 and 5 times powers of ten around the values."""
+    exponents = range(math.floor(math.log10(min(values))), math.ceil(math.log10(max(values))) + 1)
+    ticks = [m * 10.0**e for e in exponents for m in (1, 2, 5)]
+    below = max(t for t in ticks if t <= min(values))
+    above = min(t for t in ticks if t >= max(values))
+    return [t for t in ticks if below <= t <= above]
+
+
+def _spread(places: Mapping[str, float], gap: float) -> dict[str, float]:
+    """The same places moved apart to at least a gap, in their order, about their middle."""
+    order = sorted(places, key=places.__getitem__)
+    moved = [places[name] for name in order]
+    for _ in range(200):
+        for i in range(len(moved) - 1):
+            overlap = gap - (moved[i + 1] - moved[i])
+            if overlap > 0:
+                moved[i] -= overlap / 2
+                moved[i + 1] += overlap / 2
+    return dict(zip(order, moved, strict=True))

@@ -1,0 +1,58 @@
+"""ArcFace: a softmax whose own class is handicapped by a margin in angle."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from nearfar.checks import check_positive
+from nearfar.geometry import safe_sqrt
+from nearfar.losses.normalized_softmax import softmax_terms
+from nearfar.losses.proxy_loss import DataWiseLoss
+from nearfar.losses.ties import Ties
+
+
+class ArcFace(DataWiseLoss):
+    """ArcFace, the additive angular margin loss (Deng et al., CVPR 2019, arXiv 1801.07698, Eq. 3), on cosines S.
+
+    Mean over samples of -log( e^{scale cos(theta_y + angle)} / (e^{scale cos(theta_y + angle)} + sum_{c != y}
+    e^{scale S_c}) ), theta_y = arccos S_y.
+
+    `angle` is in degrees: 28.6 (half a radian) and scale=64 are the paper's. Past theta_y = 180 - angle, where
+    cos(theta + angle) would rise again, see `add_angle`. With one class the value is 0.
+
+    >>> loss = ArcFace(classes=3, dim=2, angle=0.0)
+    >>> loss(torch.zeros(1, 2), torch.tensor([0])).exp()
+    tensor(3., grad_fn=<ExpBackward0>)
+    """
+
+    def __init__(self, *, classes: int, dim: int, angle: float = 28.6, scale: float = 64.0) -> None:
+        super().__init__(classes, dim)
+        self.angle, self.scale = check_angle(angle), check_positive("scale", scale)
+
+    def terms(self, ties: Ties) -> Tensor:
+        return softmax_terms(ties, self.scale, add_angle(ties.own(), self.angle))
+
+
+def add_angle(cos: Tensor, angle: float) -> Tensor:
+    """cos(theta + m) of cos theta, elementwise, m in degrees, with a finite gradient everywhere.
+
+    cos(theta + m) = cos theta cos m - sin theta sin m, sin theta = sqrt(1 - cos^2), whose gradient is taken to be 0 at
+    theta = 0, where it has none. From theta = 180 degrees - m on it is cos theta - m sin m (m in radians), so that a
+    farther sample never costs less: the released code's default (its easy_margin off).
+
+    >>> add_angle(torch.tensor([1.0, 0.0, -1.0]), 60.0)
+    tensor([ 0.5000, -0.8660, -1.9069])
+    """
+    m = math.radians(angle)
+    turned = cos * math.cos(m) - safe_sqrt(1 - cos * cos) * math.sin(m)
+    return torch.where(cos > -math.cos(m), turned, cos - m * math.sin(m))
+
+
+def check_angle(angle: float) -> float:
+    """Degrees, from 0 to below 90."""
+    if not 0 <= angle < 90:
+        raise ValueError(f"angle must be in degrees, at least 0 and below 90, got {angle}")
+    return angle

@@ -1,0 +1,31 @@
+"""CosFace: a softmax whose own class is handicapped by a margin in cosine."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from nearfar.checks import check_positive
+from nearfar.losses.normalized_softmax import softmax_terms
+from nearfar.losses.proxy_loss import DataWiseLoss
+from nearfar.losses.ties import Ties
+
+
+class CosFace(DataWiseLoss):
+    """CosFace, the large margin cosine loss (Wang et al., CVPR 2018, arXiv 1801.09414, Eq. 4), on cosines S.
+
+    Mean over samples of -log( e^{scale (S_y - margin)} / (e^{scale (S_y - margin)} + sum_{c != y} e^{scale S_c}) ).
+
+    margin=0.35 and scale=64 are the paper's. With one class the value is 0.
+
+    >>> import torch
+    >>> loss = CosFace(classes=3, dim=2, margin=0.0)
+    >>> loss(torch.zeros(1, 2), torch.tensor([0])).exp()
+    tensor(3., grad_fn=<ExpBackward0>)
+    """
+
+    def __init__(self, *, classes: int, dim: int, margin: float = 0.35, scale: float = 64.0) -> None:
+        super().__init__(classes, dim)
+        self.margin, self.scale = margin, check_positive("scale", scale)
+
+    def terms(self, ties: Ties) -> Tensor:
+        return softmax_terms(ties, self.scale, ties.own() - self.margin)

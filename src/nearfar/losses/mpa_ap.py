@@ -1,0 +1,27 @@
+"""MPA-AP: MPA-DW with positive and negative ties in one sum."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from nearfar.losses.mpa import MPA
+from nearfar.losses.proxy_loss import DataWiseLoss
+from nearfar.losses.ties import Ties
+
+
+class MPAAP(DataWiseLoss, MPA):
+    """Data-wise, all-paired multi-proxies anchor loss (Saeki et al., arXiv 2110.03997, Eqs. 15 to 17).
+
+    Mean over samples of log(1 + e^{alpha (delta - S_y)} + sum_{c != y} e^{alpha (S_c + delta)}) + tau R, with the class
+    similarity S(x, c) and R as in `MultiProxyLoss`; at most MPA-DW of the same samples. Options and defaults as in
+    `MPA`; the mean over the batch is ours, as in SoftTriple's released code.
+
+    >>> loss = MPAAP(classes=4, dim=2, delta=0.0, tau=0.0)
+    >>> loss(torch.zeros(1, 2), torch.tensor([0])).exp()  # 1 + 1 + 3
+    tensor(5., grad_fn=<ExpBackward0>)
+    """
+
+    def terms(self, ties: Ties) -> Tensor:
+        others = ties.others(scale=self.alpha, shift=self.alpha * self.delta, plus_one=True)
+        return torch.logaddexp(others, self.alpha * (self.delta - ties.own()))

@@ -1,0 +1,28 @@
+"""MPA-DW: MPA turned round, each sample against all classes."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from nearfar.losses.mpa import MPA
+from nearfar.losses.proxy_loss import DataWiseLoss
+from nearfar.losses.ties import Ties
+from nearfar.pairs import softplus
+
+
+class MPADW(DataWiseLoss, MPA):
+    """Data-wise multi-proxies anchor loss (Saeki et al., arXiv 2110.03997, Eqs. 12 and 13).
+
+    Mean over samples of log(1 + e^{-alpha (S_y - delta)}) + log(1 + sum_{c != y} e^{alpha (S_c + delta)}) + tau R, with
+    the class similarity S(x, c) and R as in `MultiProxyLoss`; at least MPA-AP of the same samples. Options and defaults
+    as in `MPA`; the mean over the batch is ours, as in SoftTriple's released code.
+
+    >>> import torch
+    >>> loss = MPADW(classes=4, dim=2, delta=0.0, tau=0.0)
+    >>> loss(torch.zeros(1, 2), torch.tensor([0])).exp()  # (1 + 1) (1 + 3)
+    tensor(8., grad_fn=<ExpBackward0>)
+    """
+
+    def terms(self, ties: Ties) -> Tensor:
+        pos = softplus(self.alpha * (self.delta - ties.own()))
+        return pos + ties.others(scale=self.alpha, shift=self.alpha * self.delta, plus_one=True)

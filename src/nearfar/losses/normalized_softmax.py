@@ -1,0 +1,36 @@
+"""Normalised softmax: cross entropy of cosines to one proxy a class."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from nearfar.checks import check_positive
+from nearfar.losses.proxy_loss import DataWiseLoss
+from nearfar.losses.ties import Ties
+from nearfar.pairs import softplus
+
+
+class NormalizedSoftmax(DataWiseLoss):
+    """Normalised softmax loss (Zhai and Wu, BMVC 2019, arXiv 1811.12649), on cosines S.
+
+    Mean over samples of -log( e^{S_y / temperature} / sum_c e^{S_c / temperature} ).
+
+    temperature=0.05 is the paper's. With one class the value is 0.
+
+    >>> import torch
+    >>> loss = NormalizedSoftmax(classes=3, dim=2)
+    >>> loss(torch.zeros(1, 2), torch.tensor([0])).exp()
+    tensor(3., grad_fn=<ExpBackward0>)
+    """
+
+    def __init__(self, *, classes: int, dim: int, temperature: float = 0.05) -> None:
+        super().__init__(classes, dim)
+        self.temperature = check_positive("temperature", temperature)
+
+    def terms(self, ties: Ties) -> Tensor:
+        return softmax_terms(ties, 1 / self.temperature, ties.own())
+
+
+def softmax_terms(ties: Ties, scale: float, own: Tensor) -> Tensor:
+    """-log( e^{scale own} / (e^{scale own} + sum_{c != y} e^{scale S_c}) ) per sample [B], `own` in place of S_y."""
+    return softplus(ties.others(scale=scale) - scale * own)

@@ -1,0 +1,42 @@
+"""Proxy-Anchor: each proxy against the batch's samples of its class and against all others."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from nearfar.checks import check_positive
+from nearfar.losses.proxy_loss import ProxyLoss
+from nearfar.losses.ties import Ties, others_per_class, own_per_class
+
+
+class ProxyAnchor(ProxyLoss):
+    """Proxy-Anchor loss (Kim et al., CVPR 2020, arXiv 2003.13911, Eq. 4), on cosines S.
+
+    1/|C+| sum_{c in C+} log(1 + sum_{i: y_i = c} e^{-alpha (S_ic - delta)})
+    + 1/C sum_c log(1 + sum_{i: y_i != c} e^{alpha (S_ic + delta)}), C+ the classes of the batch.
+
+    alpha=32, delta=0.1 and the start of the proxies (normal, variance 2/C) are the paper's released code's. The second
+    divisor is C also for a batch of one class, whose own proxy has no negatives.
+
+    >>> import torch
+    >>> loss = ProxyAnchor(classes=4, dim=2, delta=0.0)
+    >>> loss(torch.zeros(1, 2), torch.tensor([0])) / torch.tensor(2.0).log()  # 1 positive term, 3 of 4 negative
+    tensor(1.7500, grad_fn=<DivBackward0>)
+    """
+
+    def __init__(self, *, classes: int, dim: int, alpha: float = 32.0, delta: float = 0.1) -> None:
+        super().__init__(classes, dim, gain=math.sqrt(2))
+        self.alpha, self.delta = check_positive("alpha", alpha), delta
+
+    def cost(self, ties: Ties) -> Tensor:
+        pos, neg = proxy_anchor_terms(ties, self.alpha, self.delta)
+        return pos.sum() / (ties.counts() > 0).sum().clamp_min(1) + neg.mean()
+
+
+def proxy_anchor_terms(ties: Ties, alpha: float, delta: float) -> tuple[Tensor, Tensor]:
+    """The positive and the negative term of every class, each [C]; 0 for a class without such samples."""
+    pos = own_per_class(alpha * (delta - ties.own()), ties.labels, len(ties.sim), weights=ties.weights)
+    neg = others_per_class(ties.sim, ties.labels, scale=alpha, shift=alpha * delta, weights=ties.weights)
+    return pos, neg

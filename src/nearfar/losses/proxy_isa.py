@@ -1,0 +1,200 @@
+"""Proxy-ISA: Proxy-Anchor whose exponents are weighted by how informative a sample is for a proxy."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nearfar.checks import check_choice, check_positive
+from nearfar.losses.class_memory import ClassMemory
+from nearfar.losses.proxy_loss import ProxyLoss, check_count
+from nearfar.losses.ties import Ties, others_per_class, others_per_sample, own_per_class
+from nearfar.pairs import ratio
+
+POSITIVE = ("sigma", "nu", "inverse", "none")
+NEGATIVE = ("inverse", "none")
+
+
+@dataclass(frozen=True, eq=False)
+class Progress:
+    """How far each class has come, each [C] in float64: see `progress`."""
+
+    effective: Tensor
+    nu: Tensor
+    sigma: Tensor
+    eta: Tensor
+    learned: Tensor
+    outlier: Tensor
+
+
+def progress(
+    seen: Tensor, learned: Tensor, *, volume: float, sensitivity: float, margin: float, tau: float
+) -> Progress:
+    """The schedule of a class that has seen n samples (Eqs. 8, 14, 15 and 17).
+
+    effective number E = (1 - beta^n) / (1 - beta), beta = (V - 1) / V; nu = 1 / (1 + log(1 + E));
+    sigma = 1 + (1 + e^-tau) (nu - 1) / (1 + e^{V - E - tau}); eta = (1 + k (1 - L)) nu + lambda; outlier bound L - eta.
+    """
+    effective = -volume * torch.expm1(seen.double() * math.log1p(-1 / volume))
+    nu = 1 / (1 + effective.log1p())
+    sigma = 1 + (1 + math.exp(-tau)) * (nu - 1) * torch.sigmoid(effective - volume + tau)
+    sigma = torch.maximum(sigma, nu)  # its limit, which rounding must not pass
+    learned = learned.double()
+    eta = (1 + sensitivity * (1 - learned)) * nu + margin
+    return Progress(effective, nu, sigma, eta, learned, learned - eta)
+
+
+class ProxyISA(ProxyLoss):
+    """Informative sample-aware proxy loss (Li et al., MMAsia 2022, arXiv 2211.10382, Eqs. 13 and 16), on cosines S.
+
+    [sum_{c in C+} log(1 + sum_{y_i = c} e^{w+_i alpha (delta - S_ic)})] / [sum_{c in C+} mean_{y_i = c} w+_i]
+    + [sum_c log(1 + sum_{y_i != c} e^{w-_ic alpha (delta + S_ic)})] / [sum_c mean_{y_i != c} w-_ic],
+    w constant in the gradient. With L_c = h x (mean similarity of the class's remembered samples to its proxy) and the
+    schedule of `progress`: w+ = 1 + sigma_c where L_c - eta_c <= S_ic <= L_c, else sigma_c, and 1 until the filter is
+    on; w- = 1 / max(1, E_c) where S_ic < L_c - eta_c, else 1. Once the filter is on, a sample with S_ic < L_c - eta_c
+    for its own class c is an outlier: neither counted nor remembered.
+
+    In train() mode a call then updates the state: from epoch `memory_epoch` on, samples that are not outliers join a
+    memory of the last `memory_size`; they are counted; L_c of the batch's classes is taken from the memory. The filter
+    works from epoch `filter_epoch` on; tell the epoch with `start_epoch(n)`, n from 0. Counts, L, memory and epoch are
+    in `state_dict`. Under torch.compile the update is part of the graph.
+
+    Variants of Table 3: positive_penalty="nu" or "inverse", 1 / max(1, E), in place of sigma, or "none", w+ = 1;
+    negative_penalty="none", w- = 1. base="proxy-nca" weights the exponents of Proxy-NCA instead: mean over samples of
+    w+ D^2(x, p_y) + log sum_{c != y} e^{-w- D^2(x, p_c)} (ours: the paper's Fig. 11b has no formula).
+
+    volume=100 (V), hardness=0.15 (h), sensitivity=0.9 (k; the released commands have 0.4 for Cars and 0.1 for In-Shop),
+    margin=0.1 (lambda), tau=1.5, alpha=32, delta=0.1 are the paper's; memory_size=55000, epochs 2 and 3 from 0 (the
+    paper says "second") and init_learned_sim=1 the released code's. Sample weights also weight the means of w; a sample
+    counts as one or, of weight 0, not at all. Classes without negatives in the batch are in neither negative sum.
+
+    >>> loss = ProxyISA(classes=4, dim=2, delta=0.0, memory_size=10)
+    >>> loss(torch.zeros(1, 2), torch.tensor([0])) / torch.tensor(2.0).log()  # as Proxy-Anchor at the start
+    tensor(2., grad_fn=<DivBackward0>)
+    >>> loss.seen
+    tensor([1, 0, 0, 0])
+    """
+
+    seen: Tensor
+    learned: Tensor
+    epoch: Tensor
+
+    def __init__(
+        self,
+        *,
+        classes: int,
+        dim: int,
+        base: str = "proxy-anchor",
+        alpha: float = 32.0,
+        delta: float = 0.1,
+        volume: float = 100.0,
+        hardness: float = 0.15,
+        sensitivity: float = 0.9,
+        margin: float = 0.1,
+        tau: float = 1.5,
+        positive_penalty: str = "sigma",
+        negative_penalty: str = "inverse",
+        memory_size: int = 55_000,
+        memory_epoch: int = 2,
+        filter_epoch: int = 3,
+        init_learned_sim: float = 1.0,
+    ) -> None:
+        super().__init__(classes, dim, gain=math.sqrt(2))
+        self.base = check_choice("base", base, ("proxy-anchor", "proxy-nca"))
+        self.alpha, self.delta = check_positive("alpha", alpha), delta
+        if not 1 < volume < math.inf:
+            raise ValueError(f"volume must be a finite number above 1, got {volume}")
+        self.volume, self.hardness, self.sensitivity, self.margin, self.tau = volume, hardness, sensitivity, margin, tau
+        self.positive_penalty = check_choice("positive_penalty", positive_penalty, POSITIVE)
+        self.negative_penalty = check_choice("negative_penalty", negative_penalty, NEGATIVE)
+        self.memory_size = check_count("memory_size", memory_size)
+        self.memory_epoch, self.filter_epoch, self.init_learned_sim = memory_epoch, filter_epoch, init_learned_sim
+        self.register_buffer("seen", torch.zeros(classes, dtype=torch.int64))
+        self.register_buffer("learned", torch.full((classes,), init_learned_sim, dtype=torch.float64))
+        self.register_buffer("epoch", torch.zeros((), dtype=torch.int64))
+        self.memory = ClassMemory(classes=classes, dim=dim, size=memory_size)
+
+    def start_epoch(self, n: int) -> None:
+        """Say that epoch n begins, counted from 0: it switches the memory and the filter on."""
+        if n < 0:
+            raise ValueError(f"epochs are counted from 0, got {n}")
+        self.epoch.fill_(n)
+
+    def progress(self) -> Progress:
+        """The schedule of every class at this moment."""
+        return progress(
+            self.seen,
+            self.learned,
+            volume=self.volume,
+            sensitivity=self.sensitivity,
+            margin=self.margin,
+            tau=self.tau,
+        )
+
+    @torch.no_grad()
+    def tie_weights(self, ties: Ties) -> tuple[Tensor, Tensor, Tensor]:
+        """w+ [B], w- [C, B] (own ties: 0) and who is an outlier of its class [B], by the present state."""
+        now, sim = self.progress(), ties.sim
+        inverse = 1 / now.effective.clamp_min(1)
+        own, outlier = ties.own(), now.outlier.to(sim.dtype)
+        bound, filtering = outlier[ties.labels], self.epoch >= self.filter_epoch
+        below = own < bound
+
+        if self.positive_penalty == "none":
+            positive = torch.ones_like(own)
+        else:
+            penalty = {"sigma": now.sigma, "nu": now.nu, "inverse": inverse}[self.positive_penalty]
+            informative = ~below & (own <= now.learned.to(sim.dtype)[ties.labels])
+            positive = penalty.to(sim.dtype)[ties.labels] + informative
+            positive = torch.where(filtering, positive, 1.0)
+
+        # 1 where S < bound, else 0, by arithmetic: a broadcast torch.where costs ten times as much
+        negative = (outlier[:, None] - sim).sign_().clamp_min_(0)
+        factor = inverse if self.negative_penalty == "inverse" else torch.ones_like(inverse)
+        negative = (1 - negative).addcmul_(negative, factor.to(sim.dtype)[:, None])
+        return positive, negative.scatter_(0, ties.labels[None], 0.0), below & filtering
+
+    def cost(self, ties: Ties) -> Tensor:
+        positive, negative, filtered = self.tie_weights(ties)
+        value = (self.nca if self.base == "proxy-nca" else self.anchor)(ties, positive, negative)
+        if self.training:
+            self.update(ties, filtered)
+        return value
+
+    def anchor(self, ties: Ties, positive: Tensor, negative: Tensor) -> Tensor:
+        """Eq. 13."""
+        classes, labels, weights, alpha, delta = len(ties.sim), ties.labels, ties.weights, self.alpha, self.delta
+        pos = own_per_class(alpha * positive * (delta - ties.own()), labels, classes, weights=weights)
+        neg = others_per_class(negative * (ties.sim + delta), labels, scale=alpha, weights=weights)
+
+        each = torch.ones_like(positive) if weights is None else weights
+        per_class = each.new_zeros(classes, dtype=torch.float64).index_add(0, labels, each.double())
+        weighted = torch.zeros_like(per_class).index_add(0, labels, (each * positive).double())
+        mean_pos = ratio(weighted, per_class)
+        counts = ties.counts()
+        others = torch.where(counts.sum() > counts, per_class.sum() - per_class, 0.0)
+        mean_neg = ratio(negative.sum(1) if weights is None else negative @ weights, others)
+        return ratio(pos.sum(), mean_pos.sum().to(pos.dtype)) + ratio(neg.sum(), mean_neg.sum().to(neg.dtype))
+
+    def nca(self, ties: Ties, positive: Tensor, negative: Tensor) -> Tensor:
+        """Mean over samples of w+ D^2(x, p_y) + log sum_{c != y} e^{-w- D^2(x, p_c)}, D^2 = 2 - 2 S."""
+        if len(ties.sim) == 1:
+            return ties.mean(0.0 * ties.own())
+        others = others_per_sample(negative * (ties.sim - 1), ties.labels, scale=2.0)
+        return ties.mean(2 * positive * (1 - ties.own()) + others)
+
+    @torch.no_grad()
+    def update(self, ties: Ties, filtered: Tensor) -> None:
+        """Remember and count the samples that are not outliers, then learn the similarity of the batch's classes."""
+        labels, remembering = ties.labels, self.epoch >= self.memory_epoch
+        keep = ~filtered if ties.weights is None else ~filtered & (ties.weights > 0)
+        self.memory.add(ties.rows, labels, keep & remembering)
+        self.seen.index_add_(0, labels, keep.long())
+        proxies = self.proxies.index_select(0, labels).double()
+        length = torch.linalg.vector_norm(proxies, dim=1)
+        similarity = self.hardness * ratio(self.memory.mean_dot(labels, proxies), length)
+        known = remembering & (ties.counts()[labels] > 0) & (self.memory.counts[labels] > 0)
+        self.learned.index_copy_(0, labels, torch.where(known, similarity.to(self.learned.dtype), self.learned[labels]))

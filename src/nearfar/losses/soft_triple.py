@@ -1,0 +1,58 @@
+"""SoftTriple: a softmax over classes of several proxies each."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from nearfar.checks import check_positive
+from nearfar.losses.multi_proxy import MultiProxyLoss
+from nearfar.losses.normalized_softmax import softmax_terms
+from nearfar.losses.proxy_loss import DataWiseLoss
+from nearfar.losses.ties import Ties
+
+
+class SoftTriple(MultiProxyLoss, DataWiseLoss):
+    """SoftTriple loss (Qian et al., ICCV 2019, arXiv 1909.05235), on class similarities S.
+
+    Mean over samples of -log( e^{scale (S_y - delta)} / (e^{scale (S_y - delta)} + sum_{c != y} e^{scale S_c}) )
+    + tau R, with S(x, c) and R as in `MultiProxyLoss`.
+
+    scale=20 (the paper's lambda), delta=0.01, gamma=0.1, tau=0.2, 10 proxies a class and reg_eps=1e-5 are the released
+    code's, as are the mean over the batch and the variance of the proxies at the start, 1/(3 C K). `similarity` other
+    than "softmax" is ours. With one class only tau R is left.
+
+    >>> import torch
+    >>> loss = SoftTriple(classes=3, dim=2, delta=0.0, tau=0.0)
+    >>> loss(torch.zeros(1, 2), torch.tensor([0])).exp()
+    tensor(3., grad_fn=<ExpBackward0>)
+    """
+
+    def __init__(
+        self,
+        *,
+        classes: int,
+        dim: int,
+        proxies_per_class: int = 10,
+        scale: float = 20.0,
+        delta: float = 0.01,
+        gamma: float = 0.1,
+        tau: float = 0.2,
+        reg_eps: float = 1e-5,
+        similarity: str = "softmax",
+    ) -> None:
+        super().__init__(
+            classes,
+            dim,
+            proxies_per_class=proxies_per_class,
+            similarity=similarity,
+            gamma=gamma,
+            tau=tau,
+            reg_eps=reg_eps,
+            gain=1 / math.sqrt(3),
+        )
+        self.scale, self.delta = check_positive("scale", scale), delta
+
+    def terms(self, ties: Ties) -> Tensor:
+        return softmax_terms(ties, self.scale, ties.own() - self.delta)

@@ -1,0 +1,38 @@
+"""Sub-centre ArcFace: several centres a class, of which the nearest counts."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from nearfar.checks import check_positive
+from nearfar.losses.arcface import add_angle, check_angle
+from nearfar.losses.multi_proxy import class_similarity
+from nearfar.losses.normalized_softmax import softmax_terms
+from nearfar.losses.proxy_loss import DataWiseLoss
+from nearfar.losses.ties import Ties, cosines
+
+
+class SubcenterArcFace(DataWiseLoss):
+    """Sub-centre ArcFace (Deng et al., ECCV 2020, Eq. 3): ArcFace with S_c = max_k cos(x, w_ck).
+
+    Outliers and mislabelled samples find a centre of their own instead of pulling the class's. proxies_per_class=3 is
+    the paper's; `angle` (degrees) and `scale` are ArcFace's. Equally near centres share the gradient.
+
+    >>> import torch
+    >>> loss = SubcenterArcFace(classes=3, dim=2, angle=0.0)
+    >>> loss(torch.zeros(1, 2), torch.tensor([0])).exp()
+    tensor(3., grad_fn=<ExpBackward0>)
+    """
+
+    def __init__(
+        self, *, classes: int, dim: int, proxies_per_class: int = 3, angle: float = 28.6, scale: float = 64.0
+    ) -> None:
+        super().__init__(classes, dim, per_class=proxies_per_class)
+        self.proxies_per_class = proxies_per_class
+        self.angle, self.scale = check_angle(angle), check_positive("scale", scale)
+
+    def tie(self, rows: Tensor, proxies: Tensor, labels: Tensor, weights: Tensor | None) -> Ties:
+        return Ties(class_similarity(cosines(rows, proxies), "max"), labels, weights, rows)
+
+    def terms(self, ties: Ties) -> Tensor:
+        return softmax_terms(ties, self.scale, add_angle(ties.own(), self.angle))
