@@ -96,6 +96,18 @@ def test_distance_weighted_prefers_by_the_inverse_density() -> None:
     assert share == pytest.approx(expected, abs=0.02)
 
 
+def test_distance_weighted_wants_cosines_or_distances() -> None:
+    pairs = batch()
+    far = Pairs(-(2 - 2 * pairs.sim).clamp_min(0).sqrt() - 0.5, pairs.same, pairs.diff)
+    with pytest.raises(ValueError, match="pass distances="):
+        distance_weighted(far, dim=6)
+    distances = (2 - 2 * pairs.sim).clamp_min(0).sqrt()
+    a, b = (torch.Generator().manual_seed(0) for _ in range(2))
+    ours = distance_weighted(pairs, dim=6, generator=a)
+    theirs = distance_weighted(far, dim=6, distances=distances, generator=b)
+    assert torch.equal(ours.diff, theirs.diff)
+
+
 def test_bad_options() -> None:
     with pytest.raises(ValueError, match="k must be at least 1, got 0"):
         hardest(batch(), k=0)

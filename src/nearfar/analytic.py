@@ -8,10 +8,27 @@ takes it as a single node, so that the graph around it stays whole.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import torch
 from torch import Tensor
+
+
+def first_derivative_only(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """A backward pass that refuses to be differentiated itself, at once.
+
+    Its saved tensors stand for themselves, not for what they were computed from, so a second derivative would be wrong.
+    (torch's once_differentiable only says so if the graph is walked through it, which autograd.grad may not do.)
+    """
+
+    @wraps(backward)
+    def checked(*args: Any) -> Any:
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            raise RuntimeError("nearfar's losses have no second derivative: call backward without create_graph=True")
+        return backward(*args)
+
+    return checked
 
 
 def analytic(name: str) -> Callable[[Callable[..., tuple[Tensor, Tensor]]], Callable[..., Tensor]]:
@@ -32,9 +49,8 @@ def analytic(name: str) -> Callable[[Callable[..., tuple[Tensor, Tensor]]], Call
             ctx.others = len(inputs) - 1
             ctx.save_for_backward(output[1])
 
+        @first_derivative_only
         def backward(ctx: Any, g: Tensor | None, g_gradient: Tensor | None) -> tuple[Tensor | None, ...]:
-            if g_gradient is not None:
-                raise RuntimeError(f"nearfar::{name} has no second derivative")
             (gradient,) = ctx.saved_tensors
             return (None if g is None else g * gradient, *[None] * ctx.others)
 

@@ -96,6 +96,6 @@ def check_choice(name: str, value: str, choices: Iterable[str]) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """'; did you mean ...?' where something near is known, otherwise nothing."""
+    """The end of a sentence about an unknown word: '; did you mean ...?' where something near is known, else '.'."""
     near = get_close_matches(word, list(known), n=1, cutoff=0.4)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    return f"; did you mean {near[0]!r}?" if near else "."

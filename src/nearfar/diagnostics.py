@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 import torch
 from torch import Tensor
 
-from nearfar.losses.pair_loss import PairLoss, full_precision, make_batch
+from nearfar.losses.pair_loss import PairLoss, check_representatives, full_precision, make_batch
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,11 @@ def diagnose(
     >>> seen.active_pairs, seen.anchors_without_positives  # one of six pairs moves, two of four anchors are alone
     (0.16666666666666666, 0.5)
     """
+    if not isinstance(loss, PairLoss):
+        raise ValueError(f"loss must be a pair loss, got {type(loss).__name__}")
     batch = make_batch(embeddings.detach(), labels, ref_emb, ref_labels, weights, ref_weights)
+    if representatives is not None:
+        check_representatives(representatives, batch)
     batch = loss.arrange(batch, representatives)
     with torch.enable_grad(), torch.autocast(embeddings.device.type, enabled=False):
         pairs = loss.pairs(batch)

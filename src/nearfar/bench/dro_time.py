@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from nearfar.bench.line_plot import Style, line_plot, svg
-from nearfar.bench.speed import DistanceWeightedMargin
+from nearfar.bench.speed import distance_weighted_margin
 from nearfar.bench.timing import best_ms, class_batch, machine, markdown_table, step
 from nearfar.losses import create
 from nearfar.losses.dro import UNCERTAINTIES
@@ -45,7 +45,7 @@ DRO: dict[str, tuple[Callable[[], nn.Module], Style]] = {
 OTHERS: dict[str, tuple[Callable[[], nn.Module], Style]] = {
     "multi-similarity, mined": (lambda: create("multi-similarity"), Style("vermilion", "triangle")),
     "semi-hard triplets": (lambda: create("triplet", mining="semi-hard"), Style("orange", "triangle")),
-    "margin, distance-weighted": (DistanceWeightedMargin, Style("purple", "triangle")),
+    "margin, distance-weighted": (distance_weighted_margin, Style("purple", "triangle")),
     "lifted structure": (lambda: create("lifted"), Style("black", "diamond")),
     "lifted structure, Wang's": (lambda: create("lifted", form="scaled"), Style("black", "diamond", True)),
 }

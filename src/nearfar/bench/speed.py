@@ -25,19 +25,18 @@ from nearfar.bench.speed_report import Row, cell, report
 from nearfar.bench.timing import best_ms, class_batch, peak_bytes, step
 from nearfar.losses import create
 from nearfar.losses.margin import Margin
-from nearfar.losses.pair_loss import Batch
+from nearfar.losses.pair_loss import PairLoss
 from nearfar.mining import distance_weighted
-from nearfar.pairs import Pairs
 
 BATCHES = (80, 320, 640, 1280, 2048)
 DIMS = (128, 512)
 
 
-class DistanceWeightedMargin(Margin):
-    """The margin loss on negatives drawn by distance-weighted sampling."""
-
-    def cost(self, pairs: Pairs, batch: Batch) -> Tensor:
-        return super().cost(distance_weighted(pairs, dim=batch.emb.shape[1]), batch)
+def distance_weighted_margin() -> PairLoss:
+    """The margin loss on negatives drawn by distance-weighted sampling; its similarities are negative distances."""
+    loss = Margin()
+    loss.mine = lambda pairs: distance_weighted(pairs, dim=512, distances=-pairs.sim)
+    return loss
 
 
 # label -> how to make it; the first word is the loss's name
@@ -60,7 +59,7 @@ LOSSES: dict[str, Callable[[], nn.Module]] = {
     "lifted anchor": lambda: create("lifted", form="anchor"),
     "lifted scaled": lambda: create("lifted", form="scaled"),
     "margin": lambda: create("margin"),
-    "margin distance-weighted": DistanceWeightedMargin,
+    "margin distance-weighted": distance_weighted_margin,
     "multi-similarity": lambda: create("multi-similarity"),
     "multi-similarity unmined": lambda: create("multi-similarity", epsilon=None),
     "n-pair": lambda: create("n-pair", l2_reg=0.0),  # the peer has no such term

@@ -102,6 +102,10 @@ def create(name: str, **options: Any) -> Loss:
             raise ValueError(
                 f"loss {name!r} has no option {option!r}{nearest(option, known)} Options: {', '.join(known)}"
             )
+    required = [p.name for p in inspect.signature(make).parameters.values() if p.default is p.empty]
+    missing = [option for option in required if option not in options]
+    if missing:
+        raise ValueError(f"loss {name!r} needs {' and '.join(missing)}: pass {missing[0]}=...")
     return make(**options)
 
 

@@ -12,7 +12,7 @@ from nearfar.checks import check_choice
 from nearfar.geometry import cosine_matrix
 from nearfar.losses.n_pair import examples_against_representatives, first_against_second
 from nearfar.losses.pair_loss import Batch, PairLoss
-from nearfar.pairs import Pairs, softplus
+from nearfar.pairs import Pairs, softplus, to_one
 from nearfar.triples import positive_table
 
 
@@ -78,7 +78,7 @@ def angular(
         return sim.new_zeros(()), gradient
     w = torch.isfinite(table).to(sim.dtype)  # weights of the positive pairs, 0 where there is none
     if weights is not None and ref_weights is not None:
-        w = torch.where(w > 0, weights[:, None] * ref_weights[columns], 0.0)
+        w = torch.where(w > 0, to_one(weights)[:, None] * to_one(ref_weights)[columns], 0.0)
     w /= torch.where(w.sum() > 0, w.sum(), 1.0)
     negative = torch.where(diff, sim[:anchors], -torch.inf).mul_(4 * tan2)
     f = -2 * (1 + tan2) * table  # -inf where there is no positive

@@ -12,7 +12,7 @@ from nearfar.pairs import Pairs, softplus
 
 def binomial(sim: Tensor, same: Tensor, scale_pos: float, scale_neg: float, threshold: float) -> Tensor:
     """(2/s) log(1 + e^{s (t - S)}), s = scale_pos, for the same kind; (2/s) log(1 + e^{s (S - t)}), s = scale_neg."""
-    scale = torch.where(same, -scale_pos, scale_neg).to(sim.dtype)
+    scale = torch.where(same, sim.new_tensor(-scale_pos), sim.new_tensor(scale_neg))
     return softplus((sim - threshold) * scale) * (2 / scale.abs())
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from nearfar.analytic import first_derivative_only
 from nearfar.losses.pair_loss import Batch, PairLoss
-from nearfar.pairs import Pairs, ratio
+from nearfar.pairs import Pairs, ratio, to_one
 
 
 class FastAP(PairLoss):
@@ -46,7 +46,7 @@ class FastAP(PairLoss):
 def bin_sums(pairs: Pairs, bins: int) -> tuple[Tensor, Tensor]:
     """See `_BinSums`."""
     sums: tuple[Tensor, Tensor] = _BinSums.apply(  # type: ignore[no-untyped-call]
-        pairs.sim, pairs.same, pairs.diff, pairs.ref_weights, bins
+        pairs.sim, pairs.same, pairs.diff, None if pairs.ref_weights is None else to_one(pairs.ref_weights), bins
     )
     return sums
 
@@ -78,7 +78,7 @@ class _BinSums(torch.autograd.Function):
         return tuple(t[:, : 2 * (bins + 1)].reshape(len(u), 2, bins + 1) for t in (count, fraction))  # type: ignore[return-value]
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, g_count: Tensor, g_fraction: Tensor) -> tuple[Tensor, None, None, None, None]:
         b, weights = ctx.saved_tensors
         table = torch.nn.functional.pad(g_fraction.flatten(1), (0, ctx.bins + 1))  # the dropped group gets nothing

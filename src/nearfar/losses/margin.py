@@ -72,7 +72,7 @@ class Margin(PairLoss):
             raise ValueError(
                 f"labels must be in range({self.classes}) (classes), got {int(labels.min())}..{int(labels.max())}"
             )
-        return self.beta[labels]
+        return self.beta[labels.long()]
 
     def cost(self, pairs: Pairs, batch: Batch) -> Tensor:
         if batch.representatives:

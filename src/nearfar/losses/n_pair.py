@@ -86,6 +86,6 @@ class NPair(PairLoss):
         if self.l2_reg:
             anchors = batch.emb.square().sum(1)
             references = anchors if batch.ref_emb is None else batch.ref_emb.square().sum(1)
-            mass = pairs.mass(pairs.same)
-            value = value + self.l2_reg / 2 * ratio(mass.sum(1) @ anchors + mass.sum(0) @ references, mass.sum())
+            share = pairs.shares(pairs.same)
+            value = value + self.l2_reg / 2 * ratio(share.sum(1) @ anchors + share.sum(0) @ references, share.sum())
         return value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,13 +44,15 @@ class Batch:
 
 
 class Loss(nn.Module):
-    """An nn.Module whose constructor's options are attributes of the same name."""
+    """An nn.Module whose constructor's options are attributes of the same name (those that are not, are not shown)."""
 
     @property
     def options(self) -> dict[str, Any]:
         """The options this loss was made with, enough to make it again with `nearfar.losses.create`."""
         names = list(inspect.signature(type(self).__init__).parameters)[1:]
-        return {name: getattr(self, f"{name}_option", getattr(self, name)) for name in names}
+        missing = object()
+        found = {name: getattr(self, f"{name}_option", getattr(self, name, missing)) for name in names}
+        return {name: value for name, value in found.items() if value is not missing}
 
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={value!r}" for name, value in self.options.items())
@@ -63,9 +66,13 @@ class PairLoss(Loss):
     label in common).
     With `ref_emb` the pairs are anchors x references and nothing is a self pair; without it the references are the
     batch. `weights` multiply a pair's term by the product of its samples' and count in the normaliser; weight 0 is
-    removal. `representatives=n` (PROFS): the first n rows are class representatives and only pairs with them count. A
-    batch with nothing to compare gives 0 with a graph. Half precision is computed in float32, autocast or not.
+    removal. `representatives=n` (PROFS): the first n rows are class representatives and only pairs with them count.
+    A batch with nothing to compare gives 0 with a graph. Half precision is computed in float32, autocast or not.
+
+    `loss.mine = f` lets a function of `nearfar.mining`, or your own from Pairs to Pairs, choose among the pairs first.
     """
+
+    mine: Callable[[Pairs], Pairs] | None = None
 
     def forward(
         self,
@@ -83,7 +90,8 @@ class PairLoss(Loss):
             check_representatives(representatives, batch)
         batch = self.arrange(batch, representatives)
         with torch.autocast(embeddings.device.type, enabled=False):
-            return self.cost(self.pairs(batch), batch)
+            pairs = self.pairs(batch)
+            return self.cost(pairs if self.mine is None else self.mine(pairs), batch)
 
     def similarity(self, x: Tensor, y: Tensor | None) -> Tensor:
         """The matrix of this loss, larger is nearer: cosines unless a subclass says otherwise."""
@@ -141,11 +149,21 @@ def make_batch(
     return Batch(
         emb,
         labels,
-        None if weights is None else weights.detach().to(emb.dtype),
+        cast_weights("weights", weights, emb),
         None if ref_emb is None else ref_emb.to(emb.dtype),
         ref_labels,
-        None if ref_weights is None else ref_weights.detach().to(emb.dtype),
+        cast_weights("ref_weights", ref_weights, emb),
     )
+
+
+def cast_weights(name: str, weights: Tensor | None, like: Tensor) -> Tensor | None:
+    """Weights as constants in the dtype of the embeddings, which must have room for them."""
+    if weights is None:
+        return None
+    cast = weights.detach().to(like.dtype)
+    if cast.dtype != weights.dtype and not torch.compiler.is_compiling() and not torch.isfinite(cast).all():
+        raise ValueError(f"{name} up to {float(weights.max())} do not fit {like.dtype}: scale them down")
+    return cast
 
 
 def full_precision(x: Tensor) -> Tensor:
@@ -159,9 +177,9 @@ def check_representatives(n: int, batch: Batch) -> None:
         raise ValueError(
             f"representatives={n} was given with ref_emb: representatives are rows of the batch; pass one of them"
         )
-    if not 0 < n < len(batch.emb):
+    if isinstance(n, bool) or not isinstance(n, int) or not 0 < n < len(batch.emb):
         raise ValueError(
-            f"representatives must be between 1 and {len(batch.emb) - 1} (rows of embeddings - 1), got {n}"
+            f"representatives must be a whole number from 1 to {len(batch.emb) - 1} (rows of embeddings - 1), got {n!r}"
         )
 
 

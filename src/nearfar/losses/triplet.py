@@ -8,7 +8,7 @@ from torch import Tensor
 from nearfar.checks import check_choice
 from nearfar.geometry import cosine_matrix, unit_distance_matrix
 from nearfar.losses.pair_loss import Batch, PairLoss
-from nearfar.pairs import Pairs, ratio, softplus
+from nearfar.pairs import Pairs, ratio, softplus, to_one
 from nearfar.triples import mean_over_triplets, semi_hard_negatives
 
 
@@ -88,7 +88,8 @@ def hardest_triplets(pairs: Pairs) -> tuple[Tensor, Tensor]:
     closest, n = torch.where(pairs.diff, pairs.sim, -torch.inf).max(1)
     each = (pairs.same.any(1) & pairs.diff.any(1)).to(pairs.sim.dtype)
     if pairs.weights is not None and pairs.ref_weights is not None:
-        each = each * pairs.weights * pairs.ref_weights[p] * pairs.ref_weights[n]
+        r = to_one(pairs.ref_weights)
+        each = each * to_one(pairs.weights) * r[p] * r[n]
     return closest - farthest, each
 
 
@@ -98,7 +99,8 @@ def semi_hard_triplets(pairs: Pairs) -> tuple[Tensor, Tensor]:
     each = (n >= 0).to(pairs.sim.dtype)
     n = n.clamp_min(0)
     if pairs.weights is not None and pairs.ref_weights is not None:
-        each = each * pairs.weights[:, None] * pairs.ref_weights * pairs.ref_weights[n]
+        r = to_one(pairs.ref_weights)
+        each = each * to_one(pairs.weights)[:, None] * r * r[n]
     return pairs.sim.gather(1, n) - pairs.sim, each
 
 
@@ -109,5 +111,6 @@ def representative_triplets(pairs: Pairs) -> tuple[Tensor, Tensor]:
     matched = closest.gather(1, j)
     each = (pairs.same & (matched > -torch.inf)).to(pairs.sim.dtype)
     if pairs.weights is not None and pairs.ref_weights is not None:
-        each = each * pairs.weights[:, None] * pairs.ref_weights * pairs.ref_weights[n].gather(1, j)
+        r = to_one(pairs.ref_weights)
+        each = each * to_one(pairs.weights)[:, None] * r * r[n].gather(1, j)
     return matched - pairs.sim, each

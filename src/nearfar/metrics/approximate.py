@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import faiss
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,10 +14,15 @@ from nearfar.metrics.relevance import Relevance
 from nearfar.metrics.retrieval import Columns, from_ranks
 
 BLOCK = 1024
+# Neighbours that an index is asked for at least, so that mrr does not depend on what else was asked for.
+DEPTH = 1000
 
 
-def check_index(index: Any, rows: int, dim: int) -> None:
-    """Raise if `index` is not a faiss index of exactly these embeddings' number and dimension."""
+def check_index(index: Any, rows: int, dim: int, distance: str) -> None:
+    """Raise if `index` is not a faiss index of these embeddings' number and dimension, or ranks by another measure.
+
+    By cosine an index may use inner products or, since its rows are unit vectors, L2.
+    """
     missing = [name for name in ("search", "ntotal", "d") if not hasattr(index, name)]
     if missing:
         raise ValueError(f"index must be a faiss index, got {type(index).__name__} without {', '.join(missing)}")
@@ -25,6 +31,21 @@ def check_index(index: Any, rows: int, dim: int) -> None:
             f"index holds {index.ntotal} vectors of dimension {index.d}, embeddings are {rows} x {dim}: "
             "add all rows in their order"
         )
+    if distance == "euclidean" and getattr(index, "metric_type", faiss.METRIC_L2) != faiss.METRIC_L2:
+        raise ValueError("index ranks by inner products, but distance is 'euclidean': build it with METRIC_L2")
+    if distance == "cosine" and hasattr(index, "reconstruct"):
+        length = float(np.linalg.norm(first_row(index, dim)))
+        if not 0.9 < length < 1.1 and length > 0:
+            raise ValueError(f"index holds rows of length {length:.3g}, but distance is 'cosine': add unit rows")
+
+
+def first_row(index: Any, dim: int) -> NDArray[np.float32]:
+    """The first vector of an index as it remembers it, zeros where it cannot tell."""
+    try:
+        row: NDArray[np.float32] = index.reconstruct(0)
+    except RuntimeError:
+        return np.zeros(dim, dtype=np.float32)
+    return row
 
 
 def search_columns(
@@ -38,14 +59,14 @@ def search_columns(
 ) -> Columns:
     """The columns of `stream`, with the ranking that `index` returns (the order of its answer breaks ties).
 
-    The index is asked for as many neighbours as the metrics need. A positive it does not return counts as not
-    found: mrr and map see only the part of the ranking that was returned, and "first" is 0 if it returned none.
+    The index is asked for 1,000 neighbours, or more if the metrics need them. A positive it does not return counts as
+    not found: mrr and map see only the part of the ranking that was returned, and "first" is 0 if it returned none.
     """
     columns = {name: np.full(len(queries), np.nan) for name in (*names, "positives", "first", "nearest")}
     bound = who.at_most()
     extra = int(same_set) + max((len(each) for each in ignored), default=0) if ignored is not None else int(same_set)
     cuts = [1, *(int(c) for c in (name.partition("@")[2] for name in names) if c.isdigit())]
-    wanted = max(depth_of(names, int(bound.max(initial=1)), who.gallery), *cuts)
+    wanted = max(depth_of(names, int(bound.max(initial=1)), who.gallery), DEPTH, *cuts)
     wanted = min(wanted + extra, who.gallery)
     for start in range(0, len(queries), BLOCK):
         block = np.arange(start, min(start + BLOCK, len(queries)))

@@ -43,7 +43,7 @@ def evaluate(
 
     Args:
         embeddings: [N, d] torch or numpy, raw (cosine does not need unit rows). Half precision is computed in
-            float32, float64 in float64.
+            float32, float64 in float64 (clustering always in float32).
         labels: [N] integers of any size or strings, or multi-hot [N, C]: rows that share a label are positives.
         queries: (embeddings [Q, d], labels) searched for in the first as gallery. Without it every row is a
             query against all the others, itself removed.
@@ -53,7 +53,8 @@ def evaluate(
             (`protocols.same_camera` makes them for re-identification).
         distance: "cosine" or "euclidean".
         device: where to compute; by default where the embeddings are.
-        memory_mb: what a block of similarities may take. It changes the speed only.
+        memory_mb: what a block of similarities may take. It changes the speed; similarities that are equal but for
+            rounding may come out in another order with another block size.
         seeds: one k-means for each; nmi, ami and f1 are their mean, `Scores.spread` the standard deviation.
         index: a faiss index of the embeddings (unit rows for cosine) whose answers replace the exact ranking;
             the error this makes is measured on `index_sample` queries and told in `Scores.approximation`.
@@ -99,7 +100,7 @@ def evaluate(
             memory_mb=memory_mb,
         )
     else:
-        check_index(index, len(rows), rows.shape[1])
+        check_index(index, len(rows), rows.shape[1], distance)
         points = _points(found, distance).cpu().numpy()
         columns = search_columns(ranked, index, points, who, same_set=same_set, ignored=ignored)
         sample = np.sort(np.random.default_rng(0).permutation(len(found))[:index_sample])
@@ -131,10 +132,15 @@ def _check_options(distance: str, memory_mb: int, index_sample: int) -> None:
 
 
 def _points(rows: Tensor, distance: str) -> Tensor:
-    points = rows.float()
-    return (
-        points if distance == "euclidean" else points / squared_lengths(rows).sqrt().clamp_min(1e-30)[:, None].float()
-    )
+    """float32 rows whose Euclidean distances are the ones asked for."""
+    if distance == "euclidean":
+        return rows.float()
+    return rows.float() / squared_lengths(rows).sqrt().clamp_min(1e-30)[:, None].float()
+
+
+def _centred(rows: Tensor, distance: str) -> Tensor:
+    """`_points` for clustering, around the origin: float32 products lose what is small beside a large common part."""
+    return _points(rows, distance) if distance == "cosine" else (rows - rows.double().mean(0)).float()
 
 
 def _cluster(
@@ -154,7 +160,7 @@ def _cluster(
         raise ValueError(f"{groups[0]} needs one label a row, labels are multi-hot of shape {labels.shape}")
     if not seeds:
         raise ValueError("seeds is empty: k-means needs at least one")
-    points = _points(rows, distance)
+    points = _centred(rows, distance)
     classes, codes = np.unique(labels, return_inverse=True)
     if "silhouette" in groups:
         values["silhouette"] = silhouette(points, codes, distance=distance, memory_mb=memory_mb)

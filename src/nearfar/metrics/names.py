@@ -8,11 +8,12 @@ nmi, ami, f1                                k-means clusters against the labels
 silhouette                                  the labels as a clustering of the embeddings
 """
 
-import difflib
 import re
 from collections.abc import Iterable, Sequence
 from numbers import Integral
 from typing import Any
+
+from nearfar.checks import nearest
 
 CUT = ("recall", "precision", "map", "ndcg")
 WHOLE = ("map@r", "r-precision", "map", "mrr")
@@ -36,7 +37,7 @@ def expand(metrics: str | Iterable[str], ks: Iterable[int]) -> tuple[str, ...]:
         if family in CUT and (cut == "k" or (not cut and family != "map")):
             names += [f"{family}@{k}" for k in cuts]
         elif f"{family}@{cut}".rstrip("@") in (*WHOLE, *CLUSTERING):
-            names.append(name.lower())
+            names.append(f"{family}@{cut}".rstrip("@"))
         elif family in CUT and re.fullmatch("[1-9][0-9]*", cut):
             names.append(f"{family}@{cut}")
         else:
@@ -72,6 +73,6 @@ def depth_of(names: Sequence[str], widest: int, gallery: int) -> int:
 
 def _unknown(name: str) -> str:
     known = sorted({*CUT, *(f"{family}@10" for family in CUT), *WHOLE, *CLUSTERING})
-    near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.4)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    return f"metrics has an unknown name {name!r}: {hint}known are {', '.join(known)} (any number in place of 10)"
+    return (
+        f"metrics has an unknown name {name!r}{nearest(name.lower(), known)} Known: {', '.join(known)} (any K for 10)"
+    )

@@ -1,0 +1,33 @@
+"""Files that are there whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from nearfar.errors import NearfarError
+
+
+@contextlib.contextmanager
+def atomic(path: Path) -> Iterator[Path]:
+    """A name beside `path` to write to; renamed to `path` at the end, removed on an error.
+
+    The bytes reach the disk before the name does, so a crash leaves the old file or the new one.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        yield draft
+        handle = os.open(draft, os.O_RDWR)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        os.replace(draft, path)
+    except OSError as error:
+        raise NearfarError(f"{path}: cannot be written ({error.strerror}): check the disk and permissions") from error
+    finally:
+        with contextlib.suppress(OSError):
+            draft.unlink()

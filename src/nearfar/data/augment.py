@@ -1,0 +1,141 @@
+"""Augmentation of a whole batch at once: every sample's own affine map, one grid_sample.
+
+The parameters of a sample come from a hash of (seed, epoch, index, which parameter), not from a generator with a state:
+they do not depend on the batch a sample is in, and cost nothing per sample in Python.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+Floats = NDArray[np.float64]
+Hashes = NDArray[np.uint64]
+
+
+def uniform(seed: int, epoch: int, indices: ArrayLike, count: int) -> Floats:
+    """[len(indices), count] numbers in [0, 1): SplitMix64 (Steele, Lea, Flood 2014) of each key and counter.
+
+    >>> a = uniform(1, 2, [5, 9], 3)
+    >>> bool((a[1] == uniform(1, 2, [9], 3)[0]).all()), a.shape
+    (True, (2, 3))
+    """
+    key = np.asarray(indices, dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        for word in (seed, epoch):
+            key = _mix(key ^ _mix(np.array([word & (2**64 - 1)], dtype=np.uint64)))
+        counter = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        bits = _mix(key[:, None] + counter)
+    # the 53 bits that a double holds
+    values: Floats = (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return values
+
+
+def _mix(z: Hashes) -> Hashes:
+    z = z + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: Hashes = z ^ (z >> np.uint64(31))
+    return mixed
+
+
+@dataclass(frozen=True)
+class BatchAugment:
+    """What may happen to a sample; everything off by default.
+
+    `crop` (area) and `ratio`: a random part of the picture, as RandomResizedCrop; `shift`: share of the side; `rotate`:
+    degrees; `zoom`: factors about the centre; `stretch`: the aspect ratio changes by up to this factor; `flip`:
+    probability; `brightness` and `contrast`: relative. Beyond the border is `fill` (0..255), or
+    the border repeated.
+
+    The map is bilinear without a low-pass filter: shrinking by more than about 1.5 in one step aliases, so keep a
+    cache near the size that is trained on.
+    """
+
+    crop: tuple[float, float] = (1.0, 1.0)
+    ratio: tuple[float, float] = (1.0, 1.0)
+    shift: float = 0.0
+    rotate: float = 0.0
+    zoom: tuple[float, float] = (1.0, 1.0)
+    stretch: float = 1.0
+    flip: float = 0.0
+    brightness: float = 0.0
+    contrast: float = 0.0
+    fill: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("crop", "ratio", "zoom"):
+            low, high = getattr(self, name)
+            if not 0 < low <= high:
+                raise ValueError(f"{name} must be an ascending pair above 0, got {(low, high)}")
+        if self.crop[1] > 1:
+            raise ValueError(f"crop is a share of the area, at most 1, got {self.crop}")
+        if not 0 <= self.flip <= 1 or self.shift < 0 or self.stretch < 1:
+            raise ValueError("flip is a probability, shift at least 0 and stretch at least 1")
+
+    def theta(self, seed: int, epoch: int, indices: ArrayLike, height: int, width: int) -> Tensor:
+        """[B, 2, 3] maps from output to input coordinates in [-1, 1], as `affine_grid` takes them."""
+        u = uniform(seed, epoch, indices, 10).T
+        area = self.crop[0] + u[0] * (self.crop[1] - self.crop[0])
+        aspect = np.exp(_between(np.log(self.ratio), u[1]))
+        # sides of the part as shares of the picture's; what does not fit is cut to the whole side
+        part_x = np.minimum(np.sqrt(area * aspect * height / width), 1)
+        part_y = np.minimum(np.sqrt(area / aspect * width / height), 1)
+        if self.crop == (1.0, 1.0) and self.ratio == (1.0, 1.0):
+            part_x = part_y = np.ones_like(area)
+        centre_x, centre_y = (2 * u[2] - 1) * (1 - part_x), (2 * u[3] - 1) * (1 - part_y)
+        centre_x += (2 * u[4] - 1) * 2 * self.shift
+        centre_y += (2 * u[5] - 1) * 2 * self.shift
+        angle = np.radians((2 * u[6] - 1) * self.rotate)
+        zoom = np.exp(_between(np.log(self.zoom), u[7]))
+        stretch = np.exp((2 * u[8] - 1) * math.log(self.stretch) / 2)
+        scale_x, scale_y = part_x / (zoom * stretch), part_y * stretch / zoom
+        mirror = np.where(u[9] < self.flip, -1.0, 1.0)
+        cos, sin = np.cos(angle), np.sin(angle)
+        # a rotation in pixels, not in the unit square, so that a wide picture is not sheared
+        wide = width / height
+        rows = [
+            [cos * scale_x * mirror, -sin * scale_y / wide, centre_x],
+            [sin * scale_x * mirror * wide, cos * scale_y, centre_y],
+        ]
+        stacked = np.stack([np.stack(row, axis=1) for row in rows], axis=1)
+        return torch.from_numpy(stacked.astype(np.float32))
+
+    def __call__(self, x: Tensor, indices: ArrayLike, *, seed: int, epoch: int, size: int | None = None) -> Tensor:
+        """[B, C, H, W] floats in 0..255 to the same, or to size x size."""
+        batch, channels, height, width = x.shape
+        out = (height, width) if size is None else (size, size)
+        theta = self.theta(seed, epoch, indices, height, width)
+        grid = F.affine_grid(theta, [batch, channels, *out], align_corners=False)
+        # grid_sample fills with 0, so another fill is taken off before and put back after
+        x = F.grid_sample(
+            x - self.fill if self.fill else x,
+            grid,
+            mode="bilinear",
+            padding_mode="border" if self.fill is None else "zeros",
+            align_corners=False,
+        )
+        if self.fill:
+            x += self.fill
+        if self.brightness or self.contrast:
+            # another stream than the map's: the epoch's complement cannot occur as an epoch
+            u = torch.from_numpy((2 * uniform(seed, ~epoch, indices, 2) - 1).astype(np.float32))
+            x *= (1 + self.brightness * u[:, 0])[:, None, None, None]
+            mean = x.mean((1, 2, 3), keepdim=True)
+            x = ((x - mean) * (1 + self.contrast * u[:, 1])[:, None, None, None] + mean).clamp_(0, 255)
+        return x
+
+
+def _between(pair: Floats, u: Floats) -> Floats:
+    low, high = pair
+    mixed: Floats = low + u * (high - low)
+    return mixed
+
+
+DRAWINGS = BatchAugment(shift=0.07, rotate=10.0, zoom=(0.9, 1.1), stretch=1.15, flip=0.5, fill=0.0)

@@ -1,0 +1,159 @@
+"""Which class and split a picture has, read from its path: the one rule for folders and archives."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+
+from nearfar.data.manifest import Manifest, number_labels
+from nearfar.errors import NearfarError
+
+SUFFIXES = frozenset(
+    (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pnm")
+)
+SPLIT_FOLDERS = {"train": "train", "test": "test", "val": "val", "valid": "val", "validation": "val"}
+
+
+def is_picture(name: str) -> bool:
+    """By its suffix, and not hidden (file managers leave `._cat.jpg` beside `cat.jpg`).
+
+    >>> is_picture("a/cat.JPG"), is_picture("a/._cat.jpg"), is_picture("a/readme.txt")
+    (True, False, False)
+    """
+    path = PurePosixPath(name)
+    return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
+
+
+def manifest_from_paths(paths: Sequence[str], *, root: Path, source: str, notes: Iterable[str] = ()) -> Manifest:
+    """A manifest of `class/.../picture` paths, or of `train/class/.../picture` and `test/class/.../picture`.
+
+    Single folders around everything (`images/`) are passed over. Without train and test folders the split is by
+    class order: the first half of the classes trains, the second half tests.
+    """
+    if not paths:
+        raise NearfarError(f"{source}: no pictures in it ({', '.join(sorted(SUFFIXES))}): expected one folder a class")
+    paths = sorted(paths)
+    parts = [path.split("/") for path in paths]
+    skip = _common_folders(parts)
+    bare = [path for path, part in zip(paths, parts, strict=True) if len(part) < skip + 2]
+    tops = {part[skip] for part in parts}
+    by_split = "train" in tops and len(tops) > 1 and tops <= SPLIT_FOLDERS.keys()
+    if by_split:
+        bare = [path for path, part in zip(paths, parts, strict=True) if len(part) < skip + 3]
+    if bare:
+        where = "its split folder" if by_split else "the top folder"
+        raise NearfarError(
+            f"{source}: {bare[0]} ({len(bare)} such) lies directly in {where}: put it into a folder of its class"
+        )
+    depth = skip + by_split
+    labels, classes = number_labels([part[depth] for part in parts])
+    split = [SPLIT_FOLDERS[part[skip]] for part in parts] if by_split else ["train"] * len(paths)
+    manifest = Manifest(
+        labels=labels,
+        classes=classes,
+        split=np.asarray(split),
+        paths=tuple(paths),
+        root=root,
+        source=source,
+        notes=tuple(notes),
+    )
+    return manifest if by_split else manifest.by_class_order_split()
+
+
+def _common_folders(parts: list[list[str]]) -> int:
+    """How many leading folders all paths share and that hold only folders."""
+    depth = 0
+    while len({part[depth] for part in parts}) == 1 and all(len(part) > depth + 2 for part in parts):
+        depth += 1
+    return depth
+
+
+@dataclass
+class FolderScan:
+    """Pictures of a folder tree, relative with forward slashes, and what was passed over."""
+
+    pictures: list[str]
+    others: Counter[str]
+
+    @property
+    def notes(self) -> list[str]:
+        """One sentence for each kind of thing that is not in the manifest."""
+        return [f"{count:,} {what} passed over" for what, count in sorted(self.others.items())]
+
+
+def scan_folder(root: Path) -> FolderScan:
+    """Every picture below a folder. Linked folders are followed, loops of links are not; pipes and devices never."""
+    found = FolderScan([], Counter())
+    for relative, entry in _walk(root, "", frozenset()):
+        if entry is None:
+            found.others["loops of linked folders"] += 1
+        elif not is_picture(relative):
+            if not entry.name.startswith("."):
+                found.others["files that are no pictures"] += 1
+        elif entry.is_file():
+            found.pictures.append(relative)
+        else:
+            found.others["picture names that are broken links, pipes or devices"] += 1
+    return found
+
+
+def _walk(
+    folder: Path, prefix: str, above: frozenset[tuple[int, int]]
+) -> Iterator[tuple[str, os.DirEntry[str] | None]]:
+    try:
+        here = os.stat(folder)
+        identity = (here.st_dev, here.st_ino)
+        if identity in above:
+            yield prefix, None
+            return
+        with os.scandir(folder) as listing:
+            entries = sorted(listing, key=lambda entry: entry.name)
+    except OSError as error:
+        raise NearfarError(f"{folder}: cannot be read ({error.strerror}): check the folder's permissions") from error
+    for entry in entries:
+        if entry.is_dir():
+            if not entry.name.startswith("."):
+                yield from _walk(folder / entry.name, f"{prefix}{entry.name}/", above | {identity})
+        else:
+            yield prefix + entry.name, entry
+
+
+def missing(root: Path, paths: Iterable[str]) -> list[str]:
+    """Which of the paths are not regular files below root; each folder is listed once, no file is opened."""
+    listed: dict[str, frozenset[str]] = {}
+    absent = []
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        if folder not in listed:
+            # a path from the root of the machine stays itself when joined
+            listed[folder] = _file_names(root / (f"{folder}/" if path.startswith("/") else folder))
+        if name not in listed[folder]:
+            absent.append(path)
+    return absent
+
+
+def _file_names(folder: Path) -> frozenset[str]:
+    try:
+        with os.scandir(folder) as listing:
+            return frozenset(entry.name for entry in listing if entry.is_file())
+    except OSError:
+        return frozenset()
+
+
+def read_regular(path: Path) -> bytes:
+    """The bytes of a regular file; a pipe or a device, which could block for ever, is an error."""
+    try:
+        # O_NONBLOCK: opening a pipe nobody writes to would wait; for files it has no effect
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        with open(handle, "rb") as file:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                raise NearfarError(f"{path}: is not a regular file")
+            return file.read()
+    except OSError as error:
+        raise NearfarError(f"{path}: cannot be read ({error.strerror}): check the path and its permissions") from error
