@@ -1,0 +1,88 @@
+"""Pooling: one vector out of a feature map."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from nearfar.checks import check_choice, check_positive
+
+POOLINGS = ("average", "max", "average+max", "gem", "gem-trainable", "grid")
+
+
+class Average(nn.Module):
+    """The mean over all positions."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean((-2, -1))
+
+
+class Max(nn.Module):
+    """The largest value of each channel (DRO's released code)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.amax((-2, -1))
+
+
+class AverageMax(nn.Module):
+    """The sum of average and max (Proxy-Anchor's released code, the "exceptional settings" of Proxy-ISA)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean((-2, -1)) + x.amax((-2, -1))
+
+
+class GeM(nn.Module):
+    """Generalised mean (mean x^p)^(1/p) over the positions (Radenovic et al., arXiv 1711.02512, Eq. 3).
+
+    x below eps counts as eps. p=1 is the average and p -> inf the largest of a map that is not negative. p=3, fixed, is
+    MPA's; `trainable` makes p one parameter, shared by all channels, that starts there.
+
+    >>> GeM(p=2.0)(torch.tensor([[[[1.0, 7.0]]]]))
+    tensor([[5.]])
+    """
+
+    def __init__(self, p: float = 3.0, *, trainable: bool = False, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.trainable, self.eps = trainable, check_positive("eps", eps)
+        self.p: float | nn.Parameter = check_positive("gem_p", p)
+        if trainable:
+            self.p = nn.Parameter(torch.tensor(float(p)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.clamp_min(self.eps) if x.dtype == torch.float64 else x.float().clamp_min(self.eps)
+        # scaled by its largest, no power overflows; the factor cancels, so it needs no gradient
+        largest = wide.detach().amax((-2, -1), keepdim=True)
+        mean = (wide / largest).pow(self.p).mean((-2, -1)).pow(1 / self.p)
+        return (mean * largest[..., 0, 0]).to(x.dtype)
+
+    def extra_repr(self) -> str:
+        return f"p={float(self.p):g}, trainable={self.trainable}"
+
+
+class Grid(nn.Module):
+    """The means of side x side cells, one after the other: what is where stays known (ours).
+
+    For drawings and other things that are alike in size and place; it multiplies the number of features by `cells`.
+
+    >>> Grid(2)(torch.arange(16.0).reshape(1, 1, 4, 4))
+    tensor([[ 2.5000,  4.5000, 10.5000, 12.5000]])
+    """
+
+    def __init__(self, side: int = 4) -> None:
+        super().__init__()
+        self.side, self.cells = side, side * side
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.adaptive_avg_pool2d(x, self.side).flatten(1)
+
+    def extra_repr(self) -> str:
+        return f"side={self.side}"
+
+
+def create_pooling(name: str, *, gem_p: float = 3.0) -> nn.Module:
+    """The pooling of this name: average, max, average+max, gem (p stays `gem_p`), gem-trainable, grid."""
+    check_choice("pooling", name, POOLINGS)
+    if name.startswith("gem"):
+        return GeM(gem_p, trainable=name == "gem-trainable")
+    simple: dict[str, type[nn.Module]] = {"average": Average, "max": Max, "average+max": AverageMax, "grid": Grid}
+    return simple[name]()

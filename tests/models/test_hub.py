@@ -1,0 +1,136 @@
+"""Backbones of other libraries: tiny saved models where transformers is installed, errors that say what to do."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from nearfar.errors import NearfarError
+from nearfar.models import create, create_embedder
+
+
+def transformers() -> Any:
+    return pytest.importorskip("transformers", reason="transformers is an extra: pip install 'nearfar[hub]'")
+
+
+def saved_vit(folder: Path, *, pooler: bool = True) -> Any:
+    library = transformers()
+    config = library.ViTConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, image_size=32, patch_size=16
+    )
+    model = library.ViTModel(config, add_pooling_layer=pooler).eval()
+    model.save_pretrained(folder)
+    settings = {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.4, 0.5, 0.6], "size": {"height": 32, "width": 32}}
+    (folder / "preprocessor_config.json").write_text(json.dumps(settings))
+    return model
+
+
+@pytest.mark.parametrize("pooler", [True, False])
+def test_a_saved_vision_model_is_a_backbone(tmp_path: Path, pooler: bool) -> None:
+    model = saved_vit(tmp_path, pooler=pooler)
+    embedder = create_embedder(f"transformers:{tmp_path}", dim=4, pretrained=True).eval()
+    assert (embedder.input_size, embedder.channels, embedder.backbone.features) == (32, 3, 16)
+    assert embedder.mean == (0.1, 0.2, 0.3)
+    assert embedder.std == (0.4, 0.5, 0.6)
+    x = torch.randn(2, 3, 32, 32)
+    out = model(pixel_values=x)
+    expected = out.pooler_output if pooler else out.last_hidden_state[:, 0]
+    torch.testing.assert_close(embedder.backbone(x), expected)
+    assert embedder(x).shape == (2, 4)
+
+
+def test_clip_gives_its_vision_half(tmp_path: Path) -> None:
+    library = transformers()
+    small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    config = library.CLIPConfig(
+        text_config={**small, "vocab_size": 9, "max_position_embeddings": 4, "eos_token_id": 2, "bos_token_id": 1},
+        vision_config={**small, "image_size": 32, "patch_size": 16},
+        projection_dim=5,
+    )
+    library.CLIPModel(config).save_pretrained(tmp_path)
+    backbone = create(f"transformers:{tmp_path}", pretrained=True)
+    assert backbone(torch.randn(2, 3, 32, 32)).shape == (2, 16)
+
+
+def test_convolutional_models_give_vectors_too(tmp_path: Path) -> None:
+    library = transformers()
+    config = library.ResNetConfig(embedding_size=4, hidden_sizes=[4, 8], depths=[1, 1], layer_type="basic")
+    library.ResNetModel(config).save_pretrained(tmp_path)
+    assert create(f"transformers:{tmp_path}", pretrained=True)(torch.randn(2, 3, 64, 64)).shape == (2, 8)
+
+
+def test_an_absent_model_is_not_downloaded(tmp_path: Path) -> None:
+    transformers()
+    with pytest.raises(NearfarError, match="no vision model 'nobody/nothing' on this machine"):
+        create("transformers:nobody/nothing", pretrained=True)
+
+
+@pytest.mark.parametrize(("library", "cure"), [("transformers", r"nearfar\[hub\]"), ("timm", "matches this torch")])
+def test_a_library_that_does_not_import_says_what_to_do(
+    library: str, cure: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(NearfarError, match=f"{library} does not import .*{cure}"):
+        create(f"{library}:some_model")
+
+
+def test_torchvision_that_breaks_on_import_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(name: str) -> None:
+        raise RuntimeError("operator torchvision::nms does not exist")
+
+    monkeypatch.setattr(importlib, "import_module", broken)
+    with pytest.raises(NearfarError, match=r"timm does not import \(operator torchvision::nms does not exist\)"):
+        create("timm:resnet18")
+
+
+class FakeTimmModel(nn.Module):
+    num_features = 6
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pretrained_cfg = {
+            "input_size": (3, 40, 40),
+            "mean": (0.1, 0.2, 0.3),
+            "std": (0.4, 0.5, 0.6),
+            "classifier": "fc",
+        }
+        self.body = nn.Linear(3, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.body(x.mean((2, 3)))
+        return y
+
+
+def test_timm_models_and_their_weight_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A stand-in for timm with the few things used of it: timm itself does not import beside a CPU build of torch."""
+
+    def create_model(name: str, *, pretrained: bool, num_classes: int) -> nn.Module:
+        assert not pretrained
+        assert num_classes == 0
+        if name != "known":
+            raise RuntimeError(f"Unknown model ({name})")
+        return FakeTimmModel()
+
+    fake = SimpleNamespace(create_model=create_model, list_models=lambda pattern: ["known"])
+    monkeypatch.setitem(sys.modules, "timm", fake)  # type: ignore[arg-type]
+    embedder = create_embedder("timm:known", dim=4)
+    assert embedder(torch.zeros(2, 3, 40, 40)).shape == (2, 4)
+    assert (embedder.input_size, embedder.mean) == (40, (0.1, 0.2, 0.3))
+    weights = {**FakeTimmModel().state_dict(), "fc.weight": torch.zeros(2, 6)}
+    torch.save(weights, tmp_path / "timm.pth")
+    loaded = create("timm:known", pretrained=tmp_path / "timm.pth")
+    assert torch.equal(loaded.state_dict()["model.body.weight"], weights["body.weight"])
+    with pytest.raises(ValueError, match=r"no model 'unknown'; some near ones: known"):
+        create("timm:unknown")
+    with pytest.raises(ValueError, match="would be downloaded"):
+        create("timm:known", pretrained=True)
+    with pytest.raises(ValueError, match="has 3 channels, got channels=1"):
+        create("timm:known", channels=1)
