@@ -170,7 +170,10 @@ def main(argv: list[str] | None = None) -> None:
         "set_dim": args.set_dim,
         "sets": set_times(args.set_batch, args.set_dim, args.repeats),
     }
-    page = report(result, "python -m nearfar.bench.dro_time", args.figure.name if args.figure else None)
+    plain = {"set_batch", "set_dim", "dim", "threads", "repeats"}
+    changed = {name: value for name, value in vars(args).items() if name in plain and value != parser.get_default(name)}
+    options = "".join(f" --{name.replace('_', '-')} {value}" for name, value in changed.items())
+    page = report(result, f"python -m nearfar.bench.dro_time{options}", args.figure.name if args.figure else None)
     print(page)
     if args.json:
         args.json.write_text(json.dumps(result, indent=1) + "\n")
