@@ -104,7 +104,7 @@ def measure(label: str, guard: Guard | None, batch: int, dim: int, repeats: int)
     if rival is not None:
         candidates["peer"] = step(rival, x, y)
         same_value = math.isclose(rival(x, y).item(), loss(x, y).item(), rel_tol=1e-4)
-    ms = best_ms(candidates, repeats=repeats)
+    ms = best_ms(candidates, repeats=repeats, budget=6.0)
     peer_ms = SECONDS * 1e3 if stopped else ms.get("peer")
     peak = peak_bytes(ours)
     return Row(
