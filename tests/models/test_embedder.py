@@ -82,7 +82,8 @@ def test_poolings_and_heads_combine(pooling: str, head: str, layer_norm: bool) -
     dim = None if head == "identity" else 24
     embedder = create_embedder("small-conv", pooling=pooling, head=head, layer_norm=layer_norm, dim=dim)
     assert embedder(pictures(embedder)).shape == (2, embedder.dim)
-    assert embedder.dim == (dim or embedder.backbone.features)
+    cells = 16 if pooling == "grid" else 1
+    assert embedder.dim == (dim or cells * embedder.backbone.features)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
@@ -216,6 +217,18 @@ def test_gem_limits() -> None:
     torch.testing.assert_close(create_pooling("average+max")(x), x.mean((2, 3)) + x.amax((2, 3)))
     assert torch.isfinite(GeM(20.0)(x * 1e30)).all()
     torch.testing.assert_close(GeM()(-x), torch.full((3, 5), 1e-6))
+
+
+@pytest.mark.parametrize("side", [4, 7, 8, 13])
+def test_grid_keeps_what_is_where(side: int) -> None:
+    x = torch.rand(2, 3, side, side)
+    y = create_pooling("grid")(x)
+    assert y.shape == (2, 48)
+    if side == 4:
+        torch.testing.assert_close(y, x.flatten(1))
+    if side == 8:
+        torch.testing.assert_close(y, torch.nn.functional.avg_pool2d(x, 2).flatten(1))
+    assert not torch.allclose(y, create_pooling("grid")(x.flip(3)))
 
 
 def test_gem_gradients() -> None:
