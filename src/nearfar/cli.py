@@ -28,7 +28,7 @@ def main() -> None:
 
 
 @main.command()
-@click.option("--steps", default=1000, show_default=True, type=click.IntRange(min=1), help="Batches for each loss.")
+@click.option("--steps", default=400, show_default=True, type=click.IntRange(min=1), help="Batches for each loss.")
 @click.option("--out", default="runs/demo", show_default=True, type=click.Path(file_okay=False, path_type=Path))
 def demo(steps: int, out: Path) -> None:
     """Train on the embedded drawings, and recognise kinds of things never seen in training."""

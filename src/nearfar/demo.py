@@ -71,7 +71,7 @@ def embed(embedder: Embedder, loader: Loader) -> Tensor:
     return torch.cat([embedder(batch.x.to(memory_format=torch.channels_last)) for batch in loader.all()])
 
 
-def run(*, steps: int = 1000, out: Path = Path("runs/demo"), train_rows: int | None = None) -> dict[str, Scores]:
+def run(*, steps: int = 400, out: Path = Path("runs/demo"), train_rows: int | None = None) -> dict[str, Scores]:
     """The whole demo; returns the scores of every row of the table."""
     started = time.monotonic()
     data = sketches()
