@@ -25,13 +25,6 @@ GOLDEN = Path(os.environ.get("NEARFAR_GOLDEN") or OURS)
 TOLERANCE = {torch.float64: {"rtol": 1e-9, "atol": 1e-10}, torch.float32: {"rtol": 1e-4, "atol": 1e-5}}
 DTYPES = pytest.mark.parametrize("dtype", list(TOLERANCE), ids=["float64", "float32"])
 
-# Blocks of golden files that wait for a method not built yet. The table shrinks to nothing; whatever is neither here
-# nor known to a check is a failure.
-NOT_BUILT_BLOCKS: dict[str, set[str]] = {
-    "bspml": {"algorithm3_trace", "identities", "weight_subproblem"},
-    "profs": {"M_values", "hncm_single_seed", "regulariser"},
-}
-
 # Files whose checks have a module of their own, which knows their variants and blocks as strictly.
 MODULES = {
     "bspml": "golden_bspml",

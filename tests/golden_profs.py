@@ -1,17 +1,23 @@
-"""profs.json: the six losses with representatives, and which pairs they take. The rest of the file comes with PROFS."""
+"""profs.json: the six losses with representatives and which pairs they take, cycle lengths, HNCM, the projection term.
+
+And golden values of our own for the "-Hard" baselines, on the rows of profs.json as an ordinary batch.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from golden_cases import DTYPES, NOT_BUILT_BLOCKS, close, files, load
+from golden_cases import DTYPES, close, files, load
+from nearfar.batches import HNCM, steps_per_cycle
 from nearfar.geometry import cosine_matrix
 from nearfar.losses import create
 from nearfar.mining import closest_negatives
 from nearfar.pairs import Pairs, pair_masks
+from nearfar.training.projection import Projection
 
 # variant -> loss and option of each hyper key; "lifted" and "n_pair" may be raw or normalised
 VARIANTS: dict[str, tuple[str, dict[str, str]]] = {
@@ -26,7 +32,7 @@ DATA: dict[str, Any] = load("profs") if "profs" in files() else {"variants": []}
 
 
 def test_every_block_and_variant_is_known() -> None:
-    assert set(DATA) <= {"note", "variants", "selection"} | NOT_BUILT_BLOCKS["profs"]
+    assert set(DATA) <= {"note", "variants", "selection", "M_values", "hncm_single_seed", "regulariser"}
     assert {v["variant"] for v in DATA["variants"]} <= set(VARIANTS)
 
 
@@ -64,3 +70,100 @@ def test_selection(chosen: dict[str, Any]) -> None:
     negatives = sorted(kept.diff[i].nonzero().flatten().tolist(), key=lambda j: -kept.sim[i, j].item())
     assert kept.same[i].nonzero().flatten().tolist() == chosen["positives"]
     assert negatives == chosen["hard_negatives_closest_first"]
+
+
+@pytest.mark.parametrize("row", DATA.get("M_values", []), ids=lambda r: f"{r['dataset']}, I={r['I']}")
+def test_steps_of_a_cycle(row: dict[str, Any]) -> None:
+    assert steps_per_cycle(classes=row["L"], size=row["B"], per_class=row["I"], rho=row["rho"]) == row["M"]
+
+
+@pytest.mark.skipif("hncm_single_seed" not in DATA, reason="the block is not in this directory")
+def test_hncm_chooses_the_seed_and_its_nearest() -> None:
+    block = DATA["hncm_single_seed"]
+    rows = torch.tensor(block["stored_representative_embeddings"], dtype=torch.float64)
+    for normalize in (True, False):
+        hncm = HNCM(len(rows), normalize=normalize)
+        hncm.write(np.arange(len(rows)), rows)
+        chosen = hncm.choose([block["seed_class"]], block["classes_per_batch"], np.random.default_rng(0))
+        assert chosen.tolist() == block["selected_classes_in_order"]
+
+
+@DTYPES
+@pytest.mark.skipif("regulariser" not in DATA, reason="the block is not in this directory")
+def test_projection_term(dtype: torch.dtype) -> None:
+    block = DATA["regulariser"]
+    # two parameters, and gradients that are there already
+    start = torch.tensor(block["theta_k"], dtype=dtype)
+    parameters = [part.clone().requires_grad_() for part in start.split([2, 4])]
+    projection = Projection(parameters, weight=block["lambda"])
+    for p, theta in zip(parameters, torch.tensor(block["theta"], dtype=dtype).split([2, 4]), strict=True):
+        p.data.copy_(theta)
+        p.grad = torch.ones_like(p)
+    projection.add_to_gradients()
+    close(projection.value(), block["value"], dtype)
+    close(torch.cat([p.grad - 1 for p in parameters]), block["grad_theta"], dtype)  # type: ignore[operator]
+
+
+# Made by loops over samples in numpy, gradients by complex steps: loss -> value, sum of |gradient|, its first row.
+HARD: dict[str, tuple[float, float, list[float]]] = {
+    "contrastive": (
+        1.1455646848109564,
+        1.6151106433254268,
+        [-0.012417047326663712, 0.028262421674066292, -0.012915617981328335, 0.0680525936836466],
+    ),
+    "margin": (
+        0.5223093205167483,
+        0.8555949487569252,
+        [0.008329967751654642, 0.003134101307233158, 0.005580545221656119, 0.041901730723760494],
+    ),
+    "triplet": (
+        1.6636734885835178,
+        3.682723704093351,
+        [0.03484630431542979, 0.039542512250873296, -0.0012865797910039801, 0.21885988535587114],
+    ),
+}
+
+
+@DTYPES
+@pytest.mark.parametrize("name", HARD)
+@pytest.mark.skipif(not DATA["variants"], reason="the rows are not in this directory")
+def test_hard_baseline(name: str, dtype: torch.dtype) -> None:
+    inputs = next(v["inputs"] for v in DATA["variants"] if v["variant"] == "contrastive")
+    x = torch.tensor(inputs["representatives"] + inputs["examples"], dtype=dtype, requires_grad=True)
+    labels = torch.tensor(inputs["representative_labels"] + inputs["example_labels"])
+    value = create(name, mine="closest-negatives").to(dtype)(x, labels)
+    value.backward()
+    assert x.grad is not None
+    for ours, golden in zip((value, x.grad.abs().sum(), x.grad[0]), HARD[name], strict=True):
+        close(ours, golden, dtype)
+
+
+@pytest.mark.parametrize("name", HARD)
+@pytest.mark.parametrize("seed", range(3))
+def test_hard_baseline_equals_the_loop(name: str, seed: int) -> None:
+    """Classes of different sizes, one of a single sample."""
+    g = torch.Generator().manual_seed(seed)
+    labels = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 2, 3])
+    x = torch.randn(10, 5, generator=g, dtype=torch.float64)
+    unit = torch.nn.functional.normalize(x)
+    costs = []
+    for i in range(10):
+        d = [(unit[i] - unit[j]).norm() for j in range(10)]
+        positives = [d[j] for j in range(10) if j != i and labels[j] == labels[i]]
+        negatives = sorted(d[j] for j in range(10) if labels[j] != labels[i])[: len(positives)]
+        if name == "contrastive":
+            costs += [p**2 for p in positives] + [(1 - n).relu() ** 2 for n in negatives]
+        elif name == "margin":
+            costs += [(p - 1.0).relu() for p in positives] + [(1.4 - n).relu() for n in negatives]
+        else:
+            costs += [(p**2 - n**2 + 0.2).relu() for p in positives for n in negatives]
+    torch.testing.assert_close(
+        create(name, mine="closest-negatives").double()(x, labels), torch.stack(costs).mean(), rtol=1e-9, atol=1e-10
+    )
+
+
+def test_only_pair_losses_mine_and_by_known_names() -> None:
+    with pytest.raises(ValueError, match=r"mine must be one of .* did you mean 'closest-negatives'"):
+        create("contrastive", mine="closest-negative")
+    with pytest.raises(ValueError, match="loss 'proxy-anchor' has none: leave it out"):
+        create("proxy-anchor", classes=3, dim=2, mine="hardest")

@@ -9,9 +9,13 @@ import pytest
 import torch
 
 from nearfar import losses, recipes
+from nearfar.batches import Profs
+from nearfar.training.projection import Projection
 
 EVERY = pytest.mark.parametrize("name", recipes.names())
-METHODS = {"dro-topk", "dro-topk-pn", "dro-kl", "dro-kl-g", "mpa", "mpa-dw", "mpa-ap", "proxy-isa"}
+PROFS = {f"{loss}-profs{mined}" for loss in "ctlnam" for mined in ("", "-hncm")}
+METHODS = {"dro-topk", "dro-topk-pn", "dro-kl", "dro-kl-g", "mpa", "mpa-dw", "mpa-ap", "proxy-isa", *PROFS}
+HARD = {"contrastive-hard", "triplet-hard", "margin-hard"}
 BASELINES = set(losses.names()) - {"dro"}
 SECTIONS = {"name", "paper", "loss", "batches", "model", "images", "optimiser", "schedule", "epochs", "data"}
 
@@ -25,13 +29,14 @@ def make(recipe: dict[str, Any]) -> torch.nn.Module:
 
 
 def test_every_method_and_every_loss_has_a_recipe() -> None:
-    assert set(recipes.names()) >= METHODS | BASELINES
+    assert set(recipes.names()) >= METHODS | BASELINES | HARD
 
 
 @EVERY
 def test_recipe_is_complete(name: str) -> None:
     recipe = recipes.load(name)
-    assert set(recipe) - {"setup"} == SECTIONS
+    assert set(recipe) - {"setup", "projection", "pacing"} == SECTIONS
+    assert ("projection" in recipe) == (recipe["batches"]["name"] == "profs")
     assert recipe["name"] == name
     assert recipe["data"]
     for data in (None, *recipe["data"]):
@@ -39,8 +44,13 @@ def test_recipe_is_complete(name: str) -> None:
         assert for_data["epochs"] >= 1
         assert for_data["optimiser"]["lr"] > 0
         batches = for_data["batches"]
-        keys = {"shuffled": {"name", "size"}, "pk": {"name", "classes", "per_class", "epoch"}}[batches["name"]]
-        assert set(batches) == keys
+        keys = {
+            "shuffled": {"name", "size"},
+            "pk": {"name", "classes", "per_class", "epoch"},
+            "profs": {"name", "classes", "per_class", "rho"},
+        }[batches["name"]]
+        assert set(batches) - {"mining", "seeds_per_batch"} == keys
+        assert ("mining" in batches) == name.endswith("-hncm")
         schedule = for_data["schedule"]
         assert (
             set(schedule) - {"warm_up_epochs"}
@@ -63,6 +73,31 @@ def test_loss_can_be_made_and_called(name: str) -> None:
         assert value.isfinite()
         assert x.grad is not None
         assert x.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("name", sorted(PROFS))
+def test_profs_batches_can_be_made_and_trained_on(name: str) -> None:
+    recipe = recipes.load(name)
+    options = dict(recipe["batches"])
+    assert options.pop("name") == "profs"
+    labels = torch.arange(100).repeat_interleave(5)
+    sampler = Profs(labels, **options)
+    assert sampler.size == 128
+    assert sampler.steps == {2: 10, 4: 19}[options["per_class"]]
+    assert (sampler.hncm is not None) == name.endswith("-hncm")
+    batch = next(iter(sampler))
+    loss = make(recipe)(torch.randn(128, 8), labels[batch], representatives=sampler.representatives)
+    assert loss > 0
+    assert Projection([torch.zeros(1)], **recipe["projection"]).weight == 1e-3
+
+
+@pytest.mark.parametrize("name", sorted(HARD))
+def test_hard_baselines_differ_from_the_plain_ones_by_the_choice_of_pairs(name: str) -> None:
+    hard, plain = recipes.load(name), recipes.load(name.removesuffix("-hard"))
+    assert hard["loss"].pop("mine") == "closest-negatives"
+    assert {key: value for key, value in hard.items() if key != "name"} == {
+        key: value for key, value in plain.items() if key != "name"
+    }
 
 
 @EVERY

@@ -9,6 +9,7 @@ reference is taken first.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -97,6 +98,10 @@ def distance_weighted(
     # uniform weights for those beyond, below every weight of those within
     score = torch.where(beyond, log_w.amin() - 1e4 + noise, log_w + noise)
     return replace(pairs, diff=_first(score, pairs.diff, row_count(pairs.same)))
+
+
+# by name, for `nearfar.losses.create(..., mine=)` and recipes: those whose choice does not hang on the scale of sim
+MINERS: dict[str, Callable[[Pairs], Pairs]] = {"hardest": hardest, "closest-negatives": closest_negatives}
 
 
 def _first(score: Tensor, mask: Tensor, k: int | Tensor) -> Tensor:

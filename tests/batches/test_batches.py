@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from nearfar.batches import PK, PlannedBatches, Shuffled
+from nearfar.batches import PK, PlannedBatches, Profs, Shuffled
 
 
 def labels_of(sizes: list[int], seed: int = 0) -> np.ndarray:
@@ -16,6 +16,8 @@ SAMPLERS = {
     "shuffled": lambda **kw: Shuffled(samples=66, size=8, **kw),
     "pk": lambda **kw: PK(labels_of(UNEVEN), classes=3, per_class=4, **kw),
     "pk classes": lambda **kw: PK(labels_of(UNEVEN), classes=4, per_class=5, epoch="classes", **kw),
+    "profs": lambda **kw: Profs(labels_of(UNEVEN), classes=3, per_class=4, steps=4, **kw),
+    "hncm": lambda **kw: Profs(labels_of(UNEVEN), classes=3, per_class=4, mining="hncm", **kw),
 }
 
 
@@ -99,10 +101,23 @@ def test_ranks_share_the_same_global_batch(make: object) -> None:
         assert sorted(i for part in parts for i in part[k]) == sorted(batch)
 
 
-def test_in_a_data_loader() -> None:
+@pytest.mark.parametrize("name", ["pk", "profs"])
+def test_in_a_data_loader(name: str) -> None:
     data = torch.utils.data.TensorDataset(torch.arange(66))
-    loader = torch.utils.data.DataLoader(data, batch_sampler=SAMPLERS["pk"]())
+    loader = torch.utils.data.DataLoader(data, batch_sampler=SAMPLERS[name]())
+    assert len(loader) >= 6
     assert all(len(batch[0]) == 12 for batch in loader)
+
+
+@pytest.mark.parametrize("name", ["shuffled", "pk"])
+def test_ordinary_samplers_have_no_representatives_and_do_not_listen(name: str) -> None:
+    heard, deaf = SAMPLERS[name](), SAMPLERS[name]()
+    seen = []
+    for batch in heard:
+        seen.append(batch)
+        heard.observe(torch.randn(len(batch), 3), torch.tensor(1.0))
+        assert (heard.representatives, heard.cycle, heard.live, heard.wants_fill()) == (None, 0, False, None)
+    assert seen == list(deaf)
 
 
 def test_many_classes_are_quick_to_plan() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from nearfar.batches.plan import Indices, PlannedBatches
+from nearfar.batches.classes import Indices, by_class
+from nearfar.batches.plan import PlannedBatches
 from nearfar.checks import check_choice
 
 
@@ -36,16 +37,11 @@ class PK(PlannedBatches):
         world: int = 1,
     ) -> None:
         super().__init__(seed=seed, rank=rank, world=world)
-        ids = np.asarray(labels)
-        if ids.ndim != 1 or len(ids) == 0 or not np.issubdtype(ids.dtype, np.integer):
-            raise ValueError(f"labels must be class ids [N], N at least 1, got {ids.dtype} of shape {list(ids.shape)}")
         if classes < 1 or per_class < 1:
             raise ValueError(f"classes and per_class must be at least 1, got {classes} and {per_class}")
         self.classes, self.per_class = classes, per_class
         self.mode = check_choice("epoch", epoch, ("samples", "classes"))
-        order = np.argsort(ids, kind="stable")
-        starts = np.unique(ids[order], return_index=True)[1]
-        self.members = [np.asarray(part, dtype=np.int64) for part in np.split(order, starts[1:])]
+        self.members = by_class(labels).members
 
     def plan(self, rng: np.random.Generator) -> list[Indices]:
         p = min(self.classes, len(self.members))

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from torch import Tensor
 
-Indices = NDArray[np.int64]
+from nearfar.batches.classes import Indices
 
 
 class PlannedBatches:
@@ -17,7 +17,19 @@ class PlannedBatches:
     A subclass plans an epoch: `plan(rng)` gives its batches, a pure function of the generator, which is seeded by
     (seed, epoch). State is therefore two numbers, epoch and position. With `world` ranks, each gets its part of the
     same global batch: rows rank, rank + world, ... of it.
+
+    A sampler may listen to the training instead (PROFS); what a loop needs for that, every sampler has:
+
+    representatives    how many rows at the front of the global batch are class representatives; None: there are none
+    cycle              which set of representatives the batch last yielded belongs to
+    live               what comes next depends on `observe`: ask for a batch only after the step on the one before
+    observe            is told the embeddings and the loss of the batch last yielded, after its step
+    wants_fill, filled samples to embed before the next batch is asked for, and the place to hand in their embeddings
     """
+
+    representatives: int | None = None
+    cycle: int = 0
+    live: bool = False
 
     def __init__(self, *, seed: int = 0, rank: int = 0, world: int = 1) -> None:
         if not 0 <= rank < world:
@@ -37,18 +49,31 @@ class PlannedBatches:
             self._planned = (self.epoch, self.plan(np.random.default_rng((self.seed, self.epoch))))
         return self._planned[1]
 
+    def next_batch(self) -> Indices:
+        """The global batch at the current position of the current epoch."""
+        return self.batches()[self.position]
+
     def __len__(self) -> int:
         """Batches of the current epoch, those already gone included."""
         return len(self.batches())
 
     def __iter__(self) -> Iterator[list[int]]:
-        batches = self.batches()
-        while self.position < len(batches):
-            batch = batches[self.position]
+        while self.position < len(self):
+            batch = self.next_batch()
             self.position += 1
             yield batch[self.rank :: self.world].tolist()
         self.epoch += 1
         self.position = 0
+
+    def observe(self, embeddings: Tensor, loss: Tensor) -> None:
+        """Hear of the step on the batch last yielded: the rows of the global batch in its order, and the loss."""
+
+    def wants_fill(self) -> list[int] | None:
+        """Samples whose embeddings are wanted before the next batch, or None."""
+        return None
+
+    def filled(self, embeddings: Tensor) -> None:
+        """Take the embeddings of the samples that `wants_fill` named, in their order."""
 
     def state_dict(self) -> dict[str, Any]:
         """Where the sampler stands: enough to go on with the next batch."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from nearfar.batches.plan import Indices, PlannedBatches
+from nearfar.batches.classes import Indices
+from nearfar.batches.plan import PlannedBatches
 
 
 class Shuffled(PlannedBatches):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from nearfar.checks import nearest
+from nearfar.checks import check_choice, nearest
 from nearfar.losses.angular import Angular
 from nearfar.losses.arcface import ArcFace
 from nearfar.losses.binomial import Binomial
@@ -41,6 +41,7 @@ from nearfar.losses.soft_triple import SoftTriple
 from nearfar.losses.subcenter_arcface import SubcenterArcFace
 from nearfar.losses.supcon import SupCon
 from nearfar.losses.triplet import Triplet
+from nearfar.mining import MINERS
 
 _LOSSES: dict[str, type[Loss]] = {
     "angular": Angular,
@@ -87,8 +88,10 @@ def loss_class(name: str) -> type[Loss]:
     return _LOSSES[name]
 
 
-def create(name: str, **options: Any) -> Loss:
+def create(name: str, *, mine: str | None = None, **options: Any) -> Loss:
     """Make a loss by its name; an unknown name or option is a ValueError that suggests the nearest.
+
+    `mine` lets a pair loss choose among its pairs first: a name of `nearfar.mining.MINERS`.
 
     >>> create("triplet", margn=0.1)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -106,7 +109,12 @@ def create(name: str, **options: Any) -> Loss:
     missing = [option for option in required if option not in options]
     if missing:
         raise ValueError(f"loss {name!r} needs {' and '.join(missing)}: pass {missing[0]}=...")
-    return make(**options)
+    loss = make(**options)
+    if mine is not None:
+        if not isinstance(loss, PairLoss):
+            raise ValueError(f"mine={mine!r} chooses among pairs of samples, and loss {name!r} has none: leave it out")
+        loss.mine = MINERS[check_choice("mine", mine, MINERS)]
+    return loss
 
 
 __all__ = [

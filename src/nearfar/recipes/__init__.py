@@ -6,7 +6,10 @@ paper (`paper`), elsewhere the one whose set-up the recipe follows (`setup`, whe
     name, paper, setup   the file's own name, and references
     loss                 name and options, for nearfar.losses.create; proxy losses also get classes and dim
     batches              name: shuffled (size), or pk (classes x per_class; epoch: classes, each class visited once, or
-                         samples, as many samples as the data set has)
+                         samples, as many samples as the data set has), or profs, with the options of
+                         nearfar.batches.Profs
+    projection           PROFS's term: weight
+    pacing               name and options, for nearfar.pacing.create, which also gets samples and classes
     model                backbone, pooling (gem: gem_p), dim, freeze_bn
     images               crop, resize (before the centre crop of a test image), min_scale (of the random crop)
     optimiser            name, lr, weight_decay, head_lr_multiplier, proxy_lr_multiplier, clip_value
@@ -35,7 +38,12 @@ KEYS: dict[str, set[str] | None] = {
     "paper": None,
     "setup": None,
     "loss": None,
-    "batches": {"name", "size", "classes", "per_class", "epoch"},
+    "batches": {
+        *("name", "size", "classes", "per_class", "epoch"),
+        *("rho", "steps", "mining", "seeds_per_batch", "greedy", "fill", "patience"),
+    },
+    "projection": {"weight"},
+    "pacing": None,
     "model": {"backbone", "pooling", "gem_p", "dim", "freeze_bn"},
     "images": {"crop", "resize", "min_scale"},
     "optimiser": {"name", "lr", "weight_decay", "head_lr_multiplier", "proxy_lr_multiplier", "clip_value"},
@@ -64,7 +72,7 @@ def load(name: str, *, data: str | None = None) -> dict[str, Any]:
     >>> load("dro-tpk")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
-    ValueError: unknown recipe 'dro-tpk'; did you mean 'dro-topk'? Known: angular, ...
+    ValueError: unknown recipe 'dro-tpk'; did you mean 'dro-topk'? Known: a-profs, ...
     """
     recipe: dict[str, Any] = yaml.safe_load(text(name))
     check(recipe)

@@ -1,0 +1,47 @@
+"""When a loss has stopped falling."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Stall:
+    """Stalled: the running loss has not fallen a share `tolerance` below its lowest for `patience` steps.
+
+    The running loss is an exponential mean, (1 - smoothing) sum_k smoothing^k loss_{t-k}, divided by the weight it has
+    seen so far. smoothing=0.9 and tolerance=0.01 are ours.
+
+    >>> stall = Stall(patience=2)
+    >>> [stall.observe(loss) for loss in (4.0, 2.0, 2.0, 9.0, 9.0)]
+    [False, False, False, False, True]
+    """
+
+    def __init__(self, patience: int, *, smoothing: float = 0.9, tolerance: float = 0.01) -> None:
+        if patience < 1:
+            raise ValueError(f"patience must be at least 1 step, got {patience}")
+        self.patience, self.smoothing, self.tolerance = patience, smoothing, tolerance
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self.steps, self.waited, self.total, self.lowest = 0, 0, 0.0, 0.0
+
+    def observe(self, loss: float) -> bool:
+        """Take in the loss of a step; True if it has stalled."""
+        self.steps += 1
+        self.total = self.smoothing * self.total + (1 - self.smoothing) * loss
+        running = self.total / (1 - self.smoothing**self.steps)
+        if self.steps == 1 or running < self.lowest - self.tolerance * abs(self.lowest):
+            self.lowest, self.waited = running, 0
+        else:
+            self.waited += 1
+        return self.waited >= self.patience
+
+    def state_dict(self) -> dict[str, Any]:
+        """The running loss, its lowest value and the steps since."""
+        return {"steps": self.steps, "waited": self.waited, "total": self.total, "lowest": self.lowest}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state."""
+        self.steps, self.waited = int(state["steps"]), int(state["waited"])
+        self.total, self.lowest = float(state["total"]), float(state["lowest"])

@@ -1,0 +1,64 @@
+"""The best set of samples of every class, all other classes fixed: the large move of our solver."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nearfar.pacing.objective import ClassSums, Floats, Ints, WeightProblem
+
+MOST_SIZES = 64
+CHUNK = 1 << 21
+
+
+def classes_by_size(labels: Ints) -> list[Ints]:
+    """The rows of all classes of one size as a table [classes, size], for every size; large tables are cut."""
+    order = np.argsort(labels, kind="stable")
+    sizes = np.bincount(labels)
+    begins = np.cumsum(sizes) - sizes
+    tables = []
+    for size in np.unique(sizes).tolist():
+        starts = begins[sizes == size]
+        step = max(1, CHUNK // (size * min(size + 1, MOST_SIZES + 1)))
+        for first in range(0, len(starts), step):
+            tables.append(order[starts[first : first + step, None] + np.arange(size)])
+    return tables
+
+
+def best_sets(problem: WeightProblem, w: Floats, sums: ClassSums, tables: list[Ints]) -> Floats:
+    """Weights 0 and 1 [N] of the best set of each class while the other classes stay as they are.
+
+    A set S of s samples of a class of N costs, with m the mean weight of the other classes and v the mean of theirs
+    times xi-:
+
+        (1/N) [sum_{a in S} ((s - 1)/(N - 1) xi+_a + m xi-_a) + s (v - age)] + mu ((s/N)^2 - 2 m s/N)
+
+    so for a given s the best set is the s samples of smallest (s - 1)/(N - 1) xi+ + m xi-, and every s is tried (65
+    evenly spaced ones in classes above 64). A class whose weights are already at least as good keeps them.
+    """
+    target: Floats = w.copy()
+    others = problem.classes - 1
+    for rows in tables:
+        c, n = problem.labels[rows[:, 0]], rows.shape[1]
+        m = ((sums.mean.sum() - sums.mean[c]) / others)[:, None]
+        price = (sums.neg.sum() - sums.neg[c])[:, None] / others - problem.age
+        pos, neg, now = problem.pos[rows], m * problem.neg[rows], w[rows]
+
+        sizes = np.unique(np.linspace(0, n, min(n, MOST_SIZES) + 1).round().astype(np.int64))
+        pairs = np.maximum(sizes - 1, 0) / max(n - 1, 1)
+        each = pairs[None, :, None] * pos[:, None] + neg[:, None]  # [classes, sizes, N]
+        order = np.argsort(each, axis=2)
+        smallest = np.take_along_axis(each, order, 2)
+        inside = np.where(np.arange(n) < sizes[:, None], smallest, 0.0).sum(2)
+        cost = (inside + sizes * price) / n + problem.mu * ((sizes / n) ** 2 - 2 * m * sizes / n)
+
+        zeta = now.sum(1, keepdims=True)
+        own = now * ((zeta - now) / max(n - 1, 1) * pos + neg)
+        before = (own.sum(1, keepdims=True) + zeta * price) / n + problem.mu * ((zeta / n) ** 2 - 2 * m * zeta / n)
+
+        best = cost.argmin(1)
+        line = np.arange(len(rows))
+        chosen = np.zeros_like(now)
+        np.put_along_axis(chosen, order[line, best], (np.arange(n) < sizes[best][:, None]).astype(np.float64), 1)
+        better = cost[line, best][:, None] < before
+        target[rows] = np.where(better, chosen, now)
+    return target

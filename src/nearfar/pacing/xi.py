@@ -1,0 +1,76 @@
+"""xi+ and xi-: how hard a sample is among its own class and against all others, over the whole training set."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from nearfar.checks import check_embeddings, check_labels, check_positive
+from nearfar.geometry import unit
+
+MEMORY_MB = 256
+
+
+@torch.no_grad()
+def hardness(
+    embeddings: Tensor,
+    labels: Tensor,
+    *,
+    alpha: float = 2.0,
+    beta: float = 50.0,
+    threshold: float = 1.0,
+    memory_mb: int = MEMORY_MB,
+) -> tuple[Tensor, Tensor]:
+    """xi+ and xi- of every sample, each [N] (Zhang et al., AAAI 2023, arXiv 2211.11751, under Eq. 3).
+
+    xi+_i = (1/alpha) log(1 + sum_{p in class, p != i} e^{-alpha (S_ip - threshold)})
+    xi-_i = (1/beta) log(1 + sum_{n not in class} e^{beta (S_in - threshold)})
+
+    S are cosines, there is no mining, every pair counts. alpha=2, beta=50, threshold=1 (its rho) are the paper's. Rows
+    are sorted by class, so a block of them has all its positives in one slice of columns; a block with its copy takes
+    `memory_mb`. float64 embeddings are compared in float64, all others in float32. A class of one has xi+ = 0.
+
+    >>> pos, neg = hardness(torch.eye(2), torch.tensor([0, 0]))
+    >>> pos  # 1/2 log(1 + e^2)
+    tensor([1.0635, 1.0635])
+    >>> neg
+    tensor([0., 0.])
+    """
+    check_embeddings("embeddings", embeddings)
+    check_labels("labels", labels, rows=len(embeddings), rows_name="embeddings")
+    if labels.ndim != 1:
+        raise ValueError(f"labels must be class ids [N], got shape {list(labels.shape)}")
+    check_positive("alpha", alpha)
+    check_positive("beta", beta)
+    order = torch.argsort(labels, stable=True)
+    ids = labels[order]
+    rows = unit(embeddings if embeddings.dtype == torch.float64 else embeddings.float())[order]
+    number = torch.cat([ids.new_zeros(1, dtype=torch.int64), (ids.diff() != 0).cumsum(0)])
+    sizes = number.bincount()
+    ends = sizes.cumsum(0)
+    begins = ends - sizes
+
+    pos, neg = torch.empty_like(rows[:, 0]), torch.empty_like(rows[:, 0])
+    step = max(1, memory_mb * 2**20 // (2 * rows.element_size() * len(rows)))
+    for start in range(0, len(rows), step):
+        here = slice(start, start + step)
+        first, last = number[here][0], number[here][-1]
+        own = slice(int(begins[first]), int(ends[last]))
+        sim = rows[here] @ rows.T
+        same = ids[here, None] == ids[None, own]
+        near = torch.where(same, (sim[:, own] - threshold) * -alpha, -torch.inf)
+        near.diagonal(start - own.start)[: len(sim)] = -torch.inf
+        pos[here] = log_one_plus_sum(near) / alpha
+        sim.sub_(threshold).mul_(beta)
+        sim[:, own].masked_fill_(same, -torch.inf)
+        neg[here] = log_one_plus_sum(sim) / beta
+    return torch.empty_like(pos).scatter_(0, order, pos), torch.empty_like(neg).scatter_(0, order, neg)
+
+
+def log_one_plus_sum(logits: Tensor) -> Tensor:
+    """log(1 + sum_j e^{z_ij}) of every row, without overflow, and exact where the sum is small; `logits` is used up."""
+    top = logits.amax(1, keepdim=True).clamp_min(0)
+    total = logits.sub_(top).exp_().sum(1)
+    # log(1 + e^top total) = top + log(e^-top + total); with top = 0 that is log1p(total)
+    top = top[:, 0]
+    return torch.where(top > 0, top + torch.log(torch.exp(-top) + total), torch.log1p(total))
