@@ -1,5 +1,10 @@
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
+
+from nearfar.data import Manifest, save
 
 # the modules behind tests/test_golden.py show their values when an assertion fails, as tests do
 pytest.register_assert_rewrite(
@@ -13,3 +18,30 @@ torch.set_num_threads(1)
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def vectors(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """12 classes of 20 vectors in 16 dimensions, half of the classes for training."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(12), 20)
+    features = (rng.normal(size=(12, 16))[labels] + 0.8 * rng.normal(size=(240, 16))).astype(np.float32)
+    classes = tuple(f"kind {i:02d}" for i in range(12))
+    manifest = Manifest(labels=labels, classes=classes, split=["train"] * 240, features=features)
+    path: Path = tmp_path_factory.mktemp("data") / "vectors.npz"
+    save(manifest.by_class_order_split(), path)
+    return str(path)
+
+
+@pytest.fixture(scope="session")
+def drawings(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """8 classes of 12 pictures of 12 pixels."""
+    rng = np.random.default_rng(1)
+    labels = np.repeat(np.arange(8), 12)
+    kinds = rng.integers(0, 2, (8, 12, 12)) * 200
+    pixels = np.clip(kinds[labels] + rng.normal(0, 20, (96, 12, 12)), 0, 255).astype(np.uint8)
+    classes = tuple(f"kind {i}" for i in range(8))
+    manifest = Manifest(labels=labels, classes=classes, split=["train"] * 96, pixels=pixels)
+    path: Path = tmp_path_factory.mktemp("data") / "drawings.npz"
+    save(manifest.by_class_order_split(), path)
+    return str(path)

@@ -1,8 +1,10 @@
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 import nearfar
@@ -70,3 +72,53 @@ def test_demo_refuses_no_steps() -> None:
 def test_unknown_attribute_of_the_package() -> None:
     with pytest.raises(AttributeError, match="nonsense"):
         _ = nearfar.nonsense
+
+
+def test_train_eval_and_resume_from_the_command_line(vectors: str, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    short = ["--set", "steps=12", "--set", "model.dim=8", "--set", "batches.size=24", "--out", str(out)]
+    done = CliRunner().invoke(main, ["train", vectors, "--recipe", "proxy-anchor", *short])
+    assert done.exit_code == 0, done.output
+    assert "before training:" in done.output
+    assert (out / "report.html").is_file()
+    scores = json.loads(CliRunner().invoke(main, ["eval", str(out), "--json"]).output)
+    assert scores["values"]["recall@1"] == pytest.approx(
+        json.loads((out / "scores.json").read_text())["test"]["recall@1"]
+    )
+    table = CliRunner().invoke(main, ["eval", str(out), vectors, "--split", "all", "--metrics", "recall@1,nmi"]).output
+    assert "nmi" in table
+    assert "240 queries" in table
+    again = CliRunner().invoke(main, ["train", "--resume", "--out", str(out)])
+    assert again.exit_code == 0, again.output
+    assert "finished already" in again.output
+    same = CliRunner().invoke(main, ["train", "--config", str(out / "config.yaml"), "--out", str(tmp_path / "again")])
+    assert same.exit_code == 0, same.output
+    assert (out / "model.safetensors").read_bytes() == (tmp_path / "again" / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "no data"),
+        (["DATA", "--recipe", "proxy-anker"], "did you mean 'proxy-anchor'"),
+        (["DATA", "--set", "optimizer.lr=1"], "did you mean 'optimiser'"),
+        (["DATA", "--set", "data.sourse=1"], "data has no 'sourse'"),
+        (["DATA", "--set", "loss.alfa=1"], "did you mean 'alpha'"),
+        (["DATA", "--set", "model.pooling=max"], "leave pooling"),
+        (["nowhere.npz"], "no such file"),
+    ],
+)
+def test_what_is_wrong_is_one_line(arguments: list[str], message: str, vectors: str, tmp_path: Path) -> None:
+    given = [vectors if each == "DATA" else each for each in arguments]
+    result = CliRunner().invoke(main, ["train", *given, "--out", str(tmp_path / "run")])
+    assert result.exit_code == 1
+    assert message in result.stderr
+    assert result.stderr.startswith("Error: ")
+    assert len(result.stderr.splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_dry_run_prints_the_whole_configuration(vectors: str) -> None:
+    printed = CliRunner().invoke(main, ["train", vectors, "--dry-run", "--set", "seed=7"]).output
+    tree = yaml.safe_load(printed)
+    assert (tree["seed"], tree["recipe"], tree["model"]["dim"]) == (7, "proxy-anchor", 16)

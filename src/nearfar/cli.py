@@ -28,13 +28,72 @@ def main() -> None:
 
 
 @main.command()
-@click.option("--steps", default=400, show_default=True, type=click.IntRange(min=1), help="Batches for each loss.")
+@click.argument("source", metavar="DATA", required=False)
+@click.option("--recipe", help="A method with its setting: nearfar recipes lists them.  [default: proxy-anchor]")
+@click.option("--config", "file", type=click.Path(dir_okay=False, path_type=Path), help="A YAML file of settings.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="One setting, e.g. optimiser.lr=1e-4.")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="The run.  [default: runs/DATA-RECIPE]")
+@click.option("--resume", is_flag=True, help="Go on with a run that was stopped, to the same weights.")
+@click.option("--allow-partial", is_flag=True, help="Go on with an official data set that lacks files.")
+@click.option("--dry-run", is_flag=True, help="Print the whole configuration and stop.")
+def train(
+    source: str | None,
+    recipe: str | None,
+    file: Path | None,
+    settings: tuple[str, ...],
+    out: Path | None,
+    resume: bool,
+    allow_partial: bool,
+    dry_run: bool,
+) -> None:
+    """Train an embedding on DATA: a folder of class folders, a tar of one, a CSV, an .npz, a benchmark, `sketches`.
+
+    The configuration is the defaults for the kind of data, then the recipe, then --config, then --set. It is saved in
+    the run whole, and `nearfar train --config RUN/config.yaml --out OTHER` makes the same run again.
+    """
+    from nearfar.training.command import train_command
+
+    train_command(
+        source,
+        recipe=recipe,
+        file=file,
+        settings=settings,
+        out=out,
+        resume=resume,
+        allow_partial=allow_partial,
+        dry_run=dry_run,
+    )
+
+
+@main.command("eval")
+@click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("source", metavar="[DATA]", required=False)
+@click.option("--split", default="test", show_default=True, type=click.Choice(["train", "val", "test", "all"]))
+@click.option("--metrics", help="Names with commas, e.g. recall@1,map@r,ndcg@10,nmi.  [default: the run's]")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def evaluate(run: Path, source: str | None, split: str, metrics: str | None, as_json: bool) -> None:
+    """Score a trained RUN on its own data, or on other DATA, read the same way."""
+    from nearfar.training import Run
+
+    names = None if metrics is None else tuple(name.strip() for name in metrics.split(","))
+    try:
+        scores = Run(run).evaluate(source, split=split, metrics=names)
+    except ValueError as error:
+        raise click.ClickException(str(error)) from None
+    click.echo(scores.to_json() if as_json else scores.table())
+
+
+@main.command()
+@click.option("--steps", type=click.IntRange(min=1), help="Batches for each recipe.")
+@click.option(
+    "--pretrained", "photos", metavar="FOLDER", help="The same on a folder of your photos, EfficientNet-Lite0."
+)
 @click.option("--out", default="runs/demo", show_default=True, type=click.Path(file_okay=False, path_type=Path))
-def demo(steps: int, out: Path) -> None:
+def demo(steps: int | None, photos: str | None, out: Path) -> None:
     """Train on the embedded drawings, and recognise kinds of things never seen in training."""
     from nearfar.demo import run
 
-    run(steps=steps, out=out)
+    run(steps=steps, photos=photos, out=out)
 
 
 @main.command()

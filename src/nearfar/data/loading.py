@@ -36,13 +36,14 @@ class Loader:
     Vectors and arrays are fetched in this process, a batch at a time, which is faster than any hand-over.
 
     With workers the iterable of batches is read up to 2 x workers ahead of what was yielded: a sampler's state is then
-    ahead as well, so take it at the start of an epoch.
+    ahead as well, so take it at the start of an epoch. With `read_ahead=False` a batch is asked for when it is wanted,
+    for samplers that look at what training does, and as many threads share its pictures.
     """
 
     def __init__(self, samples: Samples, *, workers: int = 0, pin_memory: bool = False) -> None:
         if workers < 0:
             raise ValueError(f"workers must be 0 or more, got {workers}")
-        self.samples = samples
+        self.samples, self.workers = samples, workers
         self.skipped: dict[int, str] = samples.skipped
         self._jobs = _Jobs()
         self._loader: DataLoader[Any] | None = None
@@ -58,10 +59,12 @@ class Loader:
                 generator=torch.Generator().manual_seed(0),
             )
 
-    def epoch(self, batches: Iterable[Sequence[int]], *, epoch: int = 0, train: bool = True) -> Iterator[Batch]:
+    def epoch(
+        self, batches: Iterable[Sequence[int]], *, epoch: int = 0, train: bool = True, read_ahead: bool = True
+    ) -> Iterator[Batch]:
         """A batch for each list of rows, in order. A new call ends the one before."""
         jobs = ((epoch, train, _ints(rows)) for rows in batches)
-        if self._loader is not None:
+        if self._loader is not None and read_ahead:
             self._jobs.source = jobs
             for x, kept, skipped, failure in self._loader:
                 if failure:
@@ -70,7 +73,7 @@ class Loader:
                 yield self._batch(x, kept)
         elif isinstance(self.samples, PictureSet):
             for _, _, rows in jobs:
-                x, kept, skipped = self.samples.read(rows, epoch=epoch, train=train)
+                x, kept, skipped = self.samples.read(rows, epoch=epoch, train=train, threads=max(1, self.workers))
                 self.skipped.update(skipped)
                 yield self._batch(x, kept)
         else:

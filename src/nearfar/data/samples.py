@@ -20,7 +20,7 @@ from torch.utils.data import Dataset
 from nearfar.checks import check_choice
 from nearfar.data.augment import DRAWINGS, BatchAugment
 from nearfar.data.manifest import Array, Manifest
-from nearfar.data.pictures import MAX_PIXELS, Reader
+from nearfar.data.pictures import MAX_PIXELS, Reader, ordered_map
 from nearfar.data.transforms import IMAGENET_MEAN, IMAGENET_STD, Pipeline, eval_transform, sample_rng, train_transform
 from nearfar.errors import NearfarError
 
@@ -161,18 +161,31 @@ class PictureSet(Dataset[tuple[Tensor, int, int]]):
             return transform(picture)
 
     def read(
-        self, indices: Sequence[int] | Tensor, *, epoch: int, train: bool
+        self, indices: Sequence[int] | Tensor, *, epoch: int, train: bool, threads: int = 1
     ) -> tuple[Tensor, list[int], dict[int, str]]:
-        """The batch, the rows that are in it, and the rows that could not be read with the reason."""
-        tensors, kept, skipped = [], [], {}
-        for index in _rows(indices).tolist():
+        """The batch, the rows that are in it, and the rows that could not be read with the reason.
+
+        `threads` share the pictures (Pillow works outside the interpreter's lock), unless a foreign callable
+        transforms them, which draws from global generators.
+        """
+
+        def attempt(index: int) -> Tensor | NearfarError:
             try:
-                tensors.append(self.one(index, epoch=epoch, train=train))
-                kept.append(index)
+                return self.one(index, epoch=epoch, train=train)
             except NearfarError as error:
                 if self.on_error == "raise":
                     raise
-                skipped[index] = str(error)
+                return error
+
+        tensors, kept, skipped = [], [], {}
+        rows = _rows(indices).tolist()
+        shared = threads if isinstance(self.transforms[train], Pipeline) else 1
+        for index, found in zip(rows, ordered_map(attempt, rows, shared), strict=True):
+            if isinstance(found, NearfarError):
+                skipped[index] = str(found)
+            else:
+                tensors.append(found)
+                kept.append(index)
         if not tensors:
             raise NearfarError(
                 f"none of a batch of {len(skipped)} pictures can be read: {next(iter(skipped.values()), '')}"

@@ -1,0 +1,97 @@
+"""A state on disk: one safetensors file with the tensors, and the rest as JSON in its header. No pickle.
+
+One file is there whole or not at all, so a run that is killed at any moment finds the state before or the one after.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from nearfar.data.atomic import atomic
+from nearfar.errors import NearfarError
+
+KEY = "nearfar"
+
+
+def save_state(path: Path, state: Any) -> None:
+    """Write a tree of dicts, lists, tuples, numbers, strings, None and tensors, at once or not at all."""
+    tensors: dict[str, Tensor] = {}
+    tree = _encode(state, "", tensors)
+    with atomic(path) as draft:
+        save_file(tensors, draft, metadata={KEY: json.dumps(tree)})
+
+
+def load_state(path: Path) -> Any:
+    """The tree that `save_state` wrote, on the CPU."""
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            header = (file.metadata() or {}).get(KEY)
+            if header is None:
+                raise NearfarError(f"{path}: is no state that nearfar wrote")
+            tree = json.loads(header)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
+    except FileNotFoundError:
+        raise NearfarError(f"{path}: there is no such file") from None
+    except (SafetensorError, OSError, ValueError) as error:
+        raise NearfarError(f"{path}: is damaged ({error})") from None
+    return _decode(tree, tensors)
+
+
+def _encode(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        # clone: safetensors refuses tensors that share memory
+        tensors[name] = value.detach().cpu().contiguous().clone()
+        # a fused optimiser reads its state in the layout of the parameter, whatever the state's own is
+        return {"channels last" if _channels_last(value) else "tensor": name}
+    if isinstance(value, dict):
+        items = []
+        for key, each in value.items():
+            if not isinstance(key, str | int):
+                raise TypeError(f"{name}: a key must be a string or a whole number, got {key!r}")
+            items.append([key, _encode(each, f"{name}/{key}", tensors)])
+        return {"dict": items}
+    if isinstance(value, list | tuple):
+        kind = "list" if isinstance(value, list) else "tuple"
+        return {kind: [_encode(each, f"{name}/{i}", tensors) for i, each in enumerate(value)]}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(f"{name or 'the state'}: cannot be stored without pickle, got {type(value).__name__}")
+
+
+def _decode(tree: Any, tensors: dict[str, Tensor]) -> Any:
+    if not isinstance(tree, dict):
+        return tree
+    (kind, inner), *_ = tree.items()
+    if kind == "tensor":
+        return tensors[inner]
+    if kind == "channels last":
+        return tensors[inner].contiguous(memory_format=torch.channels_last)
+    if kind == "dict":
+        return {key: _decode(each, tensors) for key, each in inner}
+    parts = [_decode(each, tensors) for each in inner]
+    return parts if kind == "list" else tuple(parts)
+
+
+def _channels_last(value: Tensor) -> bool:
+    return value.ndim == 4 and not value.is_contiguous() and value.is_contiguous(memory_format=torch.channels_last)
+
+
+def random_state() -> dict[str, Tensor]:
+    """The generators that training draws from."""
+    state = {"cpu": torch.get_rng_state()}
+    return state | {f"cuda:{i}": each for i, each in enumerate(torch.cuda.get_rng_state_all())}
+
+
+def set_random_state(state: dict[str, Tensor]) -> None:
+    """Put the generators back; those of devices that are not here are left alone."""
+    torch.set_rng_state(state["cpu"])
+    for i in range(torch.cuda.device_count()):
+        if f"cuda:{i}" in state:
+            torch.cuda.set_rng_state(state[f"cuda:{i}"], i)

@@ -1,0 +1,109 @@
+"""`nearfar train`: from words on a command line to a run and what it prints."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from nearfar.errors import NearfarError
+from nearfar.recipes import merged
+from nearfar.training.config import Config, Data, build, parse_setting, read_config, resolve
+from nearfar.training.loop import train
+from nearfar.training.report import report_run
+from nearfar.training.run import Run
+from nearfar.training.setup import open_manifest
+
+DEFAULT = "proxy-anchor"
+
+
+def train_command(
+    source: str | None,
+    *,
+    recipe: str | None,
+    file: Path | None,
+    settings: tuple[str, ...],
+    out: Path | None,
+    resume: bool,
+    allow_partial: bool,
+    dry_run: bool,
+) -> Run | None:
+    """Everything that the command does; `None` after a dry run."""
+    if resume and out is not None and (out / "config.yaml").is_file() and source is None and file is None:
+        if recipe or settings:
+            raise NearfarError("--resume OUT goes on with the run's own settings: leave --recipe and --set out")
+        config = Run(out).config
+    else:
+        config = configure(source, recipe=recipe, file=file, settings=settings, allow_partial=allow_partial)
+    if dry_run:
+        print(config.text(), end="")
+        return None
+    where = out or Path("runs") / _slug(f"{Path(config.data.source).stem}-{config.recipe or config.loss['name']}")
+    print(f"{config.recipe or config.loss['name']} on {config.data.source}, to {where}")
+    run = train(config, where, resume=resume, say=tqdm.write)
+    print(describe(run))
+    page = report_run(run)
+    if page is not None:
+        print(f"report: {page}")
+    return run
+
+
+def configure(
+    source: str | None, *, recipe: str | None, file: Path | None, settings: tuple[str, ...], allow_partial: bool = False
+) -> Config:
+    """The configuration of a command line; opens the data to see of which kind it is."""
+    tree: dict[str, Any] = {} if file is None else read_config(file)
+    for each in settings:
+        path, value = parse_setting(each)
+        if path[0] == "data" and len(path) > 1:
+            inner: Any = value
+            for key in reversed(path[1:]):
+                inner = {key: inner}
+            tree = merged(tree, {"data": inner})
+    changes: dict[str, Any] = {}
+    if source is not None:
+        changes["source"] = source
+    if allow_partial:
+        changes["allow_partial"] = True
+    tree = merged(tree, {"data": changes}) if changes else tree
+    if "source" not in (tree.get("data") or {}):
+        raise NearfarError("no data: name it, for example `nearfar train my_pictures` or `nearfar train sketches`")
+    data: Data = build(Data, tree["data"], "data")
+    manifest = open_manifest(data)
+    width = None if manifest.features is None else int(manifest.features.shape[1])
+    known = recipe or tree.get("recipe")
+    named = bool((tree.get("loss") or {}).get("name")) or any(each.startswith("loss.name=") for each in settings)
+    if known is None and not named:
+        known = DEFAULT
+    return resolve(manifest.kind, width=width, recipe=known, file=tree, settings=settings)
+
+
+def describe(run: Run) -> str:
+    """What a finished run came to, in a few lines."""
+    result = run.results()
+    lines = [f"{result['steps']:,} steps in {result['seconds']:.0f} s; {_chosen(result)}"]
+    for kind, title in (("untrained", "before training"), ("test", "test")):
+        if kind in result:
+            scores = "  ".join(f"{name} {100 * value:5.1f}" for name, value in result[kind].items())
+            lines.append(f"{title + ':':17s}{scores}")
+    if "warning" in result:
+        lines.append(f"warning: {result['warning']}")
+    lines.append(f"model: {run.path / 'model.safetensors'}")
+    return "\n".join(lines)
+
+
+def _chosen(result: dict[str, Any]) -> str:
+    if result["selected_by"] == "last":
+        return "the last weights were kept"
+    return f"the best weights by {result['selected_by']} were kept, of epoch {result['epoch'] + 1}"
+
+
+def _slug(text: str) -> str:
+    """A name for a folder.
+
+    >>> _slug("My Photos (2)-mpa-ap")
+    'my-photos-2-mpa-ap'
+    """
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "run"

@@ -1,0 +1,67 @@
+"""The log of a run: one JSON object a line, and the same to trackers that people already watch."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from nearfar.data.atomic import atomic
+from nearfar.training.trackers import Tracker
+
+
+class Log:
+    """Appends entries to `log.jsonl`; every entry has a kind and a step.
+
+    Opened with `step`, entries after it are removed first: a resumed run writes them again.
+    """
+
+    def __init__(self, path: Path, *, step: int = 0, trackers: tuple[Tracker, ...] = ()) -> None:
+        self.trackers = trackers
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            kept = [entry for entry in read_log(path) if entry["step"] <= step and entry["kind"] != "end"]
+            with atomic(path) as draft:
+                draft.write_text("".join(_line(entry) for entry in kept), encoding="utf-8")
+        self._file = path.open("a", encoding="utf-8")
+
+    def write(self, kind: str, step: int, **values: Any) -> None:
+        """One entry; numbers go to the trackers as well, those of inner tables as `table/name`."""
+        self._file.write(_line({"kind": kind, "step": step, **values}))
+        self._file.flush()
+        numbers = dict(_numbers(values))
+        for tracker in self.trackers:
+            tracker.log(numbers, step)
+
+    def close(self) -> None:
+        """Close the file and the trackers."""
+        self._file.close()
+        for tracker in self.trackers:
+            tracker.close()
+
+
+def read_log(path: Path) -> list[dict[str, Any]]:
+    """The entries of a log; a last line that a kill cut off is left out."""
+    entries = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            entries.append(json.loads(line))
+        except ValueError:
+            break
+    return entries
+
+
+def _line(entry: Mapping[str, Any]) -> str:
+    # NaN is not JSON
+    clean = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in entry.items()}
+    return json.dumps(clean) + "\n"
+
+
+def _numbers(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, float]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _numbers(value, f"{before}{name}/")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield f"{before}{name}", float(value)

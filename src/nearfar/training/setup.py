@@ -1,0 +1,274 @@
+"""From a configuration to the parts of a run: data by split, embedder, loss, batches, pacer, optimiser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import nn
+from tqdm import tqdm
+
+from nearfar import pacing
+from nearfar.batches import PK, PlannedBatches, Profs, Shuffled
+from nearfar.data import (
+    BatchAugment,
+    Loader,
+    Manifest,
+    NoiseRecord,
+    cached,
+    eval_transform,
+    open_data,
+    open_samples,
+    scan,
+    train_transform,
+    with_label_noise,
+    without,
+)
+from nearfar.data.augment import DRAWINGS
+from nearfar.errors import NearfarError
+from nearfar.losses import ProxyLoss, create, loss_class
+from nearfar.losses.pair_loss import Loss
+from nearfar.metrics.protocols import class_disjoint_split
+from nearfar.models import Embedder, create_embedder, proxies_from_class_means, start_from_pca
+from nearfar.pacing import Pacer
+from nearfar.training.config import Config, Data, Images
+from nearfar.training.projection import Projection
+
+Say = Callable[[str], object]
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Manifests of a run: `train` has its classes numbered without gaps, the others as they come."""
+
+    train: Manifest
+    validation: Manifest | None
+    test: Manifest | None
+    noise: NoiseRecord | None
+
+
+def open_manifest(data: Data, *, say: Say = print) -> Manifest:
+    """The data of a run with its pictures checked (on_error: skip) or decoded (cache); labels as they are."""
+    split = "class-order" if data.split == "class-order" else "auto"
+    root, labels = (None if path is None else Path(path) for path in (data.root, data.labels))
+    manifest = open_data(data.source, split=split, allow_partial=data.allow_partial, root=root, labels=labels)
+    if data.split == "all":
+        manifest = replace(manifest, split=np.full(len(manifest), "train"))
+    return manifest
+
+
+def readable(manifest: Manifest, data: Data, *, size: int, say: Say = print) -> Manifest:
+    """Picture files as a decoded cache, or without the files that cannot be read, where the configuration says so."""
+    if manifest.kind != "files":
+        return manifest
+    before = len(manifest)
+    with tqdm(total=before, unit="picture", leave=False, disable=None) as bar:
+        if data.cache is not None:
+            side = data.cache_size or round(size * 256 / 224)
+            on_error: Literal["raise", "skip"] = "skip" if data.on_error == "skip" else "raise"
+            bar.set_description("decode")
+            manifest = cached(
+                manifest,
+                Path(data.cache),
+                size=side,
+                workers=max(1, data.workers),
+                on_error=on_error,
+                progress=lambda done: bar.update(done - bar.n),
+            )
+        elif data.on_error == "skip":
+            bar.set_description("check")
+            found = scan(manifest, workers=max(1, data.workers), progress=lambda *_: bar.update())
+            for reason in list(found.broken.values())[:20]:
+                say(f"skipped: {reason}")
+            manifest = without(manifest, found.broken)
+    if len(manifest) < before:
+        say(f"{before - len(manifest)} of {before} pictures cannot be read and were left out")
+    return manifest
+
+
+def split_up(manifest: Manifest, data: Data, *, seed: int) -> Splits:
+    """Train, validation and test; noise goes into the training labels only, after validation classes are held out."""
+    record = None
+    if data.validation > 0:
+        rows = manifest.rows("train")
+        if len(np.unique(manifest.labels[rows])) < 2:
+            raise NearfarError(f"data.validation={data.validation:g} needs at least two training classes")
+        _, held_out = class_disjoint_split(manifest.labels[rows], fraction=data.validation, seed=data.validation_seed)
+        split = manifest.split.astype("<U5").copy()
+        split[rows[held_out]] = "val"
+        manifest = replace(manifest, split=split)
+    if data.noise.rate > 0:
+        if data.noise.kind not in ("symmetric", "small-cluster"):
+            raise NearfarError(f"data.noise.kind must be symmetric or small-cluster, got {data.noise.kind!r}")
+        kind: Any = data.noise.kind
+        noise_seed = seed if data.noise.seed is None else data.noise.seed
+        manifest, record = with_label_noise(manifest, data.noise.rate, seed=noise_seed, kind=kind)
+    parts = {name: manifest.subset(name) if len(manifest.rows(name)) else None for name in ("train", "val", "test")}
+    if parts["train"] is None:
+        raise NearfarError(f"{manifest.source or 'the data'} has no training samples")
+    return Splits(parts["train"].compact(), parts["val"], parts["test"], record)
+
+
+def make_embedder(config: Config, manifest: Manifest) -> Embedder:
+    """The embedder for this data, with random or public weights."""
+    model = config.model
+    channels = 3
+    if manifest.kind == "features":
+        assert manifest.features is not None
+        channels = manifest.features.shape[1]
+    elif manifest.kind == "pixels":
+        assert manifest.pixels is not None
+        channels = 1 if manifest.pixels.ndim == 3 else 3
+    if (manifest.kind == "features") != (model.backbone == "features"):
+        raise NearfarError(f"model.backbone={model.backbone} does not fit data of {manifest.kind}: {manifest.source}")
+    try:
+        return create_embedder(
+            model.backbone,
+            dim=model.dim,
+            pooling=model.pooling,
+            gem_p=model.gem_p,
+            head=model.head,
+            hidden=model.hidden,
+            layer_norm=model.layer_norm,
+            init=model.init,
+            channels=channels,
+            input_size=config.images.crop,
+            pretrained=model.pretrained,
+            freeze_bn=model.freeze_bn,
+        )
+    except ValueError as error:
+        raise NearfarError(f"model: {error}") from None
+
+
+def side_of(config: Config, embedder: Embedder, manifest: Manifest) -> int | None:
+    """The side of the pictures for the network; arrays keep their own unless images.crop says otherwise."""
+    return (
+        config.images.crop
+        if manifest.kind == "pixels"
+        and manifest.pixels is not None
+        and (manifest.pixels.ndim == 3 or config.images.crop is not None)
+        else embedder.input_size
+    )
+
+
+def make_loader(
+    manifest: Manifest, images: Images, embedder: Embedder, *, side: int | None, seed: int, workers: int = 0
+) -> Loader:
+    """Batches of a manifest's samples as this embedder wants them."""
+    if manifest.kind == "features":
+        return Loader(open_samples(manifest))
+    look: dict[str, Any] = {"mean": embedder.mean, "std": embedder.std}
+    if manifest.kind == "pixels":
+        assert manifest.pixels is not None
+        augment = (
+            DRAWINGS if manifest.pixels.ndim == 3 else BatchAugment(crop=(images.min_scale, 1.0), ratio=(3 / 4, 4 / 3))
+        )
+        augment = replace(augment, flip=images.flip) if images.augment else BatchAugment()
+        return Loader(open_samples(manifest, size=side, augment=augment, seed=seed, **look))
+    assert side is not None
+    test = eval_transform(side, images.resize, **look)
+    train = train_transform(side, scale=(images.min_scale, 1.0), flip=images.flip, jitter=images.jitter, **look)
+    samples = open_samples(
+        manifest, size=side, train_transform=train if images.augment else test, eval_transform=test, seed=seed, **look
+    )
+    return Loader(samples, workers=workers)
+
+
+def make_loss(config: Config, classes: int, dim: int) -> Loss:
+    """The loss; proxy losses get the number of classes and the dimension."""
+    options = dict(config.loss)
+    name = str(options.pop("name"))
+    try:
+        if issubclass(loss_class(name), ProxyLoss):
+            options = {"classes": classes, "dim": dim, **options}
+        return create(name, **options)
+    except (ValueError, TypeError) as error:
+        raise NearfarError(f"loss: {error}") from None
+
+
+def make_batches(config: Config, train: Manifest) -> PlannedBatches:
+    """The sampler of training rows."""
+    want = config.batches
+    try:
+        if want.name == "shuffled":
+            return Shuffled(samples=len(train), size=want.size or 128, seed=config.seed)
+        per_class = want.per_class or 4
+        classes = want.classes or max(2, (want.size or 128) // per_class)
+        if want.name == "pk":
+            return PK(train.labels, classes=classes, per_class=per_class, epoch=want.epoch, seed=config.seed)
+        options = {
+            name: getattr(want, name)
+            for name in ("rho", "steps", "mining", "seeds_per_batch", "greedy", "fill", "patience")
+            if getattr(want, name) is not None
+        }
+        return Profs(train.labels, classes=classes, per_class=per_class, seed=config.seed, **options)
+    except ValueError as error:
+        raise NearfarError(f"batches: {error}") from None
+
+
+def make_pacer(config: Config, train: Manifest) -> Pacer | None:
+    """The pacer, if the configuration names one."""
+    if not config.pacing:
+        return None
+    options = dict(config.pacing)
+    try:
+        name = str(options.pop("name", ""))
+        return pacing.create(name, samples=len(train), classes=len(train.classes), **options)
+    except ValueError as error:
+        raise NearfarError(f"pacing: {error}") from None
+
+
+def make_projection(config: Config, embedder: Embedder) -> Projection | None:
+    """PROFS's projection term on every trainable parameter of the network, if the configuration gives it a weight."""
+    if config.projection.weight == 0:
+        return None
+    return Projection([p for p in embedder.parameters() if p.requires_grad], weight=config.projection.weight)
+
+
+def make_optimiser(config: Config, embedder: Embedder, loss: nn.Module) -> torch.optim.Optimizer:
+    """The optimiser with its groups: trunk, head and the loss's own parameters."""
+    want = config.optimiser
+    groups = embedder.parameter_groups(
+        want.lr, want.head_lr_multiplier, want.weight_decay, decay_vectors=want.decay_vectors
+    )
+    own = [p for p in loss.parameters() if p.requires_grad]
+    if own:
+        faster = want.proxy_lr_multiplier if isinstance(loss, ProxyLoss) else 1.0
+        decay = want.weight_decay if want.proxy_weight_decay is None else want.proxy_weight_decay
+        groups.append({"name": "loss", "params": own, "lr": want.lr * faster, "weight_decay": decay})
+    if not groups:
+        raise NearfarError("nothing is left to train: the backbone is frozen and neither head nor loss has parameters")
+    for group in groups:
+        group["top_lr"] = group["lr"]
+    return _optimiser(want.name, groups, want.momentum, want.betas)
+
+
+def _optimiser(
+    name: str, groups: Iterable[dict[str, Any]], momentum: float, betas: tuple[float, ...]
+) -> torch.optim.Optimizer:
+    groups = list(groups)
+    if name in ("adam", "adamw"):
+        if len(betas) != 2:
+            raise NearfarError(f"optimiser.betas must be two numbers, got {list(betas)}")
+        adam = torch.optim.Adam if name == "adam" else torch.optim.AdamW
+        return adam(groups, betas=(betas[0], betas[1]), fused=True)
+    if name == "sgd":
+        return torch.optim.SGD(groups, momentum=momentum, fused=True)
+    return torch.optim.RMSprop(groups, momentum=momentum)
+
+
+@torch.no_grad()
+def start_well(config: Config, embedder: Embedder, loss: nn.Module, train: Loader) -> None:
+    """Vectors: the head starts from their PCA and proxies from class means, unless model.init says otherwise."""
+    if config.model.backbone != "features" or config.model.init not in (None, "pca") or config.model.head == "identity":
+        return
+    inputs = torch.cat([batch.x for batch in train.all(batch_size=4096)])
+    start_from_pca(embedder, inputs)
+    if isinstance(loss, ProxyLoss):
+        embedder.eval()
+        rows = torch.cat([embedder(part) for part in torch.split(inputs, 4096)])
+        proxies_from_class_means(loss, rows, train.samples.labels, seed=config.seed)

@@ -1,0 +1,129 @@
+import numpy as np
+import pytest
+import torch
+
+from nearfar.data import Manifest
+from nearfar.metrics import evaluate
+from nearfar.report import confusions, judge, neighbours_of, search_examples, worst_queries
+
+
+def manifest(labels, role=None) -> Manifest:
+    names = tuple(f"class {chr(97 + c)}" for c in range(max(labels) + 1))
+    paths = tuple(f"{i}.jpg" for i in range(len(labels)))
+    return Manifest(labels=labels, classes=names, split=["test"] * len(labels), paths=paths, role=role)
+
+
+def slow_ranking(x, row, gallery):
+    unit = x / x.norm(dim=1, keepdim=True)
+    return sorted((g for g in gallery if g != row), key=lambda g: (-float(unit[row] @ unit[g]), g))
+
+
+def test_neighbours_by_a_slow_loop():
+    data, x = manifest([0, 1, 2] * 7), torch.randn(21, 5).double()
+    for found in neighbours_of(data, x, [4, 20, 0], neighbours=6):
+        order = slow_ranking(x, found.row, range(21))
+        assert found.rows == order[:6]
+        assert found.right == [data.labels[g] == data.labels[found.row] for g in order[:6]]
+        assert found.names == [data.classes[data.labels[g]] for g in order[:6]]
+        first = next(place for place, g in enumerate(order, 1) if data.labels[g] == data.labels[found.row])
+        assert found.first == first
+        assert found.similarities == sorted(found.similarities, reverse=True)
+
+
+def test_judge_agrees_with_evaluate(monkeypatch):
+    monkeypatch.setattr("nearfar.report.examples.BLOCK", 7)  # several blocks, the last one shorter
+    data, x = manifest([0, 1, 2, 3] * 10 + [4]), torch.randn(41, 6).double()
+    seen = evaluate(x, torch.from_numpy(data.labels.copy()), ks=(1,)).per_query()
+    judged = judge(data, x)
+    assert judged.rows.tolist() == seen["query"].tolist()  # class 4 has one sample and is left out
+    assert judged.nearest.tolist() == seen["nearest"].tolist()
+    assert judged.first.tolist() == seen["first"].tolist()
+
+
+def test_ties_rank_by_row():
+    data, x = manifest([0, 1, 0, 1]), torch.ones(4, 3)
+    judged = judge(data, x)
+    assert judged.first.tolist() == [2, 3, 1, 2]
+    assert judged.nearest.tolist() == [1, 0, 0, 0]
+    assert neighbours_of(data, x, [2])[0].rows == [0, 1, 3]
+    many = neighbours_of(manifest([0, 1] * 3000), torch.ones(6000, 2), [2])
+    assert many[0].rows == [0, 1, 3, 4, 5, 6, 7, 8]
+
+
+def test_a_sample_of_queries():
+    data, x = manifest([0, 1] * 50), torch.randn(100, 4)
+    some, whole = judge(data, x, queries=10, seed=1), judge(data, x)
+    assert len(some.rows) == 10
+    assert some.rows.tolist() != judge(data, x, queries=10, seed=2).rows.tolist()
+    assert some.first.tolist() == whole.first[some.rows].tolist()
+
+
+def test_queries_are_spread_over_classes_and_repeat_only_when_they_must():
+    data, x = manifest([c for c in range(9) for _ in range(4)]), torch.randn(36, 4)
+    names = [found.name for found in search_examples(data, x, queries=3)]
+    assert names == ["class a", "class e", "class i"]
+    rows = [found.row for found in search_examples(data, x, queries=20)]
+    assert len(set(rows)) == 20
+    assert np.bincount(data.labels[rows]).min() == 2
+    assert len(search_examples(data, x, queries=99)) == 36
+    assert rows != [found.row for found in search_examples(data, x, queries=20, seed=1)]
+
+
+def test_a_class_of_one_is_not_asked_unless_there_is_no_other():
+    data, x = manifest([0, 1, 1, 2]), torch.randn(4, 3)
+    assert {found.name for found in search_examples(data, x)} == {"class b"}
+    (found,) = search_examples(manifest([0]), torch.randn(1, 3))
+    assert (found.rows, found.first) == ([], None)
+    alone = search_examples(manifest([0, 1]), torch.randn(2, 3))
+    assert [found.first for found in alone] == [None, None]
+    assert not len(judge(manifest([0, 1]), torch.randn(2, 3)).rows)
+
+
+def test_roles():
+    role = ["query", "gallery", "gallery", "query", "gallery", "train"]
+    data, x = manifest([0, 0, 1, 1, 1, 0], role), torch.randn(6, 4).double()
+    judged = judge(data, x)
+    assert judged.rows.tolist() == [0, 3]
+    assert judged.nearest.tolist() == [slow_ranking(x, row, [1, 2, 4])[0] for row in (0, 3)]
+    for found in search_examples(data, x):
+        assert found.rows == slow_ranking(x, found.row, [1, 2, 4])
+
+
+def test_worst_queries():
+    data = manifest([0, 0, 0, 1, 1, 2, 2])
+    # class 1 lies among class 0, and one sample of class 0 among class 2
+    x = torch.tensor([[1.0, 0.0], [1.0, 0.05], [0.0, 1.0], [1.0, 0.02], [0.3, 0.7], [0.01, 1.0], [0.05, 1.0]])
+    judged = judge(data, x)
+    worst = worst_queries(data, judged, queries=3)
+    ranks = dict(zip(judged.rows.tolist(), judged.first.tolist(), strict=True))
+    assert len({int(data.labels[row]) for row in worst}) == len(worst)
+    assert [ranks[row] for row in worst] == sorted((ranks[row] for row in worst), reverse=True)
+    assert ranks[worst[0]] == max(ranks.values()) > 1
+    perfect = judge(data, torch.eye(3)[torch.from_numpy(data.labels.copy())])
+    assert worst_queries(data, perfect) == []
+    assert confusions(data, perfect) == []
+
+
+def test_confusions_by_a_slow_count():
+    data, x = manifest([c for c in range(5) for _ in range(6)]), torch.randn(30, 3).double()
+    judged = judge(data, x)
+    counts: dict[tuple[int, int], int] = {}
+    for row in range(30):
+        a, b = sorted((int(data.labels[row]), int(data.labels[slow_ranking(x, row, range(30))[0]])))
+        if a != b:
+            counts[a, b] = counts.get((a, b), 0) + 1
+    found = confusions(data, judged, pairs=99)
+    names = {(data.classes[a], data.classes[b]): n for (a, b), n in counts.items()}
+    assert {each.names: each.count for each in found} == names
+    assert [each.count for each in found] == sorted(names.values(), reverse=True)
+    for each in found:
+        assert each.queries == 12
+        query, taken = each.rows
+        assert slow_ranking(x, query, range(30))[0] == taken
+        assert {data.classes[data.labels[query]], data.classes[data.labels[taken]]} == set(each.names)
+    assert confusions(data, judged, pairs=2) == found[:2]
+
+
+def test_rows_that_do_not_match():
+    with pytest.raises(ValueError, match="embeddings has 3 rows but data has 4"):
+        search_examples(manifest([0, 0, 1, 1]), torch.randn(3, 2))
