@@ -11,7 +11,7 @@ from nearfar.metrics.inputs import Ints
 from nearfar.metrics.names import depth_of
 from nearfar.metrics.ranks import BEYOND
 from nearfar.metrics.relevance import Relevance
-from nearfar.metrics.retrieval import Columns, from_ranks
+from nearfar.metrics.retrieval import Columns, empty_columns, from_ranks
 
 BLOCK = 1024
 # Neighbours that an index is asked for at least, so that mrr does not depend on what else was asked for.
@@ -62,7 +62,7 @@ def search_columns(
     The index is asked for 1,000 neighbours, or more if the metrics need them. A positive it does not return counts as
     not found: mrr and map see only the part of the ranking that was returned, and "first" is 0 if it returned none.
     """
-    columns = {name: np.full(len(queries), np.nan) for name in (*names, "positives", "first", "nearest")}
+    columns = empty_columns(names, len(queries))
     bound = who.at_most()
     extra = int(same_set) + max((len(each) for each in ignored), default=0) if ignored is not None else int(same_set)
     cuts = [1, *(int(c) for c in (name.partition("@")[2] for name in names) if c.isdigit())]

@@ -19,6 +19,7 @@ from nearfar.metrics.scores import Scores
 from nearfar.metrics.silhouette import silhouette
 from nearfar.metrics.similarity import DISTANCES, checked_squared_lengths, gallery, squared_lengths
 from nearfar.metrics.streaming import stream
+from nearfar.metrics.triangle import triangle
 
 AGREEMENT = {"nmi": normalized_mutual_info, "ami": adjusted_mutual_info, "f1": pairwise_f1}
 
@@ -89,16 +90,12 @@ def evaluate(
     prepared = gallery(rows, squares, distance)
     approximation = None
     if index is None:
-        columns = stream(
-            ranked,
-            prepared,
-            found,
-            who,
-            rows=np.arange(len(found)),
-            same_set=same_set,
-            ignored=ignored,
-            memory_mb=memory_mb,
-        )
+        columns = triangle(ranked, prepared, who, memory_mb=memory_mb) if same_set and ignored is None else None
+        if columns is None:
+            everyone = np.arange(len(found))
+            columns = stream(
+                ranked, prepared, found, who, rows=everyone, same_set=same_set, ignored=ignored, memory_mb=memory_mb
+            )
     else:
         check_index(index, len(rows), rows.shape[1], distance)
         points = _points(found, distance).cpu().numpy()

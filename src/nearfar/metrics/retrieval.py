@@ -28,6 +28,21 @@ Floats = NDArray[np.float64]
 Columns = dict[str, Floats]
 
 
+def empty_columns(names: Sequence[str], queries: int) -> Columns:
+    """A column of NaN for each metric and for R, the rank of the best positive and the row ranked first."""
+    return {name: np.full(queries, np.nan) for name in (*names, "positives", "first", "nearest")}
+
+
+def fill(columns: Columns, names: Sequence[str], here: Ints, ranks: Ints, positives: Ints, nearest: Ints) -> None:
+    """Write the queries `here`, given their ascending ranks [b, W], R [b] and nearest rows [b], into the columns."""
+    columns["positives"][here], columns["nearest"][here] = positives, nearest
+    kept = positives > 0
+    if kept.any():
+        columns["first"][here[kept]] = ranks[kept, 0]
+        for name, values in from_ranks(names, ranks[kept], positives[kept]).items():
+            columns[name][here[kept]] = values
+
+
 def from_ranks(names: Sequence[str], ranks: Ints, positives: Ints) -> Columns:
     """Each named metric for each query, from ascending ranks [b, W] (BEYOND = not found) and R [b] >= 1.
 

@@ -35,7 +35,7 @@ class Gallery:
         if self.distance == "cosine":
             # A power of two keeps every product exact, so equal similarities stay equal, and prevents overflow.
             largest = left.abs().amax(1, keepdim=True)
-            left = left * torch.ldexp(torch.ones_like(largest), -torch.frexp(largest).exponent)
+            left = left * torch.ldexp(torch.ones_like(largest), -torch.frexp(largest).exponent.clamp_min(-126))
         elif self.center is not None:
             left = left - self.center
         if self.rows.dtype == self.dtype and self.center is None:
@@ -46,6 +46,12 @@ class Gallery:
                 right = right if self.center is None else right - self.center
                 torch.mm(left, right.T, out=out[:, start : start + CHUNK])
         return out.mul_(self.scale) if self.distance == "cosine" else out.sub_(self.shift)
+
+    def moved(self, places: slice | Tensor) -> Tensor:
+        """Some rows as they enter the product: in `dtype`, moved to the center."""
+        rows = self.rows[places] if isinstance(places, slice) else self.rows.index_select(0, places)
+        rows = rows.to(self.dtype)
+        return rows if self.center is None else rows - self.center
 
 
 def gallery(rows: Tensor, squares: Tensor, distance: str) -> Gallery:

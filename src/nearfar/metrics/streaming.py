@@ -10,7 +10,7 @@ from nearfar.metrics.inputs import Ints
 from nearfar.metrics.names import depth_of
 from nearfar.metrics.ranks import by_device_sort, positive_ranks
 from nearfar.metrics.relevance import Relevance
-from nearfar.metrics.retrieval import Columns, from_ranks
+from nearfar.metrics.retrieval import Columns, empty_columns, fill
 from nearfar.metrics.similarity import Gallery
 
 MOST_ROWS = 1024
@@ -34,7 +34,7 @@ def stream(
     Queries with many positives come first and share blocks, so that the tables of positives hold little padding.
     """
     size, device = len(gallery.rows), gallery.rows.device
-    columns = {name: np.full(len(rows), np.nan) for name in (*names, "positives", "first", "nearest")}
+    columns = empty_columns(names, len(rows))
     bound = who.at_most()[rows]
     order = np.argsort(-bound, kind="stable")
     store = torch.empty(0, dtype=gallery.dtype, device=device)
@@ -52,12 +52,7 @@ def stream(
         gallery.similarities(queries[torch.from_numpy(block).to(queries.device)], scores)
         _leave_out(scores, block, same_set, ignored)
         ranks, positives, nearest = _rank(scores, who.positions(block), depth_of(names, widest, size))
-        columns["positives"][here], columns["nearest"][here] = positives, nearest
-        kept = positives > 0
-        if kept.any():
-            columns["first"][here[kept]] = ranks[kept, 0]
-            for name, values in from_ranks(names, ranks[kept], positives[kept]).items():
-                columns[name][here[kept]] = values
+        fill(columns, names, here, ranks, positives, nearest)
     return columns
 
 
