@@ -75,6 +75,9 @@ RESUMED = {
     "two passes": ("supcon", ["micro_batch=7"]),
     "bf16": ("supcon", ["autocast=bf16", "model.head=mlp"]),
     "noise": ("mpa-dw", ["data.noise.rate=0.2"]),
+    "profs": ("m-profs-hncm", ["batches.classes=3", "batches.size=null", "batches.steps=3", "batches.fill=true"]),
+    "self-paced": ("bspml", ["data.noise.rate=0.2"]),
+    "prism": ("prism", ["data.noise.rate=0.2"]),
 }
 
 
