@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,9 @@ from nearfar.data import Loader, Manifest, open_samples
 from nearfar.errors import NearfarError
 from nearfar.metrics import Scores, evaluate
 from nearfar.report import search_examples, write_report
-from nearfar.training import Run, resolve, train
+from nearfar.training import Config, Run, resolve, train
+from nearfar.training.config import Data
+from nearfar.training.log import read_log
 from nearfar.training.report import CREDIT
 from nearfar.training.setup import open_manifest, readable
 
@@ -35,57 +40,98 @@ PHOTOS: dict[str, Any] = {"steps": 100, "images": {"crop": 112}, "data": {"on_er
 METRICS = ("recall@1", "recall@2", "recall@4", "recall@8", "map@r")
 
 
-def run(*, steps: int | None = None, photos: str | None = None, out: Path = Path("runs/demo")) -> dict[str, Scores]:
+def run(*, steps: int | None = None, source: str = "sketches", out: Path = Path("runs/demo")) -> dict[str, Scores]:
     """The whole demo; returns the scores of every row of the table."""
     started = time.monotonic()
-    source = photos or "sketches"
-    settings = DRAWINGS if photos is None else PHOTOS | {"data": PHOTOS["data"] | {"cache": str(out / "cache")}}
-    runs: dict[str, Run] = {}
+    kind = open_manifest(Data(source=source)).kind
+    if kind == "features":
+        raise NearfarError(f"{source}: the demo shows pictures, these are vectors: use nearfar train")
+    configs = {name: _config(kind, name, steps, source, out) for name in RECIPES}
+    unseen, seen = _open(next(iter(configs.values())))
+    _introduce(seen, unseen)
     scores: dict[str, Scores] = {}
-    for name, method in RECIPES.items():
-        config = resolve(
-            "pixels" if photos is None else "files",
-            recipe=name,
-            file={
-                **settings,
-                **method,
-                "data": {"source": source, **settings.get("data", {})},
-                "steps": steps or settings["steps"],
-                "metrics": list(METRICS),
-                "untrained": not runs,  # both start from the same weights
-            },
-        )
-        if not runs:
-            unseen, seen = _open(config)
-            _introduce(seen, unseen)
-            if photos is None:
-                _print(scores, "raw pixels", raw_pixels(unseen))
-        runs[name] = train(config, out / name, resume=(out / name / "config.yaml").exists(), say=tqdm.write)
-        result = runs[name].results()
+    scratch = kind == "pixels"
+    if scratch:
+        _print(scores, "raw pixels", raw_pixels(unseen))
+    runs = train_together(configs, out)
+    for name, each in runs.items():
+        result = each.results()
         if "untrained" in result:
-            _print(
-                scores, "untrained net" if photos is None else "before training", _scores(unseen, result["untrained"])
-            )
+            start = "untrained net" if scratch else "before training"
+            _print(scores, start, _scores(unseen, result["untrained"]))
         _print(scores, name, _scores(unseen, result["test"]), result["seconds"])
     best = max(runs, key=lambda name: scores[name]["map@r"])
     embeddings = runs[best].embed(unseen)
     _search(unseen, embeddings, best)
     page = write_report(
         out / "report.html",
-        title="Drawings of things it was never shown" if photos is None else f"Search in {Path(source).name}",
-        lead=_lead(seen, unseen, best, photos),
+        title="Drawings of things it was never shown" if scratch else f"Search in {Path(source).name}",
+        lead=_lead(seen, unseen, best, scratch),
         scores=scores,
         curves={name: each.log() for name, each in runs.items()},
         data=unseen,
         embeddings=embeddings,
         settings=runs[best].config.to_dict(),
-        footer=CREDIT if photos is None else "",
+        footer=CREDIT if source == "sketches" else "",
     )
     print(f"\nLook at {page}   ({time.monotonic() - started:.0f} s in all)")
     return scores
 
 
-def _open(config: Any) -> tuple[Manifest, Manifest]:
+def _config(kind: str, name: str, steps: int | None, source: str, out: Path) -> Config:
+    first = next(iter(RECIPES))
+    own = DRAWINGS if kind == "pixels" else PHOTOS | {"data": PHOTOS["data"] | {"cache": str(out / "cache")}}
+    tree = {
+        **own,
+        **RECIPES[name],
+        "data": {"source": source, "workers": 0, **own.get("data", {})},
+        "steps": steps or own["steps"],
+        "metrics": list(METRICS),
+        "untrained": name == first,  # both start from the same weights
+        "threads": 1,
+    }
+    return resolve(kind, recipe=name, file=tree)
+
+
+def train_together(configs: Mapping[str, Config], out: Path) -> dict[str, Run]:
+    """The runs side by side, a process and a core each; ones that are finished are taken as they are."""
+    missing = {name: config for name, config in configs.items() if not (out / name / "scores.json").is_file()}
+    with ProcessPoolExecutor(max(1, len(missing)), mp_context=get_context("spawn")) as pool, ExitStack() as stack:
+        waiting = {name: pool.submit(_train, config, out / name) for name, config in missing.items()}
+        bars = {
+            name: stack.enter_context(
+                tqdm(total=config.steps, desc=f"train {name}", unit="batch", leave=False, disable=None, position=i)
+            )
+            for i, (name, config) in enumerate(missing.items())
+        }
+        while not all(each.done() for each in waiting.values()):
+            time.sleep(0.5)
+            for name, bar in bars.items():
+                _follow(out / name, bar)
+        for each in waiting.values():
+            each.result()
+    return {name: _checked(Run(out / name), config) for name, config in configs.items()}
+
+
+def _train(config: Config, out: Path) -> None:
+    train(config, out, resume=(out / "config.yaml").exists(), say=lambda _: None, progress=False)
+
+
+def _follow(run: Path, bar: Any) -> None:
+    log = run / "log.jsonl"
+    steps = [entry for entry in read_log(log) if entry["kind"] == "step"] if log.is_file() else []
+    if steps:
+        bar.set_postfix(loss=f"{steps[-1]['loss']:.3f}", refresh=False)
+        bar.update(steps[-1]["step"] - bar.n)
+
+
+def _checked(run: Run, config: Config) -> Run:
+    if run.config.steps != config.steps or run.config.data.source != config.data.source:
+        raise NearfarError(f"{run.path}: is of another demo, of {run.config.steps} steps: choose another --out")
+    return run
+
+
+def _open(config: Config) -> tuple[Manifest, Manifest]:
     manifest = open_manifest(config.data)
     kinds = {name: len(np.unique(manifest.labels[manifest.rows(name)])) for name in ("train", "test")}
     if min(kinds.values()) < 2:
@@ -122,8 +168,8 @@ def _search(data: Manifest, embeddings: Tensor, name: str) -> None:
         print(f"  {each.name:16s} -> {', '.join(near)}")
 
 
-def _lead(seen: Manifest, unseen: Manifest, best: str, photos: str | None) -> str:
-    how = "A small net, trained from scratch on" if photos is None else "EfficientNet-Lite0, fine-tuned on"
+def _lead(seen: Manifest, unseen: Manifest, best: str, scratch: bool) -> str:
+    how = "A small net, trained from scratch on" if scratch else "EfficientNet-Lite0, fine-tuned on"
     return (
         f"{how} {_kinds(seen)} kinds of things, searches among {len(unseen):,} pictures of {_kinds(unseen)} kinds that "
         f"training never showed. Pictures below are found by the better of the two recipes, {best}."

@@ -48,11 +48,13 @@ def train(
     *,
     resume: bool = False,
     say: Callable[[str], object] = print,
+    progress: bool = True,
     stop_after: int | None = None,
 ) -> Run:
     """Train as the configuration says, in the directory `out`; gives the finished run.
 
-    resume: go on with the run that is there. stop_after: leave after this many steps as if killed (for tests).
+    resume: go on with the run that is there. progress: show a bar where there is a terminal. stop_after: leave after
+    this many steps as if killed (for tests).
     """
     manifest = setup.open_manifest(config.data, say=say)
     config = _with_fingerprint(config, manifest.fingerprint)
@@ -69,7 +71,7 @@ def train(
     if resume and (out / CHECKPOINT).is_file():
         training.load()
         say(f"going on at step {training.step:,} of {training.steps:,}")
-    training.run(stop_after=stop_after)
+    training.run(progress=progress, stop_after=stop_after)
     return Run(out)
 
 
@@ -202,7 +204,7 @@ class Training:
 
     # The whole --------------------------------------------------------------------------------------------------------
 
-    def run(self, *, stop_after: int | None = None) -> None:
+    def run(self, *, progress: bool = True, stop_after: int | None = None) -> None:
         """From where it stands to the end."""
         config = self.config
         trackers = open_trackers(config.track, self.out, config.to_dict())
@@ -211,7 +213,8 @@ class Training:
         if config.untrained and self.tested is not None and self.step == 0:
             self.untrained = dict(self._score("test").values)
         started = saved = time.monotonic()
-        with tqdm(total=self.steps, initial=first, desc="train", unit="batch", leave=False, disable=None) as bar:
+        hidden = None if progress else True  # None: hidden where there is no terminal
+        with tqdm(total=self.steps, initial=first, desc="train", unit="batch", leave=False, disable=hidden) as bar:
             try:
                 while self.step < self.steps and not self._patience_is_over():
                     self._start_epoch()
