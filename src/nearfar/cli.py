@@ -84,6 +84,41 @@ def evaluate(run: Path, source: str | None, split: str, metrics: str | None, as_
 
 
 @main.command()
+@click.argument("target", metavar="RUN|DATA")
+@click.option("--model", type=click.Path(path_type=Path), help="A run whose network to look with, for DATA.")
+@click.option("--split", default="all", show_default=True, type=click.Choice(["train", "val", "test", "all"]))
+@click.option("--size", type=click.IntRange(min=32), help="Side of the photos for EfficientNet-Lite0.  [default: 224]")
+@click.option("--shown", default=100, show_default=True, type=click.IntRange(min=1), help="Samples on the page.")
+@click.option(
+    "--noise",
+    default=0.0,
+    type=click.FloatRange(0, 0.9),
+    help="First make this share wrong, and tell how many are found.",
+)
+@click.option("--apply", "decisions", type=click.Path(exists=True, path_type=Path), help="Decisions from the page.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder, or with --apply the corrected manifest.")
+def audit(
+    target: str,
+    model: Path | None,
+    split: str,
+    size: int | None,
+    shown: int,
+    noise: float,
+    decisions: Path | None,
+    out: Path | None,
+) -> None:
+    """Find the samples whose label is probably wrong: a table and a page with the evidence.
+
+    On DATA nothing is trained: vectors are taken as they are, photos go through EfficientNet-Lite0. On a RUN its own
+    network looks. The page lets you keep, relabel or remove, and gives a decisions.csv; `--apply decisions.csv --out
+    corrected.csv` writes a manifest that keeps the old labels beside the new.
+    """
+    from nearfar.audit.command import audit_command
+
+    audit_command(target, model=model, split=split, size=size, noise=noise, shown=shown, decisions=decisions, out=out)
+
+
+@main.command()
 @click.option("--steps", type=click.IntRange(min=1), help="Batches for each recipe.")
 @click.option(
     "--pretrained", "photos", metavar="FOLDER", help="The same on a folder of your photos, EfficientNet-Lite0."
@@ -93,7 +128,7 @@ def demo(steps: int | None, photos: str | None, out: Path) -> None:
     """Train on the embedded drawings, and recognise kinds of things never seen in training."""
     from nearfar.demo import run
 
-    run(steps=steps, photos=photos, out=out)
+    run(steps=steps, source=photos or "sketches", out=out)
 
 
 @main.command()
@@ -152,6 +187,94 @@ def data(source: str, scanned: bool, workers: int, allow_partial: bool, root: Pa
     if scanned and manifest.kind == "files":
         with tqdm(total=len(manifest), unit="file", leave=False, disable=None) as bar:
             click.echo(scan(manifest, workers=workers, progress=lambda *_: bar.update()))
+
+
+@main.group()
+def bench() -> None:
+    """Compare methods under the same conditions: run a suite, then its tables and figures."""
+
+
+@bench.command("run")
+@click.argument("name", metavar="SUITE")
+@click.option("--data", "sources", multiple=True, metavar="NAME=PATH", help="Where data of the suite is.")
+@click.option("--only", multiple=True, metavar="NAME", help="Only this data of the suite.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting above all of the suite's.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Results.  [default: runs/SUITE.jsonl]")
+@click.option("--workers", default=1, show_default=True, type=click.IntRange(min=1), help="Processes.")
+@click.option("--threads", default=1, show_default=True, type=click.IntRange(min=1), help="Of torch, in each process.")
+def bench_run(
+    name: str,
+    sources: tuple[str, ...],
+    only: tuple[str, ...],
+    settings: tuple[str, ...],
+    out: Path | None,
+    workers: int,
+    threads: int,
+) -> None:
+    """Run the cells of SUITE, the name of one that comes along or a YAML file, which have no results yet.
+
+    Every finished cell is a line of the results file at once: stop it whenever you like, and start it again to go on.
+    """
+    from dataclasses import replace
+
+    from nearfar.bench.suite import open_suite, suite_from_dict
+    from nearfar.bench.suite_run import run_suite
+
+    given = {}
+    for each in sources:
+        key, sign, path = each.partition("=")
+        if not sign or not path:
+            raise click.BadParameter(f"must be NAME=PATH, got {each!r}", param_hint="--data")
+        given[key] = path
+    suite = open_suite(name)
+    if settings:
+        suite = suite_from_dict(replace(suite, override=(*suite.override, *settings)).to_dict(), name)
+    out = out or Path("runs") / f"{suite.name}.jsonl"
+    failed = run_suite(suite, out, given=given, only=only, workers=workers, threads=threads, say=click.echo)
+    click.echo(f"nearfar bench table {out}")
+    if failed:
+        raise click.ClickException(f"{failed} cells failed, their messages are in {out}; run it again to retry them")
+
+
+@bench.command("table")
+@click.argument("file", metavar="RESULTS", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--format",
+    "style",
+    default="markdown",
+    show_default=True,
+    type=click.Choice(["markdown", "csv", "html", "latex"]),
+)
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="A file.  [default: print]")
+def bench_table(file: Path, style: str, out: Path | None) -> None:
+    """Means over seeds, paired differences to the baseline, and 95% intervals of both."""
+    from nearfar.bench.suite_results import read_results
+    from nearfar.bench.suite_table import table
+
+    _give(table(read_results(file), style), out)
+
+
+@bench.command("figure")
+@click.argument("file", metavar="RESULTS", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--x", required=True, metavar="KEY", help="The setting that the suite sweeps, e.g. data.noise.rate.")
+@click.option("--metric", default="recall@1", show_default=True)
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="An SVG file.  [default: print]")
+def bench_figure(file: Path, x: str, metric: str, out: Path | None) -> None:
+    """A metric against the values of the sweep, one line a method."""
+    from nearfar.bench.suite_figure import figure
+    from nearfar.bench.suite_results import read_results
+
+    _give(figure(read_results(file), x=x, metric=metric), out)
+
+
+def _give(text: str, out: Path | None) -> None:
+    if out is None:
+        click.echo(text, nl=False)
+    else:
+        from nearfar.data.atomic import atomic
+
+        with atomic(out) as draft:
+            draft.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

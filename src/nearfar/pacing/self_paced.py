@@ -18,7 +18,7 @@ from nearfar.pacing.xi import MEMORY_MB, hardness
 class SelfPaced(Pacer):
     """Weights that minimise Eq. 6 of BSPML at the present embeddings (Zhang et al., AAAI 2023, arXiv 2211.11751).
 
-    Each update computes xi+ and xi- over the whole training set and solves for the weights, samples that are hard in
+    Each update computes xi+ and xi- over the whole training set and solves for the weights: samples that are hard in
     their own class or easily taken for another class leave. Meant for `multi-similarity` with weighting="outside" and
     threshold=1 (Eq. 7), usable with every loss that takes weights.
 

@@ -90,9 +90,8 @@ def readable(manifest: Manifest, data: Data, *, size: int, say: Say = print) -> 
     return manifest
 
 
-def split_up(manifest: Manifest, data: Data, *, seed: int) -> Splits:
-    """Train, validation and test; noise goes into the training labels only, after validation classes are held out."""
-    record = None
+def with_noise(manifest: Manifest, data: Data, *, seed: int) -> tuple[Manifest, NoiseRecord | None]:
+    """The manifest with its validation classes held out, then with wrong labels in what is left for training."""
     if data.validation > 0:
         rows = manifest.rows("train")
         if len(np.unique(manifest.labels[rows])) < 2:
@@ -101,12 +100,18 @@ def split_up(manifest: Manifest, data: Data, *, seed: int) -> Splits:
         split = manifest.split.astype("<U5").copy()
         split[rows[held_out]] = "val"
         manifest = replace(manifest, split=split)
-    if data.noise.rate > 0:
-        if data.noise.kind not in ("symmetric", "small-cluster"):
-            raise NearfarError(f"data.noise.kind must be symmetric or small-cluster, got {data.noise.kind!r}")
-        kind: Any = data.noise.kind
-        noise_seed = seed if data.noise.seed is None else data.noise.seed
-        manifest, record = with_label_noise(manifest, data.noise.rate, seed=noise_seed, kind=kind)
+    if data.noise.rate == 0:
+        return manifest, None
+    if data.noise.kind not in ("symmetric", "small-cluster"):
+        raise NearfarError(f"data.noise.kind must be symmetric or small-cluster, got {data.noise.kind!r}")
+    kind: Any = data.noise.kind
+    noise_seed = seed if data.noise.seed is None else data.noise.seed
+    return with_label_noise(manifest, data.noise.rate, seed=noise_seed, kind=kind)
+
+
+def split_up(manifest: Manifest, data: Data, *, seed: int) -> Splits:
+    """Train, validation and test; noise is in the training labels only."""
+    manifest, record = with_noise(manifest, data, seed=seed)
     parts = {name: manifest.subset(name) if len(manifest.rows(name)) else None for name in ("train", "val", "test")}
     if parts["train"] is None:
         raise NearfarError(f"{manifest.source or 'the data'} has no training samples")

@@ -1,0 +1,93 @@
+"""How well the audit finds wrong labels that were put there: `python -m nearfar.audit.measure DATA`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.util import find_spec
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from nearfar.audit.audit import audit
+from nearfar.audit.detection import auroc, confident_learning, knn_vote, loss_ranking, precision_at
+from nearfar.bench.timing import markdown_table
+from nearfar.data import Manifest, open_data, with_label_noise
+from nearfar.errors import NearfarError
+from nearfar.pacing.objective import Floats
+
+Score = tuple[float, float, float]
+BASELINES: dict[str, Callable[[Tensor, Tensor], Floats]] = {
+    "kNN vote, k=20": knn_vote,
+    "loss ranking": loss_ranking,
+    "cleanlab": confident_learning,
+}
+
+
+def vectors(manifest: Manifest) -> Tensor:
+    """The features, or the pixels blurred to half their size."""
+    if manifest.features is not None:
+        return torch.tensor(np.asarray(manifest.features, np.float32))
+    if manifest.pixels is None or manifest.pixels.ndim != 3:
+        raise NearfarError(f"{manifest.source}: features or drawings are needed, as .npz")
+    return torch.nn.functional.avg_pool2d(torch.tensor(manifest.pixels[:, None]).float(), 2).flatten(1)
+
+
+def scores(x: Tensor, labels: Tensor, names: list[str]) -> dict[str, Floats]:
+    """The audit's score, two of its witnesses alone, and the named baselines."""
+    found = audit(x, labels)
+    ours = {
+        "audit": found.score,
+        "its self-paced weights alone": 1 - found.weight,
+        "its centre margin alone": found.similarity[:, 1] - found.similarity[:, 0],
+    }
+    return ours | {name: BASELINES[name](x, labels) for name in names}
+
+
+def judged(score: Floats, wrong: NDArray[np.bool_]) -> Score:
+    """AUROC, precision at 100 and at the true number of wrong labels."""
+    count = min(100, len(wrong))
+    return auroc(score, wrong), precision_at(score, wrong, count), precision_at(score, wrong, int(wrong.sum()))
+
+
+def measure(manifest: Manifest, *, rate: float, seeds: int, names: list[str]) -> dict[str, list[Score]]:
+    """What each score is judged on each draw of the noise, which is put into all rows."""
+    clean = replace(manifest.compact(), split=np.full(len(manifest), "train"))
+    x = vectors(clean)
+    found: dict[str, list[Score]] = {}
+    for seed in range(seeds):
+        noisy, record = with_label_noise(clean, rate, seed=seed)
+        labels = torch.tensor(noisy.labels)
+        for name, score in scores(x, labels, names).items():
+            found.setdefault(name, []).append(judged(score, record.wrong))
+    return found
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m nearfar.audit.measure", description=__doc__)
+    parser.add_argument("data", help="features or drawings")
+    parser.add_argument("--split", default="train", help="the rows to use: train (default), val or test")
+    parser.add_argument("--rate", type=float, default=0.2, help="share of labels made wrong (default 0.2)")
+    parser.add_argument("--seeds", type=int, default=5, help="draws of the noise (default 5)")
+    parser.add_argument("--classes", type=int, help="only the first so many classes")
+    parser.add_argument("--threads", type=int, default=1, help="threads of torch (default 1)")
+    args = parser.parse_args(argv)
+    torch.set_num_threads(args.threads)
+    data = open_data(args.data).subset(args.split)
+    if args.classes:
+        data = data.subset(data.labels < args.classes)
+    names = [name for name in BASELINES if name != "cleanlab" or find_spec("cleanlab") is not None]
+    found = measure(data, rate=args.rate, seeds=args.seeds, names=names)
+    header = [f"rate {args.rate:g}, {args.seeds} seeds, mean ± sd", "AUROC", "precision at 100", "at the true number"]
+    rows = []
+    for name, values in found.items():
+        mean, spread = np.mean(values, axis=0), np.std(values, axis=0, ddof=min(1, args.seeds - 1))
+        rows.append([name, *[f"{m:.3f} ± {s:.3f}" for m, s in zip(mean, spread, strict=True)]])
+    print(markdown_table(header, rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""`nearfar audit` on vectors, on a run, and its decisions applied."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from nearfar.cli import main
+from nearfar.data import open_data
+from nearfar.training import train
+from training_cases import configured
+
+
+def audited(*arguments: str) -> str:
+    result = CliRunner().invoke(main, ["audit", *arguments])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_on_vectors_with_noise_and_back(vectors: str, tmp_path: Path) -> None:
+    printed = audited(vectors, "--noise", "0.1", "--out", str(tmp_path / "found"))
+    assert "24 labels are wrong on purpose" in printed
+    assert float(printed.split("AUROC ")[1].split()[0]) > 0.85
+    rows = list(csv.DictReader((tmp_path / "found" / "audit.csv").open()))
+    assert len(rows) == 240
+    assert (tmp_path / "found" / "index.html").is_file()
+    decisions = tmp_path / "decisions.csv"
+    page = audited(vectors, "--out", str(tmp_path / "clean"))
+    assert "wrong on purpose" not in page
+    first = next(csv.DictReader((tmp_path / "clean" / "audit.csv").open()))
+    with decisions.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [*first, "decision", "new_label"])
+        writer.writeheader()
+        writer.writerow(first | {"decision": "remove"})
+    audited(vectors, "--apply", str(decisions), "--out", str(tmp_path / "corrected.npz"))
+    assert len(open_data(tmp_path / "corrected.npz")) == 239
+    assert (tmp_path / "corrected.changes.csv").is_file()
+
+
+def test_on_a_run_with_its_noise(vectors: str, tmp_path: Path) -> None:
+    config = configured("features", vectors, "supcon", "data.noise.rate=0.2")
+    run = train(config, tmp_path / "run", say=lambda _: None)
+    printed = audited(str(run.path), "--split", "train", "--out", str(tmp_path / "found"))
+    assert "120 samples" in printed
+    assert "24 labels are wrong on purpose" in printed
+
+
+def test_apply_needs_a_place(vectors: str, tmp_path: Path) -> None:
+    (tmp_path / "d.csv").write_text("row,decision\n")
+    result = CliRunner().invoke(main, ["audit", vectors, "--apply", str(tmp_path / "d.csv")])
+    assert result.exit_code == 1
+    assert "--out" in result.output

@@ -1,0 +1,54 @@
+"""The measurement runs on the embedded drawings, and its columns are what they say."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from nearfar.audit import measure
+from nearfar.audit.detection import confident_learning, knn_vote, loss_ranking
+from nearfar.data import sketches
+from nearfar.errors import NearfarError
+
+
+def test_small_run(capsys: pytest.CaptureFixture[str]) -> None:
+    threads = torch.get_num_threads()
+    measure.main(["sketches", "--classes", "6", "--seeds", "2"])
+    torch.set_num_threads(threads)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("| rate 0.2, 2 seeds")
+    assert {"audit", "kNN vote, k=20", "loss ranking"} <= {line.split("|")[1].strip() for line in lines[2:]}
+
+
+def test_measures_the_score_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = sketches().subset(np.arange(400))
+    truth = torch.tensor(data.compact().labels)
+    monkeypatch.setitem(measure.BASELINES, "oracle", lambda x, y: (y != truth).double().numpy())
+    found = measure.measure(data, rate=0.3, seeds=1, names=["oracle"])
+    assert found["oracle"] == [(1.0, 1.0, 1.0)]
+
+
+def test_baselines_rank_the_odd_one_first() -> None:
+    x = torch.eye(2).repeat_interleave(10, 0) + 0.01 * torch.randn(20, 2)
+    labels = torch.arange(2).repeat_interleave(10)
+    labels[3] = 1
+    assert knn_vote(x, labels, k=5).argmax() == 3
+    assert loss_ranking(x, labels).argmax() == 3
+
+
+def test_cleanlab_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cleanlab", None)
+    monkeypatch.setitem(sys.modules, "cleanlab.rank", None)
+    with pytest.raises(ImportError, match="pip install cleanlab"):
+        confident_learning(torch.ones(4, 2), torch.tensor([0, 0, 1, 1]))
+
+
+def test_pictures_need_vectors(tmp_path: object) -> None:
+    from nearfar.data import Manifest
+
+    data = Manifest(labels=[0, 1], classes=("a", "b"), split=["train"] * 2, paths=("x", "y"))
+    with pytest.raises(NearfarError, match="features or drawings are needed"):
+        measure.vectors(data)
