@@ -147,7 +147,7 @@ def losses(name: str | None) -> None:
         shown = loss_class(name)
     except ValueError as error:
         raise click.ClickException(str(error)) from None
-    click.echo(f"{name}{inspect.signature(shown)}\n\n{inspect.getdoc(shown)}")
+    click.echo(f"{name}{inspect.signature(shown, eval_str=True)}\n\n{inspect.getdoc(shown)}")
 
 
 @main.command()

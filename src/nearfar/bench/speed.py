@@ -154,8 +154,10 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     labels = [n for n in LOSSES if args.only is None or n in args.only or n.split()[0] in args.only]
     proxied = [n for n in PROXY_LOSSES if args.only is None or n in args.only]
-    if not labels and not proxied:
-        parser.error(f"--only {' '.join(args.only)}: no such loss; there are {', '.join([*LOSSES, *PROXY_LOSSES])}")
+    known = {*LOSSES, *PROXY_LOSSES, *(name.split()[0] for name in LOSSES)}
+    for name in args.only or ():
+        if name not in known:
+            parser.error(f"--only {name}: no such loss; there are {', '.join([*LOSSES, *PROXY_LOSSES])}")
     torch.set_num_threads(args.threads)
     rows = []
     options = {"peers": not args.no_peers, "repeats": args.repeats}

@@ -22,7 +22,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from tqdm import tqdm
 
 import nearfar
-from nearfar.data import Batch
+from nearfar.data import Batch, Loader, Manifest
 from nearfar.data.atomic import atomic
 from nearfar.errors import NearfarError
 from nearfar.metrics import Scores
@@ -78,7 +78,7 @@ def train(
 class Training:
     """The parts of a run and where it stands."""
 
-    def __init__(self, config: Config, manifest: Any, out: Path, *, say: Callable[[str], object] = print) -> None:
+    def __init__(self, config: Config, manifest: Manifest, out: Path, *, say: Callable[[str], object] = print) -> None:
         self.config, self.out, self.say = config, out, say
         if config.threads is not None:
             torch.set_num_threads(config.threads)
@@ -94,7 +94,7 @@ class Training:
         if self.splits.noise is not None:
             self.splits.noise.save(out / "noise.json")
 
-        def loader(part: Any, workers: int) -> Any:
+        def loader(part: Manifest, workers: int) -> Loader:
             return setup.make_loader(part, config.images, self.embedder, side=side, seed=config.seed, workers=workers)
 
         self.loader = loader(self.splits.train, config.data.workers)
@@ -277,8 +277,7 @@ class Training:
                 except StopIteration:
                     return
 
-        epoch: Iterator[Batch] = self.loader.epoch(rows(), epoch=self.epoch, read_ahead=not self.batches.live)
-        return epoch
+        return self.loader.epoch(rows(), epoch=self.epoch, read_ahead=not self.batches.live)
 
     def _end_epoch(self, log: Log) -> None:
         """Pacing and selection; then the next epoch begins."""
