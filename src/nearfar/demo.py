@@ -35,7 +35,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "supcon": {"batches": {"classes": 16, "per_class": 4}},
     "proxy-anchor": {"batches": {"size": 64}},
 }
-DRAWINGS: dict[str, Any] = {"steps": 2400}
+DRAWINGS: dict[str, Any] = {"steps": 2700}
 PHOTOS: dict[str, Any] = {"steps": 100, "images": {"crop": 112}, "data": {"on_error": "skip"}}
 METRICS = ("recall@1", "recall@2", "recall@4", "recall@8", "map@r")
 

@@ -53,6 +53,38 @@ def diagnose(
     >>> seen.active_pairs, seen.anchors_without_positives  # one of six pairs moves, two of four anchors are alone
     (0.16666666666666666, 0.5)
     """
+    seen = activity(
+        loss,
+        embeddings,
+        labels,
+        ref_emb=ref_emb,
+        ref_labels=ref_labels,
+        weights=weights,
+        ref_weights=ref_weights,
+        representatives=representatives,
+    )
+    norms = torch.linalg.vector_norm(full_precision(embeddings.detach()), dim=1)
+    return Diagnosis(
+        active_pairs=seen[0],
+        anchors_without_positives=seen[1],
+        norm_mean=float(norms.mean()),
+        norm_std=float(norms.std(correction=0)),
+        effective_rank=effective_rank(embeddings),
+    )
+
+
+def activity(
+    loss: PairLoss,
+    embeddings: Tensor,
+    labels: Tensor,
+    *,
+    ref_emb: Tensor | None = None,
+    ref_labels: Tensor | None = None,
+    weights: Tensor | None = None,
+    ref_weights: Tensor | None = None,
+    representatives: int | None = None,
+) -> tuple[float, float]:
+    """Shares of active pairs and of anchors without positives, as in `Diagnosis`; costs about what the loss does."""
     if not isinstance(loss, PairLoss):
         raise ValueError(f"loss must be a pair loss, got {type(loss).__name__}")
     batch = make_batch(embeddings.detach(), labels, ref_emb, ref_labels, weights, ref_weights)
@@ -65,14 +97,8 @@ def diagnose(
         (gradient,) = torch.autograd.grad(loss.cost(replace(pairs, sim=sim), batch), sim)
     valid = pairs.same | pairs.diff
     moved = (gradient[: len(valid)] != 0) & valid  # the angular loss has rows for its references below
-    norms = torch.linalg.vector_norm(full_precision(embeddings.detach()), dim=1)
-    return Diagnosis(
-        active_pairs=int(torch.count_nonzero(moved)) / max(1, int(torch.count_nonzero(valid))),
-        anchors_without_positives=1 - int(torch.count_nonzero(pairs.same.any(1))) / len(valid),
-        norm_mean=float(norms.mean()),
-        norm_std=float(norms.std(correction=0)),
-        effective_rank=effective_rank(embeddings),
-    )
+    active = int(torch.count_nonzero(moved)) / max(1, int(torch.count_nonzero(valid)))
+    return active, 1 - int(torch.count_nonzero(pairs.same.any(1))) / len(valid)
 
 
 def effective_rank(embeddings: Tensor) -> float:

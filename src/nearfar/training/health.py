@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from nearfar.diagnostics import diagnose
+from nearfar.diagnostics import activity
 from nearfar.geometry import unit
 from nearfar.losses.pair_loss import PairLoss
 
@@ -30,9 +30,9 @@ def look(
         "rank": float(torch.exp(-torch.special.xlogy(share, share).sum())),
     }
     if isinstance(loss, PairLoss):
-        inside = diagnose(loss, rows, labels, weights=weights, representatives=representatives)
-        seen["active_pairs"] = inside.active_pairs
-        seen["without_positives"] = inside.anchors_without_positives
+        seen["active_pairs"], seen["without_positives"] = activity(
+            loss, rows, labels, weights=weights, representatives=representatives
+        )
     return seen
 
 

@@ -272,7 +272,10 @@ def start_well(config: Config, embedder: Embedder, loss: nn.Module, train: Loade
     if config.model.backbone != "features" or config.model.init not in (None, "pca") or config.model.head == "identity":
         return
     inputs = torch.cat([batch.x for batch in train.all(batch_size=4096)])
-    start_from_pca(embedder, inputs)
+    try:
+        start_from_pca(embedder, inputs)
+    except ValueError as error:
+        raise NearfarError(f"model: {error} (model.init=random starts without)") from None
     if isinstance(loss, ProxyLoss):
         embedder.eval()
         rows = torch.cat([embedder(part) for part in torch.split(inputs, 4096)])
