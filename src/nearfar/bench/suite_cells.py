@@ -1,0 +1,146 @@
+"""The cells of a suite: one training run each, with an id that says everything that decides its scores."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from nearfar.bench.suite import Method, Source, Suite
+from nearfar.checks import nearest
+from nearfar.errors import NearfarError
+from nearfar.recipes import merged
+from nearfar.training.config import Config, Data, build, parse_setting, resolve
+from nearfar.training.setup import open_manifest
+
+# how a run is carried out, which leaves its scores alone (but for rounding, by threads and device)
+RUN_ONLY = ("threads", "device", "log_every", "save_every", "track")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A place in the tables, the configuration that fills it, and its id."""
+
+    data: str
+    method: str
+    sweep: Any
+    seed: int
+    config: Config
+    id: str
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """What is written beside the id."""
+        return {"data": self.data, "method": self.method, "sweep": self.sweep, "seed": self.seed}
+
+    def __str__(self) -> str:
+        value = "" if self.sweep is None else f" at {self.sweep}"
+        return f"{self.data}, {self.method}{value}, seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class _Opened:
+    kind: str
+    width: int | None
+    fingerprint: str
+
+
+def source_of(source: Source, given: Mapping[str, str]) -> str:
+    """Where data is: from the command line, else from the suite, where $VARIABLE is looked up."""
+    if source.name in given:
+        return given[source.name]
+    found = None if source.source is None else os.path.expandvars(source.source)
+    if not found or "$" in found:
+        variable = f"set {source.source}, " if found else ""
+        raise NearfarError(
+            f"{source.name}: the suite does not say where the data is: {variable}pass --data {source.name}=PATH, "
+            "or choose other data of the suite with --only"
+        )
+    return found
+
+
+def suite_cells(suite: Suite, *, given: Mapping[str, str] | None = None, only: tuple[str, ...] = ()) -> list[Cell]:
+    """All cells in the order of the tables, each of the same work next to the others' seeds.
+
+    Places that come to the same configuration (a method without the sweep) share an id. given: sources by the names of
+    data. only: the names of data to take.
+    """
+    given = given or {}
+    known = [each.name for each in suite.data]
+    for name in (*given, *only):
+        if name not in known:
+            raise NearfarError(f"the suite has no data {name!r}{nearest(name, known)} Known: {', '.join(known)}")
+    opened: dict[Data, _Opened] = {}
+    return [
+        _cell(suite, source, source_of(source, given), method, value, seed, opened)
+        for source in suite.data
+        if not only or source.name in only
+        for value in suite.sweep_values
+        for seed in suite.seeds
+        for method in suite.methods
+    ]
+
+
+def _cell(
+    suite: Suite, source: Source, where: str, method: Method, value: Any, seed: int, opened: dict[Data, _Opened]
+) -> Cell:
+    settings = [
+        *suite.settings,
+        *source.settings,
+        *(each.replace("{sweep}", json.dumps(value)) for each in method.settings),
+        *suite.override,
+    ]
+    if method.swept and suite.sweep_key is not None:
+        settings.append(f"{suite.sweep_key}={json.dumps(value)}")
+    tree: dict[str, Any] = {}
+    for each in settings:
+        path, parsed = parse_setting(each)
+        for key in reversed(path):
+            parsed = {key: parsed}
+        tree = merged(tree, parsed)
+    tree = merged(tree, {"seed": seed, "untrained": True, "data": {"source": where}})
+    try:
+        data = _opening(build(Data, tree["data"], "data"))
+        if data not in opened:
+            manifest = open_manifest(data)
+            width = None if manifest.features is None else int(manifest.features.shape[1])
+            opened[data] = _Opened(manifest.kind, width, manifest.fingerprint)
+        found = opened[data]
+        config = resolve(found.kind, width=found.width, recipe=method.recipe or method.name, file=tree)
+    except NearfarError as error:
+        raise NearfarError(f"{source.name}, {method.name}: {error}") from None
+    config = replace(
+        config,
+        data=replace(config.data, fingerprint=found.fingerprint),
+        metrics=tuple(dict.fromkeys((*config.metrics, *suite.metrics))),
+    )
+    return Cell(source.name, method.name, value, seed, config, config_id(config, files=found.kind == "files"))
+
+
+def _opening(data: Data) -> Data:
+    """What decides on the manifest, and nothing else."""
+    return Data(
+        source=data.source, split=data.split, root=data.root, labels=data.labels, allow_partial=data.allow_partial
+    )
+
+
+def config_id(config: Config, *, files: bool = False) -> str:
+    """A hash of everything that decides a run's scores.
+
+    Arrays are named by their fingerprint, wherever they lie. The fingerprint of picture `files` does not see their
+    bytes, so their source counts as well.
+    """
+    tree = config.to_dict()
+    for key in RUN_ONLY:
+        del tree[key]
+    data = tree["data"]
+    del data["workers"]
+    data["cache"] = data["cache"] is not None
+    if not files:
+        for key in ("source", "root", "labels"):
+            del data[key]
+    text = json.dumps(tree, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,190 @@
+"""`nearfar bench run`: the cells of a suite that have no scores yet, in one or several processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Lock, Thread
+from typing import Any
+
+from nearfar.bench.suite import Suite
+from nearfar.bench.suite_cells import Cell, suite_cells
+from nearfar.bench.suite_results import ResultsFile
+from nearfar.bench.suite_worker import outcome
+from nearfar.errors import NearfarError
+from nearfar.training import Config
+
+Outcome = dict[str, Any]
+
+
+def run_suite(
+    suite: Suite,
+    out: Path,
+    *,
+    given: Mapping[str, str] | None = None,
+    only: tuple[str, ...] = (),
+    workers: int = 1,
+    threads: int = 1,
+    say: Callable[[str], object] = print,
+) -> int:
+    """Run what has no scores in `out` yet and append it there; gives the number of cells that failed.
+
+    given, only: see `suite_cells`. workers: processes; 0 trains in this one. threads: of torch in each. A cell that
+    failed before is tried again.
+    """
+    cells = suite_cells(suite, given=given, only=only)
+    with ResultsFile(out) as file:
+        _ask(file, suite, cells, only)
+        done = {line["id"] for line in file.lines if line["kind"] == "cell"}
+        ids = {cell.id for cell in cells}
+        left = list({cell.id: cell for cell in cells if cell.id not in done}.values())
+        say(f"{suite.name}: {len(ids)} cells, {len(ids) - len(left)} of them done, to {out}")
+        failed, started = 0, time.monotonic()
+        for count, (cell, found) in enumerate(_outcomes(left, workers, threads), start=1):
+            file.append({"kind": found["kind"], "id": cell.id, **cell.place, **found})
+            failed += found["kind"] == "error"
+            rest = (time.monotonic() - started) / count * (len(left) - count)
+            say(f"[{count}/{len(left)}] {cell}: {_told(found, suite.metrics)}; {_duration(rest)} left")
+    return failed
+
+
+def _ask(file: ResultsFile, suite: Suite, cells: list[Cell], only: tuple[str, ...]) -> None:
+    """Write what is asked for, unless it stands there; the places of data left out now stay as they were asked for."""
+    before = next((line for line in reversed(file.lines) if line["kind"] == "suite"), None)
+    asked = json.loads(json.dumps(suite.to_dict()))
+    places = [{**cell.place, "id": cell.id} for cell in cells]
+    if only and before is not None and before["suite"] == asked:
+        places += [each for each in before["places"] if each["data"] not in only]
+    entry = {"kind": "suite", "suite": asked, "places": places}
+    if entry != before:
+        file.append(entry)
+
+
+def _told(found: Outcome, metrics: Iterable[str]) -> str:
+    if found["kind"] == "error":
+        return f"failed, {found['message']}"
+    scores = ", ".join(f"{name} {100 * found['test'][name]:.1f}" for name in metrics)
+    return f"{scores}, {found['seconds']:.0f} s"
+
+
+def _duration(seconds: float) -> str:
+    """As a person says it.
+
+    >>> _duration(42), _duration(600), _duration(9000)
+    ('42 s', '10 min', '2.5 h')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _outcomes(cells: list[Cell], workers: int, threads: int) -> Iterator[tuple[Cell, Outcome]]:
+    """Cells with their outcome as they finish."""
+    cells = [replace(cell, config=_as_cell(cell.config, threads)) for cell in cells]
+    if workers == 0:
+        with tempfile.TemporaryDirectory(prefix="nearfar-bench-") as work:
+            for cell in cells:
+                yield cell, outcome(cell.config, Path(work) / "run")
+        return
+    waiting = deque(cells)
+    finished: SimpleQueue[tuple[Cell, Outcome]] = SimpleQueue()
+    pool = [Worker(threads) for _ in range(min(workers, len(cells)))]
+
+    def serve(worker: Worker) -> None:
+        while True:
+            try:
+                cell = waiting.popleft()
+            except IndexError:
+                return
+            finished.put((cell, worker.outcome(cell.config)))
+
+    serving = [Thread(target=serve, args=(worker,), daemon=True) for worker in pool]
+    try:
+        for thread in serving:
+            thread.start()
+        for _ in cells:
+            yield finished.get()
+    finally:
+        waiting.clear()
+        for worker in pool:
+            worker.stop()
+
+
+def _as_cell(config: Config, threads: int) -> Config:
+    """Without what only costs time here: checkpoints on the way and trackers."""
+    return replace(config, threads=threads, save_every=1e9, track=())
+
+
+class Worker:
+    """A process of `suite_worker`, started when there is something to do and again if it died."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self._process: subprocess.Popen[str] | None = None
+        self._stopped = False
+        self._lock = Lock()
+        self._said = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 - closed in stop
+
+    def outcome(self, config: Config) -> Outcome:
+        """Train a cell; a process that dies of it is an error of this cell alone."""
+        try:
+            process = self._running()
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(json.dumps(config.to_dict()) + "\n")
+            process.stdin.flush()
+            answer = process.stdout.readline()
+            if answer.endswith("\n"):
+                found: Outcome = json.loads(answer)
+                return found
+            code = process.wait()
+            return {"kind": "error", "message": f"the process ended with code {code}{self._last_words()}"}
+        except Exception as error:  # a thread that ended without an answer would leave the bench waiting
+            return {"kind": "error", "message": f"{type(error).__name__}: {error}"}
+
+    def _running(self) -> subprocess.Popen[str]:
+        with self._lock:
+            if self._stopped:
+                raise NearfarError("the bench was stopped")
+            if self._process is None or self._process.poll() is not None:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "nearfar.bench.suite_worker"],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=self._said,
+                    encoding="utf-8",
+                    env={**os.environ, "OMP_NUM_THREADS": str(self.threads)},
+                )
+            return self._process
+
+    def _last_words(self) -> str:
+        self._said.seek(0)
+        lines = self._said.read().strip().splitlines()
+        self._said.seek(0)
+        self._said.truncate()  # the next process has words of its own
+        return f": {lines[-1]}" if lines else ""
+
+    def stop(self) -> None:
+        """End the process, whatever it is doing; its input ends, so it cleans up after itself."""
+        with self._lock:
+            self._stopped = True
+            if self._process is not None:
+                assert self._process.stdin is not None
+                with suppress(OSError):  # it died before it had read everything
+                    self._process.stdin.close()
+                try:
+                    self._process.wait(timeout=10)
+                except subprocess.TimeoutExpired:
+                    self._process.kill()
+                    self._process.wait()
+        self._said.close()
