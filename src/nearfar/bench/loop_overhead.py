@@ -3,8 +3,9 @@
     python -m nearfar.bench.loop_overhead --markdown docs/benchmarks/loop.md
 
 Both sides train the same network on the same batches, in one process, in turns; the best of the rounds counts, in CPU
-time, so that other work on the machine does not. The loop also schedules the learning rate, logs every 20 steps with its look at the embeddings, shows progress, and keeps time
-for checkpoints; evaluation and the checkpoint at the end are not part of an epoch and are not measured.
+time, so that other work on the machine does not. The loop also schedules the learning rate, logs every 20 steps, looks
+at the embeddings, shows progress, and keeps time for checkpoints; evaluation and the checkpoint at the end are not part
+of an epoch and are not measured.
 """
 
 from __future__ import annotations
@@ -107,8 +108,8 @@ def main(arguments: list[str] | None = None) -> None:
     lines = [
         "# The loop's overhead",
         "",
-        "Milliseconds of CPU a step of a bare loop (loading, forward, loss, backward, step) and of `nearfar.training`, which "
-        "also schedules, logs every 20 steps and watches. "
+        "Milliseconds of CPU a step of a bare loop (loading, forward, loss, backward, step) and of `nearfar.training`, "
+        "which also schedules, logs every 20 steps and watches. "
         f"{options.threads} thread(s), best of {options.rounds} rounds in turns, torch {torch.__version__}, "
         f"{platform.machine()}. Budget: 5%.",
         "",
