@@ -36,16 +36,7 @@ def main() -> None:
 @click.option("--resume", is_flag=True, help="Go on with a run that was stopped, to the same weights.")
 @click.option("--allow-partial", is_flag=True, help="Go on with an official data set that lacks files.")
 @click.option("--dry-run", is_flag=True, help="Print the whole configuration and stop.")
-def train(
-    source: str | None,
-    recipe: str | None,
-    file: Path | None,
-    settings: tuple[str, ...],
-    out: Path | None,
-    resume: bool,
-    allow_partial: bool,
-    dry_run: bool,
-) -> None:
+def train(**options: Any) -> None:
     """Train an embedding on DATA: a folder of class folders, a tar of one, a CSV, an .npz, a benchmark, `sketches`.
 
     The configuration is the defaults for the kind of data, then the recipe, then --config, then --set. It is saved in
@@ -53,16 +44,7 @@ def train(
     """
     from nearfar.training.command import train_command
 
-    train_command(
-        source,
-        recipe=recipe,
-        file=file,
-        settings=settings,
-        out=out,
-        resume=resume,
-        allow_partial=allow_partial,
-        dry_run=dry_run,
-    )
+    train_command(**options)
 
 
 @main.command("eval")
@@ -97,16 +79,7 @@ def evaluate(run: Path, source: str | None, split: str, metrics: str | None, as_
 )
 @click.option("--apply", "decisions", type=click.Path(exists=True, path_type=Path), help="Decisions from the page.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder, or with --apply the corrected manifest.")
-def audit(
-    target: str,
-    model: Path | None,
-    split: str,
-    size: int | None,
-    shown: int,
-    noise: float,
-    decisions: Path | None,
-    out: Path | None,
-) -> None:
+def audit(**options: Any) -> None:
     """Find the samples whose label is probably wrong: a table and a page with the evidence.
 
     On DATA nothing is trained: vectors are taken as they are, photos go through EfficientNet-Lite0. On a RUN its own
@@ -115,7 +88,7 @@ def audit(
     """
     from nearfar.audit.command import audit_command
 
-    audit_command(target, model=model, split=split, size=size, noise=noise, shown=shown, decisions=decisions, out=out)
+    audit_command(**options)
 
 
 @main.command()

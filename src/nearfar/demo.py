@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from nearfar.data import Loader, Manifest, open_samples
+from nearfar.data import Manifest
 from nearfar.errors import NearfarError
 from nearfar.metrics import Scores, evaluate
 from nearfar.report import search_examples, write_report
 from nearfar.training import Config, Run, resolve, train
 from nearfar.training.config import Data
+from nearfar.training.embedding import raw_rows
 from nearfar.training.log import read_log
 from nearfar.training.report import CREDIT
 from nearfar.training.setup import open_manifest, readable
@@ -43,16 +43,17 @@ METRICS = ("recall@1", "recall@2", "recall@4", "recall@8", "map@r")
 def run(*, steps: int | None = None, source: str = "sketches", out: Path = Path("runs/demo")) -> dict[str, Scores]:
     """The whole demo; returns the scores of every row of the table."""
     started = time.monotonic()
-    kind = open_manifest(Data(source=source)).kind
+    manifest = open_manifest(Data(source=source))
+    kind = manifest.kind
     if kind == "features":
         raise NearfarError(f"{source}: the demo shows pictures, these are vectors: use nearfar train")
     configs = {name: _config(kind, name, steps, source, out) for name in RECIPES}
-    unseen, seen = _open(next(iter(configs.values())))
+    unseen, seen = _halves(manifest, next(iter(configs.values())))
     _introduce(seen, unseen)
     scores: dict[str, Scores] = {}
     scratch = kind == "pixels"
     if scratch:
-        _print(scores, "raw pixels", raw_pixels(unseen))
+        _print(scores, "raw pixels", evaluate(raw_rows(unseen), unseen.labels, metrics=METRICS))
     runs = train_together(configs, out)
     for name, each in runs.items():
         result = each.results()
@@ -131,8 +132,7 @@ def _checked(run: Run, config: Config) -> Run:
     return run
 
 
-def _open(config: Config) -> tuple[Manifest, Manifest]:
-    manifest = open_manifest(config.data)
+def _halves(manifest: Manifest, config: Config) -> tuple[Manifest, Manifest]:
     kinds = {name: len(np.unique(manifest.labels[manifest.rows(name)])) for name in ("train", "test")}
     if min(kinds.values()) < 2:
         raise NearfarError(
@@ -145,12 +145,6 @@ def _open(config: Config) -> tuple[Manifest, Manifest]:
 
 def _scores(data: Manifest, values: Mapping[str, float]) -> Scores:
     return Scores(dict(values), len(data), 0, len(data), "cosine")
-
-
-def raw_pixels(data: Manifest) -> Scores:
-    """Pictures compared pixel by pixel."""
-    rows = torch.cat([batch.x.flatten(1) for batch in Loader(open_samples(data)).all()])
-    return evaluate(rows, data.labels, metrics=METRICS)
 
 
 def _introduce(seen: Manifest, unseen: Manifest) -> None:

@@ -107,7 +107,10 @@ def effective_rank(embeddings: Tensor) -> float:
     >>> round(effective_rank(torch.eye(3)), 6), round(effective_rank(torch.ones(3, 3)), 3)
     (3.0, 1.0)
     """
-    s = torch.linalg.svdvals(full_precision(embeddings.detach()).double())
+    x = full_precision(embeddings.detach()).double()
+    # singular values from the smaller Gram matrix, several times faster than a decomposition of x
+    gram = x @ x.T if len(x) <= x.shape[1] else x.T @ x
+    s = torch.linalg.eigvalsh(gram).clamp_min(0).sqrt()
     if not s.sum() > 0:
         return 0.0
     p = s / s.sum()

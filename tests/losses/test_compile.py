@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch._inductor import cpp_builder, exc
 
 import nearfar.losses as losses
+from compiling import needs_compiler
 from oracles import CASES, Case, make_batch, value_and_grads
 
 
@@ -50,17 +50,7 @@ def default_case(name: str) -> Case:
     return next(c for c in CASES if c.name == name and not c.options)
 
 
-def cpp_compiler() -> str | None:
-    try:
-        return cpp_builder.get_cpp_compiler()
-    except exc.InvalidCxxCompiler:
-        return None
-
-
-@pytest.mark.skipif(
-    cpp_compiler() is None,
-    reason="NO C++ COMPILER on this machine: torch.compile(backend='inductor') IS NOT TESTED; install g++",
-)
+@needs_compiler
 @pytest.mark.parametrize("name", ["multi-similarity", "triplet"])
 def test_inductor(name: str) -> None:
     check(default_case(name), "weighted", "inductor", rtol=1e-7)

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from nearfar.errors import NearfarError
-from nearfar.training.checkpoint import load_state, random_state, save_state, set_random_state
+from nearfar.training.checkpoint import load_state, save_state
+from nearfar.training.randomness import random_state, set_random_state
 
 
 def test_a_tree_comes_back_equal(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from nearfar import recipes
 from nearfar.errors import NearfarError
-from nearfar.training.config import OURS, from_dict, parse_setting, read_config, resolve
+from nearfar.training.resolve import OURS, from_dict, parse_setting, read_config, resolve
 
 
 @pytest.mark.parametrize("name", recipes.names())

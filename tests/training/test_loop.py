@@ -12,6 +12,7 @@ import yaml
 from PIL import Image
 from safetensors.torch import load_file
 
+from compiling import needs_compiler
 from nearfar.data import open_data
 from nearfar.errors import NearfarError
 from nearfar.metrics import evaluate
@@ -241,13 +242,10 @@ def test_wrong_backbone_for_the_data(vectors: str, tmp_path: Path) -> None:
         quiet(configured("features", vectors, "supcon", "model.backbone=small"), tmp_path / "run")
 
 
+@needs_compiler
 def test_compiled_and_plain_learn_alike(vectors: str, tmp_path: Path) -> None:
-    pytest.importorskip("torch._inductor")
     plain = quiet(configured("features", vectors, "supcon"), tmp_path / "plain")
-    try:
-        fast = quiet(configured("features", vectors, "supcon", "compile=true"), tmp_path / "compiled")
-    except Exception as error:
-        pytest.skip(f"torch.compile does not work here: {type(error).__name__}")
+    fast = quiet(configured("features", vectors, "supcon", "compile=true"), tmp_path / "compiled")
     for name, tensor in weights(plain).items():
         torch.testing.assert_close(weights(fast)[name], tensor, rtol=1e-3, atol=1e-4)
 

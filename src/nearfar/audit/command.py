@@ -12,13 +12,13 @@ from torch import Tensor
 from nearfar.audit.decisions import save_corrected
 from nearfar.audit.detection import auroc, precision_at
 from nearfar.audit.job import audit_data
-from nearfar.data import Loader, Manifest, NoiseRecord, open_data, open_samples, with_label_noise
+from nearfar.data import Manifest, NoiseRecord, open_data, with_label_noise
 from nearfar.errors import NearfarError
 from nearfar.models import Embedder, create_embedder
 from nearfar.training import Run
-from nearfar.training.config import Data, Images
-from nearfar.training.embedding import embed
-from nearfar.training.setup import make_loader, readable, with_noise
+from nearfar.training.config import Images
+from nearfar.training.embedding import embed, raw_rows
+from nearfar.training.setup import make_loader, with_noise
 
 
 def audit_command(
@@ -54,7 +54,6 @@ def audit_command(
         record = (
             None if record is None else replace(record, true_labels=record.true_labels[rows], wrong=record.wrong[rows])
         )
-    manifest = readable(manifest, Data(on_error="raise"), size=size or 224)
     found = audit_data(manifest, embeddings_of(manifest, run, model, size), where, shown=shown)
     doubted = int((found.suggested != found.labels).sum())
     print(f"{len(manifest):,} samples, {doubted:,} whose neighbours and class speak for another label")
@@ -79,11 +78,10 @@ def embeddings_of(manifest: Manifest, run: Run | None, model: Path | None, size:
         chosen = run if model is None else Run(model)
         assert chosen is not None
         return chosen.embed(manifest)
-    if manifest.kind == "features":
-        return torch.cat([batch.x for batch in Loader(open_samples(manifest)).all()])
     if manifest.kind == "pixels":
         print("there is no pretrained network for small pictures, comparing pixels: --model RUN would see more")
-        return torch.cat([batch.x.flatten(1) for batch in Loader(open_samples(manifest)).all()])
+    if manifest.kind != "files":
+        return raw_rows(manifest)
     network: Embedder = create_embedder("efficientnet-lite0", pretrained=True, head="identity", input_size=size)
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     loader = make_loader(manifest, Images(), network, side=size or network.input_size, seed=0, workers=2)

@@ -26,7 +26,7 @@ import yaml
 
 from nearfar.checks import nearest
 from nearfar.errors import NearfarError
-from nearfar.training.config import build, parse_setting, read_config
+from nearfar.training.resolve import build, parse_setting, read_config
 
 UNTRAINED = "untrained"
 

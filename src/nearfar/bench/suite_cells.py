@@ -13,7 +13,8 @@ from nearfar.bench.suite import Method, Source, Suite
 from nearfar.checks import nearest
 from nearfar.errors import NearfarError
 from nearfar.recipes import merged
-from nearfar.training.config import Config, Data, build, parse_setting, resolve
+from nearfar.training.config import Config, Data
+from nearfar.training.resolve import build, resolve, with_settings
 from nearfar.training.setup import open_manifest
 
 # how a run is carried out, which leaves its scores alone (but for rounding, by threads and device)
@@ -95,13 +96,7 @@ def _cell(
     ]
     if method.swept and suite.sweep_key is not None:
         settings.append(f"{suite.sweep_key}={json.dumps(value)}")
-    tree: dict[str, Any] = {}
-    for each in settings:
-        path, parsed = parse_setting(each)
-        for key in reversed(path):
-            parsed = {key: parsed}
-        tree = merged(tree, parsed)
-    tree = merged(tree, {"seed": seed, "untrained": True, "data": {"source": where}})
+    tree = merged(with_settings({}, settings), {"seed": seed, "untrained": True, "data": {"source": where}})
     try:
         data = _opening(build(Data, tree["data"], "data"))
         if data not in opened:

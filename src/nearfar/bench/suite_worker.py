@@ -20,7 +20,7 @@ from typing import Any
 
 from nearfar.errors import NearfarError
 from nearfar.training import Config, train
-from nearfar.training.config import from_dict
+from nearfar.training.resolve import from_dict
 
 KEPT = ("test", "untrained", "selected_by", "epoch", "steps", "seconds", "nearfar", "torch", "machine")
 

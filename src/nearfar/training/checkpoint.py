@@ -6,6 +6,7 @@ One file is there whole or not at all, so a run that is killed at any moment fin
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,30 +25,40 @@ def save_state(path: Path, state: Any) -> None:
     """Write a tree of dicts, lists, tuples, numbers, strings, None and tensors, at once or not at all."""
     tensors: dict[str, Tensor] = {}
     tree = _encode(state, "", tensors)
-    with atomic(path) as draft:
-        save_file(tensors, draft, metadata={KEY: json.dumps(tree)})
+    write_tensors(path, tensors, tree)
 
 
 def load_state(path: Path) -> Any:
     """The tree that `save_state` wrote, on the CPU."""
     try:
-        with safe_open(path, framework="pt", device="cpu") as file:
-            header = (file.metadata() or {}).get(KEY)
-            if header is None:
-                raise NearfarError(f"{path}: is no state that nearfar wrote")
-            tree = json.loads(header)
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
+        tensors, tree = read_tensors(path)
     except FileNotFoundError:
         raise NearfarError(f"{path}: there is no such file") from None
+    except KeyError:
+        raise NearfarError(f"{path}: is no state that nearfar wrote") from None
     except (SafetensorError, OSError, ValueError) as error:
         raise NearfarError(f"{path}: is damaged ({error})") from None
     return _decode(tree, tensors)
 
 
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Any) -> None:
+    """A safetensors file with a tree of plain values in its header, at once or not at all."""
+    # clone: safetensors refuses tensors that share memory
+    stored = {name: each.detach().cpu().contiguous().clone() for name, each in tensors.items()}
+    with atomic(path) as draft:
+        save_file(stored, draft, metadata={KEY: json.dumps(header)})
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
+    """The tensors and the header that `write_tensors` wrote; KeyError where there is none."""
+    with safe_open(path, framework="pt", device="cpu") as file:
+        header = json.loads((file.metadata() or {})[KEY])
+        return {name: file.get_tensor(name) for name in file.keys()}, header  # noqa: SIM118 - it is no dict
+
+
 def _encode(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, Tensor):
-        # clone: safetensors refuses tensors that share memory
-        tensors[name] = value.detach().cpu().contiguous().clone()
+        tensors[name] = value
         # a fused optimiser reads its state in the layout of the parameter, whatever the state's own is
         return {"channels last" if _channels_last(value) else "tensor": name}
     if isinstance(value, dict):
@@ -81,17 +92,3 @@ def _decode(tree: Any, tensors: dict[str, Tensor]) -> Any:
 
 def _channels_last(value: Tensor) -> bool:
     return value.ndim == 4 and not value.is_contiguous() and value.is_contiguous(memory_format=torch.channels_last)
-
-
-def random_state() -> dict[str, Tensor]:
-    """The generators that training draws from."""
-    state = {"cpu": torch.get_rng_state()}
-    return state | {f"cuda:{i}": each for i, each in enumerate(torch.cuda.get_rng_state_all())}
-
-
-def set_random_state(state: dict[str, Tensor]) -> None:
-    """Put the generators back; those of devices that are not here are left alone."""
-    torch.set_rng_state(state["cpu"])
-    for i in range(torch.cuda.device_count()):
-        if f"cuda:{i}" in state:
-            torch.cuda.set_rng_state(state[f"cuda:{i}"], i)

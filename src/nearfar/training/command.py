@@ -10,9 +10,9 @@ from tqdm import tqdm
 
 from nearfar.errors import NearfarError
 from nearfar.recipes import merged
-from nearfar.training.config import Config, Data, build, parse_setting, read_config, resolve
+from nearfar.training.config import Config, Data
 from nearfar.training.loop import train
-from nearfar.training.report import report_run
+from nearfar.training.resolve import build, read_config, resolve, with_settings
 from nearfar.training.run import Run
 from nearfar.training.setup import open_manifest
 
@@ -42,11 +42,8 @@ def train_command(
         return None
     where = out or Path("runs") / _slug(f"{Path(config.data.source).stem}-{config.recipe or config.loss['name']}")
     print(f"{config.recipe or config.loss['name']} on {config.data.source}, to {where}")
-    run = train(config, where, resume=resume, say=tqdm.write)
+    run = train(config, where, resume=resume, report=True, say=tqdm.write)
     print(describe(run))
-    page = report_run(run)
-    if page is not None:
-        print(f"report: {page}")
     return run
 
 
@@ -54,30 +51,18 @@ def configure(
     source: str | None, *, recipe: str | None, file: Path | None, settings: tuple[str, ...], allow_partial: bool = False
 ) -> Config:
     """The configuration of a command line; opens the data to see of which kind it is."""
-    tree: dict[str, Any] = {} if file is None else read_config(file)
-    for each in settings:
-        path, value = parse_setting(each)
-        if path[0] == "data" and len(path) > 1:
-            inner: Any = value
-            for key in reversed(path[1:]):
-                inner = {key: inner}
-            tree = merged(tree, {"data": inner})
-    changes: dict[str, Any] = {}
-    if source is not None:
-        changes["source"] = source
-    if allow_partial:
-        changes["allow_partial"] = True
-    tree = merged(tree, {"data": changes}) if changes else tree
+    tree = with_settings({} if file is None else read_config(file), settings)
+    given = {"source": source, "allow_partial": allow_partial or None}
+    tree = merged(tree, {"data": {key: value for key, value in given.items() if value is not None}})
     if "source" not in (tree.get("data") or {}):
         raise NearfarError("no data: name it, for example `nearfar train my_pictures` or `nearfar train sketches`")
     data: Data = build(Data, tree["data"], "data")
     manifest = open_manifest(data)
     width = None if manifest.features is None else int(manifest.features.shape[1])
     known = recipe or tree.get("recipe")
-    named = bool((tree.get("loss") or {}).get("name")) or any(each.startswith("loss.name=") for each in settings)
-    if known is None and not named:
+    if known is None and not (tree.get("loss") or {}).get("name"):
         known = DEFAULT
-    return resolve(manifest.kind, width=width, recipe=known, file=tree, settings=settings)
+    return resolve(manifest.kind, width=width, recipe=known, file=tree)
 
 
 def describe(run: Run) -> str:
@@ -91,6 +76,7 @@ def describe(run: Run) -> str:
     if "warning" in result:
         lines.append(f"warning: {result['warning']}")
     lines.append(f"model: {run.path / 'model.safetensors'}")
+    lines.append(f"report: {run.path / 'report.html'}")
     return "\n".join(lines)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from nearfar.data import Loader, Manifest
+from nearfar.data import Loader, Manifest, open_samples
 from nearfar.metrics import Scores, evaluate
 
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -60,3 +60,8 @@ def score(embeddings: Tensor, manifest: Manifest, metrics: Iterable[str]) -> Sco
         asked = (embeddings[torch.from_numpy(query)], manifest.labels[query])
         return evaluate(embeddings[torch.from_numpy(gallery)], manifest.labels[gallery], queries=asked, metrics=metrics)
     return evaluate(embeddings, manifest.labels, metrics=metrics)
+
+
+def raw_rows(manifest: Manifest) -> Tensor:
+    """Samples without any network, [N, d]: vectors as they are, small pictures pixel by pixel."""
+    return torch.cat([batch.x.flatten(1) for batch in Loader(open_samples(manifest)).all()])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from nearfar.diagnostics import activity
+from nearfar.diagnostics import activity, effective_rank
 from nearfar.geometry import unit
 from nearfar.losses.pair_loss import PairLoss
 
@@ -18,16 +18,14 @@ def look(
     """Numbers for the log: length and spread of the embeddings, and for pair losses the share of active pairs.
 
     spread: 1 - the length of the mean direction, 0 where all embeddings are equal. rank: how many directions the first
-    64 rows fill (exp of the entropy of their singular values).
+    64 rows fill, whatever their lengths.
     """
     some = rows[:ROWS].float()
     directions = unit(some)
-    values = torch.linalg.eigvalsh(directions @ directions.T).clamp_min(0).sqrt()
-    share = values / values.sum().clamp_min(torch.finfo(values.dtype).tiny)
     seen = {
         "norm": float(torch.linalg.vector_norm(some, dim=1).mean()),
         "spread": 1 - float(torch.linalg.vector_norm(directions.mean(0))),
-        "rank": float(torch.exp(-torch.special.xlogy(share, share).sum())),
+        "rank": effective_rank(directions),
     }
     if isinstance(loss, PairLoss):
         seen["active_pairs"], seen["without_positives"] = activity(

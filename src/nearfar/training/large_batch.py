@@ -21,6 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from nearfar.training.randomness import random_state, set_random_state
+
 
 def two_pass(
     network: nn.Module,
@@ -39,17 +41,17 @@ def two_pass(
     before, embedded = [], []
     with torch.no_grad(), still_statistics(network):
         for part in parts:
-            before.append(_random_state(x.device))
+            before.append(random_state())
             embedded.append(embed(part))
     rows = torch.cat(embedded).requires_grad_()
     value = value_of(rows)
     value.backward()  # type: ignore[no-untyped-call]
-    end = _random_state(x.device)
+    end = random_state()
     assert rows.grad is not None
     for part, state, gradient in zip(parts, before, torch.split(rows.grad, micro_batch), strict=True):
-        _set_random_state(state, x.device)
+        set_random_state(state)
         embed(part).backward(gradient)
-    _set_random_state(end, x.device)
+    set_random_state(end)
     return value.detach(), rows.detach()
 
 
@@ -71,14 +73,3 @@ def still_statistics(network: nn.Module) -> Iterator[None]:
 
 def _copy(tensor: Tensor | None) -> Tensor | None:
     return None if tensor is None else tensor.clone()
-
-
-def _random_state(device: torch.device) -> list[Tensor]:
-    own = [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
-    return [torch.get_rng_state(), *own]
-
-
-def _set_random_state(state: list[Tensor], device: torch.device) -> None:
-    torch.set_rng_state(state[0])
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(state[1], device)

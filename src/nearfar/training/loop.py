@@ -27,12 +27,14 @@ from nearfar.data.atomic import atomic
 from nearfar.errors import NearfarError
 from nearfar.metrics import Scores
 from nearfar.training import setup
-from nearfar.training.checkpoint import load_state, random_state, save_state, set_random_state
+from nearfar.training.checkpoint import load_state, save_state
 from nearfar.training.config import Config
 from nearfar.training.embedding import autocast, embed, score, to_device
 from nearfar.training.health import look, warnings
 from nearfar.training.large_batch import two_pass
 from nearfar.training.log import Log
+from nearfar.training.randomness import random_state, set_random_state
+from nearfar.training.report import report_run
 from nearfar.training.run import Run, load_embedder, save_embedder
 from nearfar.training.schedule import factor
 from nearfar.training.trackers import open_trackers
@@ -48,21 +50,25 @@ def train(
     *,
     resume: bool = False,
     say: Callable[[str], object] = print,
+    report: bool = False,
     progress: bool = True,
     stop_after: int | None = None,
 ) -> Run:
     """Train as the configuration says, in the directory `out`; gives the finished run.
 
-    resume: go on with the run that is there. progress: show a bar where there is a terminal. stop_after: leave after
-    this many steps as if killed (for tests).
+    resume: go on with the run that is there. report: also write report.html. progress: show a bar where there is a
+    terminal. stop_after: leave after this many steps as if killed (for tests).
     """
-    manifest = setup.open_manifest(config.data, say=say)
+    manifest = setup.open_manifest(config.data)
     config = _with_fingerprint(config, manifest.fingerprint)
     if resume:
-        config = _same(config, Run(out).config)
-        if (out / "scores.json").is_file():
+        before = Run(out)
+        config = _same(config, before.config)
+        if before.finished:
             say(f"{out} is finished already")
-            return Run(out)
+            if report:
+                report_run(before)
+            return before
     elif (out / "config.yaml").exists():
         raise NearfarError(f"{out}: holds a run already: go on with --resume, or choose another --out")
     training = Training(config, manifest, out, say=say)
@@ -72,7 +78,10 @@ def train(
         training.load()
         say(f"going on at step {training.step:,} of {training.steps:,}")
     training.run(progress=progress, stop_after=stop_after)
-    return Run(out)
+    run = Run(out)
+    if report and run.finished:
+        report_run(run, training.found)
+    return run
 
 
 class Training:
@@ -126,6 +135,7 @@ class Training:
         self.sums = torch.zeros(2, device=self.device)  # of the loss, and how many, since the last entry of the log
         self.warned: set[str] = set()
         self.untrained: dict[str, float] | None = None
+        self.found: tuple[Manifest, Tensor] | None = None  # the test split and its embeddings, at the end
         self.steps = config.steps or (config.epochs or 0) * len(self.batches)
 
     def _selection(self) -> str:
@@ -151,8 +161,9 @@ class Training:
         if self.projection is not None and self.batches.cycle != self.cycle:
             self.projection.snapshot()
             self.cycle = self.batches.cycle
+        rate = self.lr_factor
         for group in self.optimiser.param_groups:
-            group["lr"] = group["top_lr"] * self.lr_factor
+            group["lr"] = group["top_lr"] * rate
         self.optimiser.zero_grad(set_to_none=True)
         x, labels = to_device(batch.x, self.device), batch.labels.to(self.device)
         weights: Tensor | None = None
@@ -282,22 +293,19 @@ class Training:
     def _end_epoch(self, log: Log) -> None:
         """Pacing and selection; then the next epoch begins."""
         entry: dict[str, Any] = {"epoch": self.epoch}
-        # the sampler stands at the start of the next epoch once this one was gone through
-        finished = self.batches.epoch > self.epoch or self.step == self.steps
-        if self.pacer is not None and self.step < self.steps and self.pacer.wants_update(self.epoch):
+        last = self.step == self.steps
+        if self.pacer is not None and not last and self.pacer.wants_update(self.epoch):
             rows = embed(self.embedder, self.loader, device=self.device, half=self.config.autocast, name="pacing")
             entry["pacing"] = self.pacer.update(rows, self.loader.samples.labels, loss=self.loss)
-        last = self.step == self.steps
         if self.select != "last" and (last or (self.epoch + 1) % self.config.select.every == 0):
             name = "validation" if self.select == "validation" else "test"
             scores = self._score(name)
             entry[name] = dict(scores.values)
             self._choose(scores)
-        if finished:
-            if len(entry) > 1:
-                log.write("epoch", self.step, **entry)
-            self.epoch_start = self._place()
-            self.consumed = 0
+        if len(entry) > 1:
+            log.write("epoch", self.step, **entry)
+        self.epoch_start = self._place()
+        self.consumed = 0
 
     def _choose(self, scores: Scores) -> None:
         metric = self.config.select.metric
@@ -343,6 +351,7 @@ class Training:
         if self.splits.test is not None and self.tested is not None:
             rows = embed(chosen, self.tested, device=self.device, half=self.config.autocast, name="test")
             result["test"] = dict(score(rows, self.splits.test, self.config.metrics).values)
+            self.found = self.splits.test, rows
         if self.untrained is not None:
             result["untrained"] = self.untrained
         about = {"classes": len(self.splits.train.classes), "recipe": self.config.recipe}

@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from nearfar.data import Manifest
+from nearfar.data.manifest import Ints
 from nearfar.metrics import Scores
 from nearfar.report import write_report
 from nearfar.training.embedding import score
@@ -18,15 +21,16 @@ from nearfar.training.setup import readable, side_of
 MOST = 20_000
 
 
-def report_run(run: Run) -> Path:
-    """Write `report.html` of a finished run; the test split (or else the training data) is searched in."""
+def report_run(run: Run, found: tuple[Manifest, Tensor] | None = None) -> Path:
+    """Write `report.html` of a finished run; the test split (or else the training data) is searched in.
+
+    `found`: the test split and its embeddings, where training has just made them.
+    """
     result, config = run.results(), run.config
-    embedder = run.embedder()
-    manifest = run.manifest()
-    held_out = len(manifest.rows("test")) > 0
-    manifest = _at_most(manifest.subset("test" if held_out else "train"))
-    manifest = readable(manifest, config.data, size=side_of(config, embedder, manifest) or embedder.input_size)
-    embeddings = run.embed(manifest, embedder)
+    manifest, embeddings = found or _embedded(run)
+    held_out = "test" in result
+    rows = _rows(manifest)
+    manifest, embeddings = manifest.subset(rows), embeddings[torch.from_numpy(rows)]
     scores = {config.recipe or str(config.loss["name"]): score(embeddings, manifest, config.metrics)}
     if held_out and "untrained" in result:
         scores = {"before training": with_values(next(iter(scores.values())), result["untrained"]), **scores}
@@ -61,10 +65,18 @@ def _lead(manifest: Manifest, result: Mapping[str, Any], held_out: bool) -> str:
     return f"{text} Note: {result['warning']}." if "warning" in result else text
 
 
-def _at_most(manifest: Manifest) -> Manifest:
-    """Whole classes up to a number of samples that a page is made of in seconds."""
+def _embedded(run: Run) -> tuple[Manifest, Tensor]:
+    config, embedder = run.config, run.embedder()
+    manifest = run.manifest()
+    manifest = manifest.subset("test" if len(manifest.rows("test")) else "train")
+    manifest = readable(manifest, config.data, size=side_of(config, embedder, manifest) or embedder.input_size)
+    return manifest, run.embed(manifest, embedder)
+
+
+def _rows(manifest: Manifest) -> Ints:
+    """Rows of whole classes, up to a number of samples that a page is made of in seconds."""
     if len(manifest) <= MOST:
-        return manifest
+        return np.arange(len(manifest))
     order = np.random.default_rng(0).permutation(np.unique(manifest.labels))
     counts = np.cumsum(np.bincount(manifest.labels)[order])
-    return manifest.subset(np.isin(manifest.labels, order[: max(2, int((counts <= MOST).sum()))]))
+    return np.flatnonzero(np.isin(manifest.labels, order[: max(2, int((counts <= MOST).sum()))]))

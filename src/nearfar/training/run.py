@@ -19,18 +19,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError
 from torch import Tensor
 
 from nearfar.data import Manifest
-from nearfar.data.atomic import atomic
 from nearfar.errors import NearfarError
 from nearfar.metrics import Scores
 from nearfar.models import Embedder, create_embedder
-from nearfar.training.config import Config, from_dict, read_config
+from nearfar.training.checkpoint import read_tensors, write_tensors
+from nearfar.training.config import Config
 from nearfar.training.embedding import embed, score
 from nearfar.training.log import read_log
+from nearfar.training.resolve import from_dict, read_config
 from nearfar.training.setup import make_loader, open_manifest, readable, side_of, split_up
 
 
@@ -123,18 +123,13 @@ class Run:
 
 def save_embedder(embedder: Embedder, path: Path, about: dict[str, Any] | None = None) -> None:
     """The weights as safetensors, with what `create_embedder` needs (and `about`) in the header."""
-    tensors = {name: each.detach().cpu().contiguous().clone() for name, each in embedder.state_dict().items()}
-    header = {"embedder": embedder.config | {"pretrained": False}, **(about or {})}
-    with atomic(path) as draft:
-        save_file(tensors, draft, metadata={"nearfar": json.dumps(header)})
+    write_tensors(path, embedder.state_dict(), {"embedder": embedder.config | {"pretrained": False}, **(about or {})})
 
 
 def load_embedder(path: Path) -> Embedder:
     """The embedder that `save_embedder` wrote, in evaluation mode."""
     try:
-        with safe_open(path, framework="pt", device="cpu") as file:
-            header = json.loads((file.metadata() or {})["nearfar"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
+        tensors, header = read_tensors(path)
         embedder = create_embedder(**header["embedder"])
         embedder.load_state_dict(tensors)
     except (SafetensorError, OSError, KeyError, ValueError, TypeError, RuntimeError) as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -51,8 +51,8 @@ class Splits:
     noise: NoiseRecord | None
 
 
-def open_manifest(data: Data, *, say: Say = print) -> Manifest:
-    """The data of a run with its pictures checked (on_error: skip) or decoded (cache); labels as they are."""
+def open_manifest(data: Data) -> Manifest:
+    """The data of a run as it is; `readable` then looks at its pictures."""
     split = "class-order" if data.split == "class-order" else "auto"
     root, labels = (None if path is None else Path(path) for path in (data.root, data.labels))
     manifest = open_data(data.source, split=split, allow_partial=data.allow_partial, root=root, labels=labels)
@@ -150,14 +150,9 @@ def make_embedder(config: Config, manifest: Manifest) -> Embedder:
 
 
 def side_of(config: Config, embedder: Embedder, manifest: Manifest) -> int | None:
-    """The side of the pictures for the network; arrays keep their own unless images.crop says otherwise."""
-    return (
-        config.images.crop
-        if manifest.kind == "pixels"
-        and manifest.pixels is not None
-        and (manifest.pixels.ndim == 3 or config.images.crop is not None)
-        else embedder.input_size
-    )
+    """The side of the pictures for the network; drawings keep their own unless images.crop says otherwise."""
+    drawings = manifest.pixels is not None and manifest.pixels.ndim == 3
+    return config.images.crop if drawings else embedder.input_size
 
 
 def make_loader(
@@ -253,9 +248,8 @@ def make_optimiser(config: Config, embedder: Embedder, loss: nn.Module) -> torch
 
 
 def _optimiser(
-    name: str, groups: Iterable[dict[str, Any]], momentum: float, betas: tuple[float, ...]
+    name: str, groups: list[dict[str, Any]], momentum: float, betas: tuple[float, ...]
 ) -> torch.optim.Optimizer:
-    groups = list(groups)
     if name in ("adam", "adamw"):
         if len(betas) != 2:
             raise NearfarError(f"optimiser.betas must be two numbers, got {list(betas)}")
