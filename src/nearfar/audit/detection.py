@@ -41,6 +41,15 @@ def auroc(score: ArrayLike, wrong: ArrayLike) -> float:
     return float((rank[truth].sum() - many * (many + 1) / 2) / (many * few))
 
 
+def judged(score: ArrayLike, wrong: ArrayLike) -> dict[str, float]:
+    """AUROC, and the precision among as many samples as there are wrong labels.
+
+    >>> judged([0.9, 0.1, 0.8, 0.7], [True, False, False, True])
+    {'auroc': 0.75, 'precision': 0.5}
+    """
+    return {"auroc": auroc(score, wrong), "precision": precision_at(score, wrong, int(np.sum(wrong)))}
+
+
 def _pair(score: ArrayLike, wrong: ArrayLike) -> tuple[Floats, NDArray[np.bool_]]:
     values, truth = np.asarray(score, np.float64), np.asarray(wrong, np.bool_)
     if values.shape != truth.shape or values.ndim != 1:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nearfar.audit.audit import audit
-from nearfar.audit.detection import auroc, confident_learning, knn_vote, loss_ranking, precision_at
+from nearfar.audit.detection import confident_learning, judged, knn_vote, loss_ranking, precision_at
 from nearfar.bench.timing import markdown_table
 from nearfar.data import Manifest, open_data, with_label_noise
 from nearfar.errors import NearfarError
@@ -47,10 +47,10 @@ def scores(x: Tensor, labels: Tensor, names: list[str]) -> dict[str, Floats]:
     return ours | {name: BASELINES[name](x, labels) for name in names}
 
 
-def judged(score: Floats, wrong: NDArray[np.bool_]) -> Score:
+def _three(score: Floats, wrong: NDArray[np.bool_]) -> Score:
     """AUROC, precision at 100 and at the true number of wrong labels."""
-    count = min(100, len(wrong))
-    return auroc(score, wrong), precision_at(score, wrong, count), precision_at(score, wrong, int(wrong.sum()))
+    all_of_them = judged(score, wrong)
+    return all_of_them["auroc"], precision_at(score, wrong, min(100, len(wrong))), all_of_them["precision"]
 
 
 def measure(manifest: Manifest, *, rate: float, seeds: int, names: list[str]) -> dict[str, list[Score]]:
@@ -62,7 +62,7 @@ def measure(manifest: Manifest, *, rate: float, seeds: int, names: list[str]) ->
         noisy, record = with_label_noise(clean, rate, seed=seed)
         labels = torch.tensor(noisy.labels)
         for name, score in scores(x, labels, names).items():
-            found.setdefault(name, []).append(judged(score, record.wrong))
+            found.setdefault(name, []).append(_three(score, record.wrong))
     return found
 
 

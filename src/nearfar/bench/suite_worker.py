@@ -38,6 +38,7 @@ def cell_scores(config: Config, folder: Path) -> dict[str, Any]:
             **{key: result[key] for key in KEPT},
             "validation": chosen[-1] if chosen else result.get("validation"),
             "threads": config.threads,
+            **({"detection": result["detection"]} if "detection" in result else {}),
         }
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -22,6 +22,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from tqdm import tqdm
 
 import nearfar
+from nearfar.audit.detection import judged
 from nearfar.data import Batch, Loader, Manifest
 from nearfar.data.atomic import atomic
 from nearfar.errors import NearfarError
@@ -354,6 +355,8 @@ class Training:
             self.found = self.splits.test, rows
         if self.untrained is not None:
             result["untrained"] = self.untrained
+        if self.pacer is not None and self.splits.wrong is not None and self.splits.wrong.any():
+            result["detection"] = judged(1 - self.pacer.weights.numpy(), self.splits.wrong)
         about = {"classes": len(self.splits.train.classes), "recipe": self.config.recipe}
         save_embedder(chosen, self.out / "model.safetensors", about)
         log.write("end", self.step, **result)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 from tqdm import tqdm
 
@@ -43,12 +44,16 @@ Say = Callable[[str], object]
 
 @dataclass(frozen=True)
 class Splits:
-    """Manifests of a run: `train` has its classes numbered without gaps, the others as they come."""
+    """Manifests of a run: `train` has its classes numbered without gaps, the others as they come.
+
+    `wrong`: where `train` got a wrong label on purpose.
+    """
 
     train: Manifest
     validation: Manifest | None
     test: Manifest | None
     noise: NoiseRecord | None
+    wrong: NDArray[np.bool_] | None = None
 
 
 def open_manifest(data: Data) -> Manifest:
@@ -115,7 +120,8 @@ def split_up(manifest: Manifest, data: Data, *, seed: int) -> Splits:
     parts = {name: manifest.subset(name) if len(manifest.rows(name)) else None for name in ("train", "val", "test")}
     if parts["train"] is None:
         raise NearfarError(f"{manifest.source or 'the data'} has no training samples")
-    return Splits(parts["train"].compact(), parts["val"], parts["test"], record)
+    wrong = None if record is None else record.wrong[manifest.rows("train")]
+    return Splits(parts["train"].compact(), parts["val"], parts["test"], record, wrong)
 
 
 def make_embedder(config: Config, manifest: Manifest) -> Embedder:
