@@ -1,0 +1,191 @@
+"""The model for other programs: ONNX, checked against torch, or safetensors; each with a model card."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from nearfar.data.atomic import atomic
+from nearfar.errors import NearfarError
+from nearfar.geometry import unit
+from nearfar.models import Embedder
+from nearfar.search.encoder import Encoder
+from nearfar.search.model_card import model_card
+
+BATCHES = (1, 2, 7, 32)
+TOLERANCE = 1e-4
+
+
+class Exported(nn.Module):
+    """uint8 pictures [B, C, H, W] (or vectors [B, d]) to unit embeddings [B, dim]: mean, std and length are inside."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, embedder: Embedder) -> None:
+        super().__init__()
+        self.embedder = embedder
+        self.pictures = embedder.backbone.pictures
+        if self.pictures:
+            self.register_buffer("mean", torch.tensor(embedder.mean)[:, None, None])
+            self.register_buffer("std", torch.tensor(embedder.std)[:, None, None])
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.pictures:
+            x = (x.float() / 255 - self.mean) / self.std
+        return normalize(self.embedder(x))
+
+
+def export_onnx(encoder: Encoder, folder: Path) -> tuple[Path, float]:
+    """Write model.onnx and README.md; gives the file and the largest difference to torch over some batch sizes.
+
+    Above 1e-4 (ours) nothing is written.
+    """
+    _needed()
+    with _quiet():
+        program: Any = torch.onnx.export(
+            Exported(encoder.network).eval(),
+            (_example(encoder.input_shape, 2, seed=0),),
+            input_names=["input"],
+            output_names=["embedding"],
+            dynamic_shapes=({0: torch.export.Dim.DYNAMIC},),
+            dynamo=True,
+            verbose=False,
+        )
+    program.model.metadata_props.update({"nearfar": json.dumps(_about(encoder))})
+    path = folder / "model.onnx"
+    with atomic(path) as draft:
+        program.save(str(draft), external_data=False)
+        difference = largest_difference(draft, encoder)
+        if not difference <= TOLERANCE:
+            raise NearfarError(
+                f"{path}: differs from torch by {difference:.1e}, more than {TOLERANCE:.0e}: not written"
+            )
+    _write(folder / "README.md", model_card(encoder, _onnx_usage(encoder)))
+    return path, difference
+
+
+def largest_difference(path: Path, encoder: Encoder) -> float:
+    """Between the embeddings of an ONNX file in onnxruntime and those that search uses, over some batch sizes."""
+    runtime = import_module("onnxruntime")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    worst = 0.0
+    for batch in BATCHES:
+        x = _example(encoder.input_shape, batch, seed=batch)
+        (theirs,) = session.run(None, {"input": x.numpy()})
+        ours = unit(torch.from_numpy(encoder.prepared(x))).numpy()
+        if theirs.shape != ours.shape:
+            raise NearfarError(f"{path}: gives {list(theirs.shape)} for a batch of {batch}, not {list(ours.shape)}")
+        # the maximum keeps NaN, and NaN is not within the tolerance
+        worst = float(np.maximum(worst, np.abs(theirs - ours).max()))
+    return worst
+
+
+def export_safetensors(encoder: Encoder, folder: Path) -> Path:
+    """Write model.safetensors, which `load_embedder` reads, config.yaml and README.md."""
+    path = folder / "model.safetensors"
+    for name in ("model.safetensors", "config.yaml"):
+        with atomic(folder / name) as draft:
+            shutil.copyfile(encoder.run.path / name, draft)
+    _write(folder / "README.md", model_card(encoder, _safetensors_usage(encoder)))
+    return path
+
+
+def _needed() -> None:
+    for name in ("onnx", "onnxscript", "onnxruntime"):
+        try:
+            import_module(name)
+        except ImportError:
+            raise NearfarError(f"ONNX export needs {name}: pip install 'nearfar[onnx]'") from None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the exporter's remarks on torchvision and on torch's own old names."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def _example(shape: tuple[int, ...], batch: int, *, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    if len(shape) == 1:
+        return torch.randn(batch, *shape, generator=generator)
+    return torch.randint(0, 256, (batch, *shape), generator=generator, dtype=torch.uint8)
+
+
+def _about(encoder: Encoder) -> dict[str, Any]:
+    network = encoder.network
+    return {
+        "input": f"{'uint8' if network.backbone.pictures else 'float32'} [batch, {_sizes(encoder)}]",
+        "output": f"float32 [batch, {network.dim}], unit rows: the product of two is their cosine",
+        "inside": "(x / 255 - mean) / std" if network.backbone.pictures else "",
+        "before": encoder.preparation,
+        "model_sha256": encoder.model,
+    }
+
+
+def _sizes(encoder: Encoder) -> str:
+    return ", ".join(map(str, encoder.input_shape))
+
+
+def _onnx_usage(encoder: Encoder) -> str:
+    about = _about(encoder)
+    dtype = "uint8" if encoder.network.backbone.pictures else "float32"
+    return f"""`model.onnx` takes `input`, {about["input"]}, and gives `embedding`,
+{about["output"]}. The batch is of any size.
+{about["before"]}
+
+```python
+import numpy as np
+import onnxruntime
+
+session = onnxruntime.InferenceSession("model.onnx")
+batch = np.zeros((2, {_sizes(encoder)}), dtype=np.{dtype})
+(embedding,) = session.run(None, {{"input": batch}})
+cosine = embedding @ embedding.T
+```"""
+
+
+def _safetensors_usage(encoder: Encoder) -> str:
+    pictures = encoder.network.backbone.pictures
+    input_ = f"(x / 255 - {tuple(encoder.network.mean)}) / {tuple(encoder.network.std)}" if pictures else "as it is"
+    return f"""`model.safetensors` holds the weights and, in its header, what makes the network; nothing is pickled.
+The input is [batch, {_sizes(encoder)}], {input_}. {encoder.preparation}
+
+```python
+from pathlib import Path
+
+import torch
+from nearfar.geometry import unit
+from nearfar.training import load_embedder
+
+embedder = load_embedder(Path("model.safetensors"))
+with torch.no_grad():
+    embedding = unit(embedder(torch.zeros(2, {_sizes(encoder)})))
+```"""
+
+
+def _write(path: Path, text: str) -> None:
+    with atomic(path) as draft:
+        draft.write_text(text, encoding="utf-8", errors="replace")
