@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,17 +75,28 @@ def test_an_unknown_suite_names_the_nearest(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", suite_names())
 def test_suites_that_come_along_resolve(name: str, vectors: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CUB_VECTORS", raising=False)
     suite = open_suite(name)
     assert suite.name == name
     assert suite.mirrors
     assert suite.differs
     assert {each.recipe or each.name for each in suite.methods} <= set(names())
-    with pytest.raises(NearfarError, match=r"\$CUB_VECTORS, pass --data cub-vectors=PATH"):
-        suite_cells(suite)
-    cells = suite_cells(suite, given={"cub-vectors": vectors}, only=("cub-vectors",))
-    assert len(cells) == len(suite.methods) * len(suite.sweep_values) * len(suite.seeds)
-    assert all(cell.config.data.validation == 0.2 and cell.config.steps == 300 for cell in cells)
+    assert suite_from_dict(suite.to_dict()) == suite
+    asked = next(each for each in suite.data if each.source and each.source.startswith("$"))
+    monkeypatch.delenv(str(asked.source)[1:], raising=False)
+    with pytest.raises(NearfarError, match=re.escape(f"{asked.source}, pass --data {asked.name}=PATH")):
+        suite_cells(suite, only=(asked.name,))
+    ends = {suite.sweep_key: [suite.sweep_values[0], suite.sweep_values[-1]]} if suite.sweep else None
+    short = replace(suite, seeds=suite.seeds[:1], sweep=ends)
+    # data that starts from a weight file has to be opened with that file
+    settings = {each.name: each.settings for each in suite.data if "model.pretrained=" not in " ".join(each.settings)}
+    cells = suite_cells(short, given=dict.fromkeys(settings, vectors), only=tuple(settings))
+    assert len(cells) == len(settings) * len(suite.methods) * len(short.sweep_values)
+    for cell in cells:
+        paper = "setting=paper" in settings[cell.data]
+        assert cell.config.setting == ("paper" if paper else "ours")
+        assert (cell.config.model.backbone == "features") != paper
+        assert (cell.config.steps is None) == any(each.startswith("epochs") or paper for each in settings[cell.data])
+        assert set(cell.config.metrics) >= set(suite.metrics)
 
 
 def test_profs_compares_each_method_to_its_own_loss() -> None:
@@ -98,6 +111,6 @@ def test_profs_compares_each_method_to_its_own_loss() -> None:
 
 def test_prism_is_told_the_noise_rate(vectors: str) -> None:
     cells = suite_cells(open_suite("bspml"), given={"cub-vectors": vectors}, only=("cub-vectors",))
-    prism = [cell.config for cell in cells if cell.method == "prism"]
+    prism = [cell.config for cell in cells if cell.config.recipe == "prism"]
     assert {each.data.noise.rate for each in prism} == {0, 0.1, 0.2, 0.3}
     assert all(each.pacing["noise_rate"] == each.data.noise.rate for each in prism)

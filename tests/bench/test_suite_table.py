@@ -10,11 +10,12 @@ from xml.etree import ElementTree
 import pytest
 
 from nearfar.bench.suite import suite_from_dict
+from nearfar.bench.suite_columns import ON_TEST
 from nearfar.bench.suite_figure import figure
 from nearfar.bench.suite_interval import interval
 from nearfar.bench.suite_results import Results
 from nearfar.bench.suite_summary import summarise
-from nearfar.bench.suite_table import ON_TEST, table
+from nearfar.bench.suite_table import table
 from nearfar.errors import NearfarError
 
 SCORES = {"base": [0.50, 0.52, 0.51], "better": [0.60, 0.61, 0.62], "same": [0.49, 0.53, 0.51]}
@@ -58,7 +59,7 @@ def results_of(
                         "torch": "2",
                         "machine": "m",
                     }
-    return Results(suite_from_dict(tree), tuple(places), cells, errors or {})
+    return Results(suite_from_dict(tree), tuple(places), cells, errors or {}, {})
 
 
 def rows_of(results: Results) -> dict[str, dict[str, str]]:
@@ -112,10 +113,13 @@ def test_missing_cells_are_shown_and_pairs_are_of_the_same_seeds() -> None:
     assert "+9.00 (n = 1)" in table(results)
 
 
-def test_data_that_was_left_out_is_missing() -> None:
-    text = table(results_of(data=[{"name": "d"}, {"name": "left-out"}]))
-    assert "## left-out" in text
-    assert "| better | base | missing | missing | – | 0 of 3 |" in text
+def test_data_that_was_left_out_is_told_and_has_no_table() -> None:
+    data = [{"name": "d"}, {"name": "other", "settings": ["steps=9"]}]
+    text = table(results_of(data=data))
+    assert "\nLeft out: other.\n" in text
+    assert "## other" not in text
+    assert "steps=9" not in text
+    assert "Left out" not in table(results_of())
 
 
 @pytest.mark.parametrize("style", ["markdown", "csv", "html", "latex"])
@@ -159,6 +163,106 @@ def test_without_a_baseline_there_are_no_differences() -> None:
     assert "against" not in text
     with pytest.raises(ValueError, match="style must be one of"):
         table(results_of(), "word")
+
+
+PAPER: dict[str, Any] = {
+    "data": "cub",
+    "table": "Table 9",
+    "metrics": ["recall@1"],
+    "methods": {"better": [[61.5, 0.2]], "base": [50]},
+    "quoted": {"HDC": [45.5]},
+}
+CUB = [{"name": "d", "paper": "cub", "differs": "smaller pictures."}]
+
+
+def test_the_papers_numbers_stand_beside_ours() -> None:
+    results = results_of(data=CUB, paper=[PAPER])
+    lines = table(results).splitlines()
+    head = "| method | against | recall@1 | recall@1, difference | recall@1, paper | seconds | n |"
+    assert head in lines
+    assert "| better | base | 61.00 ± 2.48 | **+10.00 [+7.52, +12.48]** | 61.5 ± 0.2 | 3.0 | 3 |" in lines
+    assert "| same | base | 51.00 ± 4.97 | +0.00 [-2.48, +2.48] | – | 3.0 | 3 |" in lines
+    assert "| HDC (quoted) | – | – | – | 45.5 | – | – |" in lines
+    assert "- Paper: Table 9, as printed, in per cent." in lines
+    assert "- Not as in the paper: smaller pictures." in lines
+    for style in ("html", "latex"):
+        assert "HDC (quoted)" in table(results, style)
+        assert "61.5" in table(results, style)
+    assert "paper" not in table(results_of(paper=[PAPER], data=[*CUB, {"name": "other"}])).splitlines()[0]
+
+
+def test_the_papers_numbers_are_only_beside_their_data_and_value() -> None:
+    data = [{"name": "d"}, {"name": "e", "paper": "cub"}]
+    assert "61.5" not in table(results_of(data=data, paper=[PAPER]))
+    text = table(results_of(values=(0, 0.1), data=CUB, paper=[{**PAPER, "sweep": 0.1}]))
+    without, beside = text.split("## d, data.noise.rate = 0.1")
+    assert "61.5" not in without
+    assert "quoted" not in without
+    assert "61.5 ± 0.2" in beside
+
+
+def test_two_tables_of_a_paper_are_told_apart() -> None:
+    other = {**PAPER, "table": "Table 2", "methods": {"better": [62]}, "quoted": {}}
+    text = table(results_of(data=CUB, paper=[PAPER, other]))
+    assert "| 61.5 ± 0.2 (Table 9); 62.0 (Table 2) |" in text
+    assert "Paper: Table 9, Table 2, as printed" in text
+    row = rows_of(results_of(data=CUB, paper=[PAPER, other]))["better"]
+    assert (row["paper"], row["paper_table"]) == ("0.615; 0.62", "Table 9; Table 2")
+
+
+def test_csv_holds_the_papers_numbers_from_0_to_1() -> None:
+    rows = rows_of(results_of(data=CUB, paper=[PAPER]))
+    assert (rows["better"]["paper"], rows["better"]["paper_table"]) == ("0.615", "Table 9")
+    assert rows["same"]["paper"] == ""
+    quoted = rows["HDC"]
+    assert (quoted["paper"], quoted["note"], quoted["mean"], quoted["n"]) == ("0.455", "quoted", "", "")
+
+
+def test_only_compared_metrics_have_differences() -> None:
+    results = results_of(compared=["recall@1"], metrics=["recall@1", "map@r"])
+    for cell in results.cells.values():
+        for part in ("test", "untrained"):
+            cell[part]["map@r"] = 0.25
+    assert "| method | against | recall@1 | recall@1, difference | map@r | seconds | n |" in table(results)
+
+
+def test_detection_has_columns_where_it_was_measured() -> None:
+    results = results_of()
+    assert "wrong labels" not in table(results)
+    for seed, (auroc, precision) in enumerate(((0.9, 0.7), (0.92, 0.8), (0.94, 0.9))):
+        results.cells[f"better/None/{seed}"]["detection"] = {"auroc": auroc, "precision": precision}
+    lines = table(results).splitlines()
+    (head,) = [line for line in lines if line.startswith("| method")]
+    assert head.endswith("| wrong labels: AUROC | precision at their number | seconds | n |")
+    (better,) = [line for line in lines if line.startswith("| better")]
+    (same,) = [line for line in lines if line.startswith("| same")]
+    assert better.endswith("| 92.00 ± 4.97 | 80.00 ± 24.84 | 3.0 | 3 |")
+    assert same.endswith("| – | – | 3.0 | 3 |")
+    row, want = rows_of(results)["better"], interval([0.9, 0.92, 0.94])
+    found = [float(row[key]) for key in ("auroc", "auroc_low", "auroc_high", "precision")]
+    assert found == pytest.approx([want.mean, want.low, want.high, 0.8])
+    assert rows_of(results)["same"]["auroc"] == ""
+
+
+def test_figure_has_the_intervals_as_bars() -> None:
+    results = results_of(values=(0, 0.1, 0.3))
+    drawing = figure(results, x="data.noise.rate", metric="recall@1")
+    bars = [each for each in ElementTree.fromstring(drawing).iter() if each.get("class") == "bar"]
+    assert len(bars) == 4 * 3  # methods, the untrained one too, and values
+    assert "95% interval" in drawing
+    assert drawing == figure(results, x="data.noise.rate", metric="recall@1")
+    one = results_of({"base": [0.5], "better": [0.6]}, values=(0, 1), seeds=[0])
+    drawing = figure(one, x="data.noise.rate", metric="recall@1")
+    assert 'class="bar"' not in drawing
+    assert "interval" not in drawing
+
+
+def test_figure_leaves_out_data_that_was_left_out() -> None:
+    drawing = figure(
+        results_of(values=(0, 1), data=[{"name": "d"}, {"name": "gone"}]), x="data.noise.rate", metric="recall@1"
+    )
+    assert ">d</text>" in drawing
+    assert "gone" not in drawing
 
 
 def test_figure_draws_the_means_and_names_what_is_missing() -> None:

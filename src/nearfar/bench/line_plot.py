@@ -1,4 +1,4 @@
-"""A line plot as SVG text: axes, grid, lines with markers, and labels at their ends. No plotting library needed."""
+"""A line plot as SVG text: axes, grid, lines with markers and error bars, labels at their ends. No library needed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+
+from nearfar.report.curves import DASHES, ticks
 
 # Okabe and Ito's colours, distinct for every kind of colour vision
 COLOURS = {
@@ -17,16 +19,23 @@ COLOURS = {
     "purple": "#CC79A7",
     "black": "#000000",
 }
+MARKERS = ("circle", "square", "triangle", "diamond")
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 420, 64, 210, 44, 52
 
 
 @dataclass(frozen=True)
 class Style:
-    """How a line looks: a colour by name, a marker (circle, square, triangle or diamond), and whether it is dashed."""
+    """How a line looks: a colour by name, a marker (circle, square, triangle or diamond), and a number of DASHES."""
 
     colour: str
     marker: str = "circle"
-    dashed: bool = False
+    dash: int = 0
+
+
+def style_of(number: int) -> Style:
+    """The style of a line by its number: neighbours differ in colour, marker and dashes, so that print is enough."""
+    colours = list(COLOURS)
+    return Style(colours[number % len(colours)], MARKERS[number % len(MARKERS)], number % len(DASHES))
 
 
 def line_plot(
@@ -37,23 +46,37 @@ def line_plot(
     title: str,
     x_label: str,
     y_label: str,
+    log_x: bool = False,
     log_y: bool = False,
+    bars: Mapping[str, Sequence[tuple[float, float]]] | None = None,
 ) -> str:
-    """One panel of WIDTH x HEIGHT as a group of SVG elements, values y against a common x."""
-    values = [y for line in lines.values() for y in line]
-    ticks = _log_ticks(values) if log_y else _ticks(values)
-    low, high = min(*values, ticks[0]), max(*values, ticks[-1])
-    scale = math.log if log_y else float
+    """One panel of WIDTH x HEIGHT as a group of SVG elements, values y against a common x.
+
+    bars: (low, high) at each x, by line; lines then stand a little beside each other, so that none hides another's.
+    """
+    bars = bars or {}
+    values = [y for line in lines.values() for y in line] + [y for bar in bars.values() for pair in bar for y in pair]
+    low, high = min(values), max(values)
+    if log_y:
+        marks = _log_ticks(values)
+        low, high = min(low, marks[0]), max(high, marks[-1])
+    else:
+        pad = 0.06 * (high - low) or 0.1 * abs(high) or 1.0
+        low, high = low - pad, high + pad
+        marks = ticks(low, high, 7)
+    scale, scale_x = (math.log if log_y else float), (math.log if log_x else float)
     right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
+    edge = 2 * len(bars)
+    first, last = scale_x(min(x)), scale_x(max(x))
 
     def across(value: float) -> float:
-        return LEFT + (value - min(x)) / (max(x) - min(x)) * (right - LEFT)
+        return LEFT + edge + (scale_x(value) - first) / (last - first) * (right - LEFT - 2 * edge)
 
     def up(value: float) -> float:
         return bottom - (scale(value) - scale(low)) / (scale(high) - scale(low)) * (bottom - TOP)
 
     parts = [f'<text x="{LEFT}" y="22" font-size="15" font-weight="bold">{escape(title)}</text>']
-    for tick in ticks:
+    for tick in marks:
         y = up(tick)
         parts.append(f'<line x1="{LEFT}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>')
         parts.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{tick:g}</text>')
@@ -69,18 +92,23 @@ def line_plot(
         f'<text x="16" y="{middle}" text-anchor="middle" transform="rotate(-90 16 {middle})">{escape(y_label)}</text>'
     )
     ends = _spread({name: up(line[-1]) for name, line in lines.items()}, 15)
-    for name, line in lines.items():
+    for number, (name, line) in enumerate(lines.items()):
         style = styles[name]
         colour = COLOURS[style.colour]
-        points = [(across(a), up(b)) for a, b in zip(x, line, strict=True)]
+        beside = 4.0 * (number - (len(lines) - 1) / 2) if bars else 0.0
+        points = [(across(a) + beside, up(b)) for a, b in zip(x, line, strict=True)]
         path = " ".join(f"{a:.1f},{b:.1f}" for a, b in points)
-        dash = ' stroke-dasharray="6 4"' if style.dashed else ""
+        dash = f' stroke-dasharray="{DASHES[style.dash]}"' if style.dash else ""
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"{dash}/>')
+        for (a, _), (bar_low, bar_high) in zip(points, bars.get(name, ()), strict=name in bars):
+            parts.append(_bar(a, up(bar_low), up(bar_high), colour))
         parts += [_marker(style.marker, a, b, colour) for a, b in points]
         y = ends[name]
         parts.append(f'<polyline points="{right},{points[-1][1]:.1f} {right + 16},{y:.1f}" fill="none" stroke="#999"/>')
-        parts.append(_marker(style.marker, right + 24, y, colour))
-        parts.append(f'<text x="{right + 34}" y="{y + 4:.1f}">{escape(name)}</text>')
+        sample = f'x1="{right + 18}" x2="{right + 48}" y1="{y:.1f}" y2="{y:.1f}"'
+        parts.append(f'<line {sample} stroke="{colour}" stroke-width="2"{dash}/>')
+        parts.append(_marker(style.marker, right + 33, y, colour))
+        parts.append(f'<text x="{right + 54}" y="{y + 4:.1f}">{escape(name)}</text>')
     return "\n".join(parts)
 
 
@@ -104,26 +132,18 @@ def _marker(kind: str, x: float, y: float, colour: str) -> str:
     return shapes[kind]
 
 
-def _ticks(values: Sequence[float]) -> list[float]:
-    """A few round numbers around the values.
-
-    >>> _ticks([0.7, 1.9])
-    [0.6, 0.8, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0]
-    """
-    low, span = min(values), (max(values) - min(values)) or 1.0
-    power = 10.0 ** math.floor(math.log10(span / 6))
-    step = next(power * m for m in (1, 2, 5, 10) if span / (power * m) <= 6)
-    ticks = range(math.floor(low / step), math.ceil(max(values) / step) + 1)
-    return [round(step * k, 10) for k in ticks]
+def _bar(x: float, low: float, high: float, colour: str) -> str:
+    path = f"M{x - 3:.1f} {low:.1f}h6M{x:.1f} {low:.1f}V{high:.1f}M{x - 3:.1f} {high:.1f}h6"
+    return f'<path class="bar" d="{path}" fill="none" stroke="{colour}"/>'
 
 
 def _log_ticks(values: Sequence[float]) -> list[float]:
     """1, 2 and 5 times powers of ten around the values."""
     exponents = range(math.floor(math.log10(min(values))), math.ceil(math.log10(max(values))) + 1)
-    ticks = [m * 10.0**e for e in exponents for m in (1, 2, 5)]
-    below = max(t for t in ticks if t <= min(values))
-    above = min(t for t in ticks if t >= max(values))
-    return [t for t in ticks if below <= t <= above]
+    found = [m * 10.0**e for e in exponents for m in (1, 2, 5)]
+    below = max(t for t in found if t <= min(values))
+    above = min(t for t in found if t >= max(values))
+    return [t for t in found if below <= t <= above]
 
 
 def _spread(places: Mapping[str, float], gap: float) -> dict[str, float]:

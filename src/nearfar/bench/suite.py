@@ -1,29 +1,35 @@
 """A suite: methods x data x values of one setting x seeds, as a YAML file, to be compared under the same conditions.
 
     name, mirrors, differs   what it is, the paper's table or figure, and what is not as there
-    data                     a list of {name, source, settings}; a source may be $VARIABLE, or left to the command line
+    data                     a list of {name, source, settings}; a source may be $VARIABLE, or left to the command line;
+                             or names of shared data, or {use: name, ...} with what differs (suite_data.py)
     methods                  a list of {name, recipe, settings, baseline, swept}; recipe: the method's name by default
     baseline                 the method that others are compared to, unless they name their own
     seeds                    a list
     settings                 KEY=VALUE of all cells, as for `nearfar train --set`
     sweep                    one key with a list of values
-    metrics                  shown in tables
+    metrics                  shown in tables; for data with numbers of the paper, that table's too
+    compared                 those of them with differences to the baseline: `metrics` as written, unless given
+    paper                    the paper's numbers, beside ours (suite_paper.py)
+    tune                     {space, trials, seed, metric, at}: what is searched on validation classes (suite_tune.py)
     override                 settings above all others, of the command line's --set
 
-Settings of the suite come first, then of the data, of the method, `override`, the sweep, the seed; later ones win. In
-settings of a method {sweep} stands for the value of the sweep.
+Settings of the suite come first, then of the data, of the method, what tuning chose, `override`, the sweep, the seed;
+later ones win. In settings of a method {sweep} stands for the value of the sweep.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from nearfar.bench.suite_data import expanded
+from nearfar.bench.suite_paper import PaperTable, check_paper
 from nearfar.checks import nearest
 from nearfar.errors import NearfarError
 from nearfar.training.resolve import build, parse_setting, read_config
@@ -32,12 +38,38 @@ UNTRAINED = "untrained"
 
 
 @dataclass(frozen=True)
+class Tuning:
+    """What is searched for each method and data, and how; an empty space is no search.
+
+    space: lists of values by setting; data and methods may have a `tune` of their own, which adds to it or replaces
+    values. trials: how many combinations are drawn of it, the same number for every method (null: all). seed: of the
+    draw and of the runs, none of the suite's. metric: on the validation classes. at: the sweep's value (null: its
+    first).
+    """
+
+    space: dict[str, Any] = field(default_factory=dict)
+    trials: int | None = None
+    seed: int = 1000
+    metric: str = "map@r"
+    at: int | float | str | None = None
+
+
+@dataclass(frozen=True)
 class Source:
-    """Data by a name; `source` as for `nearfar data`, $VARIABLE, or null: given on the command line."""
+    """Data by a name; `source` as for `nearfar data`, $VARIABLE, or null: given on the command line.
+
+    track: what stands for it and its like after --only. paper: the data set of the suite's `paper` numbers that it is
+    shown with, and differs: what is not as there. metrics: shown for it; null: the suite's and those of these numbers.
+    """
 
     name: str
     source: str | None = None
     settings: tuple[str, ...] = ()
+    track: str | None = None
+    paper: str | None = None
+    differs: str = ""
+    metrics: tuple[str, ...] | None = None
+    tune: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -49,6 +81,7 @@ class Method:
     settings: tuple[str, ...] = ()
     baseline: str | None = None
     swept: bool = True
+    tune: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -65,6 +98,9 @@ class Suite:
     settings: tuple[str, ...] = ()
     sweep: dict[str, Any] | None = None
     metrics: tuple[str, ...] = ("recall@1", "map@r")
+    compared: tuple[str, ...] = ()
+    paper: tuple[PaperTable, ...] = ()
+    tune: Tuning = field(default_factory=Tuning)
     override: tuple[str, ...] = ()
 
     @property
@@ -82,6 +118,17 @@ class Suite:
         own = next((each.baseline for each in self.methods if each.name == method), None)
         name = own or self.baseline
         return None if name == method else name
+
+    def data_of(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Names of data, where a track stands for all of its data."""
+        tracks = {each.track for each in self.data}
+        return tuple(
+            dict.fromkeys(
+                found
+                for name in names
+                for found in ([each.name for each in self.data if each.track == name] if name in tracks else [name])
+            )
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, which `suite_from_dict` reads."""
@@ -110,27 +157,46 @@ def suite_from_dict(tree: Mapping[str, Any], where: str = "the suite") -> Suite:
     Traceback (most recent call last):
     ...
     nearfar.errors.NearfarError: the suite.methods[0] has no 'nam'; did you mean 'name'? Known: name, recipe, \
-settings, baseline, swept
+settings, baseline, swept, tune
     """
     plain = dict(tree)
     for key in ("name", "data", "methods"):
         if not plain.get(key):
             raise NearfarError(f"{where}: {key} is missing, a suite needs name, data and methods")
-    parts: tuple[tuple[str, type], ...] = (("data", Source), ("methods", Method))
+    plain.setdefault("paper", [])
+    parts: tuple[tuple[str, type], ...] = (("data", Source), ("methods", Method), ("paper", PaperTable))
     for key, table in parts:
         if not isinstance(plain[key], list):
             raise NearfarError(f"{where}: {key} must be a list of tables, each with a name, got {plain[key]!r}")
-        plain[key] = [_part(table, each, f"{where}.{key}[{i}]") for i, each in enumerate(plain[key])]
-    suite: Suite = build(Suite, plain, where)
+        places = [f"{where}.{key}[{i}]" for i in range(len(plain[key]))]
+        if key == "data":
+            plain[key] = [expanded(each, place) for each, place in zip(plain[key], places, strict=True)]
+        plain[key] = [_part(table, each, place) for each, place in zip(plain[key], places, strict=True)]
+    suite = _with_metrics(build(Suite, plain, where))
     _check(suite, where)
     return suite
+
+
+def _with_metrics(suite: Suite) -> Suite:
+    """What is shown for each data, and all of it as what is measured."""
+
+    def shown(source: Source) -> tuple[str, ...]:
+        if source.metrics:
+            return source.metrics
+        printed = [metric for each in suite.paper if each.data == source.paper for metric in each.metrics]
+        return tuple(dict.fromkeys((*suite.metrics, *printed)))
+
+    data = tuple(replace(each, metrics=shown(each)) for each in suite.data)
+    measured = tuple(dict.fromkeys((*suite.metrics, *(metric for each in suite.data for metric in shown(each)))))
+    return replace(suite, data=data, metrics=measured, compared=suite.compared or suite.metrics)
 
 
 def _part(table: type, tree: Any, where: str) -> Any:
     try:
         return build(table, tree, where)
-    except TypeError:  # the one key that both must have
-        raise NearfarError(f"{where} must have a name, got {tree!r}") from None
+    except TypeError:  # a key without a default
+        needed = [each.name for each in fields(table) if each.default is each.default_factory is MISSING]
+        raise NearfarError(f"{where} must have a {', '.join(needed)}, got {tree!r}") from None
 
 
 def _check(suite: Suite, where: str) -> None:
@@ -159,6 +225,19 @@ def _check(suite: Suite, where: str) -> None:
         for setting in each.settings:
             if "{sweep}" in setting and suite.sweep is None:
                 raise NearfarError(f"{where}: {each.name} says {setting!r}, but there is no sweep")
+    check_paper(suite.paper, data=[each.paper for each in suite.data if each.paper], methods=methods, where=where)
+    for metric in suite.compared:
+        if metric not in suite.metrics:
+            raise NearfarError(
+                f"{where}: compared has {metric!r}, which is none of metrics{nearest(metric, suite.metrics)}"
+            )
+    for key, values in _searched(suite):
+        if not isinstance(values, list | tuple) or not values:
+            raise NearfarError(f"{where}: tune needs a list of values for {key}, got {values!r}")
+    if suite.tune.seed in suite.seeds:
+        raise NearfarError(f"{where}: tune.seed={suite.tune.seed} is one of seeds, give it one of its own")
+    if suite.tune.trials is not None and suite.tune.trials < 1:
+        raise NearfarError(f"{where}: tune.trials must be at least 1, got {suite.tune.trials}")
     for setting in _all_settings(suite):
         key = ".".join(parse_setting(setting)[0])
         if key == "seed" or key == suite.sweep_key:
@@ -177,7 +256,13 @@ def _values(sweep: Mapping[str, Any], where: str) -> list[Any]:
 
 def _all_settings(suite: Suite) -> list[str]:
     parts: list[Source | Method] = [*suite.data, *suite.methods]
-    return [*suite.settings, *(setting for part in parts for setting in part.settings), *suite.override]
+    searched = [f"{key}=" for key, _ in _searched(suite)]
+    return [*suite.settings, *(setting for part in parts for setting in part.settings), *searched, *suite.override]
+
+
+def _searched(suite: Suite) -> list[tuple[str, Any]]:
+    spaces = [suite.tune.space, *(each.tune for each in suite.data), *(each.tune for each in suite.methods)]
+    return [item for space in spaces for item in space.items()]
 
 
 def _folder() -> Any:

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from nearfar.bench.suite import Method, Source, Suite
@@ -17,8 +18,9 @@ from nearfar.training.config import Config, Data
 from nearfar.training.resolve import build, resolve, with_settings
 from nearfar.training.setup import open_manifest
 
-# how a run is carried out, which leaves its scores alone (but for rounding, by threads and device)
-RUN_ONLY = ("threads", "device", "log_every", "save_every", "track")
+Chosen = Mapping[tuple[str, str], tuple[str, ...]]  # settings by data and method
+# how a run is carried out, which leaves its scores alone (but for rounding, by threads, ranks and device)
+RUN_ONLY = ("threads", "device", "log_every", "save_every", "track", "shard_proxies", "shard_network")
 
 
 @dataclass(frozen=True)
@@ -63,56 +65,84 @@ def source_of(source: Source, given: Mapping[str, str]) -> str:
     return found
 
 
-def suite_cells(suite: Suite, *, given: Mapping[str, str] | None = None, only: tuple[str, ...] = ()) -> list[Cell]:
+class CellMaker:
+    """Makes the cells of a suite, each data opened once. given: sources by the names of data; only: those to take."""
+
+    def __init__(self, suite: Suite, *, given: Mapping[str, str] | None = None, only: tuple[str, ...] = ()) -> None:
+        given = given or {}
+        known = [each.name for each in suite.data]
+        for name in (*given, *only):
+            if name not in known:
+                raise NearfarError(f"the suite has no data {name!r}{nearest(name, known)} Known: {', '.join(known)}")
+        self.suite = suite
+        self.data = [each for each in suite.data if not only or each.name in only]
+        self._where = {each.name: source_of(each, given) for each in self.data}
+        self._opened: dict[Data, _Opened] = {}
+
+    def cell(
+        self,
+        source: Source,
+        method: Method,
+        value: Any,
+        seed: int,
+        *,
+        tuned: tuple[str, ...] = (),
+        untrained: bool = True,
+    ) -> Cell:
+        """The cell of a place, with the settings that tuning chose. untrained: test the network before training too."""
+        suite = self.suite
+        settings = [
+            *suite.settings,
+            *source.settings,
+            *(each.replace("{sweep}", json.dumps(value)) for each in method.settings),
+            *tuned,
+            *suite.override,
+        ]
+        if method.swept and suite.sweep_key is not None:
+            settings.append(f"{suite.sweep_key}={json.dumps(value)}")
+        where = {"seed": seed, "untrained": untrained, "data": {"source": self._where[source.name]}}
+        tree = merged(with_settings({}, settings), where)
+        try:
+            found = self._open(build(Data, tree["data"], "data"))
+            config = resolve(found.kind, width=found.width, recipe=method.recipe or method.name, file=tree)
+        except NearfarError as error:
+            raise NearfarError(f"{source.name}, {method.name}: {error}") from None
+        config = replace(
+            config,
+            data=replace(config.data, fingerprint=found.fingerprint),
+            metrics=tuple(dict.fromkeys((*config.metrics, *(source.metrics or suite.metrics)))),
+        )
+        return Cell(source.name, method.name, value, seed, config, config_id(config, files=found.kind == "files"))
+
+    def _open(self, data: Data) -> _Opened:
+        data = _opening(data)
+        if data not in self._opened:
+            manifest = open_manifest(data)
+            width = None if manifest.features is None else int(manifest.features.shape[1])
+            self._opened[data] = _Opened(manifest.kind, width, manifest.fingerprint)
+        return self._opened[data]
+
+
+def suite_cells(
+    suite: Suite,
+    *,
+    given: Mapping[str, str] | None = None,
+    only: tuple[str, ...] = (),
+    chosen: Chosen | None = None,
+) -> list[Cell]:
     """All cells in the order of the tables, each of the same work next to the others' seeds.
 
-    Places that come to the same configuration (a method without the sweep) share an id. given: sources by the names of
-    data. only: the names of data to take.
+    Places that come to the same configuration (a method without the sweep) share an id. given, only: see `CellMaker`.
+    chosen: what tuning found, by data and method.
     """
-    given = given or {}
-    known = [each.name for each in suite.data]
-    for name in (*given, *only):
-        if name not in known:
-            raise NearfarError(f"the suite has no data {name!r}{nearest(name, known)} Known: {', '.join(known)}")
-    opened: dict[Data, _Opened] = {}
+    maker = CellMaker(suite, given=given, only=only)
     return [
-        _cell(suite, source, source_of(source, given), method, value, seed, opened)
-        for source in suite.data
-        if not only or source.name in only
+        maker.cell(source, method, value, seed, tuned=(chosen or {}).get((source.name, method.name), ()))
+        for source in maker.data
         for value in suite.sweep_values
         for seed in suite.seeds
         for method in suite.methods
     ]
-
-
-def _cell(
-    suite: Suite, source: Source, where: str, method: Method, value: Any, seed: int, opened: dict[Data, _Opened]
-) -> Cell:
-    settings = [
-        *suite.settings,
-        *source.settings,
-        *(each.replace("{sweep}", json.dumps(value)) for each in method.settings),
-        *suite.override,
-    ]
-    if method.swept and suite.sweep_key is not None:
-        settings.append(f"{suite.sweep_key}={json.dumps(value)}")
-    tree = merged(with_settings({}, settings), {"seed": seed, "untrained": True, "data": {"source": where}})
-    try:
-        data = _opening(build(Data, tree["data"], "data"))
-        if data not in opened:
-            manifest = open_manifest(data)
-            width = None if manifest.features is None else int(manifest.features.shape[1])
-            opened[data] = _Opened(manifest.kind, width, manifest.fingerprint)
-        found = opened[data]
-        config = resolve(found.kind, width=found.width, recipe=method.recipe or method.name, file=tree)
-    except NearfarError as error:
-        raise NearfarError(f"{source.name}, {method.name}: {error}") from None
-    config = replace(
-        config,
-        data=replace(config.data, fingerprint=found.fingerprint),
-        metrics=tuple(dict.fromkeys((*config.metrics, *suite.metrics))),
-    )
-    return Cell(source.name, method.name, value, seed, config, config_id(config, files=found.kind == "files"))
 
 
 def _opening(data: Data) -> Data:
@@ -122,11 +152,19 @@ def _opening(data: Data) -> Data:
     )
 
 
+def _content(path: Path) -> str:
+    """A weight file by what is in it, wherever it lies."""
+    try:
+        return hashlib.sha256(path.expanduser().read_bytes()).hexdigest()
+    except OSError as error:
+        raise NearfarError(f"model.pretrained={path}: cannot be read ({error.strerror})") from None
+
+
 def config_id(config: Config, *, files: bool = False) -> str:
     """A hash of everything that decides a run's scores.
 
-    Arrays are named by their fingerprint, wherever they lie. The fingerprint of picture `files` does not see their
-    bytes, so their source counts as well.
+    Arrays are named by their fingerprint, a weight file by its content, wherever they lie. The fingerprint of picture
+    `files` does not see their bytes, so their source counts as well.
     """
     tree = config.to_dict()
     for key in RUN_ONLY:
@@ -137,5 +175,8 @@ def config_id(config: Config, *, files: bool = False) -> str:
     if not files:
         for key in ("source", "root", "labels"):
             del data[key]
+    start = tree["model"]["pretrained"]
+    if isinstance(start, str):
+        tree["model"]["pretrained"] = _content(Path(start))
     text = json.dumps(tree, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,21 +1,25 @@
-"""`nearfar bench figure`: a metric against the values of the sweep, one line a method, one panel a data set, as SVG."""
+"""`nearfar bench figure`: a metric against the values of the sweep, one line a method, one panel a data set, as SVG.
+
+Means over seeds with their 95% intervals as bars.
+"""
 
 from __future__ import annotations
 
 from html import escape
 
-from nearfar.bench.line_plot import COLOURS, LEFT, Style, line_plot, svg
+from nearfar.bench.line_plot import LEFT, line_plot, style_of, svg
+from nearfar.bench.suite_columns import ON_TEST
 from nearfar.bench.suite_results import Results
 from nearfar.bench.suite_summary import Block, Row, summarise
-from nearfar.bench.suite_table import ON_TEST
 from nearfar.checks import nearest
 from nearfar.errors import NearfarError
 
-MARKERS = ("circle", "square", "triangle", "diamond")
+# from this ratio of the largest to the smallest value on, the axis of the sweep is logarithmic
+LOG_FROM = 50
 
 
 def figure(results: Results, *, x: str, metric: str) -> str:
-    """Means over seeds as SVG; a method that lacks a cell at some value is named in its panel and not drawn."""
+    """As SVG, the same for the same results; a method that lacks a cell at some value is named and not drawn."""
     suite = results.suite
     if suite.sweep_key != x:
         has = f"its sweep is {suite.sweep_key}" if suite.sweep_key else "it has no sweep"
@@ -26,8 +30,10 @@ def figure(results: Results, *, x: str, metric: str) -> str:
     values = suite.sweep_values
     if len(values) < 2 or not all(isinstance(each, int | float) for each in values):
         raise NearfarError(f"{suite.name}: {x} has no two numbers to draw a line between, got {list(values)}")
-    blocks = summarise(results)
-    return svg([_panel(results, data.name, [b for b in blocks if b.data == data.name], metric) for data in suite.data])
+    panels: dict[str, list[Block]] = {}
+    for block in summarise(results):
+        panels.setdefault(block.data, []).append(block)
+    return svg([_panel(results, data, blocks, metric) for data, blocks in panels.items()])
 
 
 def _panel(results: Results, data: str, blocks: list[Block], metric: str) -> str:
@@ -37,11 +43,7 @@ def _panel(results: Results, data: str, blocks: list[Block], metric: str) -> str
     for block in blocks:
         for row in block.rows:
             rows.setdefault(row.method, []).append(row)
-    colours = list(COLOURS)
-    styles = {
-        name: Style(colours[i % len(colours)], MARKERS[i // len(colours) % len(MARKERS)], dashed=i == 0)
-        for i, name in enumerate(rows)
-    }
+    styles = {name: style_of(i) for i, name in enumerate(rows)}
     drawn = {name: each for name, each in rows.items() if all(row.n == row.expected for row in each)}
     absent = [name for name in rows if name not in drawn]
     note = f"not drawn, cells are missing: {', '.join(absent)}" if absent else ""
@@ -49,12 +51,19 @@ def _panel(results: Results, data: str, blocks: list[Block], metric: str) -> str
     if not drawn:
         return f'<text x="{LEFT}" y="22" font-size="15" font-weight="bold">{escape(data)}</text>\n{noted}'
     on_test = any(row.on_test for each in drawn.values() for row in each)
+    values = [float(block.sweep) for block in blocks]
+    found = {name: [row.scores[metric] for row in each] for name, each in drawn.items()}
+    several = len(suite.seeds) > 1
     plot = line_plot(
-        [float(block.sweep) for block in blocks],
-        {name: [100 * row.scores[metric].mean for row in each] for name, each in drawn.items()},
+        values,
+        {name: [100 * each.mean for each in line] for name, line in found.items()},
         styles,
         title=f"{data} ({ON_TEST})" if on_test else data,
         x_label=suite.sweep_key or "",
-        y_label=f"{metric}, per cent, mean of {len(suite.seeds)} seeds",
+        y_label=f"{metric}, per cent" + (f", mean of {len(suite.seeds)} seeds and 95% interval" if several else ""),
+        log_x=min(values) > 0 and max(values) / min(values) >= LOG_FROM,
+        bars={name: [(100 * each.low, 100 * each.high) for each in line] for name, line in found.items()}
+        if several
+        else None,
     )
     return f"{plot}\n{noted}" if noted else plot

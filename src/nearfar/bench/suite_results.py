@@ -1,6 +1,7 @@
 """The results of a suite: a JSON object a line, appended as cells finish, so that a kill costs the cells under way.
 
     {"kind": "suite", "suite": ..., "places": [{data, method, sweep, seed, id}, ...]}   asked for; the last counts
+    {"kind": "trial", "id": ..., "settings": [...], "value": ...}                       validation score, for tuning
     {"kind": "cell", "id": ..., "test": {...}, "untrained": {...}, ...}                 scores of a cell
     {"kind": "error", "id": ..., "message": ...}                                        why there are none
 
@@ -29,12 +30,14 @@ except ImportError:  # Windows: two runs on one file are the user's to avoid
 
 @dataclass(frozen=True)
 class Results:
-    """What a file holds: the suite, its places, cells by id, and the last error of those that have none."""
+    """What a file holds: the suite, its places, cells by id, the last error of those that have none, and the settings
+    that tuning chose, by data and method."""
 
     suite: Suite
     places: tuple[dict[str, Any], ...]
     cells: Mapping[str, Mapping[str, Any]]
     errors: Mapping[str, str]
+    chosen: Mapping[tuple[str, str], tuple[str, ...]]
 
     def cell(self, data: str, method: str, sweep: Any, seed: int) -> Mapping[str, Any] | None:
         """The scores for a place, if there are any."""
@@ -63,7 +66,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(whole.splitlines(), start=1):
         try:
             entry = json.loads(line)
-            known = entry["kind"] in ("suite", "cell", "error")
+            known = entry["kind"] in ("suite", "trial", "cell", "error")
         except (ValueError, TypeError, KeyError):
             known = False
         if not known:
@@ -80,7 +83,8 @@ def read_results(path: Path) -> Results:
         raise NearfarError(f"{path}: holds no suite (nearfar bench run makes such files)")
     cells = {line["id"]: line for line in lines if line["kind"] == "cell"}
     errors = {line["id"]: str(line["message"]) for line in lines if line["kind"] == "error" and line["id"] not in cells}
-    return Results(suite_from_dict(asked["suite"], str(path)), tuple(asked["places"]), cells, errors)
+    chosen = {(each["data"], each["method"]): tuple(each["settings"]) for each in asked.get("chosen", ())}
+    return Results(suite_from_dict(asked["suite"], str(path)), tuple(asked["places"]), cells, errors, chosen)
 
 
 class ResultsFile:

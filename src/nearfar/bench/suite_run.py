@@ -18,8 +18,9 @@ from threading import Lock, Thread
 from typing import Any
 
 from nearfar.bench.suite import Suite
-from nearfar.bench.suite_cells import Cell, suite_cells
+from nearfar.bench.suite_cells import Cell, Chosen, suite_cells
 from nearfar.bench.suite_results import ResultsFile
+from nearfar.bench.suite_tune import choose, suite_trials, trial_entry
 from nearfar.bench.suite_worker import outcome
 from nearfar.errors import NearfarError
 from nearfar.training import Config
@@ -42,9 +43,11 @@ def run_suite(
     given, only: see `suite_cells`. workers: processes; 0 trains in this one. threads: of torch in each. A cell that
     failed before is tried again.
     """
-    cells = suite_cells(suite, given=given, only=only)
+    suite_cells(suite, given=given, only=only)  # a mistake in the suite shows before the first trial
     with ResultsFile(out) as file:
-        _ask(file, suite, cells, only)
+        chosen = _tune(file, suite, given=given, only=only, workers=workers, threads=threads, say=say)
+        cells = suite_cells(suite, given=given, only=only, chosen=chosen)
+        _ask(file, suite, cells, only, chosen)
         done = {line["id"] for line in file.lines if line["kind"] == "cell"}
         ids = {cell.id for cell in cells}
         left = list({cell.id: cell for cell in cells if cell.id not in done}.values())
@@ -54,18 +57,54 @@ def run_suite(
             file.append({"kind": found["kind"], "id": cell.id, **cell.place, **found})
             failed += found["kind"] == "error"
             rest = (time.monotonic() - started) / count * (len(left) - count)
-            say(f"[{count}/{len(left)}] {cell}: {_told(found, suite.metrics)}; {_duration(rest)} left")
+            say(f"[{count}/{len(left)}] {cell}: {_told(found, suite.compared)}; {_duration(rest)} left")
     return failed
 
 
-def _ask(file: ResultsFile, suite: Suite, cells: list[Cell], only: tuple[str, ...]) -> None:
+def _tune(
+    file: ResultsFile,
+    suite: Suite,
+    *,
+    given: Mapping[str, str] | None,
+    only: tuple[str, ...],
+    workers: int,
+    threads: int,
+    say: Callable[[str], object],
+) -> Chosen:
+    """Run the trials that have no value yet, and choose."""
+    trials = suite_trials(suite, given=given, only=only)
+    values = {line["id"]: float(line["value"]) for line in file.lines if line["kind"] == "trial"}
+    by_id = {trial.cell.id: trial for trial in trials}
+    left = [trial.cell for id_, trial in by_id.items() if id_ not in values]
+    if trials:
+        say(f"{suite.name}: {len(by_id)} trials on validation classes, {len(by_id) - len(left)} of them done")
+    started = time.monotonic()
+    for count, (cell, found) in enumerate(_outcomes(left, workers, threads), start=1):
+        entry = trial_entry(by_id[cell.id], found, suite.tune.metric)
+        file.append(entry)
+        told = (
+            f"failed, {entry['message']}" if entry["kind"] == "error" else f"{suite.tune.metric} {entry['value']:.4f}"
+        )
+        if entry["kind"] == "trial":
+            values[cell.id] = entry["value"]
+        rest = (time.monotonic() - started) / count * (len(left) - count)
+        say(f"[{count}/{len(left)}] {by_id[cell.id]}: validation {told}; {_duration(rest)} left")
+    return choose(suite, trials, values)
+
+
+def _ask(file: ResultsFile, suite: Suite, cells: list[Cell], only: tuple[str, ...], chosen: Chosen) -> None:
     """Write what is asked for, unless it stands there; the places of data left out now stay as they were asked for."""
     before = next((line for line in reversed(file.lines) if line["kind"] == "suite"), None)
     asked = json.loads(json.dumps(suite.to_dict()))
     places = [{**cell.place, "id": cell.id} for cell in cells]
     if only and before is not None and before["suite"] == asked:
         places += [each for each in before["places"] if each["data"] not in only]
-    entry = {"kind": "suite", "suite": asked, "places": places}
+    entry: dict[str, Any] = {"kind": "suite", "suite": asked, "places": places}
+    found = [{"data": data, "method": method, "settings": list(each)} for (data, method), each in chosen.items()]
+    if only and before is not None and before["suite"] == asked:
+        found += [each for each in before.get("chosen", []) if each["data"] not in only]
+    if found:
+        entry["chosen"] = found
     if entry != before:
         file.append(entry)
 
@@ -73,7 +112,7 @@ def _ask(file: ResultsFile, suite: Suite, cells: list[Cell], only: tuple[str, ..
 def _told(found: Outcome, metrics: Iterable[str]) -> str:
     if found["kind"] == "error":
         return f"failed, {found['message']}"
-    scores = ", ".join(f"{name} {100 * found['test'][name]:.1f}" for name in metrics)
+    scores = ", ".join(f"{name} {100 * found['test'][name]:.1f}" for name in metrics if name in found["test"])
     return f"{scores}, {found['seconds']:.0f} s"
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nearfar.bench.suite import UNTRAINED
+from nearfar.bench.suite import UNTRAINED, Source
 from nearfar.bench.suite_interval import Interval, interval
 from nearfar.bench.suite_results import Results
 
@@ -19,6 +19,7 @@ class Row:
 
     scores: means over the seeds that there are, by metric; differences: to the baseline over the seeds that both have.
     seconds: of training, the mean. selected_by: how epochs were chosen. missing: seeds without scores, with the reason.
+    detection: how well the weights of samples find labels made wrong on purpose, "auroc" and "precision", if measured.
     """
 
     method: str
@@ -30,6 +31,7 @@ class Row:
     seconds: float | None
     selected_by: tuple[str, ...]
     missing: Mapping[int, str]
+    detection: Mapping[str, Interval]
 
     @property
     def on_test(self) -> bool:
@@ -41,19 +43,31 @@ class Row:
 class Block:
     """The rows for data at a value of the sweep; `mixed` says that methods start from different networks."""
 
-    data: str
+    source: Source
     sweep: Any
     rows: tuple[Row, ...]
     mixed: bool
 
+    @property
+    def data(self) -> str:
+        """Its name."""
+        return self.source.name
+
 
 def summarise(results: Results) -> list[Block]:
-    """A block for each data and value of the sweep, the untrained network first in it, then the methods."""
+    """A block for each data asked for and value of the sweep, the untrained network first in it, then the methods."""
     suite = results.suite
-    return [_block(results, source.name, value) for source in suite.data for value in suite.sweep_values]
+    asked = {place["data"] for place in results.places}
+    return [_block(results, each, value) for each in suite.data if each.name in asked for value in suite.sweep_values]
 
 
-def _block(results: Results, data: str, value: Any) -> Block:
+def left_out(results: Results) -> list[str]:
+    """The data of the suite that was not asked for."""
+    asked = {place["data"] for place in results.places}
+    return [each.name for each in results.suite.data if each.name not in asked]
+
+
+def _block(results: Results, source: Source, value: Any) -> Block:
     suite = results.suite
     found: dict[str, dict[int, Mapping[str, Any]]] = {UNTRAINED: {}}
     starts: dict[int, Scores] = {}
@@ -61,20 +75,20 @@ def _block(results: Results, data: str, value: Any) -> Block:
     for method in suite.methods:
         found[method.name] = {}
         for seed in suite.seeds:
-            cell = results.cell(data, method.name, value, seed)
+            cell = results.cell(source.name, method.name, value, seed)
             if cell is None:
                 continue
             found[method.name][seed] = cell
             start: Scores = cell["untrained"]
             first = starts.setdefault(seed, start)
-            mixed |= any(abs(start[name] - first[name]) > 1e-9 for name in suite.metrics)
+            mixed |= any(abs(start[name] - first[name]) > 1e-9 for name in _metrics(results, source))
     found[UNTRAINED] = {seed: {"test": starts[seed]} for seed in suite.seeds if seed in starts}
-    rows = [_row(results, data, value, method, found) for method in found]
-    return Block(data, value, tuple(rows), mixed)
+    rows = [_row(results, source, value, method, found) for method in found]
+    return Block(source, value, tuple(rows), mixed)
 
 
 def _row(
-    results: Results, data: str, value: Any, method: str, found: Mapping[str, Mapping[int, Mapping[str, Any]]]
+    results: Results, source: Source, value: Any, method: str, found: Mapping[str, Mapping[int, Mapping[str, Any]]]
 ) -> Row:
     suite = results.suite
     mine, baseline = found[method], suite.baseline_of(method)
@@ -87,10 +101,11 @@ def _row(
     def difference(seed: int, metric: str) -> float:
         return score(seed, metric) - float(theirs[seed]["test"][metric])
 
+    metrics = _metrics(results, source)
     missing = {}
     for seed in suite.seeds:
         if seed not in mine:
-            known = None if method == UNTRAINED else results.id(data, method, value, seed)
+            known = None if method == UNTRAINED else results.id(source.name, method, value, seed)
             missing[seed] = results.errors.get(known or "", "not run")
     seconds = [float(cell["seconds"]) for cell in mine.values() if "seconds" in cell]
     return Row(
@@ -98,9 +113,19 @@ def _row(
         baseline=baseline,
         expected=len(suite.seeds),
         n=len(mine),
-        scores={metric: interval([score(seed, metric) for seed in mine]) for metric in suite.metrics if mine},
-        differences={metric: interval([difference(seed, metric) for seed in both]) for metric in suite.metrics if both},
+        scores={metric: interval([score(seed, metric) for seed in mine]) for metric in metrics if mine},
+        differences={metric: interval([difference(seed, metric) for seed in both]) for metric in metrics if both},
         seconds=sum(seconds) / len(seconds) if seconds else None,
         selected_by=tuple(sorted({str(cell["selected_by"]) for cell in mine.values() if "selected_by" in cell})),
         missing=missing,
+        detection=_detection(mine.values()),
     )
+
+
+def _metrics(results: Results, source: Source) -> tuple[str, ...]:
+    return source.metrics or results.suite.metrics
+
+
+def _detection(cells: Iterable[Mapping[str, Any]]) -> dict[str, Interval]:
+    found = [cell["detection"] for cell in cells if "detection" in cell]
+    return {key: interval([float(each[key]) for each in found]) for key in ("auroc", "precision") if found}

@@ -6,30 +6,18 @@ zero, and nothing else is.
 
 from __future__ import annotations
 
-import csv
-import io
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
-from typing import Any
 
 from nearfar.bench.suite import UNTRAINED, Suite
-from nearfar.bench.suite_interval import Interval
+from nearfar.bench.suite_columns import Text, columns, paper_tables, quoted_names
+from nearfar.bench.suite_csv import as_csv
 from nearfar.bench.suite_results import Results
-from nearfar.bench.suite_summary import Block, Row, summarise
+from nearfar.bench.suite_summary import Block, left_out, summarise
+from nearfar.bench.suite_tune import told as tuning_told
+from nearfar.bench.suite_tune import told_of
 from nearfar.checks import check_choice
-
-ON_TEST = "as in the paper, chosen on the test set"
-NONE = "–"
-
-
-@dataclass(frozen=True)
-class Text:
-    """What stands in a field of a table."""
-
-    text: str
-    bold: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,7 +37,7 @@ def table(results: Results, style: str = "markdown") -> str:
 
 def page(results: Results) -> Page:
     """What the styles for readers have in common."""
-    suite, blocks = results.suite, summarise(results)
+    suite, blocks, unseen = results.suite, summarise(results), left_out(results)
     cells = [each for each in results.cells.values() if each["id"] in {place["id"] for place in results.places}]
     versions = sorted({f"nearfar {each['nearfar']}, torch {each['torch']}, {each['machine']}" for each in cells})
     mirrors = [f"Mirrors {suite.mirrors.rstrip('.')}."] if suite.mirrors else []
@@ -59,16 +47,18 @@ def page(results: Results) -> Page:
         *differs,
         f"Seeds {', '.join(map(str, suite.seeds))}; per cent, mean ± half of the 95% interval (Student's t over n "
         "seeds); differences are paired by seed, with their 95% interval, bold where it excludes zero.",
-        *_settings(suite),
+        *([f"Left out: {', '.join(unseen)}."] if unseen else []),
+        *_settings(suite, unseen),
+        *tuning_told(suite, results.chosen),
         *([f"Made with {'; '.join(versions)}."] if versions else []),
         *(["Cells were made with different versions."] if len(versions) > 1 else []),
     ]
     return Page(suite.name, about, [_table(results, block) for block in blocks])
 
 
-def _settings(suite: Suite) -> list[str]:
+def _settings(suite: Suite, unseen: list[str]) -> list[str]:
     parts = [("all cells", suite.settings)]
-    parts += [(source.name, source.settings) for source in suite.data]
+    parts += [(source.name, source.settings) for source in suite.data if source.name not in unseen]
     parts += [(method.name, method.settings) for method in suite.methods]
     parts.append(("all cells, above the others", suite.override))
     told = [f"{name}: {', '.join(settings)}" for name, settings in parts if settings]
@@ -77,24 +67,27 @@ def _settings(suite: Suite) -> list[str]:
 
 def _table(results: Results, block: Block) -> tuple[str, list[str], list[list[Text]], list[str]]:
     suite = results.suite
-    compared = any(row.baseline for row in block.rows)
     title = block.data if suite.sweep_key is None else f"{block.data}, {suite.sweep_key} = {block.sweep}"
-    kinds = ("", ", difference") if compared else ("",)
-    scores = [f"{metric}{kind}" for metric in suite.metrics for kind in kinds]
-    head = ["method", *(["against"] if compared else []), *scores, "seconds", "n"]
-    body = []
-    for row in block.rows:
-        fields = [Text(f"{row.method} ({ON_TEST})" if row.on_test else row.method)]
-        if compared:
-            fields.append(Text(row.baseline or NONE))
-        for metric in suite.metrics:
-            fields.append(Text(_mean(row.scores[metric]) if row.n else "missing"))
-            if compared:
-                fields.append(_difference(row, metric))
-        fields.append(Text(NONE if row.seconds is None else f"{row.seconds:.1f}"))
-        fields.append(Text(f"{row.n}" if row.n == row.expected else f"{row.n} of {row.expected}"))
-        body.append(fields)
-    return title, head, body, _below(block)
+    found = columns(suite, block)
+    body = [[each.ours(row) for each in found] for row in block.rows]
+    body += [[each.quoted(name) for each in found] for name in quoted_names(suite, block)]
+    below = [*_below(block), *told_of(results.chosen, block.data), *_beside(suite, block)]
+    return title, [each.head for each in found], body, below
+
+
+def _beside(suite: Suite, block: Block) -> list[str]:
+    """What the numbers of the paper are, and what is not as there."""
+    tables = list(dict.fromkeys(each.table for each in paper_tables(suite, block)))
+    if not tables:
+        return []
+    lines = [f"Paper: {', '.join(tables)}, as printed, in per cent."]
+    if block.source.differs:
+        lines.append(f"Not as in the paper: {block.source.differs.rstrip('.')}.")
+    if quoted_names(suite, block):
+        lines.append(
+            "Rows that are quoted hold numbers of other papers as this paper repeats them, and nothing of ours."
+        )
+    return lines
 
 
 def _below(block: Block) -> list[str]:
@@ -113,27 +106,6 @@ def _below(block: Block) -> list[str]:
         first = next(row.method for row in block.rows if row.method != UNTRAINED and row.n)
         lines.append(f"Methods start from different networks; {UNTRAINED} is that of {first} where it has the seed.")
     return lines
-
-
-def _mean(found: Interval) -> str:
-    """In per cent.
-
-    >>> _mean(Interval(0.5, 0.49, 0.51, 3)), _mean(Interval(0.5, -math.inf, math.inf, 1))
-    ('50.00 ± 1.00', '50.00')
-    """
-    return f"{100 * found.mean:.2f}" + (f" ± {100 * found.half:.2f}" if found.n > 1 else "")
-
-
-def _difference(row: Row, metric: str) -> Text:
-    found = row.differences.get(metric)
-    if found is None:
-        return Text(NONE if row.baseline is None else "missing")
-    text = f"{100 * found.mean:+.2f}"
-    if found.n > 1:
-        text += f" [{100 * found.low:+.2f}, {100 * found.high:+.2f}]"
-    if found.n != row.n:
-        text += f" (n = {found.n})"
-    return Text(text, bold=found.clear)
 
 
 def markdown(results: Results) -> str:
@@ -210,34 +182,6 @@ def _tex(text: str) -> str:
     'map@r\\\\_1 $\\\\pm$ 5\\\\%'
     """
     return "".join(SPECIAL.get(each, each) for each in text)
-
-
-def as_csv(results: Results) -> str:
-    """As CSV: a line for each data, value of the sweep, method and metric, all digits, scores from 0 to 1."""
-    suite = results.suite
-    names = ["suite", "data", "sweep_key", "sweep", "method", "baseline", "metric", "n", "expected"]
-    names += ["mean", "low", "high", "difference_n", "difference", "difference_low", "difference_high", "clear"]
-    names += ["seconds", "selected_by", "note", "missing"]
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(names)
-    for block in summarise(results):
-        for row in block.rows:
-            for metric in suite.metrics:
-                score, difference = row.scores.get(metric), row.differences.get(metric)
-                start = [suite.name, block.data, suite.sweep_key, block.sweep, row.method, row.baseline, metric]
-                missing = "; ".join(f"seed {seed}: {reason}" for seed, reason in row.missing.items())
-                end = [row.seconds, " ".join(row.selected_by), ON_TEST if row.on_test else "", missing]
-                clear = None if difference is None else difference.clear
-                counts = [row.n, row.expected, *_numbers(score), None if difference is None else difference.n]
-                writer.writerow([*start, *counts, *_numbers(difference), clear, *end])
-    return out.getvalue()
-
-
-def _numbers(found: Interval | None) -> list[Any]:
-    if found is None:
-        return [None, None, None]
-    return [each if math.isfinite(each) else None for each in (found.mean, found.low, found.high)]
 
 
 STYLES: dict[str, Callable[[Results], str]] = {"markdown": markdown, "csv": as_csv, "html": html, "latex": latex}

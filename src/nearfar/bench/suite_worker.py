@@ -22,7 +22,7 @@ from nearfar.errors import NearfarError
 from nearfar.training import Config, train
 from nearfar.training.resolve import from_dict
 
-KEPT = ("test", "untrained", "selected_by", "epoch", "steps", "seconds", "nearfar", "torch", "machine")
+KEPT = ("test", "untrained", "detection", "selected_by", "epoch", "steps", "seconds", "nearfar", "torch", "machine")
 
 
 def cell_scores(config: Config, folder: Path) -> dict[str, Any]:
@@ -35,10 +35,9 @@ def cell_scores(config: Config, folder: Path) -> dict[str, Any]:
         looks = [entry for entry in run.log() if entry["kind"] == "epoch" and "validation" in entry]
         chosen = [entry["validation"] for entry in looks if entry["epoch"] == result["epoch"]]
         return {
-            **{key: result[key] for key in KEPT},
+            **{key: result[key] for key in KEPT if key in result},
             "validation": chosen[-1] if chosen else result.get("validation"),
             "threads": config.threads,
-            **({"detection": result["detection"]} if "detection" in result else {}),
         }
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,66 @@
+"""A metric against two settings: the one that a suite sweeps, and one in which its methods differ."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nearfar.bench.pictures.canvas import panels
+from nearfar.bench.suite import Suite
+from nearfar.bench.suite_results import read_results
+from nearfar.bench.suite_summary import summarise
+from nearfar.checks import nearest
+from nearfar.errors import NearfarError
+from nearfar.training.resolve import parse_setting
+
+
+def settings_map(results: Path, *, x: str, y: str, metric: str = "recall@1") -> Any:
+    """Means over seeds in per cent, a panel for each data; methods that do not set `y` are left out.
+
+    A field without a run is empty; one that lacks some seeds has a `*` behind its number.
+    """
+    found = read_results(results)
+    suite = found.suite
+    if suite.sweep_key != x:
+        raise NearfarError(f"{results}: {suite.name} sweeps {suite.sweep_key}, not {x!r}")
+    if metric not in suite.metrics:
+        raise NearfarError(f"{results}: does not show {metric!r}{nearest(metric, suite.metrics)}")
+    rows = _values(suite, y)
+    if not rows:
+        raise NearfarError(f"{results}: no method of {suite.name} sets {y!r}")
+    order, values = sorted(rows, key=lambda name: rows[name]), sorted(suite.sweep_values)
+    grids: dict[str, dict[tuple[int, int], tuple[float, bool]]] = {}
+    for block in summarise(found):
+        grid = grids.setdefault(block.data, {})
+        for row in block.rows:
+            if row.method in rows and row.n:
+                place = order.index(row.method), values.index(block.sweep)
+                grid[place] = 100 * row.scores[metric].mean, row.n < row.expected
+    figure, every = panels(len(grids), width=4.6, height=4.0)
+    for axes, (data, grid) in zip(every, grids.items(), strict=True):
+        image = np.full((len(order), len(values)), np.nan)
+        for place, (value, _) in grid.items():
+            image[place] = value
+        drawn = axes.imshow(image, cmap="cividis", origin="lower", aspect="auto")
+        middle = (np.nanmin(image) + np.nanmax(image)) / 2 if grid else 0.0
+        for (i, j), (value, partial) in grid.items():
+            ink = "white" if value < middle else "black"
+            axes.text(j, i, f"{value:.1f}{'*' if partial else ''}", ha="center", va="center", color=ink)
+        axes.set_xticks(range(len(values)), [f"{each:g}" for each in values])
+        axes.set_yticks(range(len(order)), [f"{rows[name]:g}" for name in order])
+        axes.set(xlabel=x, ylabel=y, title=data)
+        figure.colorbar(drawn, ax=axes, label=f"{metric}, per cent")
+    return figure
+
+
+def _values(suite: Suite, key: str) -> dict[str, float]:
+    """What each method sets a key to, by its name."""
+    values = {}
+    for method in suite.methods:
+        for setting in method.settings:
+            path, value = parse_setting(setting)
+            if ".".join(path) == key and isinstance(value, int | float):
+                values[method.name] = float(value)
+    return values

@@ -1,0 +1,125 @@
+"""Tuning: as many trials for every method, chosen on validation alone, kept and told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nearfar.bench.suite import Suite, suite_from_dict
+from nearfar.bench.suite_cells import suite_cells
+from nearfar.bench.suite_results import read_lines, read_results
+from nearfar.bench.suite_run import run_suite
+from nearfar.bench.suite_table import table
+from nearfar.bench.suite_tune import choose, combinations, suite_trials
+from nearfar.errors import NearfarError
+from nearfar.training.resolve import at
+
+
+def suite_of(source: str, **tune: Any) -> Suite:
+    return suite_from_dict(
+        {
+            "name": "tiny",
+            "data": [{"name": "here", "source": source}],
+            "methods": [
+                {"name": "ms", "recipe": "multi-similarity"},
+                {"name": "proxy-anchor", "tune": {"loss.alpha": [16, 32]}},
+            ],
+            "seeds": [0],
+            "settings": ["steps=3", "data.validation=0.34", "batches.classes=2", "batches.per_class=4"],
+            "tune": {"space": {"optimiser.lr": [1e-3, 1e-2, 1e-1]}, **tune},
+        }
+    )
+
+
+def test_every_method_gets_as_many_trials(vectors: str) -> None:
+    suite = suite_of(vectors, trials=3)
+    trials = suite_trials(suite)
+    by_method = {name: [each for each in trials if each.cell.method == name] for name in ("ms", "proxy-anchor")}
+    assert [len(each) for each in by_method.values()] == [3, 3]
+    assert len({trial.cell.id for trial in trials}) == 6
+    for trial in trials:
+        assert trial.cell.seed == trial.cell.config.seed == 1000
+        assert trial.cell.config.untrained is False
+        for setting in trial.settings:
+            key, _, value = setting.partition("=")
+            config = trial.cell.config
+            assert (config.loss["alpha"] if key == "loss.alpha" else at(config, key)) == float(value)
+
+
+def test_the_draw_is_without_replacement_and_the_same_each_time(vectors: str) -> None:
+    suite = suite_of(vectors, trials=4)
+    data, method = suite.data[0], suite.methods[1]
+    drawn = combinations(suite, data, method)
+    assert len(set(drawn)) == len(drawn) == 4
+    assert drawn == combinations(suite, data, method)
+    others = [combinations(suite_of(vectors, trials=4, seed=seed), data, method) for seed in range(100, 110)]
+    assert any(each != drawn for each in others)
+
+
+def test_the_best_by_validation_is_what_the_cells_are_made_of(vectors: str) -> None:
+    suite = suite_of(vectors)
+    trials = suite_trials(suite)
+    values = {trial.cell.id: float(i % 3 == 1) for i, trial in enumerate(trials) if trial.cell.method == "ms"}
+    values |= {trial.cell.id: float(i) for i, trial in enumerate(trials) if trial.cell.method == "proxy-anchor"}
+    chosen = choose(suite, trials, values)
+    assert chosen["here", "ms"] == ("optimiser.lr=0.01",)
+    assert chosen["here", "proxy-anchor"] == trials[-1].settings == ("optimiser.lr=0.1", "loss.alpha=32")
+    ms, anchor = suite_cells(suite, chosen=chosen)
+    assert ms.config.optimiser.lr == 0.01
+    assert (anchor.config.optimiser.lr, anchor.config.loss["alpha"]) == (0.1, 32)
+    assert ms.config.untrained
+
+
+def test_a_run_keeps_trials_without_their_test_scores_and_does_not_repeat_them(vectors: str, tmp_path: Path) -> None:
+    suite, out, said = suite_of(vectors, trials=2), tmp_path / "r.jsonl", list[str]()
+    assert run_suite(suite, out, workers=0, say=said.append) == 0
+    lines = read_lines(out)
+    trials = [line for line in lines if line["kind"] == "trial"]
+    assert len(trials) == 4
+    assert not any("test" in line for line in trials)
+    results = read_results(out)
+    best = max((line for line in trials if line["method"] == "ms"), key=lambda line: line["value"])
+    assert results.chosen["here", "ms"] == tuple(best["settings"])
+    page = table(results, "markdown")
+    assert f"ms: {', '.join(best['settings'])}" in page
+    assert "at most 2 combinations of the space, by map@r on validation classes with seed 1000" in page
+
+    said.clear()
+    assert run_suite(suite, out, workers=0, say=said.append) == 0
+    assert said == [
+        "tiny: 4 trials on validation classes, 4 of them done",
+        f"tiny: 2 cells, 2 of them done, to {out}",
+    ]
+    assert read_lines(out) == lines
+
+
+def test_trials_that_fail_lose_and_if_all_do_it_says_so(vectors: str) -> None:
+    suite = suite_of(vectors)
+    trials = suite_trials(suite)
+    only = {trial.cell.id: 0.1 for trial in (trials[2], trials[3])}
+    assert choose(suite, trials, only)["here", "ms"] == trials[2].settings
+    with pytest.raises(NearfarError, match="every trial of proxy-anchor on here failed"):
+        choose(suite, trials, {trials[0].cell.id: 0.1})
+
+
+@pytest.mark.parametrize(
+    ("tune", "message"),
+    [
+        ({"space": {"optimiser.lr": 0.1}}, "tune needs a list of values for optimiser.lr, got 0.1"),
+        ({"seed": 0}, "tune.seed=0 is one of seeds"),
+        ({"trials": 0}, "tune.trials must be at least 1, got 0"),
+        ({"space": {"seed": [1, 2]}}, "would be overwritten, change seeds instead"),
+        ({"spaces": {}}, "did you mean 'space'"),
+    ],
+)
+def test_mistakes_are_named(vectors: str, tune: dict[str, Any], message: str) -> None:
+    with pytest.raises(NearfarError, match=message):
+        suite_of(vectors, **tune)
+
+
+def test_without_validation_classes_there_is_nothing_to_choose_by(vectors: str) -> None:
+    suite = suite_from_dict({**suite_of(vectors).to_dict(), "settings": ["steps=3"]})
+    with pytest.raises(NearfarError, match="tune needs validation classes"):
+        suite_trials(suite)
