@@ -7,18 +7,21 @@ import sys
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 
 from nearfar.audit import measure
 from nearfar.audit.detection import confident_learning, knn_vote, loss_ranking
+from nearfar.cli import main
 from nearfar.data import sketches
 from nearfar.errors import NearfarError
 
 
-def test_small_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_small_run() -> None:
     threads = torch.get_num_threads()
-    measure.main(["sketches", "--classes", "6", "--seeds", "2"])
+    ended = CliRunner().invoke(main, ["bench", "audit", "sketches", "--classes", "6", "--seeds", "2"])
     torch.set_num_threads(threads)
-    lines = capsys.readouterr().out.splitlines()
+    assert ended.exit_code == 0, ended.output
+    lines = ended.output.splitlines()
     assert lines[0].startswith("| rate 0.2, 2 seeds")
     assert {"audit", "kNN vote, k=20", "loss ranking"} <= {line.split("|")[1].strip() for line in lines[2:]}
 

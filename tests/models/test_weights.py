@@ -178,6 +178,18 @@ def test_old_files_with_1xc_vectors(tmp_path: Path) -> None:
     assert torch.equal(state["conv2.bn.weight"], tensors["conv2_3x3_bn.weight"])
 
 
+def test_the_model_of_a_run_gives_its_backbone(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    before = create_embedder("small", dim=8)
+    save_file(before.state_dict(), tmp_path / "model.safetensors")
+    after = create_embedder("small", dim=16, pretrained=tmp_path / "model.safetensors")
+    for name, value in before.backbone.state_dict().items():
+        assert torch.equal(after.backbone.state_dict()[name], value), name
+    assert after.dim == 16
+    with pytest.raises(NearfarError, match="do not fit"):
+        create_embedder("small-conv", dim=16, pretrained=tmp_path / "model.safetensors")
+
+
 def test_what_does_not_fit_is_named_and_nothing_is_set() -> None:
     backbone = create("resnet18")
     before = {name: x.clone() for name, x in backbone.state_dict().items()}

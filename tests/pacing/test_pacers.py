@@ -116,6 +116,8 @@ def test_unknown_names_and_options() -> None:
         ({"beta": 0.0}, "beta must be a finite number above 0"),
         ({"warm_up": 0}, "warm_up must be a whole number"),
         ({"every": 0}, "every must be a whole number"),
+        ({"noise_rate": 1.0}, "noise_rate must be at least 0 and below 1"),
+        ({"noise_rate": 0.2, "age": 1.0}, "without age"),
     ],
 )
 def test_bad_options(options: dict[str, Any], words: str) -> None:
@@ -139,6 +141,17 @@ def test_share_grows_over_the_rounds() -> None:
         shares.append(float(pacer.weights.mean()))
     assert shares == pytest.approx([0.6, 0.72, 0.8], abs=0.003)
     assert ages == sorted(ages)
+
+
+def test_a_known_share_of_wrong_labels_is_left_out_from_the_first_round_on() -> None:
+    x, labels, record = drawings()
+    pacer = SelfPaced(samples=800, classes=20, noise_rate=0.2)
+    for _ in range(2):
+        pacer.update(x, labels)
+        assert float(pacer.weights.mean()) == pytest.approx(0.8, abs=0.003)
+    everybody = SelfPaced(samples=800, classes=20, noise_rate=0.0)
+    everybody.update(x, labels)
+    assert float(everybody.weights.mean()) == pytest.approx(1.0, abs=0.003)
 
 
 def test_wrong_labels_lose_their_weight() -> None:

@@ -1,8 +1,7 @@
-"""How well the audit finds wrong labels that were put there: `python -m nearfar.audit.measure DATA`."""
+"""How well the audit finds wrong labels that were put there: `nearfar bench audit DATA`."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
@@ -66,28 +65,23 @@ def measure(manifest: Manifest, *, rate: float, seeds: int, names: list[str]) ->
     return found
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m nearfar.audit.measure", description=__doc__)
-    parser.add_argument("data", help="features or drawings")
-    parser.add_argument("--split", default="train", help="the rows to use: train (default), val or test")
-    parser.add_argument("--rate", type=float, default=0.2, help="share of labels made wrong (default 0.2)")
-    parser.add_argument("--seeds", type=int, default=5, help="draws of the noise (default 5)")
-    parser.add_argument("--classes", type=int, help="only the first so many classes")
-    parser.add_argument("--threads", type=int, default=1, help="threads of torch (default 1)")
-    args = parser.parse_args(argv)
-    torch.set_num_threads(args.threads)
-    data = open_data(args.data).subset(args.split)
-    if args.classes:
-        data = data.subset(data.labels < args.classes)
+def measured_table(
+    source: str,
+    *,
+    split: str = "train",
+    rate: float = 0.2,
+    seeds: int = 5,
+    classes: int | None = None,
+) -> str:
+    """The audit beside its baselines on data, as Markdown; cleanlab where it is installed. classes: the first ones."""
+    data = open_data(source).subset(split)
+    if classes:
+        data = data.subset(data.labels < classes)
     names = [name for name in BASELINES if name != "cleanlab" or find_spec("cleanlab") is not None]
-    found = measure(data, rate=args.rate, seeds=args.seeds, names=names)
-    header = [f"rate {args.rate:g}, {args.seeds} seeds, mean ± sd", "AUROC", "precision at 100", "at the true number"]
+    found = measure(data, rate=rate, seeds=seeds, names=names)
+    header = [f"rate {rate:g}, {seeds} seeds, mean ± sd", "AUROC", "precision at 100", "at the true number"]
     rows = []
     for name, values in found.items():
-        mean, spread = np.mean(values, axis=0), np.std(values, axis=0, ddof=min(1, args.seeds - 1))
+        mean, spread = np.mean(values, axis=0), np.std(values, axis=0, ddof=min(1, seeds - 1))
         rows.append([name, *[f"{m:.3f} ± {s:.3f}" for m, s in zip(mean, spread, strict=True)]])
-    print(markdown_table(header, rows))
-
-
-if __name__ == "__main__":
-    main()
+    return markdown_table(header, rows)

@@ -27,7 +27,7 @@ from nearfar.models.pooling import Grid, create_pooling
 from nearfar.models.resnet import RESNET18_WEIGHTS, RESNET50_WEIGHTS, resnet18, resnet50
 from nearfar.models.small import SmallConv, SmallResNet
 from nearfar.models.start import half_whitened_pca, proxies_from_class_means, start_from_pca
-from nearfar.models.weights import WeightFile, find_weights, load_tensors, read_tensors
+from nearfar.models.weights import WeightFile, backbone_part, find_weights, load_tensors, read_tensors
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def create(name: str, *, channels: int | None = None, pretrained: bool | str | P
             "features".
         pretrained: False: He et al.'s random start. True: the public weights, from their package or torch.hub's
             folder; nothing is downloaded. A path: that file, .safetensors or a state dict, under the names of the
-            public file or ours.
+            public file or ours; of the model of a run (model.safetensors) the backbone.
 
     >>> create("resnet81")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -87,7 +87,7 @@ def create(name: str, *, channels: int | None = None, pretrained: bool | str | P
                 f"there are no public weights for backbone {name!r}: pretrained=False, or the path of a file"
             )
         path = find_weights(known.weights) if pretrained is True and known.weights else Path(str(pretrained))
-        load_tensors(backbone, read_tensors(path), known.weights, origin=path.name)
+        load_tensors(backbone, backbone_part(read_tensors(path)), known.weights, origin=path.name)
     return backbone
 
 

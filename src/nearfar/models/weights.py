@@ -92,6 +92,17 @@ def read_tensors(path: str | Path) -> Tensors:
     return {str(name).removeprefix("module."): value for name, value in found.items()}
 
 
+def backbone_part(tensors: Tensors) -> Tensors:
+    """Of a whole embedder's tensors the backbone's, under its own names; others as they are.
+
+    >>> list(backbone_part({"backbone.conv.weight": torch.zeros(1), "head.linear.weight": torch.zeros(1)}))
+    ['conv.weight']
+    """
+    mark = "backbone."
+    found = {name.removeprefix(mark): value for name, value in tensors.items() if name.startswith(mark)}
+    return found or tensors
+
+
 def load_tensors(module: nn.Module, tensors: Tensors, known: WeightFile | None = None, *, origin: str = "") -> None:
     """Set all of a module's parameters and buffers; a missing, extra or misshapen one is an error and sets nothing.
 

@@ -26,8 +26,9 @@ class SelfPaced(Pacer):
 
     - `share` of samples to keep, 0.7 in the first round, times `growth` (1.05) each round, at most `most` (0.95), and
       mu=1. `rule` "exact" finds the age whose solution keeps that share, "quantile" takes the share's quantile of the
-      hardness among the easiest samples, whose solution keeps more. With `age` given, ages are that number times
-      growth, at most `most`, and the solver goes on from the present weights.
+      hardness among the easiest samples, whose solution keeps more. Who knows the share of wrong labels gives
+      `noise_rate`, in place of share and most: 1 - noise_rate is kept from the first round on. With `age` given, ages
+      are that number times growth, at most `most`, and the solver goes on from the present weights.
     - `solver` "block" is ours (see solver.py); "coordinate" is the paper's Algorithm 3, 5 N steps, whose rule is always
       "quantile".
     - the first update comes after one epoch with all weights 1 (Algorithm 1), then one every epoch.
@@ -44,6 +45,7 @@ class SelfPaced(Pacer):
         age: float | None = None,
         growth: float = 1.05,
         most: float | None = None,
+        noise_rate: float | None = None,
         mu: float = 1.0,
         rule: str = "exact",
         solver: str = "block",
@@ -57,6 +59,10 @@ class SelfPaced(Pacer):
     ) -> None:
         super().__init__(samples=samples, classes=classes, warm_up=warm_up, every=every)
         self.by_age = age is not None
+        if noise_rate is not None:
+            if self.by_age or not 0 <= noise_rate < 1:
+                raise ValueError(f"noise_rate must be at least 0 and below 1, and without age, got {noise_rate}")
+            share = most = 1 - noise_rate
         self.schedule = schedule(share=share, age=age, growth=growth, most=most)
         if not mu >= 0:
             raise ValueError(f"mu must be at least 0, got {mu}")
