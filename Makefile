@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check lint types speed clean
+.PHONY: demo test check lint types browser speed clean
 
 demo: $(VENV)/.core
 	$(BIN)/nearfar demo
@@ -20,6 +20,17 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
+# What the tests of the page drive. Where packages may not be installed those tests are skipped, and say so.
+browser:
+	@if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then \
+		echo "chromium and chromedriver are there"; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+			chromium chromium-driver || echo "chromium could not be installed: the tests of the page will be skipped"; \
+	else \
+		echo "no right to install chromium and chromium-driver: the tests of the page will be skipped"; \
+	fi
+
 # The long measurement behind docs/benchmarks/speed.md.
 speed: $(VENV)/.dev
 	$(BIN)/python -m nearfar.bench.speed --markdown docs/benchmarks/speed.md --json docs/benchmarks/speed.json
@@ -31,7 +42,7 @@ $(VENV)/.core: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.core
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,peers]"
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,peers,web]"
 	touch $@
 
 clean:

@@ -92,6 +92,77 @@ def audit(**options: Any) -> None:
 
 
 @main.command()
+@click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("source", metavar="DATA")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="The index.  [default: RUN/index]")
+@click.option(
+    "--kind",
+    default="auto",
+    show_default=True,
+    type=click.Choice(["auto", "exact", "hnsw", "ivf-pq"]),
+    help="auto: exact up to 200,000 vectors.",
+)
+@click.option("--add", is_flag=True, help="Extend the index that is there.")
+def index(run: Path, **options: Any) -> None:
+    """Embed all samples of DATA with the model of RUN and keep them as a search index."""
+    from nearfar.search.command import index_command
+
+    index_command(run, **options)
+
+
+@main.command()
+@click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("queries", metavar="QUERY...", nargs=-1, required=True)
+@click.option("-k", default=10, show_default=True, type=click.IntRange(min=1), help="Neighbours.")
+@click.option("--label", "labels", multiple=True, metavar="NAME", help="Only samples of this class (may be repeated).")
+@click.option("--index", "folder", type=click.Path(path_type=Path), help="An index.  [default: RUN/index]")
+@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Also a page with the pictures.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def search(run: Path, **options: Any) -> None:
+    """Find the nearest samples of each QUERY: a picture file, a .npy of vectors, or the id of a sample.
+
+    Searches RUN/index, or where there is none the run's own data.
+    """
+    from nearfar.search.command import search_command
+
+    search_command(run, **options)
+
+
+@main.command()
+@click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option(
+    "--format",
+    "style",
+    default="onnx",
+    show_default=True,
+    type=click.Choice(["onnx", "safetensors", "vectors"]),
+    help="The model, or the vectors of its index for a vector database.",
+)
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder.  [default: RUN/export/FORMAT]")
+def export(run: Path, **options: Any) -> None:
+    """Write the model of RUN as ONNX or safetensors with a model card, or its vectors for a database."""
+    from nearfar.search.command import export_command
+
+    export_command(run, **options)
+
+
+@main.command()
+@click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--host", default="127.0.0.1", show_default=True, help="Another than this machine needs a token.")
+@click.option("--port", default=8000, show_default=True, type=click.IntRange(1, 65535))
+@click.option("--token", help="What every request must bring.  [default: none on this machine, else a new one]")
+@click.option("--split", default="all", show_default=True, type=click.Choice(["train", "val", "test", "all"]))
+def serve(**options: Any) -> None:
+    """Open a RUN in the browser: search by picture or drawing, classes, map, scores, label audit; and its JSON API.
+
+    Vectors, map and audit are made once and kept in RUN/web, decisions on labels in RUN/decisions.csv.
+    """
+    from nearfar.web.command import serve_command
+
+    serve_command(**options)
+
+
+@main.command()
 @click.option("--steps", type=click.IntRange(min=1), help="Batches for each recipe.")
 @click.option(
     "--pretrained", "photos", metavar="FOLDER", help="The same on a folder of your photos, EfficientNet-Lite0."
@@ -170,7 +241,7 @@ def bench() -> None:
 @bench.command("run")
 @click.argument("name", metavar="SUITE")
 @click.option("--data", "sources", multiple=True, metavar="NAME=PATH", help="Where data of the suite is.")
-@click.option("--only", multiple=True, metavar="NAME", help="Only this data of the suite.")
+@click.option("--only", multiple=True, metavar="NAME", help="Only this data of the suite, or this track of data.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting above all of the suite's.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Results.  [default: runs/SUITE.jsonl]")
 @click.option("--workers", default=1, show_default=True, type=click.IntRange(min=1), help="Processes.")
@@ -203,10 +274,29 @@ def bench_run(
     if settings:
         suite = suite_from_dict(replace(suite, override=(*suite.override, *settings)).to_dict(), name)
     out = out or Path("runs") / f"{suite.name}.jsonl"
-    failed = run_suite(suite, out, given=given, only=only, workers=workers, threads=threads, say=click.echo)
+    failed = run_suite(
+        suite, out, given=given, only=suite.data_of(only), workers=workers, threads=threads, say=click.echo
+    )
     click.echo(f"nearfar bench table {out}")
     if failed:
         raise click.ClickException(f"{failed} cells failed, their messages are in {out}; run it again to retry them")
+
+
+@bench.command("audit")
+@click.argument("source", metavar="DATA")
+@click.option("--split", default="train", show_default=True, type=click.Choice(["train", "val", "test"]))
+@click.option("--rate", default=0.2, show_default=True, type=click.FloatRange(0, 1, True, True), help="Wrong labels.")
+@click.option("--seeds", default=5, show_default=True, type=click.IntRange(min=1), help="Draws of the noise.")
+@click.option("--classes", type=click.IntRange(min=2), help="Only the first so many classes.")
+@click.option("--threads", default=1, show_default=True, type=click.IntRange(min=1), help="Of torch.")
+def bench_audit(source: str, split: str, rate: float, seeds: int, classes: int | None, threads: int) -> None:
+    """Make labels of DATA (vectors or drawings) wrong and see how well the audit and its rivals find them."""
+    import torch
+
+    from nearfar.audit.measure import measured_table
+
+    torch.set_num_threads(threads)
+    click.echo(measured_table(source, split=split, rate=rate, seeds=seeds, classes=classes))
 
 
 @bench.command("table")
@@ -238,6 +328,26 @@ def bench_figure(file: Path, x: str, metric: str, out: Path | None) -> None:
     from nearfar.bench.suite_results import read_results
 
     _give(figure(read_results(file), x=x, metric=metric), out)
+
+
+@bench.command("picture")
+@click.argument("kind", type=click.Choice(["map", "similarity", "decay", "settings", "overfitting"]))
+@click.argument("sources", metavar="RUN...", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.option("--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="An .svg or .png file.")
+@click.option("--split", type=click.Choice(["train", "val", "test"]), help="map, similarity.  [default: train]")
+@click.option("--classes", type=click.IntRange(min=1), help="map, similarity: so many by chance.  [default: 20]")
+@click.option("--seed", type=int, help="map, similarity: of the chance.  [default: 0]")
+@click.option("--x", metavar="KEY", help="settings: the setting that the suite sweeps.")
+@click.option("--y", metavar="KEY", help="settings: a setting in which its methods differ.")
+@click.option("--metric", help="settings, overfitting.  [default: recall@1]")
+def bench_picture(kind: str, sources: tuple[Path, ...], out: Path, **options: Any) -> None:
+    """A picture of a RUN: its embedding space, similarities, decay of weights, or a metric over epochs of several.
+
+    `settings` is of the results of a suite: a metric against two settings. Pictures need matplotlib: nearfar[plots].
+    """
+    from nearfar.bench.pictures import picture
+
+    picture(kind, sources, out, **options)
 
 
 def _give(text: str, out: Path | None) -> None:

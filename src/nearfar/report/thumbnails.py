@@ -88,6 +88,13 @@ def jpeg(image: Image.Image, quality: int = 82) -> str:
     return _uri("jpeg", buffer.getvalue())
 
 
+def png(image: Image.Image) -> str:
+    """A PNG as a data URI."""
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    return _uri("png", buffer.getvalue())
+
+
 def grey_png(image: Image.Image) -> str:
     """A grey picture in 16 levels as a data URI."""
     return _indexed(_levels(image), [level * 255 // (LEVELS - 1) for level in range(LEVELS) for _ in range(3)], None)
