@@ -2,7 +2,8 @@ import pytest
 import torch
 
 from nearfar.geometry import cosine_matrix
-from nearfar.mining import closest_negatives, distance_weighted, hardest, multi_similarity, semi_hard
+from nearfar.losses import create
+from nearfar.mining import closest_negatives, distance_weighted, hardest, multi_similarity, named_miner, semi_hard
 from nearfar.pairs import Pairs, pair_masks
 
 
@@ -113,3 +114,39 @@ def test_bad_options() -> None:
         hardest(batch(), k=0)
     with pytest.raises(ValueError, match="margin"):
         semi_hard(batch(), margin=-1)
+
+
+def test_miners_by_name_have_their_options() -> None:
+    pairs = batch(seed=3)
+    named = named_miner({"name": "semi-hard", "threshold": 0.1, "margin": 0.3})(pairs)
+    direct = semi_hard(pairs, threshold=0.1, margin=0.3)
+    assert torch.equal(named.same, direct.same)
+    assert torch.equal(named.diff, direct.diff)
+    assert not torch.equal(named.diff, semi_hard(pairs).diff)
+    torch.manual_seed(0)
+    named = named_miner({"name": "distance-weighted", "dim": 6})(pairs)
+    torch.manual_seed(0)
+    assert torch.equal(named.diff, distance_weighted(pairs, dim=6).diff)
+
+
+def test_a_loss_mines_by_name_with_options() -> None:
+    x, labels = torch.randn(12, 6), torch.arange(12) % 3
+    loss = create("pair-margin", mine={"name": "hardest", "k": 2})
+    other = create("pair-margin")
+    other.mine = lambda pairs: hardest(pairs, k=2)
+    assert torch.equal(loss(x, labels), other(x, labels))
+
+
+@pytest.mark.parametrize(
+    ("mine", "words"),
+    [
+        ("semihard", "did you mean 'semi-hard'"),
+        ({"k": 2}, "mine must be one of"),
+        ({"name": "hardest", "kk": 2}, "has no option 'kk'"),
+        ({"name": "distance-weighted"}, "needs dim"),
+        ({"name": "distance-weighted", "dim": 6, "generator": None}, "has no option 'generator'"),
+    ],
+)
+def test_mistakes_in_a_miner_are_named(mine: object, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        create("pair-margin", mine=mine)  # type: ignore[arg-type]

@@ -9,13 +9,16 @@ reference is taken first.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from nearfar.checks import check_positive
+from nearfar.checks import check_choice, check_positive, nearest
 from nearfar.pairs import Pairs, row_count
 
 
@@ -100,8 +103,39 @@ def distance_weighted(
     return replace(pairs, diff=_first(score, pairs.diff, row_count(pairs.same)))
 
 
-# by name, for `nearfar.losses.create(..., mine=)` and recipes: those whose choice does not hang on the scale of sim
-MINERS: dict[str, Callable[[Pairs], Pairs]] = {"hardest": hardest, "closest-negatives": closest_negatives}
+# by name, for `named_miner`; the last three read sim as cosines
+MINERS: dict[str, Callable[..., Pairs]] = {
+    "hardest": hardest,
+    "closest-negatives": closest_negatives,
+    "semi-hard": semi_hard,
+    "multi-similarity": multi_similarity,
+    "distance-weighted": distance_weighted,
+}
+
+
+def named_miner(mine: str | Mapping[str, Any]) -> Callable[[Pairs], Pairs]:
+    """A miner by its name, or by {name, ...options}, for `nearfar.losses.create(..., mine=)` and recipes.
+
+    >>> from nearfar.pairs import pair_masks
+    >>> named_miner({"name": "hardest", "k": 2})(Pairs(torch.eye(3), *pair_masks(torch.tensor([0, 0, 1])))).diff.sum()
+    tensor(4)
+    >>> named_miner({"name": "hardest", "count": 2})
+    Traceback (most recent call last):
+    ...
+    ValueError: mine 'hardest' has no option 'count'. Options: k
+    """
+    options = {"name": mine} if isinstance(mine, str) else dict(mine)
+    name = check_choice("mine", str(options.pop("name", None)), MINERS)
+    taken = inspect.signature(MINERS[name]).parameters
+    known = [each for each in taken if each not in ("pairs", "distances", "generator")]
+    for option in options:
+        if option not in known:
+            listed = f"Options: {', '.join(known)}" if known else "It has none"
+            raise ValueError(f"mine {name!r} has no option {option!r}{nearest(option, known)} {listed}")
+    missing = [each for each in known if taken[each].default is inspect.Parameter.empty and each not in options]
+    if missing:
+        raise ValueError(f"mine {name!r} needs {missing[0]}: pass mine={{'name': {name!r}, {missing[0]!r}: ...}}")
+    return partial(MINERS[name], **options) if options else MINERS[name]
 
 
 def _first(score: Tensor, mask: Tensor, k: int | Tensor) -> Tensor:

@@ -7,9 +7,10 @@ MultiSimilarity(alpha=2, beta=40, threshold=0.5, neg_threshold=None, epsilon=0.1
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
-from nearfar.checks import check_choice, nearest
+from nearfar.checks import nearest
 from nearfar.losses.angular import Angular
 from nearfar.losses.arcface import ArcFace
 from nearfar.losses.binomial import Binomial
@@ -41,7 +42,7 @@ from nearfar.losses.soft_triple import SoftTriple
 from nearfar.losses.subcenter_arcface import SubcenterArcFace
 from nearfar.losses.supcon import SupCon
 from nearfar.losses.triplet import Triplet
-from nearfar.mining import MINERS
+from nearfar.mining import named_miner
 
 _LOSSES: dict[str, type[Loss]] = {
     "angular": Angular,
@@ -88,10 +89,10 @@ def loss_class(name: str) -> type[Loss]:
     return _LOSSES[name]
 
 
-def create(name: str, *, mine: str | None = None, **options: Any) -> Loss:
+def create(name: str, *, mine: str | Mapping[str, Any] | None = None, **options: Any) -> Loss:
     """Make a loss by its name; an unknown name or option is a ValueError that suggests the nearest.
 
-    `mine` lets a pair loss choose among its pairs first: a name of `nearfar.mining.MINERS`.
+    `mine` lets a pair loss choose among its pairs first: a name of `nearfar.mining.MINERS`, or {name, ...options}.
 
     >>> create("triplet", margn=0.1)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -113,7 +114,7 @@ def create(name: str, *, mine: str | None = None, **options: Any) -> Loss:
     if mine is not None:
         if not isinstance(loss, PairLoss):
             raise ValueError(f"mine={mine!r} chooses among pairs of samples, and loss {name!r} has none: leave it out")
-        loss.mine = MINERS[check_choice("mine", mine, MINERS)]
+        loss.mine = named_miner(mine)
     return loss
 
 
