@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +37,17 @@ def main() -> None:
 @click.option("--resume", is_flag=True, help="Go on with a run that was stopped, to the same weights.")
 @click.option("--allow-partial", is_flag=True, help="Go on with an official data set that lacks files.")
 @click.option("--dry-run", is_flag=True, help="Print the whole configuration and stop.")
-def train(**options: Any) -> None:
+@click.option("--processes", default=1, show_default=True, type=click.IntRange(min=1), help="That share each batch.")
+def train(processes: int, **options: Any) -> None:
     """Train an embedding on DATA: a folder of class folders, a tar of one, a CSV, an .npz, a benchmark, `sketches`.
 
     The configuration is the defaults for the kind of data, then the recipe, then --config, then --set. It is saved in
     the run whole, and `nearfar train --config RUN/config.yaml --out OTHER` makes the same run again.
     """
-    from nearfar.training.command import train_command
+    from nearfar.training.command import launch, train_command
 
+    if processes > 1 and not options["dry_run"]:
+        sys.exit(launch(processes, **options))
     train_command(**options)
 
 

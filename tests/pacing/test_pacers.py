@@ -144,7 +144,7 @@ def test_share_grows_over_the_rounds() -> None:
 
 
 def test_a_known_share_of_wrong_labels_is_left_out_from_the_first_round_on() -> None:
-    x, labels, record = drawings()
+    x, labels, _ = drawings()
     pacer = SelfPaced(samples=800, classes=20, noise_rate=0.2)
     for _ in range(2):
         pacer.update(x, labels)

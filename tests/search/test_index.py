@@ -170,6 +170,43 @@ def test_any_length_zero_rows_tensors_and_no_rows() -> None:
     assert len(empty) == 4
 
 
+def test_very_long_rows_do_not_change_the_others() -> None:
+    rows = clustered(4, 5)
+    alone = Index.from_vectors(rows).vectors
+    long = np.array([[1e19, 0, 0, 1e19, 0], [1.5e19, 0, 0, 0, 0], [0, 0, 0, 0, 0]], dtype=np.float32)
+    index = Index.from_vectors(np.concatenate([long, rows]))
+    assert np.array_equal(index.vectors[3:], alone)
+    np.testing.assert_allclose(index.vectors[0], np.array([1, 0, 0, 1, 0]) / np.sqrt(2), atol=1e-6)
+    assert index.vectors[1:3].tolist() == [[1, 0, 0, 0, 0], [0] * 5]
+    assert long[0, 0] == np.float32(1e19)
+
+
+@pytest.mark.parametrize("kind", ["hnsw", "ivf-pq"])
+def test_an_approximate_answer_is_the_same_alone_and_in_a_batch(kind: str) -> None:
+    vectors = clustered(2000, 24)
+    vectors[1000:1300] = vectors[:300]
+    index = Index.from_vectors(vectors, kind=kind)
+    together = index.search(vectors[:40], 7)
+    for row in range(40):
+        alone = index.search(vectors[row : row + 1], 7)
+        assert np.array_equal(alone[0][0], together[0][row])
+        assert np.array_equal(alone[1][0], together[1][row])
+    near, ids = together
+    assert ids[:, :2].tolist() == [[row, row + 1000] for row in range(40)]
+    assert (near[:, 0] == near[:, 1]).all()
+
+
+def test_effort_counts_from_the_next_search() -> None:
+    index = Index.from_vectors(clustered(3000, 16), kind="ivf-pq")
+    assert index.approximate is not None
+    queries = clustered(50, 16, seed=4)
+    tuned = index.search(queries, 10)[1]
+    effort, index.approximate.effort = index.approximate.effort, 1
+    assert not np.array_equal(index.search(queries, 10)[1], tuned)
+    index.approximate.effort = effort
+    assert np.array_equal(index.search(queries, 10)[1], tuned)
+
+
 def test_ids_count_on_from_the_largest_and_are_not_used_twice() -> None:
     index = Index.from_vectors(np.eye(3), ids=[7, 2, 40])
     assert index.add(np.eye(3)[:2]).tolist() == [41, 42]

@@ -119,3 +119,19 @@ def test_candidates_that_are_missing_come_last() -> None:
     distances, found = ranked(vectors[:1], vectors, np.array([[-1, 2, 0, -1]]), 5)
     assert found.tolist() == [[0, 2, -1, -1, -1]]
     assert distances.tolist() == [[0.0, 1.0, np.inf, np.inf, np.inf]]
+
+
+def test_candidates_in_order_are_ranked_as_those_in_any_other() -> None:
+    vectors, asked = random_units(500, 19), random_units(6, 19, seed=7)
+    vectors[40] = vectors[90]
+    asked[2] = vectors[90]
+    distances, found = nearest(asked, vectors, 12)
+    assert found[2, :2].tolist() == [40, 90]
+    swapped = found.copy()
+    swapped[2, :2] = [90, 40]
+    # without the third query nothing is equal and nothing needs to be sorted
+    for rows in ([0, 1, 2, 3, 4, 5], [0, 1, 3, 4, 5]):
+        for order in (found, found[:, ::-1], swapped):
+            again = ranked(asked[rows], vectors, order[rows], 12)
+            assert np.array_equal(again[0], distances[rows])
+            assert np.array_equal(again[1], found[rows])

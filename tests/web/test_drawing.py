@@ -1,13 +1,12 @@
-"""Strokes and pictures become drawings like those of the data."""
+"""Strokes become drawings like those of the data."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from nearfar.data import sketches
-from nearfar.web.drawing import drawing_of, rendered, simplified, thinned
+from nearfar.web.drawing import rendered, simplified, thinned
 
 
 def test_a_flat_line_sums_to_one_in_every_column_as_the_data_does() -> None:
@@ -52,22 +51,3 @@ def test_thinning_keeps_what_matters() -> None:
 def test_what_is_no_drawing(strokes: list[list[list[float]]]) -> None:
     with pytest.raises(ValueError, match="strokes must"):
         simplified(strokes)
-
-
-def test_a_picture_of_a_drawing_is_moved_scaled_and_turned_round() -> None:
-    ink = rendered([[[0, 0], [100, 100]], [[100, 0], [0, 100]]], 28)
-    paper = Image.new("L", (300, 200), 255)
-    paper.paste(Image.fromarray(255 - ink).resize((112, 112)), (60, 50))
-    found = drawing_of(paper.convert("RGB"), 28)
-    alike = np.corrcoef(found.ravel(), ink.ravel())[0, 1]
-    assert alike > 0.8
-    assert found.max() == 255
-    assert not drawing_of(Image.new("RGB", (50, 40), "white"), 28).any()
-
-
-def test_a_drawing_of_the_data_stays_what_it_is() -> None:
-    data = sketches()
-    assert data.pixels is not None
-    own = data.pixels[4321]
-    assert (drawing_of(Image.fromarray(own), 28) == own).all()
-    assert (drawing_of(Image.fromarray(255 - own), 28) == own).all()

@@ -62,7 +62,7 @@ class ClassMemory(nn.Module):
 
     def count(self, rows: Tensor, labels: Tensor, times: Tensor) -> None:
         """Add rows to the sums and counts of their classes, `times` [N] (1, 0 or -1) times each."""
-        whole = rows.double().mul_((times.double() / self.unit)[:, None]).round_()
+        whole = (rows.double() * (times.double() / self.unit)[:, None]).round_()
         self.sums.index_add_(0, labels, whole)
         self.counts.index_add_(0, labels, times)
 

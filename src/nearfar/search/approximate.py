@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
@@ -93,13 +94,10 @@ class Approximate:
 
     def candidates(self, queries: Floats, k: int, alive: NDArray[np.uint8] | None = None) -> Ints:
         """Slots [Q, w >= k] of about the nearest rows, -1 for none; `alive` (packed bits) says which may be found."""
-        chosen = None if alive is None else faiss.IDSelectorBitmap(alive)
-        if self.kind == "hnsw":
-            wanted = k
-            options = faiss.SearchParametersHNSW(efSearch=max(self.effort, 2 * k), sel=chosen)
-        else:
-            wanted, queries = REFINED * k, _padded(queries)
-            options = faiss.SearchParametersIVF(nprobe=self.effort, sel=chosen)
+        effort, wanted = max(self.effort, 2 * k), k
+        if self.kind != "hnsw":
+            effort, wanted, queries = self.effort, REFINED * k, _padded(queries)
+        options = _kept_options(self.kind, effort) if alive is None else _options(self.kind, effort, alive)
         slots: Ints = self.faiss.search(queries, min(wanted, self.faiss.ntotal), params=options)[1]
         return slots
 
@@ -107,6 +105,17 @@ class Approximate:
         """Double the effort until `recall()` reaches 0.95 (ours) or effort no longer pays."""
         while recall() < TARGET and self.effort < self.most_effort:
             self.effort = min(2 * self.effort, self.most_effort)
+
+
+def _options(kind: str, effort: int, alive: NDArray[np.uint8] | None = None) -> Any:
+    chosen = {} if alive is None else {"sel": faiss.IDSelectorBitmap(alive)}
+    if kind == "hnsw":
+        return faiss.SearchParametersHNSW(efSearch=effort, **chosen)
+    return faiss.SearchParametersIVF(nprobe=effort, **chosen)
+
+
+# a search only reads them, so threads may share them
+_kept_options = lru_cache(maxsize=64)(_options)
 
 
 def _padded(vectors: Floats) -> Floats:

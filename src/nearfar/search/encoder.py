@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image
 from torch import Tensor
 from tqdm import tqdm
 
 from nearfar.data import Manifest, decode, eval_transform
 from nearfar.data.layout import read_regular
-from nearfar.data.manifest import Array
+from nearfar.data.likeness import likeness
 from nearfar.data.opening import EMBEDDED
 from nearfar.data.transforms import Pipeline
 from nearfar.errors import NearfarError
@@ -32,9 +32,8 @@ BATCH = 256
 class Encoder:
     """Embeddings [Q, dim] as the network gives them (`Index` makes unit rows of them).
 
-    Pictures become what the run's data are: files are resized and cut as its test pictures, for drawings in arrays a
-    picture is padded to a square, made grey and as small as they are, and turned to white on black where they are and
-    it is not.
+    Pictures become what the run's data are: files are resized and cut as its test pictures; where the data are arrays,
+    `nearfar.data.likeness` makes a picture like them, as the page of `nearfar serve` does.
     """
 
     def __init__(self, run: Run | Path) -> None:
@@ -84,7 +83,7 @@ class Encoder:
             return "Vectors go in as they are."
         channels, height, width = self.input_shape
         if self._own is not None:
-            look = ", white on black" if self._white_on_black else ""
+            look = ", white on black, the ink at the top left and as large as fits" if self._drawings else ""
             return f"Pictures are {'grey' if channels == 1 else 'RGB'}, {height} x {width}{look}."
         resize = self.run.config.images.resize or round(height * 256 / 224)
         return f"Pictures are RGB: the short side resized to {resize} (bilinear), then the centre {height} x {width}."
@@ -106,7 +105,9 @@ class Encoder:
         if self._own is None:
             transform = self._transform
             return self._embed(torch.stack([transform(picture.convert("RGB")) for picture in pictures]))
-        pixels = np.stack([self._like_own(picture) for picture in pictures])
+        assert self._own.pixels is not None
+        shape = self._own.pixels.shape[1:]
+        pixels = np.stack([likeness(picture, shape, drawings=self._drawings) for picture in pictures])
         none = np.zeros(len(pixels), dtype=np.int64)
         manifest = Manifest(labels=none, classes=("query",), split=np.full(len(pixels), "test"), pixels=pixels)
         return self.samples(manifest, progress=False)[0]
@@ -151,23 +152,13 @@ class Encoder:
         return self.run.manifest() if source in EMBEDDED or source.lower().endswith((".npz", ".npy")) else None
 
     @cached_property
-    def _white_on_black(self) -> bool:
+    def _drawings(self) -> bool:
         return self._own is not None and Thumbnails(self._own).look == "drawings"
 
     @property
     def _transform(self) -> Pipeline:
         network = self.network
         return eval_transform(network.input_size, self.run.config.images.resize, mean=network.mean, std=network.std)
-
-    def _like_own(self, picture: Image.Image) -> Array:
-        assert self._own is not None
-        assert self._own.pixels is not None
-        height, width = self._own.pixels.shape[1:3]
-        if self._own.pixels.ndim == 4:
-            return np.asarray(ImageOps.fit(picture.convert("RGB"), (width, height)))
-        grey = picture.convert("L")
-        values: Array = np.asarray(ImageOps.pad(grey, (width, height), color=grey.getpixel((0, 0))))  # type: ignore[arg-type]
-        return 255 - values if self._white_on_black and np.median(values) > 127 else values
 
 
 def _rows_kept(manifest: Manifest, kept: Manifest) -> Ints:

@@ -24,7 +24,7 @@ from nearfar.search.inputs import (
     number_names,
     unit_rows,
 )
-from nearfar.search.nearest import Floats, Found, Ints, nearest, ranked
+from nearfar.search.nearest import Floats, Found, Ints, nearest, present, ranked
 
 if TYPE_CHECKING:
     from nearfar.training import Run
@@ -338,7 +338,7 @@ def part_of(run: Run, manifest: Manifest, source: str, *, first: int) -> Part:
 
 def _rows(values: Ints, places: Ints) -> Ints:
     """values[places], -1 where a place is -1."""
-    return np.where(places < 0, -1, values[places])
+    return values[places] if present(places) else np.where(places < 0, -1, values[places])
 
 
 def _without(own: Ints, distances: Floats, rows: Ints) -> Floats:

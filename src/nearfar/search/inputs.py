@@ -29,11 +29,12 @@ def unit_rows(name: str, vectors: Embeddings, *, dim: int | None = None) -> Floa
         raise ValueError(f"{name} must have {dim} columns, got shape {list(given.shape)}")
     rows: Floats = np.array(given, dtype=np.float32, order="C")
     length = np.sqrt(np.einsum("nd,nd->n", rows, rows))
-    if not math.isfinite(float(length.sum())):
-        # says which rows, and whether they are infinite or just too large
+    # of NaN and numbers argmax gives NaN
+    if len(length) and not math.isfinite(length.item(length.argmax())):
         check_embeddings(name, torch.from_numpy(rows))
-        length = np.linalg.norm(rows.astype(np.float64), axis=1)
-    length[length < TINY] = np.inf
+        raise ValueError(f"{name} has rows whose length float32 cannot hold: scale them down")
+    if len(length) and length.item(length.argmin()) < TINY:
+        length[length < TINY] = np.inf
     rows /= length[:, None]
     return rows
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ from tqdm import tqdm
 
 from nearfar.errors import NearfarError
 from nearfar.recipes import merged
+from nearfar.training import ranks
 from nearfar.training.config import Config, Data
 from nearfar.training.loop import train
 from nearfar.training.resolve import build, read_config, resolve, with_settings
@@ -41,10 +44,35 @@ def train_command(
         print(config.text(), end="")
         return None
     where = out or Path("runs") / _slug(f"{Path(config.data.source).stem}-{config.recipe or config.loss['name']}")
-    print(f"{config.recipe or config.loss['name']} on {config.data.source}, to {where}")
-    run = train(config, where, resume=resume, report=True, say=tqdm.write)
-    print(describe(run))
+    with ranks.joined():
+        if ranks.first():
+            print(f"{config.recipe or config.loss['name']} on {config.data.source}, to {where}")
+        run = train(config, where, resume=resume, report=True, say=tqdm.write)
+        if ranks.first():
+            print(describe(run))
     return run
+
+
+def launch(
+    processes: int,
+    *,
+    source: str | None,
+    recipe: str | None,
+    file: Path | None,
+    settings: tuple[str, ...],
+    out: Path | None,
+    resume: bool,
+    allow_partial: bool,
+    dry_run: bool = False,
+) -> int:
+    """The same command in several processes of this machine, under torchrun; gives its exit code."""
+    given = (("--recipe", recipe), ("--config", file), ("--out", out), *(("--set", each) for each in settings))
+    words = [word for name, value in given if value is not None for word in (name, str(value))]
+    flags = (("--resume", resume), ("--allow-partial", allow_partial), ("--dry-run", dry_run))
+    words += [name for name, wanted in flags if wanted]
+    words += [] if source is None else ["--", source]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    return subprocess.call([sys.executable, *torchrun, "-m", "nearfar", "train", *words])
 
 
 def configure(

@@ -164,8 +164,9 @@ class Config:
     recipes differ in their method alone; "paper" takes the recipe's. benchmark: cub, cars, sop, inshop: what the recipe
     says for it. One of epochs and steps sets the length. micro_batch: rows that go through the network at once, the
     loss still sees the whole batch (two passes). autocast: none, bf16, fp16. ema: decay of the averaged weights that
-    are tested and kept (0: none). save_every: seconds between checkpoints. metrics: of the test.
-    untrained: also test the network before training.
+    are tested and kept (0: none). shard_proxies: of several ranks each keeps its part of the proxies, for very many
+    classes; shard_network: the same for the network's parameters (FSDP2). save_every: seconds between checkpoints.
+    metrics: of the test. untrained: also test the network before training.
     """
 
     recipe: str | None = None
@@ -188,6 +189,8 @@ class Config:
     autocast: str = "none"
     ema: float = 0.0
     compile: bool = False
+    shard_proxies: bool = False
+    shard_network: bool = False
     device: str = "auto"
     threads: int | None = None
     log_every: int = 20

@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from nearfar.data import Loader, Manifest, open_samples
 from nearfar.metrics import Scores, evaluate
+from nearfar.training import ranks
 
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -21,11 +22,16 @@ def autocast(name: str, device: torch.device) -> AbstractContextManager[object]:
     return torch.autocast(device.type, dtype=HALF[name]) if name in HALF else nullcontext()
 
 
-def to_device(x: Tensor, device: torch.device) -> Tensor:
-    """Pictures channels last, which convolutions are faster with."""
+def to_device(x: Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
+    """Pictures channels last, which convolutions are faster with; in the network's dtype where that is another."""
     if x.ndim == 4:
-        return x.to(device, memory_format=torch.channels_last, non_blocking=True)
-    return x.to(device, non_blocking=True)
+        return x.to(device, dtype, memory_format=torch.channels_last, non_blocking=True)
+    return x.to(device, dtype, non_blocking=True)
+
+
+def dtype_of(network: nn.Module) -> torch.dtype:
+    """What a network computes in."""
+    return next((p.dtype for p in network.parameters()), torch.float32)
 
 
 @torch.no_grad()
@@ -38,19 +44,30 @@ def embed(
     batch_size: int = 256,
     rows: Sequence[int] | None = None,
     name: str = "embed",
+    shared: bool = False,
 ) -> Tensor:
-    """The embeddings [N, dim] of all samples (or these rows), in order, float32 on the CPU, in evaluation mode."""
+    """The embeddings [N, dim] of all samples (or these rows), in order, on the CPU, in evaluation mode.
+
+    They are float32, or float64 where the network is. `shared`: each rank embeds its share and gets all; every rank
+    must call it.
+    """
     where = device or next(network.parameters()).device
+    dtype = dtype_of(network)
     mode = network.training
     network.eval()
-    count = len(loader.samples) if rows is None else len(rows)
+    wanted: Sequence[int] = range(len(loader.samples)) if rows is None else rows
+    shared = shared and len(wanted) >= ranks.world()
+    mine = ranks.share(wanted) if shared else wanted
+    if shared:
+        batch_size = ranks.even_parts(len(wanted), batch_size)  # a network that is split over ranks needs all of them
+    hidden = None if ranks.first() else True  # None: hidden where there is no terminal
     parts = []
-    with tqdm(total=count, desc=name, unit="sample", leave=False, disable=None) as bar, autocast(half, where):
-        for batch in loader.all(rows, batch_size=batch_size):
-            parts.append(network(to_device(batch.x, where)).float().cpu())
+    with tqdm(total=len(mine), desc=name, unit="sample", leave=False, disable=hidden) as bar, autocast(half, where):
+        for batch in loader.all(mine, batch_size=batch_size):
+            parts.append(network(to_device(batch.x, where, dtype)).to("cpu", torch.promote_types(dtype, torch.float32)))
             bar.update(len(batch.x))
     network.train(mode)
-    return torch.cat(parts)
+    return ranks.gather_rows(torch.cat(parts), len(wanted)) if shared else torch.cat(parts)
 
 
 def score(embeddings: Tensor, manifest: Manifest, metrics: Iterable[str]) -> Scores:

@@ -3,6 +3,7 @@
     run = train(config, Path("runs/mine"))
 
 A run that was killed goes on with `train(config, path, resume=True)` to the weights it would have reached, bit for bit.
+Under torchrun several ranks make the run of one process, see `nearfar.training.ranks`.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import json
 import math
 import platform
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,12 @@ from nearfar.audit.detection import judged
 from nearfar.data import Batch, Loader, Manifest
 from nearfar.data.atomic import atomic
 from nearfar.errors import NearfarError
-from nearfar.metrics import Scores
-from nearfar.training import setup
+from nearfar.models import Embedder
+from nearfar.training import ranks, setup
+from nearfar.training.agreement import same_settings, with_fingerprint
 from nearfar.training.checkpoint import load_state, save_state
 from nearfar.training.config import Config
-from nearfar.training.embedding import autocast, embed, score, to_device
+from nearfar.training.embedding import autocast, dtype_of, embed, score, to_device
 from nearfar.training.health import look, warnings
 from nearfar.training.large_batch import two_pass
 from nearfar.training.log import Log
@@ -38,6 +40,9 @@ from nearfar.training.randomness import random_state, set_random_state
 from nearfar.training.report import report_run
 from nearfar.training.run import Run, load_embedder, save_embedder
 from nearfar.training.schedule import factor
+from nearfar.training.selection import Selection
+from nearfar.training.shards import load_states, states
+from nearfar.training.synced_norm import sync_batch_norms
 from nearfar.training.trackers import open_trackers
 
 CHECKPOINT = Path("checkpoint") / "state.safetensors"
@@ -59,28 +64,51 @@ def train(
 
     resume: go on with the run that is there. report: also write report.html. progress: show a bar where there is a
     terminal. stop_after: leave after this many steps as if killed (for tests).
+
+    Under torchrun every rank calls this with the same arguments, `out` on a disk that all of them see. After a restart
+    by torchrun the run goes on by itself.
     """
+    with ranks.joined():
+        say = say if ranks.first() else _nothing
+        return _train(config, out, resume=resume, say=say, report=report, progress=progress, stop_after=stop_after)
+
+
+def _train(
+    config: Config,
+    out: Path,
+    *,
+    resume: bool,
+    say: Callable[[str], object],
+    report: bool,
+    progress: bool,
+    stop_after: int | None,
+) -> Run:
     manifest = setup.open_manifest(config.data)
-    config = _with_fingerprint(config, manifest.fingerprint)
+    config = with_fingerprint(config, manifest.fingerprint)
+    resume = resume or (ranks.restarted() and (out / "config.yaml").exists())
     if resume:
         before = Run(out)
-        config = _same(config, before.config)
+        config = same_settings(config, before.config)
         if before.finished:
             say(f"{out} is finished already")
-            if report:
+            if report and ranks.first():
                 report_run(before)
             return before
     elif (out / "config.yaml").exists():
         raise NearfarError(f"{out}: holds a run already: go on with --resume, or choose another --out")
+    ranks.check_same(f"{resume} {config.text()}", "start all with the same command, with --out on a shared disk")
     training = Training(config, manifest, out, say=say)
-    with atomic(out / "config.yaml") as draft:  # not before all parts fit: a mistake must not leave half a run
-        draft.write_text(config.text(), encoding="utf-8")
+    if ranks.first():
+        with atomic(out / "config.yaml") as draft:  # not before all parts fit: a mistake must not leave half a run
+            draft.write_text(config.text(), encoding="utf-8")
     if resume and (out / CHECKPOINT).is_file():
         training.load()
         say(f"going on at step {training.step:,} of {training.steps:,}")
+    ranks.check_same(f"step {training.step}", "keep --out on a disk that all ranks see")
     training.run(progress=progress, stop_after=stop_after)
+    ranks.wait()
     run = Run(out)
-    if report and run.finished:
+    if report and run.finished and ranks.first():
         report_run(run, training.found)
     return run
 
@@ -92,16 +120,17 @@ class Training:
         self.config, self.out, self.say = config, out, say
         if config.threads is not None:
             torch.set_num_threads(config.threads)
-        self.device = _device(config.device)
+        self.device = ranks.local_device(config.device)
         torch.manual_seed(config.seed)
 
         self.embedder = setup.make_embedder(config, manifest)
         side = setup.side_of(config, self.embedder, manifest)
-        manifest = setup.readable(manifest, config.data, size=side or self.embedder.input_size, say=say)
+        with ranks.first_goes_first():
+            manifest = setup.readable(manifest, config.data, size=side or self.embedder.input_size, say=say)
         if manifest.kind == "pixels":  # a cache is cropped to the size that the network wants
             side = setup.side_of(config, self.embedder, manifest)
         self.splits = setup.split_up(manifest, config.data, seed=config.seed)
-        if self.splits.noise is not None:
+        if self.splits.noise is not None and ranks.first():
             self.splits.noise.save(out / "noise.json")
 
         def loader(part: Manifest, workers: int) -> Loader:
@@ -115,6 +144,15 @@ class Training:
 
         self.embedder.to(device=self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.loss.to(self.device)
+        if ranks.world() > 1:
+            sync_batch_norms(self.embedder)
+            ranks.as_first([*self.embedder.state_dict().values(), *self.loss.state_dict().values()])
+        self.loss = setup.shard(config, self.loss)
+        self.split = config.shard_network and ranks.world() > 1
+        if self.split:
+            from nearfar.training.sharded_network import shard_network  # a second to import
+
+            shard_network(config, self.embedder)
         self.batches = setup.make_batches(config, self.splits.train)
         self.pacer = setup.make_pacer(config, self.splits.train)
         self.optimiser = setup.make_optimiser(config, self.embedder, self.loss)
@@ -126,28 +164,18 @@ class Training:
             if config.ema > 0
             else None
         )
-        self.select = self._selection()
+        self.dtype = dtype_of(self.embedder)
+        self.select = Selection(config.select, validation=self.held_out is not None, test=self.tested is not None)
 
         self.step = 0
         self.epoch_start = self._place()
         self.consumed = 0  # batches of this epoch that were trained on: a loader may have read further
         self.cycle = -1
-        self.best: dict[str, Any] = {"value": -math.inf, "epoch": None, "looks": 0}
         self.sums = torch.zeros(2, device=self.device)  # of the loss, and how many, since the last entry of the log
         self.warned: set[str] = set()
         self.untrained: dict[str, float] | None = None
         self.found: tuple[Manifest, Tensor] | None = None  # the test split and its embeddings, at the end
         self.steps = config.steps or (config.epochs or 0) * len(self.batches)
-
-    def _selection(self) -> str:
-        by = self.config.select.by
-        if by == "auto":
-            return "last" if self.held_out is None else "validation"
-        if by == "validation" and self.held_out is None:
-            raise NearfarError("select.by=validation needs validation classes: set data.validation=0.2")
-        if by == "test" and self.tested is None:
-            raise NearfarError("select.by=test needs a test split, the data has none")
-        return by
 
     # One step ---------------------------------------------------------------------------------------------------------
 
@@ -157,7 +185,10 @@ class Training:
             return rows
 
     def train_on(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
-        """One step on a batch; gives the loss and the embeddings, detached, and the weights of the samples."""
+        """One step on a batch; gives the loss and the embeddings, detached, and the weights of the samples.
+
+        Of several ranks each has its share of the rows `batch.x`, and the labels and indices of the whole batch.
+        """
         config = self.config.optimiser
         if self.projection is not None and self.batches.cycle != self.cycle:
             self.projection.snapshot()
@@ -166,23 +197,31 @@ class Training:
         for group in self.optimiser.param_groups:
             group["lr"] = group["top_lr"] * rate
         self.optimiser.zero_grad(set_to_none=True)
-        x, labels = to_device(batch.x, self.device), batch.labels.to(self.device)
+        x, labels = to_device(batch.x, self.device, self.dtype), batch.labels.to(self.device)
         weights: Tensor | None = None
-        value = torch.empty(0)
+        value = rows = torch.empty(0)
 
-        def value_of(rows: Tensor) -> Tensor:
-            nonlocal weights, value
-            if self.pacer is not None:
-                weights = self.pacer.batch_weights(rows.detach(), labels, batch.indices)
-            value = self.loss(rows, labels, weights=weights, representatives=self.batches.representatives)
+        def value_of(own: Tensor) -> Tensor:
+            nonlocal weights, value, rows
+            rows = ranks.gather_rows(own, len(labels))
+            with together():
+                if self.pacer is not None:
+                    weights = self.pacer.batch_weights(rows.detach(), labels, batch.indices)
+                value = self.loss(rows, labels, weights=weights, representatives=self.batches.representatives)
             scaled: Tensor = self.scaler.scale(value)
             return scaled
 
-        if self.config.micro_batch is None or len(x) <= self.config.micro_batch:
-            rows = self._embed(x)
-            value_of(rows).backward()  # type: ignore[no-untyped-call]
-        else:
-            _, rows = two_pass(self.embedder, value_of, x, micro_batch=self.config.micro_batch, embed=self._embed)
+        with ranks.own_draws(self.config.seed, self.step) as together:
+            if self.config.micro_batch is None or ranks.largest_share(len(labels)) <= self.config.micro_batch:
+                value_of(self._embed(x)).backward()  # type: ignore[no-untyped-call]
+            else:
+                micro = ranks.even_parts(len(labels), self.config.micro_batch)
+                two_pass(self.embedder, value_of, x, micro_batch=micro, embed=self._embed)
+        if not self.split:
+            ranks.sum_gradients(self.embedder.parameters())
+        if self.device.type != "cpu" and not self.config.shard_proxies:
+            # kernels that add in no fixed order would let the ranks' proxies drift apart
+            ranks.sum_gradients(self.loss.parameters(), mean=True)
         self.scaler.unscale_(self.optimiser)
         if self.projection is not None:
             self.projection.add_to_gradients()
@@ -219,16 +258,16 @@ class Training:
     def run(self, *, progress: bool = True, stop_after: int | None = None) -> None:
         """From where it stands to the end."""
         config = self.config
-        trackers = open_trackers(config.track, self.out, config.to_dict())
-        log = Log(self.out / "log.jsonl", step=self.step, trackers=trackers)
+        trackers = open_trackers(config.track, self.out, config.to_dict()) if ranks.first() else ()
+        log = Log(self.out / "log.jsonl", step=self.step, trackers=trackers) if ranks.first() else None
         first = self.step
         if config.untrained and self.tested is not None and self.step == 0:
-            self.untrained = dict(self._score("test").values)
+            self.untrained = self._score("test")
         started = saved = time.monotonic()
-        hidden = None if progress else True  # None: hidden where there is no terminal
+        hidden = None if progress and ranks.first() else True  # None: hidden where there is no terminal
         with tqdm(total=self.steps, initial=first, desc="train", unit="batch", leave=False, disable=hidden) as bar:
             try:
-                while self.step < self.steps and not self._patience_is_over():
+                while self.step < self.steps and not self.select.patience_is_over():
                     self._start_epoch()
                     for batch in self._epoch():
                         try:
@@ -237,26 +276,27 @@ class Training:
                             raise NearfarError(f"at step {self.step}: {error}; {CURE}") from error
                         self.step += 1
                         self.consumed += 1
-                        self.sums += torch.stack([value.float(), torch.ones_like(value, dtype=torch.float32)])
+                        self.sums += torch.stack([value.to(self.sums), torch.ones_like(self.sums[0])])
                         bar.update()
                         if self.step % config.log_every == 0 or self.step == self.steps:
                             speed = (self.step - first) / (time.monotonic() - started)
-                            self._write_step(log, bar, rows, batch.labels, weights, speed * len(batch.x))
+                            self._write_step(log, bar, rows, batch.labels, weights, speed * len(batch.labels))
                         if self.step == self.steps:
                             break
                         if stop_after is not None and self.step >= stop_after:
                             return
-                        if time.monotonic() - saved > config.save_every:
+                        if self._save_is_due(saved):
                             self.save()
                             saved = time.monotonic()
                     self._end_epoch(log)
-                    if time.monotonic() - saved > config.save_every:
+                    if self._save_is_due(saved):
                         self.save()
                         saved = time.monotonic()
                 self.save()
                 self._finish(log, time.monotonic() - started)
             finally:
-                log.close()
+                if log is not None:
+                    log.close()
                 self.loader.close()
 
     def _start_epoch(self) -> None:
@@ -275,102 +315,110 @@ class Training:
             self.embedder.backbone.eval()
 
     def _epoch(self) -> Iterator[Batch]:
-        """The batches of this epoch that are still to come."""
+        """The batches of this epoch that are still to come: this rank's rows, with the labels and indices of all."""
+        asked: deque[list[int]] = deque()  # global batches that the loader has read, perhaps ahead
 
         def rows() -> Iterator[list[int]]:
             epoch = iter(self.batches)
             while True:
                 wanted = self.batches.wants_fill()
                 if wanted is not None:
-                    self.batches.filled(embed(self.embedder, self.loader, device=self.device, rows=wanted))
+                    found = embed(self.embedder, self.loader, device=self.device, rows=wanted, shared=True)
+                    self.batches.filled(found)
                     self._train_mode()
                 try:
-                    yield next(epoch)
+                    asked.append(next(epoch))
                 except StopIteration:
                     return
+                if len(asked[-1]) < ranks.world():
+                    raise NearfarError(f"a batch of {len(asked[-1])} has no row for each of {ranks.world()} ranks")
+                yield ranks.share(asked[-1])
 
-        return self.loader.epoch(rows(), epoch=self.epoch, read_ahead=not self.batches.live)
+        for batch in self.loader.epoch(rows(), epoch=self.epoch, read_ahead=not self.batches.live):
+            whole = asked.popleft()
+            if ranks.world() == 1:
+                yield batch
+            else:
+                indices = torch.tensor(whole)
+                yield Batch(batch.x, self.loader.samples.labels[indices], indices)
 
-    def _end_epoch(self, log: Log) -> None:
+    def _end_epoch(self, log: Log | None) -> None:
         """Pacing and selection; then the next epoch begins."""
         entry: dict[str, Any] = {"epoch": self.epoch}
         last = self.step == self.steps
         if self.pacer is not None and not last and self.pacer.wants_update(self.epoch):
-            rows = embed(self.embedder, self.loader, device=self.device, half=self.config.autocast, name="pacing")
+            rows = self._embed_all(self.embedder, self.loader, "pacing")
             entry["pacing"] = self.pacer.update(rows, self.loader.samples.labels, loss=self.loss)
-        if self.select != "last" and (last or (self.epoch + 1) % self.config.select.every == 0):
-            name = "validation" if self.select == "validation" else "test"
-            scores = self._score(name)
-            entry[name] = dict(scores.values)
-            self._choose(scores)
-        if len(entry) > 1:
+            ranks.as_first([self.pacer.weights])
+        if self.select.wants(self.epoch, last=last):
+            entry[self.select.by] = self._score(self.select.by)
+            if self.select.hear(entry[self.select.by], self.epoch):
+                self._keep(self._chosen_now(), self.out / BEST)
+        if len(entry) > 1 and log is not None:
             log.write("epoch", self.step, **entry)
         self.epoch_start = self._place()
         self.consumed = 0
 
-    def _choose(self, scores: Scores) -> None:
-        metric = self.config.select.metric
-        if metric not in scores.values:
-            raise NearfarError(f"select.metric={metric} is not among metrics: {', '.join(scores.values)}")
-        self.best["looks"] += 1
-        if scores[metric] > self.best["value"]:
-            self.best.update(value=scores[metric], epoch=self.epoch, looks=0)
-            save_embedder(self._chosen_now(), self.out / BEST)
-
-    def _patience_is_over(self) -> bool:
-        patience = self.config.select.patience
-        return patience is not None and self.select != "last" and self.best["looks"] >= patience
-
     def _chosen_now(self) -> Any:
         return self.embedder if self.ema is None else self.ema.module
 
-    def _score(self, name: str) -> Scores:
+    def _embed_all(self, network: nn.Module, loader: Loader, name: str) -> Tensor:
+        return embed(network, loader, device=self.device, half=self.config.autocast, name=name, shared=True)
+
+    def _score(self, name: str) -> dict[str, float]:
+        """Scores of the weights as they are, on validation or test."""
         manifest, loader = (
             (self.splits.validation, self.held_out) if name == "validation" else (self.splits.test, self.tested)
         )
         assert manifest is not None
         assert loader is not None
-        rows = embed(self._chosen_now(), loader, device=self.device, half=self.config.autocast, name=name)
-        return score(rows, manifest, self.config.metrics)
+        return self._scores_of(self._embed_all(self._chosen_now(), loader, name), manifest)
 
-    def _finish(self, log: Log, seconds: float) -> None:
+    def _scores_of(self, rows: Tensor, manifest: Manifest) -> dict[str, float]:
+        """Made by one rank, told to all."""
+        text = ranks.from_first(lambda: json.dumps(dict(score(rows, manifest, self.config.metrics).values)))
+        scores: dict[str, float] = json.loads(text)
+        return scores
+
+    def _finish(self, log: Log | None, seconds: float) -> None:
         """The chosen weights, their scores on the test split, and the end of the log."""
-        chosen = self._chosen_now() if self.select == "last" else load_embedder(self.out / BEST).to(self.device)
+        ranks.wait()  # rank 0 may still write the best weights
+        last = self.select.by == "last"
+        chosen = self._chosen_now() if last else load_embedder(self.out / BEST).to(self.device)
         result: dict[str, Any] = {
-            "selected_by": self.select,
-            "epoch": self.epoch if self.select == "last" else self.best["epoch"],
+            **self.select.told(self.epoch),
             "steps": self.step,
             "seconds": round(seconds, 1),
             "nearfar": nearfar.__version__,
             "torch": torch.__version__,
             "machine": platform.machine(),
         }
-        if self.select == "test":
-            result["warning"] = "the epoch was chosen on the test set, as in some papers: not a fair number"
-        if self.select == "validation":
-            result["validation"] = {self.config.select.metric: self.best["value"]}
         if self.splits.test is not None and self.tested is not None:
-            rows = embed(chosen, self.tested, device=self.device, half=self.config.autocast, name="test")
-            result["test"] = dict(score(rows, self.splits.test, self.config.metrics).values)
+            rows = self._embed_all(chosen, self.tested, "test")
+            result["test"] = self._scores_of(rows, self.splits.test)
             self.found = self.splits.test, rows
         if self.untrained is not None:
             result["untrained"] = self.untrained
         if self.pacer is not None and self.splits.wrong is not None and self.splits.wrong.any():
             result["detection"] = judged(1 - self.pacer.weights.numpy(), self.splits.wrong)
         about = {"classes": len(self.splits.train.classes), "recipe": self.config.recipe}
-        save_embedder(chosen, self.out / "model.safetensors", about)
+        self._keep(chosen, self.out / "model.safetensors", about)
+        if log is None:
+            return
         log.write("end", self.step, **result)
         with atomic(self.out / "scores.json") as draft:
             draft.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 
     def _write_step(
-        self, log: Log, bar: Any, rows: Tensor, labels: Tensor, weights: Tensor | None, speed: float
+        self, log: Log | None, bar: Any, rows: Tensor, labels: Tensor, weights: Tensor | None, speed: float
     ) -> None:
         total, count = self.sums.tolist()
         self.sums.zero_()
         mean = total / count
         if not math.isfinite(mean):
             raise NearfarError(f"the loss is {mean} at step {self.step}: {CURE}")
+        if log is None:
+            return
         seen = look(
             self.loss,
             rows,
@@ -392,8 +440,38 @@ class Training:
 
     # State ------------------------------------------------------------------------------------------------------------
 
+    def _keep(self, embedder: Embedder, path: Path, about: dict[str, Any] | None = None) -> None:
+        weights = self._whole(embedder.state_dict())
+        if ranks.first():
+            save_embedder(embedder, path, about, weights=weights)
+
+    def _whole(self, state: dict[str, Any]) -> dict[str, Any]:
+        if not self.split:
+            return state
+        from nearfar.training.sharded_network import whole
+
+        together: dict[str, Any] = whole(state)
+        return together
+
+    def _save_is_due(self, saved: float) -> bool:
+        due = time.monotonic() - saved > self.config.save_every
+        # what is split comes together for it, so all ranks must go by one clock
+        return due if not self._apart() else ranks.from_first(lambda: "yes" if due else "no") == "yes"
+
+    def _apart(self) -> bool:
+        """Whether ranks hold different parts of the state."""
+        return self.split or self.config.shard_proxies
+
     def save(self) -> None:
-        """The whole state, in one file."""
+        """The whole state, in one file; one rank writes it, any number of ranks can go on from it."""
+        if ranks.first() or self._apart():
+            state = self.state()
+            if ranks.first():
+                save_state(self.out / CHECKPOINT, state)
+
+    def state(self) -> dict[str, Any]:
+        """Everything that decides how training goes on; the same on every rank, but that one of them warns."""
+        loss, optimiser = states(self.loss, self.optimiser)
         sampler = self.batches.state_dict()
         if not self.batches.live:
             sampler = self.epoch_start | {"position": self.epoch_start["position"] + self.consumed}
@@ -403,31 +481,36 @@ class Training:
             "epoch_start": self.epoch_start,
             "sampler": sampler,
             "cycle": self.cycle,
-            "best": self.best,
+            "best": self.select.best,
             "sums": self.sums,
             "untrained": self.untrained,
             "warned": sorted(self.warned),
             "embedder": self.embedder.state_dict(),
-            "loss": self.loss.state_dict(),
-            "optimiser": self.optimiser.state_dict(),
+            "loss": loss,
+            "optimiser": optimiser,
             "scaler": self.scaler.state_dict(),
             "ema": None if self.ema is None else self.ema.state_dict(),
             "pacer": None if self.pacer is None else self.pacer.state_dict(),
             "projection": None if self.projection is None else self.projection.state_dict(),
             "random": random_state(),
         }
-        save_state(self.out / CHECKPOINT, state)
+        return self._whole(state)
 
     def load(self) -> None:
         """Go on from the file that `save` wrote."""
         state = load_state(self.out / CHECKPOINT)
         self.step, self.consumed, self.cycle = state["step"], state["consumed"], state["cycle"]
-        self.epoch_start, self.best, self.untrained = state["epoch_start"], state["best"], state["untrained"]
+        self.epoch_start, self.select.best, self.untrained = state["epoch_start"], state["best"], state["untrained"]
         self.sums.copy_(state["sums"])
         self.warned = set(state["warned"])
+        if self.split:
+            from nearfar.training.sharded_network import split_as, split_optimiser_state
+
+            now = self.embedder.state_dict()
+            state["embedder"] = {name: split_as(value, now[name]) for name, value in state["embedder"].items()}
+            state["optimiser"] = split_optimiser_state(state["optimiser"], self.optimiser)
         self.embedder.load_state_dict(state["embedder"])
-        self.loss.load_state_dict(state["loss"])
-        self.optimiser.load_state_dict(state["optimiser"])
+        load_states(self.loss, self.optimiser, state["loss"], state["optimiser"])
         self.scaler.load_state_dict(state["scaler"])
         for part, name in ((self.ema, "ema"), (self.pacer, "pacer"), (self.projection, "projection")):
             if part is not None:
@@ -436,41 +519,5 @@ class Training:
         set_random_state(state["random"])
 
 
-def _device(name: str) -> torch.device:
-    if name != "auto":
-        try:
-            return torch.device(name)
-        except RuntimeError as error:
-            raise NearfarError(f"device={name}: {error}") from None
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def _with_fingerprint(config: Config, fingerprint: str) -> Config:
-    known = config.data.fingerprint
-    if known is not None and known != fingerprint:
-        raise NearfarError(
-            f"{config.data.source}: is not the data that the configuration names, files, classes or split have changed "
-            f"(fingerprint {fingerprint[:12]}, expected {known[:12]}); set data.fingerprint=null to train on it anyway"
-        )
-    return replace(config, data=replace(config.data, fingerprint=fingerprint))
-
-
-def _same(config: Config, before: Config) -> Config:
-    """The configuration of the run that is there; another one now would make a run that no config describes."""
-    ours, theirs = _flat(config.to_dict()), _flat(before.to_dict())
-    free = ("data.workers", "threads", "device", "log_every", "save_every")
-    changed = [key for key in ours if ours[key] != theirs.get(key) and key not in free]
-    if changed:
-        key = changed[0]
-        raise NearfarError(
-            f"--resume goes on with the same settings, but {key} is {ours[key]!r} now and was {theirs.get(key)!r}: "
-            "leave the settings out, or start another run"
-        )
-    return config
-
-
-def _flat(tree: dict[str, Any], before: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        flat |= _flat(value, f"{before}{key}.") if isinstance(value, dict) else {f"{before}{key}": value}
-    return flat
+def _nothing(text: str) -> None:
+    """What ranks other than the first say."""

@@ -121,9 +121,15 @@ class Run:
         return score(self.embed(manifest, network, device=device), manifest, metrics or self.config.metrics)
 
 
-def save_embedder(embedder: Embedder, path: Path, about: dict[str, Any] | None = None) -> None:
-    """The weights as safetensors, with what `create_embedder` needs (and `about`) in the header."""
-    write_tensors(path, embedder.state_dict(), {"embedder": embedder.config | {"pretrained": False}, **(about or {})})
+def save_embedder(
+    embedder: Embedder, path: Path, about: dict[str, Any] | None = None, *, weights: dict[str, Tensor] | None = None
+) -> None:
+    """The weights as safetensors, with what `create_embedder` needs (and `about`) in the header.
+
+    `weights`: in place of the embedder's own, where those are split over ranks.
+    """
+    tensors = embedder.state_dict() if weights is None else weights
+    write_tensors(path, tensors, {"embedder": embedder.config | {"pretrained": False}, **(about or {})})
 
 
 def load_embedder(path: Path) -> Embedder:

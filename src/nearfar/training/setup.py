@@ -33,9 +33,11 @@ from nearfar.data.augment import DRAWINGS
 from nearfar.errors import NearfarError
 from nearfar.losses import ProxyLoss, create, loss_class
 from nearfar.losses.pair_loss import Loss
+from nearfar.losses.sharded_proxies import ShardedProxies
 from nearfar.metrics.protocols import class_disjoint_split
 from nearfar.models import Embedder, create_embedder, proxies_from_class_means, start_from_pca
 from nearfar.pacing import Pacer
+from nearfar.training import ranks
 from nearfar.training.config import Config, Data, Images
 from nearfar.training.projection import Projection
 
@@ -71,7 +73,7 @@ def readable(manifest: Manifest, data: Data, *, size: int, say: Say = print) -> 
     if manifest.kind != "files":
         return manifest
     before = len(manifest)
-    with tqdm(total=before, unit="picture", leave=False, disable=None) as bar:
+    with tqdm(total=before, unit="picture", leave=False, disable=None if ranks.first() else True) as bar:
         if data.cache is not None:
             side = data.cache_size or round(size * 256 / 224)
             on_error: Literal["raise", "skip"] = "skip" if data.on_error == "skip" else "raise"
@@ -196,6 +198,20 @@ def make_loss(config: Config, classes: int, dim: int) -> Loss:
         raise NearfarError(f"loss: {error}") from None
 
 
+def shard(config: Config, loss: Loss) -> Loss:
+    """The loss with its proxies split over the ranks, if the configuration says so."""
+    if not config.shard_proxies:
+        return loss
+    if config.optimiser.clip_norm is not None:
+        raise NearfarError("shard_proxies has no norm of all gradients: set optimiser.clip_value in place of clip_norm")
+    if not isinstance(loss, ProxyLoss):
+        raise NearfarError(f"shard_proxies needs a loss with proxies, got loss.name={config.loss['name']}")
+    try:
+        return ShardedProxies(loss)
+    except ValueError as error:
+        raise NearfarError(f"shard_proxies: {error}") from None
+
+
 def make_batches(config: Config, train: Manifest) -> PlannedBatches:
     """The sampler of training rows."""
     want = config.batches
@@ -243,7 +259,7 @@ def make_optimiser(config: Config, embedder: Embedder, loss: nn.Module) -> torch
     )
     own = [p for p in loss.parameters() if p.requires_grad]
     if own:
-        faster = want.proxy_lr_multiplier if isinstance(loss, ProxyLoss) else 1.0
+        faster = want.proxy_lr_multiplier if isinstance(loss, ProxyLoss | ShardedProxies) else 1.0
         decay = want.weight_decay if want.proxy_weight_decay is None else want.proxy_weight_decay
         groups.append({"name": "loss", "params": own, "lr": want.lr * faster, "weight_decay": decay})
     if not groups:

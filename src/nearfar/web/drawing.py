@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from nearfar.data.sketches import LEVELS
 
@@ -21,7 +20,6 @@ Bytes = NDArray[np.uint8]
 Strokes = Sequence[Sequence[Sequence[float]]]
 
 SPAN, EPSILON = 255.0, 2.0
-INK = 32
 FARTHEST = 1e9
 
 
@@ -79,30 +77,6 @@ def thinned(line: Floats, epsilon: float = EPSILON) -> Floats:
             keep[middle] = True
             open_parts += [(first, middle), (middle, last)]
     return line[keep]
-
-
-def drawing_of(picture: Image.Image, side: int) -> Bytes:
-    """A picture of a drawing as one of the data: white on black, its ink moved to the top left and scaled to the side.
-
-    Where the edge of the picture is bright it is ink on paper and turned round. A picture of just this side is left in
-    its place, so that a drawing of the data stays what it is.
-    """
-    grey = np.asarray(picture.convert("L"))
-    edge = np.concatenate([grey[0], grey[-1], grey[:, 0], grey[:, -1]])
-    if np.median(edge) > 127:
-        grey = 255 - grey
-    if grey.shape == (side, side):
-        return grey
-    rows, columns = (np.flatnonzero((grey > INK).any(axis)) for axis in (1, 0))
-    if not len(rows):
-        return np.zeros((side, side), np.uint8)
-    ink = Image.fromarray(grey[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1])
-    scale = side / max(ink.size)
-    small = ink.resize((max(1, round(ink.width * scale)), max(1, round(ink.height * scale))), Image.Resampling.BOX)
-    result = np.zeros((side, side), np.uint8)
-    result[: small.height, : small.width] = np.asarray(small)
-    # a thin line of a large picture becomes faint: the data's lines reach white
-    return (result.astype(np.float64) * (255 / max(1, int(result.max())))).astype(np.uint8)
 
 
 def _line(canvas: Floats, start: Floats, end: Floats) -> None:

@@ -11,6 +11,8 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from nearfar.data import Manifest, eval_transform
+from nearfar.data.likeness import likeness
+from nearfar.data.manifest import Array
 from nearfar.data.pictures import decode
 from nearfar.data.transforms import Pipeline
 from nearfar.errors import NearfarError
@@ -18,7 +20,7 @@ from nearfar.models import Embedder
 from nearfar.report.thumbnails import Look, jpeg, png
 from nearfar.training import Config
 from nearfar.training.setup import make_loader, side_of
-from nearfar.web.drawing import Bytes, Strokes, drawing_of, rendered
+from nearfar.web.drawing import Strokes, rendered
 
 MAX_PIXELS = 1 << 25
 NAME = "the picture"
@@ -55,11 +57,7 @@ class Queries:
         if self.kind == "features":
             raise NearfarError("this run searches vectors: send a vector, not a picture")
         picture = decode(data, NAME, max_pixels=MAX_PIXELS)
-        height, width = self._shape[:2]
-        if self.drawings and height == width:
-            return self._pixels(drawing_of(picture, height))
-        fitted = ImageOps.fit(picture, (width, height)).convert("RGB" if len(self._shape) == 3 else "L")
-        return self._pixels(np.asarray(fitted))
+        return self._pixels(likeness(picture, self._shape, drawings=self.drawings))
 
     def drawing(self, strokes: Strokes) -> Query:
         """From the strokes of a pen, [[x, y], ...] each."""
@@ -80,7 +78,7 @@ class Queries:
             raise NearfarError("the vector must be of finite numbers")
         return Query(x, None)
 
-    def _pixels(self, pixels: Bytes) -> Query:
+    def _pixels(self, pixels: Array) -> Query:
         single = Manifest(labels=np.zeros(1, np.int64), classes=("",), split=np.array(["test"]), pixels=pixels[None])
         samples = make_loader(single, self._config.images, self._embedder, side=self._side, seed=0).samples
         return Query(samples.fetch([0])[0], png(Image.fromarray(255 - pixels if self.drawings else pixels)))

@@ -1,0 +1,162 @@
+"""What one process computes, and several ranks as well: each check runs on every rank of a group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from nearfar.errors import NearfarError
+from nearfar.losses import create
+from nearfar.losses.sharded_proxies import SHARDABLE, ShardedProxies
+from nearfar.training import ranks
+from nearfar.training.synced_norm import SyncedBatchNorm, sync_batch_norms
+
+NAMES = {
+    *("normalized-softmax", "cosface", "arcface", "subcenter-arcface", "proxy-nca"),
+    *("soft-triple", "mpa-dw", "mpa-ap", "proxy-anchor", "mpa"),
+}
+
+
+def rows_come_together_in_order_and_gradients_go_home() -> None:
+    for total in (7, 8, ranks.world()):
+        whole = torch.randn(total, 3, generator=torch.Generator().manual_seed(total))
+        for dtype in (torch.float64, torch.float32, torch.bfloat16):
+            own = ranks.share(whole.to(dtype)).requires_grad_()
+            found = ranks.gather_rows(own, total)
+            assert torch.equal(found, whole.to(dtype))
+            (found * torch.arange(total)[:, None]).sum().backward()
+            assert torch.equal(own.grad, ranks.share(torch.arange(total))[:, None].expand(-1, 3).to(dtype))
+
+
+def gradients_are_summed() -> None:
+    parameters = [nn.Parameter(torch.zeros(n, 2)) for n in (3, 1, 4)]
+    for i, p in enumerate(parameters[:2]):
+        p.grad = torch.full_like(p, ranks.rank() + i)
+    ranks.sum_gradients(parameters)
+    total = sum(range(ranks.world()))
+    assert [p.grad[0, 0].item() for p in parameters[:2]] == [total, total + ranks.world()]
+    assert parameters[2].grad is None
+    ranks.sum_gradients(parameters[:1], mean=True)
+    assert parameters[0].grad[0, 0] == total
+
+
+def norms_count_the_whole_batch() -> None:
+    for shape, options in (
+        ((7, 4, 3, 2), {}),
+        ((7, 4), {"momentum": None}),
+        ((8, 4, 5, 5), {"affine": False, "eps": 1e-3}),
+        ((7, 4, 3, 3), {"track_running_stats": False}),
+    ):
+        generator = torch.Generator().manual_seed(1)
+        x = 5 + torch.randn(shape, generator=generator, dtype=torch.float64)
+        g = torch.randn(shape, generator=generator, dtype=torch.float64)
+        kind = nn.BatchNorm1d if len(shape) == 2 else nn.BatchNorm2d
+        plain, synced = (nn.Sequential(kind(4, **options)).double() for _ in range(2))
+        sync_batch_norms(synced)
+        assert isinstance(synced[0], SyncedBatchNorm)
+        for norm in (plain, synced):
+            with torch.no_grad():
+                for i, p in enumerate(norm.parameters()):
+                    p.add_(torch.arange(4) / (i + 2))
+        for _ in range(2):
+            whole, own = x.clone().requires_grad_(), ranks.share(x).clone().requires_grad_()
+            expected, found = plain(whole), synced(own)
+            expected.backward(g)
+            found.backward(ranks.share(g))
+        ranks.sum_gradients(synced.parameters())
+        close(found, ranks.share(expected))
+        close(own.grad, ranks.share(whole.grad))
+        for p, q in zip(synced.parameters(), plain.parameters(), strict=True):
+            close(p.grad, q.grad)
+        for name, value in plain.state_dict().items():
+            close(synced.state_dict()[name], value)
+        if plain[0].track_running_stats:  # otherwise the batch's own also in evaluation, which is not synced
+            close(synced.eval()(own), ranks.share(plain.eval()(whole)))
+
+
+def ranks_draw_their_own_and_together_the_same() -> None:
+    torch.manual_seed(3)
+    expected = torch.rand(4)
+    torch.manual_seed(3)
+    with ranks.own_draws(0, 5) as together:
+        own = torch.rand(1 + ranks.rank())[:1]
+        with together():
+            first = torch.rand(2)
+        again = torch.rand(1)
+        with together():
+            second = torch.rand(1)
+    assert torch.equal(torch.cat([first, second, torch.rand(1)]), expected)
+    everybody = ranks.gather_rows(torch.stack([own, again], 1), ranks.world())
+    assert len(everybody.unique()) == 2 * ranks.world()
+
+
+def rank_0_is_heard() -> None:
+    assert ranks.from_first(lambda: f"ä {ranks.rank()}") == "ä 0"
+    tensor = torch.full((2, 3), float(ranks.rank())).T
+    ranks.as_first([tensor])
+    assert torch.equal(tensor, torch.zeros(3, 2))
+    ranks.check_same("a", "")
+    with pytest.raises(NearfarError, match=r"rank \d has other settings or another state than rank 0: start again"):
+        ranks.check_same(f"{ranks.first()}", "start again")
+
+
+def parts_are_as_many_on_every_rank() -> None:
+    for total in range(ranks.world(), 40):
+        for size in range(1, 12):
+            parts = ranks.even_parts(total, size)
+            assert size <= parts <= size + 4
+            counts = {-(-len(range(total)[r :: ranks.world()]) // parts) for r in range(ranks.world())}
+            assert len(counts) == 1
+
+
+def split_proxies_give_value_and_gradients_of_the_whole() -> None:
+    assert {type(create(name, classes=9, dim=4)) for name in NAMES} == set(SHARDABLE)
+    generator = torch.Generator().manual_seed(2)
+    rows = torch.randn(10, 4, generator=generator, dtype=torch.float64)
+    several = torch.randint(0, 9, (10,), generator=generator)
+    weights = torch.rand(10, generator=generator, dtype=torch.float64)
+    weights[3] = 0
+    for name in sorted(NAMES):
+        for labels in (several, torch.full((10,), 5)):
+            for each in (None, weights, torch.zeros(10)):
+                torch.manual_seed(4)
+                whole = create(name, classes=9, dim=4).double()
+                expected, found = rows.clone().requires_grad_(), rows.clone().requires_grad_()
+                value = whole(expected, labels, weights=each)
+                value.backward()
+                gradient = whole.proxies.grad
+                torch.manual_seed(4)
+                split = ShardedProxies(create(name, classes=9, dim=4).double())
+                assert len(split.loss.proxies) < 9
+                same = split(found, labels, weights=each)
+                same.backward()
+                close(same, value)
+                close(found.grad, expected.grad)
+                close(split.loss.proxies.grad, split.part_of(gradient))
+                if ranks.first():
+                    close(split.whole_of(split.loss.proxies.detach()), whole.proxies.detach())
+                else:
+                    split.whole_of(split.loss.proxies.detach())
+    with pytest.raises(ValueError, match="ranks need at least two classes each, got classes=3"):
+        ShardedProxies(create("arcface", classes=3, dim=4))
+
+
+def close(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
+
+
+CHECKS: dict[str, Callable[[], None]] = {
+    each.__name__: each
+    for each in (
+        rows_come_together_in_order_and_gradients_go_home,
+        gradients_are_summed,
+        norms_count_the_whole_batch,
+        ranks_draw_their_own_and_together_the_same,
+        rank_0_is_heard,
+        parts_are_as_many_on_every_rank,
+        split_proxies_give_value_and_gradients_of_the_whole,
+    )
+}

@@ -1,0 +1,117 @@
+"""Runs of several ranks, each a process of its own: `start(world, jobs)` here, `python -m rank_runs` there.
+
+A job is a table: config (as a tree), out, and what to do:
+
+    stop    save the state after so many steps, as stopped.safetensors (and the best weights so far), and go on
+    begin   a state to go on from
+    steps   leave after so many steps
+    float64 the network in double precision: true, or "from the start", where it cannot be changed later
+
+Each rank writes the state that it ends with as state-RANK.safetensors. A job {"check": NAME} is one of `rank_checks`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nearfar.losses.class_memory import ClassMemory
+from nearfar.training import ranks
+from nearfar.training.checkpoint import save_state
+from nearfar.training.loop import BEST, CHECKPOINT, Training
+from nearfar.training.resolve import from_dict
+from nearfar.training.setup import make_projection, open_manifest
+from rank_checks import CHECKS
+
+Job = dict[str, Any]
+STOPPED_BEST = "stopped.best.safetensors"
+
+
+def run_job(job: Job) -> None:
+    """One run, on this rank, or a check."""
+    if "check" in job:
+        return CHECKS[job["check"]]()
+    out = Path(job["out"])
+    config = from_dict(job["config"])
+    wide = torch.float64 if job.get("float64") == "from the start" else torch.float32
+    torch.set_default_dtype(wide)
+    training = Training(config, open_manifest(config.data), out, say=lambda _: None)
+    torch.set_default_dtype(torch.float32)
+    if job.get("float64") is True:
+        in_double_precision(training)
+    if "begin" in job:
+        if ranks.first():
+            (out / CHECKPOINT).parent.mkdir(parents=True, exist_ok=True)
+            (out / CHECKPOINT).write_bytes(Path(job["begin"]).read_bytes())
+            best = Path(job["begin"]).with_name(STOPPED_BEST)
+            if best.exists():
+                (out / BEST).write_bytes(best.read_bytes())
+        ranks.wait()
+        training.load()
+    if "stop" in job:
+        training.run(progress=False, stop_after=job["stop"])
+        stopped = training.state()
+        if ranks.first():
+            save_state(out / "stopped.safetensors", stopped)
+            if (out / BEST).exists():
+                (out / STOPPED_BEST).write_bytes((out / BEST).read_bytes())
+    training.run(progress=False, stop_after=job.get("steps"))
+    ended = training.state() | {"warned": None}  # rank 0 alone warns
+    return save_state(out / f"state-{ranks.rank()}.safetensors", ended)
+
+
+def in_double_precision(training: Training) -> None:
+    """The network, the loss and what is summed; data and tables stay as they are."""
+    training.embedder.double()
+    training.loss.double()
+    for part in training.loss.modules():
+        if isinstance(part, ClassMemory):
+            part.rows = part.rows.float()  # its recount() would change rows of float64 in place
+    training.dtype = torch.float64
+    training.sums = training.sums.double()
+    if training.ema is not None:
+        training.ema.double()
+    training.projection = make_projection(training.config, training.embedder)
+
+
+def start(world: int, jobs: Sequence[Job], folder: Path, *, timeout: float = 1800) -> None:
+    """All jobs, one after the other, in one group of `world` processes; an error of a rank is raised here."""
+    plan = folder / f"jobs-{world}.json"
+    plan.write_text(json.dumps(list(jobs)))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    processes = []
+    for rank in range(world):
+        group = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        environment = {**os.environ, **{key: str(value) for key, value in group.items()}, "OMP_NUM_THREADS": "1"}
+        environment["PYTHONPATH"] = str(Path(__file__).parent)
+        command = [sys.executable, "-m", "rank_runs", str(plan)]
+        processes.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
+    try:
+        errors = [process.communicate(timeout=timeout)[1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    failed = [error for process, error in zip(processes, errors, strict=True) if process.returncode]
+    if failed:
+        raise RuntimeError("\n".join(["a rank ended with an error", *(error[-3000:] for error in failed)]))
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    with ranks.joined():
+        for job in json.loads(Path(sys.argv[1]).read_text()):
+            run_job(job)
+
+
+if __name__ == "__main__":
+    main()
