@@ -295,3 +295,13 @@ def test_training_compiles_to_one_graph_that_updates_the_state() -> None:
         for key, entry in loss.state_dict().items():
             torch.testing.assert_close(other.state_dict()[key], entry)
     check_sums(other.memory)
+
+
+def test_counting_again_leaves_rows_alone() -> None:
+    memory = ClassMemory(classes=3, dim=2, size=4).double()
+    rows = torch.tensor([[0.6, 0.8], [1.0, 0.0]], dtype=torch.float64)
+    memory.add(rows, torch.tensor([0, 2]), torch.tensor([True, True]))
+    before, sums = memory.rows.clone(), memory.sums.clone()
+    memory.recount()
+    assert torch.equal(memory.rows, before)
+    assert torch.equal(memory.sums, sums)
