@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nearfar.bench.suite import Suite, suite_from_dict
-from nearfar.bench.suite_cells import suite_cells
+from nearfar.bench.suite_cells import CellMaker, suite_cells
 from nearfar.bench.suite_results import read_lines, read_results
 from nearfar.bench.suite_run import run_suite
 from nearfar.bench.suite_table import table
@@ -35,7 +35,7 @@ def suite_of(source: str, **tune: Any) -> Suite:
 
 def test_every_method_gets_as_many_trials(vectors: str) -> None:
     suite = suite_of(vectors, trials=3)
-    trials = suite_trials(suite)
+    trials = suite_trials(CellMaker(suite))
     by_method = {name: [each for each in trials if each.cell.method == name] for name in ("ms", "proxy-anchor")}
     assert [len(each) for each in by_method.values()] == [3, 3]
     assert len({trial.cell.id for trial in trials}) == 6
@@ -60,7 +60,7 @@ def test_the_draw_is_without_replacement_and_the_same_each_time(vectors: str) ->
 
 def test_the_best_by_validation_is_what_the_cells_are_made_of(vectors: str) -> None:
     suite = suite_of(vectors)
-    trials = suite_trials(suite)
+    trials = suite_trials(CellMaker(suite))
     values = {trial.cell.id: float(i % 3 == 1) for i, trial in enumerate(trials) if trial.cell.method == "ms"}
     values |= {trial.cell.id: float(i) for i, trial in enumerate(trials) if trial.cell.method == "proxy-anchor"}
     chosen = choose(suite, trials, values)
@@ -97,7 +97,7 @@ def test_a_run_keeps_trials_without_their_test_scores_and_does_not_repeat_them(v
 
 def test_trials_that_fail_lose_and_if_all_do_it_says_so(vectors: str) -> None:
     suite = suite_of(vectors)
-    trials = suite_trials(suite)
+    trials = suite_trials(CellMaker(suite))
     only = {trial.cell.id: 0.1 for trial in (trials[2], trials[3])}
     assert choose(suite, trials, only)["here", "ms"] == trials[2].settings
     with pytest.raises(NearfarError, match="every trial of proxy-anchor on here failed"):
@@ -122,4 +122,4 @@ def test_mistakes_are_named(vectors: str, tune: dict[str, Any], message: str) ->
 def test_without_validation_classes_there_is_nothing_to_choose_by(vectors: str) -> None:
     suite = suite_from_dict({**suite_of(vectors).to_dict(), "settings": ["steps=3"]})
     with pytest.raises(NearfarError, match="tune needs validation classes"):
-        suite_trials(suite)
+        suite_trials(CellMaker(suite))

@@ -14,13 +14,13 @@ from nearfar.bench.suite import Method, Source, Suite
 from nearfar.checks import nearest
 from nearfar.errors import NearfarError
 from nearfar.recipes import merged
+from nearfar.training.agreement import CARRIED_OUT
 from nearfar.training.config import Config, Data
 from nearfar.training.resolve import build, resolve, with_settings
 from nearfar.training.setup import open_manifest
 
 Chosen = Mapping[tuple[str, str], tuple[str, ...]]  # settings by data and method
-# how a run is carried out, which leaves its scores alone (but for rounding, by threads, ranks and device)
-RUN_ONLY = ("threads", "device", "log_every", "save_every", "track", "shard_proxies", "shard_network")
+RUN_ONLY = (*CARRIED_OUT, "track")
 
 
 @dataclass(frozen=True)
@@ -114,6 +114,21 @@ class CellMaker:
         )
         return Cell(source.name, method.name, value, seed, config, config_id(config, files=found.kind == "files"))
 
+    def cells(self, chosen: Chosen | None = None) -> list[Cell]:
+        """All cells in the order of the tables, each of the same work next to the others' seeds.
+
+        Places that come to the same configuration (a method without the sweep) share an id. chosen: what tuning found,
+        by data and method.
+        """
+        suite, found = self.suite, chosen or {}
+        return [
+            self.cell(source, method, value, seed, tuned=found.get((source.name, method.name), ()))
+            for source in self.data
+            for value in suite.sweep_values
+            for seed in suite.seeds
+            for method in suite.methods
+        ]
+
     def _open(self, data: Data) -> _Opened:
         data = _opening(data)
         if data not in self._opened:
@@ -130,19 +145,8 @@ def suite_cells(
     only: tuple[str, ...] = (),
     chosen: Chosen | None = None,
 ) -> list[Cell]:
-    """All cells in the order of the tables, each of the same work next to the others' seeds.
-
-    Places that come to the same configuration (a method without the sweep) share an id. given, only: see `CellMaker`.
-    chosen: what tuning found, by data and method.
-    """
-    maker = CellMaker(suite, given=given, only=only)
-    return [
-        maker.cell(source, method, value, seed, tuned=(chosen or {}).get((source.name, method.name), ()))
-        for source in maker.data
-        for value in suite.sweep_values
-        for seed in suite.seeds
-        for method in suite.methods
-    ]
+    """The cells of a suite: see `CellMaker`."""
+    return CellMaker(suite, given=given, only=only).cells(chosen)
 
 
 def _opening(data: Data) -> Data:

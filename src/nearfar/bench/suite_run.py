@@ -18,7 +18,7 @@ from threading import Lock, Thread
 from typing import Any
 
 from nearfar.bench.suite import Suite
-from nearfar.bench.suite_cells import Cell, Chosen, suite_cells
+from nearfar.bench.suite_cells import Cell, CellMaker, Chosen
 from nearfar.bench.suite_results import ResultsFile
 from nearfar.bench.suite_tune import choose, suite_trials, trial_entry
 from nearfar.bench.suite_worker import outcome
@@ -40,13 +40,14 @@ def run_suite(
 ) -> int:
     """Run what has no scores in `out` yet and append it there; gives the number of cells that failed.
 
-    given, only: see `suite_cells`. workers: processes; 0 trains in this one. threads: of torch in each. A cell that
+    given, only: see `CellMaker`. workers: processes; 0 trains in this one. threads: of torch in each. A cell that
     failed before is tried again.
     """
-    suite_cells(suite, given=given, only=only)  # a mistake in the suite shows before the first trial
+    maker = CellMaker(suite, given=given, only=only)
+    maker.cells()  # a mistake in the suite shows before the first trial
     with ResultsFile(out) as file:
-        chosen = _tune(file, suite, given=given, only=only, workers=workers, threads=threads, say=say)
-        cells = suite_cells(suite, given=given, only=only, chosen=chosen)
+        chosen = _tune(file, maker, workers=workers, threads=threads, say=say)
+        cells = maker.cells(chosen)
         _ask(file, suite, cells, only, chosen)
         done = {line["id"] for line in file.lines if line["kind"] == "cell"}
         ids = {cell.id for cell in cells}
@@ -61,18 +62,9 @@ def run_suite(
     return failed
 
 
-def _tune(
-    file: ResultsFile,
-    suite: Suite,
-    *,
-    given: Mapping[str, str] | None,
-    only: tuple[str, ...],
-    workers: int,
-    threads: int,
-    say: Callable[[str], object],
-) -> Chosen:
+def _tune(file: ResultsFile, maker: CellMaker, *, workers: int, threads: int, say: Callable[[str], object]) -> Chosen:
     """Run the trials that have no value yet, and choose."""
-    trials = suite_trials(suite, given=given, only=only)
+    suite, trials = maker.suite, suite_trials(maker)
     values = {line["id"]: float(line["value"]) for line in file.lines if line["kind"] == "trial"}
     by_id = {trial.cell.id: trial for trial in trials}
     left = [trial.cell for id_, trial in by_id.items() if id_ not in values]

@@ -59,9 +59,9 @@ def combinations(suite: Suite, source: Source, method: Method) -> list[tuple[str
     return [every[i] for i in sorted(drawn.tolist())]
 
 
-def suite_trials(suite: Suite, *, given: Mapping[str, str] | None = None, only: tuple[str, ...] = ()) -> list[Trial]:
+def suite_trials(maker: CellMaker) -> list[Trial]:
     """All trials of a suite; none for a method with at most one combination, which needs no search."""
-    maker = CellMaker(suite, given=given, only=only)
+    suite = maker.suite
     at = suite.sweep_values[0] if suite.tune.at is None else suite.tune.at
     trials = []
     for source in maker.data:

@@ -8,6 +8,9 @@ from typing import Any
 from nearfar.errors import NearfarError
 from nearfar.training.config import Config
 
+# how a run is carried out, which leaves what it comes to alone (but for rounding, by threads, ranks and device)
+CARRIED_OUT = ("threads", "device", "log_every", "save_every", "shard_proxies", "shard_network")
+
 
 def with_fingerprint(config: Config, fingerprint: str) -> Config:
     """The configuration with the fingerprint of the data; where it names another one, an error."""
@@ -23,7 +26,7 @@ def with_fingerprint(config: Config, fingerprint: str) -> Config:
 def same_settings(config: Config, before: Config) -> Config:
     """The configuration of the run that is there; another one now would make a run that no config describes."""
     ours, theirs = _flat(config.to_dict()), _flat(before.to_dict())
-    free = ("data.workers", "threads", "device", "log_every", "save_every", "shard_proxies", "shard_network")
+    free = ("data.workers", *CARRIED_OUT)
     changed = [key for key in ours if ours[key] != theirs.get(key) and key not in free]
     if changed:
         key = changed[0]

@@ -53,23 +53,13 @@ def train_command(
     return run
 
 
-def launch(
-    processes: int,
-    *,
-    source: str | None,
-    recipe: str | None,
-    file: Path | None,
-    settings: tuple[str, ...],
-    out: Path | None,
-    resume: bool,
-    allow_partial: bool,
-    dry_run: bool = False,
-) -> int:
-    """The same command in several processes of this machine, under torchrun; gives its exit code."""
-    given = (("--recipe", recipe), ("--config", file), ("--out", out), *(("--set", each) for each in settings))
-    words = [word for name, value in given if value is not None for word in (name, str(value))]
-    flags = (("--resume", resume), ("--allow-partial", allow_partial), ("--dry-run", dry_run))
-    words += [name for name, wanted in flags if wanted]
+def launch(processes: int, *, source: str | None, settings: tuple[str, ...], **options: Any) -> int:
+    """`nearfar train` with the same options in several processes of this machine, by torchrun; gives its exit code."""
+    given = [("config" if name == "file" else name, value) for name, value in options.items()]
+    words: list[str] = []
+    for name, value in [*given, *(("set", each) for each in settings)]:
+        if value is not None and value is not False:
+            words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
     words += [] if source is None else ["--", source]
     torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     return subprocess.call([sys.executable, *torchrun, "-m", "nearfar", "train", *words])
