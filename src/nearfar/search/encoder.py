@@ -23,10 +23,8 @@ from nearfar.report.thumbnails import Thumbnails
 from nearfar.search.nearest import Floats, Ints
 from nearfar.search.storage import sha256_of
 from nearfar.training import Run
-from nearfar.training.embedding import to_device
+from nearfar.training.embedding import embed, to_device
 from nearfar.training.setup import make_loader, readable, side_of
-
-BATCH = 256
 
 
 class Encoder:
@@ -57,11 +55,7 @@ class Encoder:
         side = side_of(config, network, manifest)
         kept = readable(manifest, config.data, size=side or network.input_size, say=_say)
         loader = make_loader(kept, config.images, network, side=side, seed=0, workers=config.data.workers)
-        found = np.empty((len(kept), self.dim), dtype=np.float32)
-        with tqdm(total=len(kept), desc="embed", unit="sample", leave=False, disable=None if progress else True) as bar:
-            for batch in loader.all(batch_size=BATCH):
-                found[batch.indices.numpy()] = self._embed(batch.x)
-                bar.update(len(batch.x))
+        found: Floats = embed(network, loader, progress=progress).numpy()
         loader.close()
         return found, _rows_kept(manifest, kept)
 

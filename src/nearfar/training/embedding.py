@@ -44,12 +44,13 @@ def embed(
     batch_size: int = 256,
     rows: Sequence[int] | None = None,
     name: str = "embed",
+    progress: bool = True,
     shared: bool = False,
 ) -> Tensor:
     """The embeddings [N, dim] of all samples (or these rows), in order, on the CPU, in evaluation mode.
 
-    They are float32, or float64 where the network is. `shared`: each rank embeds its share and gets all; every rank
-    must call it.
+    They are float32, or float64 where the network is. `progress`: show a bar where there is a terminal. `shared`: each
+    rank embeds its share and gets all; every rank must call it.
     """
     where = device or next(network.parameters()).device
     dtype = dtype_of(network)
@@ -60,7 +61,7 @@ def embed(
     mine = ranks.share(wanted) if shared else wanted
     if shared:
         batch_size = ranks.even_parts(len(wanted), batch_size)  # a network that is split over ranks needs all of them
-    hidden = None if ranks.first() else True  # None: hidden where there is no terminal
+    hidden = None if progress and ranks.first() else True  # None: hidden where there is no terminal
     parts = []
     with tqdm(total=len(mine), desc=name, unit="sample", leave=False, disable=hidden) as bar, autocast(half, where):
         for batch in loader.all(mine, batch_size=batch_size):
