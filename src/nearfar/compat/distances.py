@@ -1,0 +1,105 @@
+"""Distances, as arguments of losses and miners: Euclidean, cosine, dot product and signal-to-noise, p = 2."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from nearfar.compat.arguments import absent, refusal
+from nearfar.geometry import cosine_matrix, distance_matrix, dot_matrix, unit, unit_distance_matrix
+from nearfar.losses.snr import snr_distance
+
+__all__ = ["CosineSimilarity", "DotProductSimilarity", "LpDistance", "SNRDistance"]
+
+
+class Distance:
+    """A matrix [A, R] of rows against rows; `sign` is +1 where larger is nearer (there: is_inverted), else -1."""
+
+    sign = -1
+
+    def __init__(self, *, normalize_embeddings: bool = True, p: float = 2, power: float = 1) -> None:
+        if p != 2:
+            raise refusal(self, "p", p, "use p=2")
+        if power != 1 and not isinstance(self, LpDistance):
+            raise refusal(self, "power", power, "use power=1")
+        self.normalize_embeddings, self.p, self.power = normalize_embeddings, p, power
+
+    @property
+    def is_inverted(self) -> bool:
+        """Whether larger is nearer."""
+        return self.sign > 0
+
+    def __call__(self, query_emb: Tensor, ref_emb: Tensor | None = None) -> Tensor:
+        """The matrix; without `ref_emb` of the rows against themselves."""
+        raise NotImplementedError
+
+    def similarity(self, x: Tensor, y: Tensor | None) -> Tensor:
+        """The matrix as a similarity: larger is nearer."""
+        return self(x, y) if self.is_inverted else -self(x, y)
+
+    def __repr__(self) -> str:
+        options = f"normalize_embeddings={self.normalize_embeddings}, power={self.power}"
+        return f"{type(self).__name__}({options})"
+
+
+class LpDistance(Distance):
+    """||x_i - y_j||^power of unit rows, or of raw ones with normalize_embeddings=False."""
+
+    def __call__(self, query_emb: Tensor, ref_emb: Tensor | None = None) -> Tensor:
+        if self.normalize_embeddings:
+            if self.power == 2:
+                return 2 - 2 * cosine_matrix(query_emb, ref_emb)
+            found = unit_distance_matrix(query_emb, ref_emb)
+        else:
+            found = distance_matrix(query_emb, ref_emb)
+        return found if self.power == 1 else found**self.power
+
+
+class DotProductSimilarity(Distance):
+    """x_i . y_j of unit rows (as there, the default), or of raw ones with normalize_embeddings=False."""
+
+    sign = 1
+
+    def __call__(self, query_emb: Tensor, ref_emb: Tensor | None = None) -> Tensor:
+        matrix = cosine_matrix if self.normalize_embeddings else dot_matrix
+        return matrix(query_emb, ref_emb)
+
+
+class CosineSimilarity(DotProductSimilarity):
+    """Cosines."""
+
+    def __init__(self, *, p: float = 2, power: float = 1) -> None:
+        super().__init__(p=p, power=power)
+
+
+class SNRDistance(Distance):
+    """var(x_i - y_j) / var(x_i) over the features, of unit rows or raw ones."""
+
+    def __call__(self, query_emb: Tensor, ref_emb: Tensor | None = None) -> Tensor:
+        if self.normalize_embeddings:
+            query_emb, ref_emb = unit(query_emb), None if ref_emb is None else unit(ref_emb)
+        return snr_distance(query_emb, ref_emb)
+
+
+def checked(what: object, distance: Distance | None, default: Distance, *, only: bool = False) -> Distance:
+    """The distance, or the default of a loss or miner; `only`: it can take nothing else."""
+    if distance is None:
+        return default
+    if not isinstance(distance, Distance):
+        raise refusal(what, "distance", distance, "take it from nearfar.compat.distances")
+    if only and not _equal(distance, default):
+        raise refusal(what, "distance", distance, f"use the default, {default!r}")
+    return distance
+
+
+def _equal(one: Distance, other: Distance) -> bool:
+    if isinstance(one, DotProductSimilarity) and isinstance(other, DotProductSimilarity):
+        return one.normalize_embeddings == other.normalize_embeddings
+    return repr(one) == repr(other)
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        raise absent("distances", name, __all__)

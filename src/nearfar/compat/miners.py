@@ -1,0 +1,184 @@
+"""Miners: which pairs or triplets a loss shall see, as tuples of indices, without a gradient."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from nearfar import mining
+from nearfar.checks import check_choice
+from nearfar.compat.arguments import absent, refuse
+from nearfar.compat.distances import CosineSimilarity, Distance, LpDistance, checked
+from nearfar.losses.pair_loss import make_batch
+from nearfar.pairs import Pairs, pair_masks
+from nearfar.triples import positive_table
+
+__all__ = [
+    "BatchHardMiner",
+    "DistanceWeightedMiner",
+    "MultiSimilarityMiner",
+    "PairMarginMiner",
+    "TripletMarginMiner",
+]
+
+Triplets = tuple[Tensor, Tensor, Tensor]
+PairIndices = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+class Miner(torch.nn.Module):
+    """`miner(embeddings, labels, ref_emb=None, ref_labels=None)`; the order of what it returns is that of the batch."""
+
+    default_distance: Distance = LpDistance()
+    only_distance = False
+
+    def __init__(self, *, distance: Distance | None = None, collect_stats: bool | None = None) -> None:
+        super().__init__()
+        refuse(self, {"collect_stats": collect_stats}, but=())
+        self.distance = checked(self, distance, self.default_distance, only=self.only_distance)
+
+    @torch.no_grad()
+    def forward(
+        self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor | None = None, ref_labels: Tensor | None = None
+    ) -> Triplets | PairIndices:
+        if ref_emb is None or (ref_emb is embeddings and ref_labels is labels):
+            ref_emb, ref_labels = None, None
+        batch = make_batch(embeddings, labels, ref_emb, ref_labels, None, None)
+        with torch.autocast(embeddings.device.type, enabled=False):
+            masks = pair_masks(batch.labels, None if ref_labels is labels else batch.ref_labels)
+            return self.mine(Pairs(self.distance.similarity(batch.emb, batch.ref_emb), *masks), embeddings.shape[1])
+
+    def mine(self, pairs: Pairs, dim: int) -> Triplets | PairIndices:
+        """What is chosen of the pairs of rows of `dim` features."""
+        raise NotImplementedError
+
+
+def indices_of(pairs: Pairs) -> PairIndices:
+    """(anchors, positives, anchors, negatives) of the masks."""
+    a1, p = pairs.same.nonzero(as_tuple=True)
+    a2, n = pairs.diff.nonzero(as_tuple=True)
+    return a1, p, a2, n
+
+
+class MultiSimilarityMiner(Miner):
+    """`nearfar.mining.multi_similarity`."""
+
+    default_distance = CosineSimilarity()
+
+    def __init__(
+        self, epsilon: float = 0.1, *, distance: Distance | None = None, collect_stats: bool | None = None
+    ) -> None:
+        super().__init__(distance=distance, collect_stats=collect_stats)
+        self.epsilon = epsilon
+
+    def mine(self, pairs: Pairs, dim: int) -> PairIndices:
+        return indices_of(mining.multi_similarity(pairs, epsilon=self.epsilon))
+
+
+class BatchHardMiner(Miner):
+    """`nearfar.mining.hardest`, as triplets: of each anchor that has both."""
+
+    def mine(self, pairs: Pairs, dim: int) -> Triplets:
+        both = (pairs.same.any(1) & pairs.diff.any(1)).nonzero().flatten()
+        found = mining.hardest(pairs)
+        same, diff = (mask[both].view(torch.uint8).argmax(1) for mask in (found.same, found.diff))
+        return both, same, diff
+
+
+class PairMarginMiner(Miner):
+    """Positive pairs farther than pos_margin and negative pairs nearer than neg_margin."""
+
+    def __init__(
+        self,
+        pos_margin: float = 0.2,
+        neg_margin: float = 0.8,
+        *,
+        distance: Distance | None = None,
+        collect_stats: bool | None = None,
+    ) -> None:
+        super().__init__(distance=distance, collect_stats=collect_stats)
+        self.pos_margin, self.neg_margin = pos_margin, neg_margin
+
+    def mine(self, pairs: Pairs, dim: int) -> PairIndices:
+        sign = self.distance.sign
+        far, near = pairs.sim < sign * self.pos_margin, pairs.sim > sign * self.neg_margin
+        return indices_of(Pairs(pairs.sim, pairs.same & far, pairs.diff & near))
+
+
+class TripletMarginMiner(Miner):
+    """Triplets by how much farther the negative is than the positive, t = D_an - D_ap.
+
+    type_of_triplets: "all" t <= margin, "hard" t <= 0 of these, "semihard" t > 0 of these, "easy" t > margin.
+    One pass over the matrix a positive; only what is chosen is ever listed.
+    """
+
+    def __init__(
+        self,
+        margin: float = 0.2,
+        type_of_triplets: str = "all",
+        *,
+        distance: Distance | None = None,
+        collect_stats: bool | None = None,
+    ) -> None:
+        super().__init__(distance=distance, collect_stats=collect_stats)
+        self.margin = margin
+        self.type_of_triplets = check_choice("type_of_triplets", type_of_triplets, ("all", "hard", "semihard", "easy"))
+
+    def wanted(self, t: Tensor) -> Tensor:
+        """Which of these gaps."""
+        if self.type_of_triplets == "easy":
+            return t > self.margin
+        if self.type_of_triplets == "hard":
+            return t <= min(self.margin, 0.0)
+        found = t <= self.margin
+        return found & (t > 0) if self.type_of_triplets == "semihard" else found
+
+    def mine(self, pairs: Pairs, dim: int) -> Triplets:
+        positive, columns = positive_table(pairs.sim, pairs.same)
+        parts = []
+        for k in range(columns.shape[1]):
+            here = pairs.diff & torch.isfinite(positive[:, k : k + 1])
+            a, n = (here & self.wanted(positive[:, k : k + 1] - pairs.sim)).nonzero(as_tuple=True)
+            parts.append(torch.stack([a, columns[a, k], n]))
+        a, p, n = torch.cat(parts, 1) if parts else columns.new_zeros(3, 0)
+        return a, p, n
+
+
+class DistanceWeightedMiner(Miner):
+    """`nearfar.mining.distance_weighted`, as triplets: the j-th positive of an anchor with its j-th drawn negative.
+
+    The same weights as there, but drawn without replacement, and no anchor is lost where weights underflow: not the
+    same triplets as there for the same seed. An anchor with fewer negatives than positives has no triplets.
+    """
+
+    only_distance = True
+
+    def __init__(
+        self,
+        cutoff: float = 0.5,
+        nonzero_loss_cutoff: float = 1.4,
+        *,
+        distance: Distance | None = None,
+        collect_stats: bool | None = None,
+    ) -> None:
+        super().__init__(distance=distance, collect_stats=collect_stats)
+        self.cutoff, self.nonzero_loss_cutoff = cutoff, nonzero_loss_cutoff
+
+    def mine(self, pairs: Pairs, dim: int) -> Triplets:
+        found = mining.distance_weighted(
+            pairs,
+            dim=dim,
+            distances=-pairs.sim,
+            cutoff=self.cutoff,
+            nonzero_loss_cutoff=self.nonzero_loss_cutoff,
+        )
+        matched = (found.same.sum(1) == found.diff.sum(1))[:, None]
+        a, p, _, n = indices_of(Pairs(found.sim, found.same & matched, found.diff & matched))
+        return a, p, n
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        raise absent("miners", name, __all__)

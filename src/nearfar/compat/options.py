@@ -1,0 +1,29 @@
+"""Arguments that all losses have in common, for type checkers; what is not honoured is an error at run time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypedDict
+
+from torch import Tensor
+
+from nearfar.compat.distances import Distance
+from nearfar.compat.reducers import Reducer
+
+
+class LossOptions(TypedDict, total=False):
+    """Of every loss."""
+
+    distance: Distance | None
+    reducer: Reducer | None
+    embedding_regularizer: None
+    embedding_reg_weight: float
+    collect_stats: bool | None
+
+
+class ProxyOptions(LossOptions, total=False):
+    """Of a loss with proxies; weight_init_func fills the parameter that it is given."""
+
+    weight_init_func: Callable[[Tensor], object] | None
+    weight_regularizer: None
+    weight_reg_weight: float

@@ -1,0 +1,269 @@
+"""The losses over pairs. Each is a distance, a formula of nearfar.losses, and a reducer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from nearfar.compat.arguments import refusal
+from nearfar.compat.distances import CosineSimilarity, DotProductSimilarity, LpDistance, SNRDistance
+from nearfar.compat.indices import Chosen, Indices, as_pairs, miner_weights
+from nearfar.compat.pair_based import PairBased, ReducedPairs
+from nearfar.compat.reducers import AvgNonZeroReducer, MeanReducer, SumReducer
+from nearfar.losses.angular import Angular
+from nearfar.losses.circle import Circle
+from nearfar.losses.contrastive import hinges
+from nearfar.losses.fastap import FastAP
+from nearfar.losses.lifted import song
+from nearfar.losses.multi_similarity import MultiSimilarity
+from nearfar.losses.n_pair import NPair
+from nearfar.losses.nt_xent import NTXent
+from nearfar.losses.pair_loss import Batch
+from nearfar.losses.smooth_ap import smooth_ap
+from nearfar.losses.supcon import SupCon
+from nearfar.pairs import Pairs, same_kind
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from nearfar.compat.options import LossOptions
+
+
+class ContrastiveLoss(PairBased):
+    """`nearfar.losses.contrastive.hinges`, the reducer of positives + the reducer of negatives."""
+
+    default_reducer = AvgNonZeroReducer()
+
+    def __init__(
+        self,
+        pos_margin: float = 0,
+        neg_margin: float = 1,
+        **options: Unpack[LossOptions],
+    ) -> None:
+        super().__init__(**options)
+        self.pos_margin, self.neg_margin = pos_margin, neg_margin
+
+    def cost(self, pairs: ReducedPairs, batch: Batch) -> Tensor:
+        sign = self.distance.sign
+        losses = hinges(pairs.sim, pairs.same, sign * self.pos_margin, sign * self.neg_margin)
+        return pairs.mean(losses, pairs.same) + pairs.mean(losses, pairs.diff)
+
+
+class SignalToNoiseRatioContrastiveLoss(ContrastiveLoss):
+    """ContrastiveLoss on SNRDistance."""
+
+    default_distance = SNRDistance()
+
+    def __init__(self, *, pos_margin: float = 0, neg_margin: float = 1, **options: Unpack[LossOptions]) -> None:
+        super().__init__(pos_margin, neg_margin, **options)
+        if not isinstance(self.distance, SNRDistance):
+            raise refusal(self, "distance", self.distance, "use SNRDistance")
+
+
+class MultiSimilarityLoss(PairBased):
+    """`nearfar.losses.MultiSimilarity` on the pairs that a miner chose, or all."""
+
+    default_distance = CosineSimilarity()
+
+    def __init__(
+        self,
+        alpha: float = 2,
+        beta: float = 50,
+        base: float = 0.5,
+        **options: Unpack[LossOptions],
+    ) -> None:
+        super().__init__(**options)
+        self.alpha, self.beta, self.base = alpha, beta, base
+
+    def cost(self, pairs: ReducedPairs, batch: Batch) -> Tensor:
+        threshold = self.distance.sign * self.base
+        formula = MultiSimilarity(alpha=self.alpha, beta=self.beta, threshold=threshold, epsilon=None)
+        return formula.cost(pairs, batch)
+
+
+class LiftedStructureLoss(PairBased):
+    """`nearfar.losses.lifted.song`; a positive pair without negatives costs 1/2 [D - pos_margin]_+^2, as there."""
+
+    takes_references = False  # there, a positive's negatives would be those of the anchor that has its number
+    reducer_kinds = (MeanReducer, SumReducer)
+    needs_both = True
+
+    def __init__(
+        self,
+        neg_margin: float = 1,
+        pos_margin: float = 0,
+        **options: Unpack[LossOptions],
+    ) -> None:
+        super().__init__(**options)
+        self.neg_margin, self.pos_margin = neg_margin, pos_margin
+
+    def cost(self, pairs: ReducedPairs, batch: Batch) -> Tensor:
+        sign = self.distance.sign
+        value = song(pairs.repeated(1.0), sign * (self.pos_margin - self.neg_margin))
+        has = pairs.diff.any(1)
+        if bool(has.all()):
+            return value
+        lonely = hinges(pairs.sim, pairs.same, sign * self.pos_margin, 0.0).square() / 2
+        return value + pairs.mean(torch.where(has[:, None] | has, 0.0, lonely), pairs.same)
+
+
+class NTXentLoss(PairBased):
+    """`nearfar.losses.NTXent`."""
+
+    default_distance = CosineSimilarity()
+    needs_both = True
+
+    def __init__(
+        self,
+        temperature: float = 0.07,
+        **options: Unpack[LossOptions],
+    ) -> None:
+        super().__init__(**options)
+        self.temperature = temperature
+
+    def cost(self, pairs: ReducedPairs, batch: Batch) -> Tensor:
+        return NTXent(temperature=self.temperature).cost(pairs.repeated(self.temperature), batch)
+
+
+class SupConLoss(PairBased):
+    """`nearfar.losses.SupCon`."""
+
+    default_distance = CosineSimilarity()
+    default_reducer = AvgNonZeroReducer()
+    needs_both = True
+
+    def __init__(
+        self,
+        temperature: float = 0.1,
+        **options: Unpack[LossOptions],
+    ) -> None:
+        super().__init__(**options)
+        self.temperature = temperature
+
+    def cost(self, pairs: ReducedPairs, batch: Batch) -> Tensor:
+        return SupCon(temperature=self.temperature).cost(pairs, batch)
+
+
+class CircleLoss(PairBased):
+    """`nearfar.losses.Circle`."""
+
+    default_distance = CosineSimilarity()
+    default_reducer = AvgNonZeroReducer()
+    only_distance = True
+
+    def __init__(
+        self,
+        m: float = 0.4,
+        gamma: float = 80,
+        **options: Unpack[LossOptions],
+    ) -> None:
+        super().__init__(**options)
+        self.m, self.gamma = m, gamma
+
+    def cost(self, pairs: ReducedPairs, batch: Batch) -> Tensor:
+        return Circle(m=self.m, gamma=self.gamma).cost(pairs, batch)
+
+
+class NPairsLoss(PairBased):
+    """`nearfar.losses.NPair` on the first pair of each class, as there; classes of more samples are no error."""
+
+    default_distance = DotProductSimilarity()
+    takes_references = False
+    needs_labels = True
+    few_is_none = False
+
+    def value(self, batch: Batch, found: Chosen, indices: Indices | None) -> Tensor:
+        a, p = found.same.nonzero(as_tuple=True) if indices is None else as_pairs(indices)[:2]
+        if len(a) == 0:
+            return batch.emb.sum() * 0
+        kinds, kind = torch.unique(batch.labels[a], return_inverse=True)
+        places = torch.arange(len(a), device=a.device)
+        first = places.new_full((len(kinds),), len(a)).scatter_reduce(0, kind, places, "amin")
+        anchors, positives = (batch.rows(each[first]) for each in (a, p))
+        same = torch.eye(len(first), dtype=torch.bool, device=a.device)
+        sim = self.distance.similarity(anchors.emb, positives.emb)
+        return NPair(l2_reg=0).cost(ReducedPairs(sim, same, ~same, reducer=self.reducer), anchors.against(positives))
+
+
+class AngularLoss(PairBased):
+    """`nearfar.losses.Angular` on the positive pairs that a miner chose, against all negatives.
+
+    There, the negatives are not normalised, so that values grow with the lengths of the embeddings; here they are, as
+    in the paper. On unit rows both are the same.
+    """
+
+    only_distance = True
+    reducer_kinds = (MeanReducer,)
+    needs_labels = True
+    few_is_none = False
+    needs_both = True
+
+    def __init__(self, alpha: float = 40, **options: Unpack[LossOptions]) -> None:
+        super().__init__(**options)
+        self.alpha = alpha
+
+    def value(self, batch: Batch, found: Chosen, indices: Indices | None) -> Tensor:
+        if found.repeats is not None and bool((torch.where(found.same, found.repeats, 0.0) > 1).any()):
+            raise ValueError(
+                "AngularLoss: indices_tuple names a positive pair more than once, and each can count once here: "
+                "pass pairs without repetition, or keep pytorch_metric_learning for it"
+            )
+        formula = Angular(angle=self.alpha)
+        refs = batch.labels if batch.ref_labels is None else batch.ref_labels
+        sim = formula.similarity(batch.emb, batch.ref_emb)
+        return formula.cost(Pairs(sim, found.same, ~same_kind(batch.labels, refs)), batch)
+
+
+class FastAPLoss(PairBased):
+    """`nearfar.losses.FastAP`; what a miner chose weights the samples, as there."""
+
+    default_distance = LpDistance(power=2)
+    only_distance = True
+    takes_references = False
+    needs_labels = True
+    few_is_none = False
+
+    def __init__(self, num_bins: int = 10, **options: Unpack[LossOptions]) -> None:
+        super().__init__(**options)
+        self.num_bins = int(num_bins)
+
+    def value(self, batch: Batch, found: Chosen, indices: Indices | None) -> Tensor:
+        formula = FastAP(bins=self.num_bins)
+        pairs = formula.pairs(batch)  # all of them
+        weights = miner_weights(indices, batch.emb)
+        reduced = ReducedPairs(
+            pairs.sim, pairs.same, pairs.diff, reducer=self.reducer, anchor_weights=weights, all_anchors=False
+        )
+        return formula.cost(reduced, batch)
+
+
+class SmoothAPLoss(PairBased):
+    """`nearfar.losses.SmoothAP` with the anchor among its own positives, as in the paper's released code.
+
+    There, values are wrong unless the batch has as many classes as samples a class, sorted by class; these are right
+    for every batch. What a miner chose weights the samples.
+    """
+
+    default_distance = CosineSimilarity()
+    only_distance = True
+    reducer_kinds = (MeanReducer,)
+    takes_references = False
+    needs_labels = True
+    few_is_none = False
+
+    def __init__(
+        self,
+        temperature: float = 0.01,
+        **options: Unpack[LossOptions],
+    ) -> None:
+        super().__init__(**options)
+        self.temperature = temperature
+
+    def value(self, batch: Batch, found: Chosen, indices: Indices | None) -> Tensor:
+        weights = miner_weights(indices, batch.emb)
+        same = same_kind(batch.labels, batch.labels)
+        sim = self.distance.similarity(batch.emb, None)
+        value = smooth_ap(sim, same, ~same, weights, None, self.temperature)
+        return value if weights is None else value * weights.mean()

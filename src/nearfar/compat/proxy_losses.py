@@ -1,0 +1,276 @@
+"""The losses with proxies. Parameters have the names, shapes and starts of those there, so state dicts fit both."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from nearfar.checks import check_embeddings, check_labels
+from nearfar.compat.arguments import refuse
+from nearfar.compat.distances import CosineSimilarity, Distance, DotProductSimilarity, LpDistance
+from nearfar.compat.distances import checked as checked_distance
+from nearfar.compat.indices import Indices, miner_weights
+from nearfar.compat.reducers import DivisorReducer, MeanReducer, Reducer
+from nearfar.compat.reducers import checked as checked_reducer
+from nearfar.geometry import unit
+from nearfar.losses.arcface import add_angle
+from nearfar.losses.multi_proxy import class_similarity
+from nearfar.losses.normalized_softmax import softmax_terms
+from nearfar.losses.pair_loss import full_precision
+from nearfar.losses.proxy_anchor import proxy_anchor_terms
+from nearfar.losses.proxy_loss import check_class_ids
+from nearfar.losses.proxy_nca import proxy_nca
+from nearfar.losses.ties import Ties, cosines
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from nearfar.compat.options import ProxyOptions
+
+
+class ProxyBased(nn.Module):
+    """`loss(embeddings, labels, indices_tuple=None)`; what a miner chose weights the samples, as there.
+
+    A subclass makes its parameter, ties samples to classes, and says what a sample costs.
+    """
+
+    proxies: nn.Parameter
+    default_distance: Distance = CosineSimilarity()
+    default_reducer: Reducer = MeanReducer()
+    reducer_kinds: tuple[type[Reducer], ...] | None = None
+    only_distance = True
+    anchors_weigh = False  # a miner's weight of a sample: how often it was an anchor, not how often it was chosen
+
+    def __init__(self, num_classes: int, embedding_size: int, **options: Unpack[ProxyOptions]) -> None:
+        super().__init__()
+        refuse(self, options, but=("distance", "reducer", "weight_init_func"))
+        distance, reducer = options.get("distance"), options.get("reducer")
+        self.num_classes, self.embedding_size = num_classes, embedding_size
+        self.distance = checked_distance(self, distance, self.default_distance, only=self.only_distance)
+        self.reducer = checked_reducer(self, reducer, self.default_reducer, self.reducer_kinds)
+        self.weight_init_func = options.get("weight_init_func") or self.start
+
+    def start(self, parameter: Tensor) -> None:
+        """Fill the parameter as there."""
+        nn.init.normal_(parameter)
+
+    def made(self, *shape: int) -> nn.Parameter:
+        """A parameter of this shape, filled."""
+        parameter = nn.Parameter(torch.empty(shape))
+        self.weight_init_func(parameter)
+        return parameter
+
+    def forward(
+        self,
+        embeddings: Tensor,
+        labels: Tensor | None = None,
+        indices_tuple: Indices | None = None,
+        ref_emb: Tensor | None = None,
+        ref_labels: Tensor | None = None,
+    ) -> Tensor:
+        name = type(self).__name__
+        if labels is None:
+            raise ValueError(f"{name}: labels is None: pass the labels")
+        if (ref_emb is not None and ref_emb is not embeddings) or (ref_labels is not None and ref_labels is not labels):
+            raise ValueError(f"{name}: ref_emb was given: leave it out, the proxies are the references")
+        check_embeddings("embeddings", embeddings, dim=self.embedding_size)
+        check_labels("labels", labels, rows=len(embeddings), rows_name="embeddings")
+        check_class_ids(labels, self.num_classes)
+        with torch.autocast(embeddings.device.type, enabled=False):
+            rows = unit(full_precision(embeddings))
+            ties = Ties(self.similarity(rows), labels.to(rows.device).long(), None, rows)
+            return self.value(ties, indices_tuple)
+
+    def value(self, ties: Ties, indices: Indices | None) -> Tensor:
+        """The loss: the reducer of the samples' terms."""
+        terms, weights = self.terms(ties), miner_weights(indices, ties.rows, anchors=self.anchors_weigh)
+        return self.reducer(terms if weights is None else terms * weights, torch.ones_like(terms, dtype=torch.bool))
+
+    def similarity(self, rows: Tensor) -> Tensor:
+        """Unit rows against classes, [C, B]."""
+        return cosines(rows, self.proxies.to(rows.dtype))
+
+    def terms(self, ties: Ties) -> Tensor:
+        """What every sample costs, [B]."""
+        raise NotImplementedError
+
+    def extra_repr(self) -> str:
+        return f"{self.num_classes}, {self.embedding_size}, distance={self.distance!r}, reducer={self.reducer!r}"
+
+
+class ProxyNCALoss(ProxyBased):
+    """`nearfar.losses.proxy_nca.proxy_nca` with the own class in the denominator, as there."""
+
+    default_distance = LpDistance(power=2)
+    only_distance = False
+    anchors_weigh = True
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        softmax_scale: float = 1,
+        **options: Unpack[ProxyOptions],
+    ) -> None:
+        super().__init__(num_classes, embedding_size, **options)
+        checked_distance(
+            self, self.distance, CosineSimilarity() if self.distance.is_inverted else LpDistance(power=2), only=True
+        )
+        self.softmax_scale = softmax_scale
+        self.proxies = self.made(num_classes, embedding_size)
+
+    def terms(self, ties: Ties) -> Tensor:
+        # D^2 = 2 - 2 cos, whose 2 cancels
+        scale = self.softmax_scale * (1 if self.distance.is_inverted else 2)
+        return proxy_nca(ties, scale, positive_in_denominator=True)
+
+
+class ProxyAnchorLoss(ProxyBased):
+    """`nearfar.losses.proxy_anchor.proxy_anchor_terms`; a miner's weight w multiplies exponentials by e^{w - 1}."""
+
+    default_reducer = DivisorReducer()
+    reducer_kinds = (DivisorReducer,)
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        margin: float = 0.1,
+        alpha: float = 32,
+        **options: Unpack[ProxyOptions],
+    ) -> None:
+        super().__init__(num_classes, embedding_size, **options)
+        self.margin, self.alpha = margin, alpha
+        self.proxies = self.made(num_classes, embedding_size)
+
+    def start(self, parameter: Tensor) -> None:
+        nn.init.kaiming_normal_(parameter, mode="fan_out")
+
+    def value(self, ties: Ties, indices: Indices | None) -> Tensor:
+        weights = miner_weights(indices, ties.rows)
+        if weights is not None:
+            ties = Ties(ties.sim, ties.labels, (weights - 1).exp(), ties.rows)
+        pos, neg = proxy_anchor_terms(ties, self.alpha, self.margin)
+        return pos.sum() / torch.count_nonzero(ties.counts()) + neg.mean()
+
+
+class Softmax(ProxyBased):
+    """A softmax over classes whose proxies are the columns of `W`, [d, C]; with K a class, [d, C K]."""
+
+    def __init__(
+        self, num_classes: int, embedding_size: int, *, per_class: int = 1, **options: Unpack[ProxyOptions]
+    ) -> None:
+        super().__init__(num_classes, embedding_size, **options)
+        self.W = self.made(embedding_size, num_classes * per_class)
+
+    def similarity(self, rows: Tensor) -> Tensor:
+        return cosines(rows, self.W.t().to(rows.dtype))
+
+
+class NormalizedSoftmaxLoss(Softmax):
+    """`nearfar.losses.NormalizedSoftmax`."""
+
+    default_distance = DotProductSimilarity()
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        temperature: float = 0.05,
+        **options: Unpack[ProxyOptions],
+    ) -> None:
+        super().__init__(num_classes, embedding_size, **options)
+        self.temperature = temperature
+
+    def terms(self, ties: Ties) -> Tensor:
+        return softmax_terms(ties, 1 / self.temperature, ties.own())
+
+
+class CosFaceLoss(Softmax):
+    """`nearfar.losses.CosFace`."""
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        margin: float = 0.35,
+        scale: float = 64,
+        **options: Unpack[ProxyOptions],
+    ) -> None:
+        super().__init__(num_classes, embedding_size, **options)
+        self.margin, self.scale = margin, scale
+
+    def terms(self, ties: Ties) -> Tensor:
+        return softmax_terms(ties, self.scale, ties.own() - self.margin)
+
+
+class ArcFaceLoss(Softmax):
+    """`nearfar.losses.ArcFace`; `margin` in degrees. The gradient is finite at cosines of 1 and -1 too."""
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        margin: float = 28.6,
+        scale: float = 64,
+        *,
+        per_class: int = 1,
+        **options: Unpack[ProxyOptions],
+    ) -> None:
+        super().__init__(num_classes, embedding_size, per_class=per_class, **options)
+        self.margin, self.scale = math.radians(margin), scale
+
+    def terms(self, ties: Ties) -> Tensor:
+        return softmax_terms(ties, self.scale, add_angle(ties.own(), math.degrees(self.margin)))
+
+
+class SubCenterArcFaceLoss(ArcFaceLoss):
+    """`nearfar.losses.SubcenterArcFace`."""
+
+    def __init__(
+        self,
+        *,
+        num_classes: int,
+        embedding_size: int,
+        margin: float = 28.6,
+        scale: float = 64,
+        sub_centers: int = 3,
+        **options: Unpack[ProxyOptions],
+    ) -> None:
+        super().__init__(num_classes, embedding_size, margin, scale, per_class=sub_centers, **options)
+        self.sub_centers = sub_centers
+
+    def similarity(self, rows: Tensor) -> Tensor:
+        centres = self.W.t().reshape(self.num_classes, self.sub_centers, -1)
+        return class_similarity(cosines(rows, centres.to(rows.dtype)), "max")
+
+
+class SoftTripleLoss(ProxyBased):
+    """`nearfar.losses.SoftTriple` without its regulariser (there: a weight_regularizer, which is refused here)."""
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        centers_per_class: int = 10,
+        la: float = 20,
+        gamma: float = 0.1,
+        margin: float = 0.01,
+        **options: Unpack[ProxyOptions],
+    ) -> None:
+        super().__init__(num_classes, embedding_size, **options)
+        self.centers_per_class, self.la, self.gamma, self.margin = centers_per_class, la, 1 / gamma, margin
+        self.fc = self.made(embedding_size, num_classes * centers_per_class)
+
+    def start(self, parameter: Tensor) -> None:
+        nn.init.kaiming_uniform_(parameter, a=math.sqrt(5))
+
+    def similarity(self, rows: Tensor) -> Tensor:
+        centres = self.fc.t().reshape(self.num_classes, self.centers_per_class, -1)
+        return class_similarity(cosines(rows, centres.to(rows.dtype)), "softmax", 1 / self.gamma)
+
+    def terms(self, ties: Ties) -> Tensor:
+        return softmax_terms(ties, self.la, ties.own() - self.margin)

@@ -1,0 +1,1 @@
+"""As there, the place of accuracy_calculator."""

@@ -1,0 +1,100 @@
+"""AccuracyCalculator over `nearfar.evaluate`: exact, in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from nearfar.checks import check_choice
+from nearfar.compat.arguments import refusal
+from nearfar.metrics import Scores, evaluate
+
+METRICS = {
+    "AMI": "ami",
+    "NMI": "nmi",
+    "mean_average_precision": "map",
+    "mean_average_precision_at_r": "map@r",
+    "mean_reciprocal_rank": "mrr",
+    "precision_at_1": "recall@1",  # the first neighbour is right: the same number
+    "r_precision": "r-precision",
+}
+CLUSTERING = ("AMI", "NMI")
+
+
+class AccuracyCalculator:
+    """`get_accuracy(query, query_labels, reference=None, reference_labels=None)` as there: Euclidean, on raw rows.
+
+    Labels stay integers; there, they pass through float32 and merge beyond 2^24. Equal distances rank by position.
+    NMI and AMI are means over three seeded k-means. `k` other than None and "max_bin_count" is refused, and the latter
+    with mean_average_precision, which it would cut off.
+    """
+
+    def __init__(
+        self,
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+        avg_of_avgs: bool = False,
+        return_per_class: bool = False,
+        k: int | str | None = None,
+        label_comparison_fn: Any = None,
+        device: torch.device | str | None = None,
+        knn_func: Any = None,
+        kmeans_func: Any = None,
+    ) -> None:
+        others = {"label_comparison_fn": label_comparison_fn, "knn_func": knn_func, "kmeans_func": kmeans_func}
+        for argument, value in others.items():
+            if value is not None:
+                raise refusal(self, argument, value)
+        if k not in (None, "max_bin_count"):
+            raise refusal(self, "k", k, "use None or 'max_bin_count'")
+        if avg_of_avgs and return_per_class:
+            raise ValueError("avg_of_avgs and return_per_class are both True: choose one of them")
+        self.metrics = self._asked(tuple(METRICS), include, exclude)
+        if k is not None and "mean_average_precision" in self.metrics:
+            raise refusal(self, "k", k, "use None with mean_average_precision, or exclude that")
+        self.avg_of_avgs, self.return_per_class, self.k, self.device = avg_of_avgs, return_per_class, k, device
+
+    def get_accuracy(
+        self,
+        query: Any,
+        query_labels: Any,
+        reference: Any = None,
+        reference_labels: Any = None,
+        ref_includes_query: bool = False,
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+    ) -> dict[str, Any]:
+        """The metrics by their names there. ref_includes_query: the first rows of the reference are the queries."""
+        names = self._asked(self.metrics, include, exclude)
+        found: dict[str, Any] = {}
+        groups = [name for name in names if name in CLUSTERING]
+        ranked = [name for name in names if name not in CLUSTERING]
+        options: dict[str, Any] = {"distance": "euclidean", "device": self.device}
+        if groups:
+            scores = evaluate(query, query_labels, metrics=[METRICS[name] for name in groups], **options)
+            found |= {name: scores[METRICS[name]] for name in groups}
+        if ranked:
+            options["metrics"] = [METRICS[name] for name in ranked]
+            if reference is None:
+                scores = evaluate(query, query_labels, **options)
+            else:
+                ignore = [[row] for row in range(len(query))] if ref_includes_query else None
+                scores = evaluate(reference, reference_labels, queries=(query, query_labels), ignore=ignore, **options)
+            found |= {name: self._mean(scores, METRICS[name]) for name in ranked}
+        return {name: found[name] for name in names}
+
+    def _mean(self, scores: Scores, name: str) -> float | list[float]:
+        if not (self.avg_of_avgs or self.return_per_class):
+            return scores[name]
+        _, kind = np.unique(scores.labels, return_inverse=True)
+        each = np.bincount(kind, scores.columns[name]) / np.bincount(kind)
+        return [float(value) for value in each] if self.return_per_class else float(each.mean())
+
+    @staticmethod
+    def _asked(known: Sequence[str], include: Sequence[str], exclude: Sequence[str]) -> tuple[str, ...]:
+        for name in (*include, *exclude):
+            check_choice("include and exclude", name, METRICS)
+        return tuple(name for name in known if (not include or name in include) and name not in exclude)
