@@ -71,6 +71,16 @@ def test_start_from_pca_works_on_pictures() -> None:
         start_from_pca(create_embedder("small-conv", head="identity"), x)
 
 
+def test_start_from_pca_takes_batches_and_gives_the_embeddings() -> None:
+    x = torch.rand(40, 1, 28, 28)
+    whole, parts = (create_embedder("small-conv", dim=5, head="mlp") for _ in range(2))
+    parts.load_state_dict(whole.state_dict())
+    rows = start_from_pca(whole, x, batch=16)
+    again = start_from_pca(parts, iter(torch.split(x, 16)))
+    assert torch.equal(rows, again)
+    torch.testing.assert_close(rows, whole.eval()(x), rtol=1e-4, atol=1e-4)
+
+
 def test_one_proxy_a_class_is_the_mean_of_unit_rows() -> None:
     loss = create("proxy-anchor", classes=4, dim=6)
     before = loss.proxies.detach().clone()  # type: ignore[union-attr]

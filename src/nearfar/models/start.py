@@ -1,10 +1,12 @@
-"""Where training starts on frozen features: the head from their half-whitened PCA, proxies from class means.
+"""Where training starts on good features: the head from their half-whitened PCA, proxies from class means.
 
 Both are ours. A random head throws away most of what good features know before training has begun: on CUB with vectors
 of EfficientNet-Lite0 it ends below the untrained vectors with every loss (docs/models.md has the numbers).
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -49,24 +51,28 @@ def half_whitened_pca(features: Tensor, dim: int, *, power: float = 0.25) -> tup
 
 
 @torch.no_grad()
-def start_from_pca(embedder: Embedder, inputs: Tensor, *, power: float = 0.25, batch: int = 256) -> None:
+def start_from_pca(
+    embedder: Embedder, inputs: Tensor | Iterable[Tensor], *, power: float = 0.25, batch: int = 256
+) -> Tensor:
     """Set the head's linear layer to the half-whitened PCA of what reaches it for these inputs (the training set).
 
     The embeddings are scaled so that their mean squared length is `dim`, as those of a fresh network are: the learning
     rates that suit one suit the other. Works on features and, where one pass over the training pictures is worth it, on
-    any backbone.
+    any backbone. inputs: rows, which pass in batches, or batches. Returns the embeddings of the inputs.
     """
     head = embedder.head
     if not isinstance(head, Head):
         raise ValueError("head='identity' has nothing to start: use head='linear' or 'mlp'")
     mode = embedder.training
     embedder.eval()
-    features = torch.cat([head.norm(embedder.pooled(part)) for part in torch.split(inputs, batch)])
+    parts = torch.split(inputs, batch) if isinstance(inputs, Tensor) else inputs
+    features = torch.cat([head.norm(embedder.pooled(part)) for part in parts])
     embedder.train(mode)
     weight, bias = half_whitened_pca(features, embedder.dim, power=power)
     length = (features @ weight.T + bias).square().mean().sqrt().clamp_min(torch.finfo(torch.float32).tiny)
     head.linear.weight.copy_(weight / length)
     head.linear.bias.copy_(bias / length)
+    return torch.cat([head(part) for part in torch.split(features, 4096)])
 
 
 @torch.no_grad()

@@ -58,10 +58,13 @@ class SyncedBatchNorm(_BatchNorm):
 @torch.no_grad()
 def _statistics(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Mean and variance [C] of the global batch, and how many numbers a channel has."""
-    rows = (x if x.dtype == torch.float64 else x.float()).movedim(1, -1).reshape(-1, x.shape[1])
-    mean = rows.sum(0) / max(len(rows), 1)
-    squares = (rows - mean).square_().sum(0)
-    own = torch.cat([mean, squares, mean.new_full((1,), len(rows))])
+    x = x if x.dtype == torch.float64 else x.float()
+    n = x.numel() // x.shape[1]
+    if n:  # torch's own statistics, in native passes
+        mean, variance = torch.batch_norm_update_stats(x, None, None, 0.0)
+    else:
+        mean = variance = x.new_zeros(x.shape[1])
+    own = torch.cat([mean, variance * n, mean.new_full((1,), n)])
     each = own.new_empty(ranks.world(), len(own))
     dist.all_gather(list(each), own)
     means, squares, counts = each[:, : len(mean)], each[:, len(mean) : -1], each[:, -1:]
