@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -252,3 +254,15 @@ def test_what_may_not_be_passed(call: Any, message: str) -> None:
         call(index)
     assert index.ids.tolist() == [0, 1, 2]
     assert len(index.names) == len(index.vectors) == 3
+
+
+def test_search_beside_libraries_that_patch_faiss() -> None:
+    script = """
+import faiss.contrib.torch_utils
+import numpy as np
+from nearfar.search import Index
+rows = np.random.default_rng(0).normal(size=(500, 8)).astype(np.float32)
+for kind in ("exact", "hnsw", "ivf-pq"):
+    assert Index.from_vectors(rows, kind=kind).search(rows[:3], 1)[1].ravel().tolist() == [0, 1, 2], kind
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)

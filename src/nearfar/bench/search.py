@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from nearfar.bench.timing import machine, markdown_table
-from nearfar.search.approximate import CONSTRUCTION, LINKS, faiss
+from nearfar.search.approximate import CONSTRUCTION, LINKS, faiss, plain_search
 from nearfar.search.index import Index
 from nearfar.search.inputs import unit_rows
 from nearfar.search.nearest import Floats
@@ -97,7 +97,8 @@ def hnsw(count: int, dim: int, sizes: list[int], repeats: int) -> tuple[list[Row
     assert index.approximate is not None
     graph, effort = index.approximate.faiss, index.approximate.effort
     options = faiss.SearchParametersHNSW(efSearch=effort)
-    found = compare("HNSW", index, lambda q: graph.search(q, K, params=options), sizes, repeats)
+    search = plain_search(graph)
+    found = compare("HNSW", index, lambda q: search(q, K, params=options), sizes, repeats)
     return found, index.measure(), effort
 
 

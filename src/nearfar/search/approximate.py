@@ -98,13 +98,19 @@ class Approximate:
         if self.kind != "hnsw":
             effort, wanted, queries = self.effort, REFINED * k, _padded(queries)
         options = _kept_options(self.kind, effort) if alive is None else _options(self.kind, effort, alive)
-        slots: Ints = self.faiss.search(queries, min(wanted, self.faiss.ntotal), params=options)[1]
+        slots: Ints = plain_search(self.faiss)(queries, min(wanted, self.faiss.ntotal), params=options)[1]
         return slots
 
     def tune(self, recall: Callable[[], float]) -> None:
         """Double the effort until `recall()` reaches 0.95 (ours) or effort no longer pays."""
         while recall() < TARGET and self.effort < self.most_effort:
             self.effort = min(2 * self.effort, self.most_effort)
+
+
+def plain_search(index: Any) -> Any:
+    """faiss's own search of arrays: faiss.contrib.torch_utils, which other libraries import, replaces it by one that
+    does not take `params`."""
+    return getattr(index, "search_numpy", index.search)
 
 
 def _options(kind: str, effort: int, alive: NDArray[np.uint8] | None = None) -> Any:

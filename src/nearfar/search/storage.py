@@ -88,6 +88,13 @@ def save(index: Index, folder: Path) -> None:
 
 def load(folder: Path, *, mmap: bool = True) -> Index:
     """The index that `save` wrote; what is damaged, foreign or of a newer version is a NearfarError."""
+    try:
+        return _load(folder, mmap=mmap)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise NearfarError(f"{folder / MAIN}: is no index that nearfar wrote ({error}): {AGAIN}") from error
+
+
+def _load(folder: Path, *, mmap: bool) -> Index:
     about = _about(folder / MAIN)
     files = {name: folder / file["name"] for name, file in about["files"].items()}
     for name, file in about["files"].items():
@@ -138,7 +145,7 @@ def _about(path: Path) -> dict[str, Any]:
         raise NearfarError(f"{path.parent}: is no index, there is no {MAIN} in it (nearfar index makes one)")
     try:
         about = json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise NearfarError(f"{path}: is damaged, it is no JSON ({error}): {AGAIN}") from None
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise NearfarError(f"{path}: is no index of nearfar, or damaged: {AGAIN}")
