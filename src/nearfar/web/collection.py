@@ -24,7 +24,7 @@ from nearfar.geometry import unit
 from nearfar.report.thumbnails import Thumbnails
 from nearfar.search import Encoder, Index
 from nearfar.training import Run
-from nearfar.training.checkpoint import read_tensors
+from nearfar.training.checkpoint import load_state
 from nearfar.training.loop import CHECKPOINT
 from nearfar.training.setup import split_up, with_noise
 from nearfar.web.plane import between, lay_out_plane
@@ -95,7 +95,7 @@ class Collection:
         path = self.run.path / CHECKPOINT
         if not path.is_file():
             return None
-        found = read_tensors(path)[0].get("/loss/proxies")
+        found = load_state(path)["loss"].get("proxies")
         if found is None or found.shape[-1] != self.vectors.shape[1]:
             return None
         train = split_up(self.run.manifest(), self.run.config.data, seed=self.run.config.seed).train

@@ -24,12 +24,15 @@ export function stamp(pixels, width, height, {reach, across, down, alpha}, px, p
   const x = Math.round(px),
     y = Math.round(py),
     outer = (b << 16) | r;
+  if (x < -reach || y < -reach || x >= width + reach || y >= height + reach) return;
   const inside = x >= reach && y >= reach && x < width - reach && y < height - reach;
-  for (let i = 0; i < alpha.length; i++) {
-    const u = x + across[i],
-      v = y + down[i];
-    if (!inside && (u < 0 || v < 0 || u >= width || v >= height)) continue;
-    const at = v * width + u,
+  const middle = y * width + x,
+    count = alpha.length;
+  for (let i = 0; i < count; i++) {
+    const u = across[i],
+      v = down[i];
+    if (!inside && (x + u < 0 || y + v < 0 || x + u >= width || y + v >= height)) continue;
+    const at = middle + v * width + u,
       was = pixels[at],
       a = alpha[i],
       rest = 256 - a;

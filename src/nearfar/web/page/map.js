@@ -27,6 +27,8 @@ export async function map(view, here, signal) {
   const order = state.classes.map(each => each.label);
   const rank = new Map(order.map((label, i) => [label, i]));
   const trained = new Set(state.classes.filter(each => each.split === 'train').map(each => each.label));
+  const rankOf = Int32Array.from(labels, label => rank.get(label));
+  const seen = new Uint32Array(n);
   const anchors = middles(x, y, labels);
 
   const canvas = h('canvas.plane', {
@@ -175,16 +177,17 @@ export async function map(view, here, signal) {
     pixels.fill(0xff000000 | (ground[2] << 16) | (ground[1] << 8) | ground[0]);
     const half = [width / 2 / eye.scale, height / 2 / eye.scale],
       pad = 12 / eye.scale;
-    const near = [];
-    cells.inside(eye.x - half[0] - pad, eye.y - half[1] - pad, eye.x + half[0] + pad, eye.y + half[1] + pad, i =>
-      near.push(i),
-    );
+    let count = 0;
+    cells.inside(eye.x - half[0] - pad, eye.y - half[1] - pad, eye.x + half[0] + pad, eye.y + half[1] + pad, i => {
+      seen[count++] = i;
+    });
+    const near = seen.subarray(0, count);
     const shows = near.length <= PICTURES && state.info.look !== 'words';
     const radius =
       Math.min(7, Math.max(1.15, 1.5 * Math.sqrt(eye.scale / fitted()) * Math.min(1.6, Math.sqrt(30000 / n)))) * ratio;
     const mask = disc(radius),
       big = disc(radius * 1.5);
-    const ink = i => (split ? (trained.has(labels[i]) ? old : fresh) : inks[rank.get(labels[i])]);
+    const ink = i => (split ? (trained.has(labels[i]) ? old : fresh) : inks[rankOf[i]]);
     if (!shows) {
       if (chosen.size) for (const i of near) if (!chosen.has(labels[i])) dot(mask, i, faded);
       for (const i of near)
@@ -193,10 +196,11 @@ export async function map(view, here, signal) {
     }
     context.putImageData(buffer, 0, 0);
     if (shows) tiles(near, ink);
+    const edge = style.getPropertyValue('--ink');
     if (proxies.checked)
       for (const star of plane.stars)
         if (!chosen.size || chosen.has(star.label))
-          starAt(across(star.x), down(star.y), css(split ? old : (inks[rank.get(star.label)] ?? faded)), style);
+          starAt(across(star.x), down(star.y), css(split ? old : (inks[rank.get(star.label)] ?? faded)), edge);
     write(inks, split, style);
     mark(style);
     legend.replaceChildren(
@@ -252,7 +256,7 @@ export async function map(view, here, signal) {
     return null;
   }
 
-  function starAt(px, py, fill, style) {
+  function starAt(px, py, fill, edge) {
     if (px < -20 || py < -20 || px > width + 20 || py > height + 20) return;
     const reach = 5.5 * ratio * Math.min(1.8, Math.max(0.8, Math.sqrt(eye.scale / fitted())));
     context.beginPath();
@@ -263,7 +267,7 @@ export async function map(view, here, signal) {
     }
     context.closePath();
     context.lineWidth = 2.5 * ratio;
-    context.strokeStyle = style.getPropertyValue('--ink');
+    context.strokeStyle = edge;
     context.stroke();
     context.fillStyle = fill;
     context.fill();
