@@ -1,0 +1,57 @@
+"""The course: training classes alone, few enough, and clear words where there are too few."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nearfar.advise import data, open_course
+from nearfar.data import Manifest, open_data, save
+from nearfar.errors import NearfarError
+
+
+def saved(path: Path, classes: int, each: int = 4) -> str:
+    labels = np.repeat(np.arange(classes), each)
+    features = np.random.default_rng(0).normal(size=(len(labels), 8))
+    names = tuple(f"{i:03d}" for i in range(classes))
+    manifest = Manifest(labels=labels, classes=names, split=["train"] * len(labels), features=features)
+    save(manifest.by_class_order_split(), path)
+    return str(path)
+
+
+def test_only_the_training_split_is_there(many: str, tmp_path: Path) -> None:
+    course = open_course(many, tmp_path, seconds=1)
+    train = open_data(many).subset("train")
+    assert set(course.manifest.split.tolist()) == {"train"}
+    assert course.manifest.classes == train.compact().classes
+    assert course.manifest.features is not None
+    assert train.features is not None
+    assert np.array_equal(course.manifest.features, train.features)
+    assert course.held_out == 0.2
+    assert course.width == 16
+
+
+def test_at_least_two_classes_are_held_out(tmp_path: Path) -> None:
+    assert open_course(saved(tmp_path / "few.npz", 10), tmp_path, seconds=1).held_out == 0.4
+
+
+@pytest.mark.parametrize(("classes", "each", "found"), [(1, 4, 1), (6, 4, 3), (40, 1, 0)])
+def test_too_few_classes_is_a_clear_error(tmp_path: Path, classes: int, each: int, found: int) -> None:
+    source = saved(tmp_path / "few.npz", classes, each)
+    with pytest.raises(
+        NearfarError, match=rf"few.npz: .*needs at least 4 classes of two samples or more, got {found}$"
+    ):
+        open_course(source, tmp_path, seconds=1)
+
+
+def test_large_data_is_cut_evenly_and_the_same_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = saved(tmp_path / "large.npz", 40, 30)
+    monkeypatch.setattr(data, "LARGEST", 200)
+    course = open_course(source, tmp_path, seconds=1)
+    assert np.bincount(course.manifest.labels).tolist() == [10] * 20
+    assert open_course(source, tmp_path, seconds=1).manifest == course.manifest
+    monkeypatch.setattr(data, "LARGEST", 80)  # eight of a class at least, so fewer classes
+    assert np.bincount(open_course(source, tmp_path, seconds=1).manifest.labels).tolist() == [8] * 10
+    assert "80 features of 10 classes, of 600 of 20 for training" in open_course(source, tmp_path, seconds=1).about
