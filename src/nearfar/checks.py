@@ -13,6 +13,8 @@ from difflib import get_close_matches
 import torch
 from torch import Tensor
 
+LONGEST_WORD = 100
+
 
 def check_embeddings(name: str, x: Tensor, *, dim: int | None = None) -> None:
     """[N, d] floating point, N and d at least 1, finite; d equal to `dim` where given."""
@@ -97,5 +99,6 @@ def check_choice(name: str, value: str, choices: Iterable[str]) -> str:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """The end of a sentence about an unknown word: '; did you mean ...?' where something near is known, else '.'."""
-    near = get_close_matches(word, list(known), n=1, cutoff=0.4)
+    # no word that long is a slip of the pen, and comparing takes the square of its length
+    near = get_close_matches(word, list(known), n=1, cutoff=0.4) if len(word) <= LONGEST_WORD else []
     return f"; did you mean {near[0]!r}?" if near else "."

@@ -427,3 +427,15 @@ def test_third_sample_of_a_class_is_an_error(name: str, options: dict[str, Any])
     x = torch.randn(5, DIM)
     with pytest.raises(ValueError, match="labels"):
         losses.create(name, **options)(x, torch.tensor([4, 7, 4, 7, 4]))
+
+
+def test_a_loss_of_ones_own_gets_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(losses, "_LOSSES", dict(losses._LOSSES))
+
+    class Mine(losses.Triplet):
+        pass
+
+    losses.register("mine", Mine)
+    assert isinstance(losses.create("mine", margin=0.1), Mine)
+    with pytest.raises(ValueError, match="loss 'triplet' is there already, it is Triplet"):
+        losses.register("triplet", Mine)

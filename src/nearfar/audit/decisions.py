@@ -39,12 +39,16 @@ def read_decisions(manifest: Manifest, path: Path) -> list[Change]:
         text = path.read_bytes().decode("utf-8-sig", "surrogateescape")
     except OSError as error:
         raise NearfarError(f"{path}: cannot be read ({error.strerror}): check the path") from error
-    table = csv.DictReader(io.StringIO(text, newline=""))
-    missing = [name for name in NEEDED if name not in (table.fieldnames or ())]
+    try:
+        table = csv.DictReader(io.StringIO(text, newline=""))
+        names, rows = table.fieldnames or (), list(table)
+    except csv.Error as error:
+        raise NearfarError(f"{path}: is not readable as CSV ({error})") from error
+    missing = [name for name in NEEDED if name not in names]
     if missing:
         raise NearfarError(f"{path}: has no column {missing[0]!r}: expected {', '.join(NEEDED)}")
     changes: dict[int, Change] = {}
-    for line, cells in enumerate(table, start=2):
+    for line, cells in enumerate(rows, start=2):
         change = _change(manifest, cells, f"{path}, row {line}")
         if change is None:
             continue

@@ -16,9 +16,9 @@ def atomic(path: Path) -> Iterator[Path]:
 
     The bytes reach the disk before the name does, so a crash leaves the old file or the new one.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         yield draft
         handle = os.open(draft, os.O_RDWR)
         try:
@@ -29,5 +29,12 @@ def atomic(path: Path) -> Iterator[Path]:
     except OSError as error:
         raise NearfarError(f"{path}: cannot be written ({error.strerror}): check the disk and permissions") from error
     finally:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+
+
+def remove_drafts(folder: Path) -> None:
+    """What a kill left of files that were being written to a folder."""
+    for draft in folder.glob(".*.part"):
         with contextlib.suppress(OSError):
             draft.unlink()

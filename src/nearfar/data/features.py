@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -38,12 +39,17 @@ def open_npz(path: Path) -> Manifest:
     ever read.
     """
     arrays = _load_npz(path)
+    flat = next((name for name in ("paths", "role", *NAMES) if name in arrays and arrays[name].ndim != 1), None)
+    if flat is not None:
+        raise NearfarError(f"{path}: {flat} must be [N], got shape {list(arrays[flat].shape)}")
     key = next((name for name in CONTENT if name in arrays), None)
     label_key = next((name for name in LABELS if name in arrays), None)
     if key is None or label_key is None:
         want = "'features' (or 'x')" if key is None else "'labels' (or 'y')"
         raise NearfarError(f"{path}: has no array {want}; it has {', '.join(arrays) or 'nothing'}")
     content = arrays[key]
+    if not content.ndim:
+        raise NearfarError(f"{path}: {key} must be [N, ...], got a single value")
     names_key = next((name for name in NAMES if name in arrays), None)
     names = None if names_key is None else [str(name) for name in arrays[names_key].tolist()]
     labels, classes = _labels(path, label_key, arrays[label_key], names)
@@ -53,7 +59,10 @@ def open_npz(path: Path) -> Manifest:
     manifest = _manifest(path, key, content, labels, classes, arrays.get("role"), paths)
     if "note" in arrays:
         manifest = replace(manifest, source=str(arrays["note"]))
-    return _with_split(path, manifest, arrays)
+    try:
+        return _with_split(path, manifest, arrays)
+    except ValueError as error:
+        raise NearfarError(f"{path}: split or is_eval cannot be read ({error})") from error
 
 
 def open_npy(path: Path, *, labels: Path | None = None) -> Manifest:
@@ -62,10 +71,9 @@ def open_npy(path: Path, *, labels: Path | None = None) -> Manifest:
     The file is `labels`, or found beside: NAME.labels.npy, NAME.labels.txt (one label a line), NAME_labels.npy / .txt,
     labels.npy / .txt. Split by class order.
     """
-    try:
-        content = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise NearfarError(f"{path}: is not a readable .npy array ({error})") from error
+    content = _load_npy(path, mmap_mode="r")
+    if not content.ndim:
+        raise NearfarError(f"{path}: must be [N, ...], got a single value")
     if labels is None:
         tried = [path.with_name(pattern.format(stem=path.stem)) for pattern in BESIDE]
         labels = next((file for file in tried if file.is_file() and file != path), None)
@@ -102,10 +110,33 @@ def save_npz(manifest: Manifest, path: Path) -> None:
 
 def _load_npz(path: Path) -> dict[str, Array]:
     try:
+        with zipfile.ZipFile(path) as packed:
+            size, most = sum(member.file_size for member in packed.infolist()), _memory()
+        if size > most:
+            raise NearfarError(f"{path}: has {size:,} bytes unpacked, above this machine's {most:,}: save .npy files")
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        raise NearfarError(f"{path}: is not a readable .npz without pickled objects ({error})") from error
+    except NearfarError:
+        raise
+    except Exception as error:  # numpy, zipfile and what unpacks for it raise a dozen kinds
+        raise NearfarError(
+            f"{path}: is not a readable .npz without pickled objects ({error}): save it again"
+        ) from error
+
+
+def _memory() -> int:
+    # where the system does not tell, nothing is refused for its size
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else sys.maxsize
+
+
+def _load_npy(path: Path, *, mmap_mode: Literal["r"] | None = None) -> Array:
+    try:
+        array = np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
+    except Exception as error:  # of a damaged header numpy raises a dozen kinds
+        raise NearfarError(f"{path}: is not a readable .npy array ({error}): save it again") from error
+    if not isinstance(array, np.ndarray):
+        raise NearfarError(f"{path}: is an archive of arrays: name it .npz")
+    return array
 
 
 def _names_beside(path: Path, rows: int) -> Array | None:
@@ -122,10 +153,7 @@ def _names_beside(path: Path, rows: int) -> Array | None:
 
 def _label_file(path: Path) -> Array:
     if path.suffix == ".npy":
-        try:
-            return np.atleast_1d(np.load(path, allow_pickle=False))
-        except (OSError, ValueError, EOFError) as error:
-            raise NearfarError(f"{path}: is not a readable .npy array ({error})") from error
+        return np.atleast_1d(_load_npy(path))
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

@@ -142,7 +142,7 @@ def _file_names(folder: Path) -> frozenset[str]:
     try:
         with os.scandir(folder) as listing:
             return frozenset(entry.name for entry in listing if entry.is_file())
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a name that no file can have
         return frozenset()
 
 
@@ -157,3 +157,5 @@ def read_regular(path: Path) -> bytes:
             return file.read()
     except OSError as error:
         raise NearfarError(f"{path}: cannot be read ({error.strerror}): check the path and its permissions") from error
+    except ValueError as error:
+        raise NearfarError(f"{path}: is no name that a file can have ({error})") from error

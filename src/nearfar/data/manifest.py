@@ -152,7 +152,7 @@ class Manifest:
             # length first, so that no two tables run together into the same bytes
             digest.update(f"{len(column)}\n".encode())
             for word in column:
-                digest.update(f"{len(word)}:{word}\n".encode("utf-8", "surrogateescape"))
+                digest.update(_bytes(f"{len(word)}:{word}\n"))
         digest.update(np.ascontiguousarray(self.labels, "<i8").tobytes())
         array = self.pixels if self.pixels is not None else self.features
         if array is not None:
@@ -262,6 +262,14 @@ class Manifest:
             shape=() if array is None else tuple(array.shape),
             notes=self.notes,
         )
+
+
+def _bytes(text: str) -> bytes:
+    """UTF-8; bytes of file names that are none as they are, halves of a UTF-16 pair as if they were characters."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
 
 
 @dataclass(frozen=True)

@@ -112,8 +112,9 @@ def _siblings(path: Path) -> list[str]:
         return []
 
 
-def save(manifest: Manifest, path: Path) -> None:
+def save(manifest: Manifest, path: str | Path) -> None:
     """Writes a manifest to .csv (files) or .npz (features, pixels); `open_data` reads it back equal."""
+    path = Path(path)
     name = path.name.lower()
     if name.endswith(".csv"):
         save_csv(manifest, path)

@@ -42,7 +42,7 @@ def open_csv(path: Path, *, root: Path | None = None, allow_partial: bool = Fals
     first, _, rest = text.partition("\n")
     if first.startswith(MARK):
         try:
-            known, text = json.loads(first.removeprefix(MARK)), rest
+            known, text = _provenance(first.removeprefix(MARK)), rest
         except ValueError as error:
             raise NearfarError(f"{path}, line 1: the manifest's own line is damaged ({error}): remove it") from error
     skipped = 1 if known else 0
@@ -60,6 +60,26 @@ def open_csv(path: Path, *, root: Path | None = None, allow_partial: bool = Fals
     columns = {name: [row[i] for _, row in rows] for i, name in enumerate(header)}
     manifest = _build(path, columns, [number for number, _ in rows], root=root, known=known)
     return _existing(manifest, path, allow_partial=allow_partial)
+
+
+def _provenance(text: str) -> dict[str, Any]:
+    """The first line that `save_csv` wrote; a ValueError for what it did not."""
+    try:
+        known = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(known, dict):
+        raise ValueError(f"it is {type(known).__name__}, no table")
+    for key in ("source", "root", "fingerprint"):
+        if not isinstance(known.get(key, ""), str):
+            raise ValueError(f"{key} must be text, got {known[key]!r}")
+    for key in ("classes", "notes"):
+        words = known.get(key, [])
+        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+            raise ValueError(f"{key} must be a list of texts, got {words!r}")
+    if len(set(known.get("classes", ()))) != len(known.get("classes", ())):
+        raise ValueError("classes must be distinct names")
+    return known
 
 
 def open_parquet(path: Path, *, root: Path | None = None, allow_partial: bool = False) -> Manifest:

@@ -82,6 +82,13 @@ def names() -> list[str]:
     return sorted(_LOSSES)
 
 
+def register(name: str, loss: type[Loss]) -> None:
+    """Make a loss of your own known to `create`, recipes and `nearfar train` by a new name."""
+    if name in _LOSSES:
+        raise ValueError(f"loss {name!r} is there already, it is {_LOSSES[name].__name__}: choose another name")
+    _LOSSES[name] = loss
+
+
 def loss_class(name: str) -> type[Loss]:
     """The class behind a name; an unknown name is a ValueError that suggests the nearest."""
     if name not in _LOSSES:
@@ -154,4 +161,5 @@ __all__ = [
     "create",
     "loss_class",
     "names",
+    "register",
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -23,8 +25,10 @@ def snr_distance(x: Tensor, y: Tensor | None = None) -> Tensor:
     x_var = x.square().mean(1)
     y_var = x_var if y is None else y.square().mean(1)
     noise = (x_var[:, None] + y_var - 2 / x.shape[1] * dot_matrix(x, y)).clamp_min(0)
-    signal = torch.where(x_var > 4 * torch.finfo(x.dtype).eps ** 2 * power, x_var, 1.0)
-    return noise / signal[:, None]
+    # by the deviation, not the variance: its gradient has room for rows of very different lengths
+    deviation = torch.linalg.vector_norm(x, dim=1) / math.sqrt(x.shape[1])
+    signal = torch.where(x_var > 4 * torch.finfo(x.dtype).eps ** 2 * power, deviation, 1.0)
+    return noise * signal.reciprocal().square()[:, None]
 
 
 class SNR(PairLoss):

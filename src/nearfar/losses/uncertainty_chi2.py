@@ -64,7 +64,10 @@ def chi2_weights(losses: Tensor, each: Tensor, rho: float, multiplicity: int) ->
     if p.amin() >= 0:
         # by its own sum: where all losses are equal up to rounding, (l - eta) / s is rounding too
         return p / p.sum()
-    return _few(losses, each, (p > 0).flatten().nonzero()[:, 0], float(c), float(total))
+    index = (p > 0).flatten().nonzero()[:, 0]
+    if not len(index):  # losses that are equal up to rounding, in a ball so large that their gap is rounding too
+        index = (each > 0).flatten().nonzero()[:, 0]
+    return _few(losses, each, index, float(c), float(total))
 
 
 def _few(losses: Tensor, each: Tensor, index: Tensor, c: float, total: float) -> Tensor:

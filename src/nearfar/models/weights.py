@@ -78,9 +78,9 @@ def read_tensors(path: str | Path) -> Tensors:
     path = Path(path).expanduser()
     if not path.is_file():
         raise NearfarError(f"no weight file {path}")
-    if path.suffix == ".safetensors":
-        return load_file(path)
     try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
         found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise NearfarError(f"{path} is not a state dict that can be read safely: {_first_line(error)}") from error

@@ -9,7 +9,7 @@ from nearfar.errors import NearfarError
 from nearfar.training.config import Config
 
 # how a run is carried out, which leaves what it comes to alone (but for rounding, by threads, ranks and device)
-CARRIED_OUT = ("threads", "device", "log_every", "save_every", "shard_proxies", "shard_network")
+CARRIED_OUT = ("threads", "device", "log_every", "log_train", "save_every", "shard_proxies", "shard_network")
 
 
 def with_fingerprint(config: Config, fingerprint: str) -> Config:

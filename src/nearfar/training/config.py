@@ -28,9 +28,10 @@ class Data:
 
     source: as for `nearfar data`. split: auto, class-order (first half of the classes), all (nothing is left for a
     test). validation: share of the training classes that is held out to choose the best epoch (0: none, the last epoch
-    counts; a `val` split that the data brings is used as it is). on_error: raise, or skip pictures that cannot be read.
-    cache: a folder for decoded pictures of `cache_size` pixels (null: read files each time). fingerprint: of the data,
-    filled in by the run; another one later is an error.
+    counts; a `val` split that the data brings is used as it is). folds, fold: cross-validation as MLRC's, of so many
+    contiguous parts of the sorted training classes the one, from 0, that is held out in place of `validation`.
+    on_error: raise, or skip pictures that cannot be read. cache: a folder for decoded pictures of `cache_size` pixels
+    (null: read files each time). fingerprint: of the data, filled in by the run; another one later is an error.
     """
 
     source: str = "sketches"
@@ -40,6 +41,8 @@ class Data:
     allow_partial: bool = False
     validation: float = 0.0
     validation_seed: int = 0
+    folds: int | None = None
+    fold: int | None = None
     on_error: str = "raise"
     workers: int = 0
     cache: str | None = None
@@ -166,7 +169,8 @@ class Config:
     loss still sees the whole batch (two passes). autocast: none, bf16, fp16. ema: decay of the averaged weights that
     are tested and kept (0: none). shard_proxies: of several ranks each keeps its part of the proxies, for very many
     classes; shard_network: the same for the network's parameters (FSDP2). save_every: seconds between checkpoints.
-    metrics: of the test. untrained: also test the network before training.
+    log_train: after each epoch also score at most 2,000 training samples, for the log alone. metrics: of the test.
+    untrained: also test the network before training.
     """
 
     recipe: str | None = None
@@ -194,6 +198,7 @@ class Config:
     device: str = "auto"
     threads: int | None = None
     log_every: int = 20
+    log_train: bool = False
     save_every: float = 60.0
     metrics: tuple[str, ...] = ("recall@1", "recall@2", "recall@4", "recall@8", "r-precision", "map@r")
     untrained: bool = True

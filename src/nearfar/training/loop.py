@@ -9,7 +9,6 @@ Under torchrun several ranks make the run of one process, see `nearfar.training.
 from __future__ import annotations
 
 import json
-import math
 import platform
 import time
 from collections import deque
@@ -25,10 +24,10 @@ from tqdm import tqdm
 import nearfar
 from nearfar.audit.detection import judged
 from nearfar.data import Batch, Loader, Manifest
-from nearfar.data.atomic import atomic
+from nearfar.data.atomic import atomic, remove_drafts
 from nearfar.errors import NearfarError
 from nearfar.models import Embedder
-from nearfar.training import ranks, setup
+from nearfar.training import ranks, setup, watchdog
 from nearfar.training.agreement import same_settings, with_fingerprint
 from nearfar.training.checkpoint import load_state, save_state
 from nearfar.training.config import Config
@@ -44,10 +43,13 @@ from nearfar.training.selection import Selection
 from nearfar.training.shards import load_states, states
 from nearfar.training.synced_norm import sync_batch_norms
 from nearfar.training.trackers import open_trackers
+from nearfar.training.whole_classes import whole_classes
 
 CHECKPOINT = Path("checkpoint") / "state.safetensors"
+PREVIOUS = Path("checkpoint") / "previous.safetensors"
 CURE = "where it diverged, lower optimiser.lr or set optimiser.clip_norm=1 (what was saved before is still there)"
 BEST = Path("checkpoint") / "best.safetensors"
+TRAIN_SCORED = 2000  # samples
 
 
 def train(
@@ -99,10 +101,11 @@ def _train(
     ranks.check_same(f"{resume} {config.text()}", "start all with the same command, with --out on a shared disk")
     training = Training(config, manifest, out, say=say)
     if ranks.first():
+        for folder in (out, (out / CHECKPOINT).parent):
+            remove_drafts(folder)
         with atomic(out / "config.yaml") as draft:  # not before all parts fit: a mistake must not leave half a run
             draft.write_text(config.text(), encoding="utf-8")
-    if resume and (out / CHECKPOINT).is_file():
-        training.load()
+    if resume and training.load():
         say(f"going on at step {training.step:,} of {training.steps:,}")
     ranks.check_same(f"step {training.step}", "keep --out on a disk that all ranks see")
     training.run(progress=progress, stop_after=stop_after)
@@ -175,6 +178,7 @@ class Training:
         self.warned: set[str] = set()
         self.untrained: dict[str, float] | None = None
         self.found: tuple[Manifest, Tensor] | None = None  # the test split and its embeddings, at the end
+        self.sound = False  # whether the newest checkpoint is one that this process has read or written
         self.steps = config.steps or (config.epochs or 0) * len(self.batches)
 
     # One step ---------------------------------------------------------------------------------------------------------
@@ -207,7 +211,12 @@ class Training:
             with together():
                 if self.pacer is not None:
                     weights = self.pacer.batch_weights(rows.detach(), labels, batch.indices)
-                value = self.loss(rows, labels, weights=weights, representatives=self.batches.representatives)
+                draws = torch.get_rng_state()
+                try:
+                    value = self.loss(rows, labels, weights=weights, representatives=self.batches.representatives)
+                    watchdog.check_finite(value)
+                except ValueError as error:
+                    raise ValueError(f"{error} ({self._keep_batch(batch, rows, weights, draws)})") from error
             scaled: Tensor = self.scaler.scale(value)
             return scaled
 
@@ -259,7 +268,9 @@ class Training:
         """From where it stands to the end."""
         config = self.config
         trackers = open_trackers(config.track, self.out, config.to_dict()) if ranks.first() else ()
-        log = Log(self.out / "log.jsonl", step=self.step, trackers=trackers) if ranks.first() else None
+        log = (
+            Log(self.out / "log.jsonl", step=self.step, epoch=self.epoch, trackers=trackers) if ranks.first() else None
+        )
         first = self.step
         if config.untrained and self.tested is not None and self.step == 0:
             self.untrained = self._score("test")
@@ -350,6 +361,8 @@ class Training:
             rows = self._embed_all(self.embedder, self.loader, "pacing")
             entry["pacing"] = self.pacer.update(rows, self.loader.samples.labels, loss=self.loss)
             ranks.as_first([self.pacer.weights])
+        if self.config.log_train:
+            entry["train"] = self._train_scores()
         if self.select.wants(self.epoch, last=last):
             entry[self.select.by] = self._score(self.select.by)
             if self.select.hear(entry[self.select.by], self.epoch):
@@ -373,6 +386,13 @@ class Training:
         assert manifest is not None
         assert loader is not None
         return self._scores_of(self._embed_all(self._chosen_now(), loader, name), manifest)
+
+    def _train_scores(self) -> dict[str, float]:
+        """Of some classes that are trained on: beside those of new classes they show overfitting."""
+        rows = whole_classes(self.splits.train.labels, TRAIN_SCORED)
+        network, half = self._chosen_now(), self.config.autocast
+        found = embed(network, self.loader, device=self.device, half=half, rows=rows, name="train", shared=True)
+        return self._scores_of(found, self.splits.train.subset(rows))
 
     def _scores_of(self, rows: Tensor, manifest: Manifest) -> dict[str, float]:
         """Made by one rank, told to all."""
@@ -415,8 +435,6 @@ class Training:
         total, count = self.sums.tolist()
         self.sums.zero_()
         mean = total / count
-        if not math.isfinite(mean):
-            raise NearfarError(f"the loss is {mean} at step {self.step}: {CURE}")
         if log is None:
             return
         seen = look(
@@ -439,6 +457,27 @@ class Training:
                 log.write("warning", self.step, text=text)
 
     # State ------------------------------------------------------------------------------------------------------------
+
+    def _keep_batch(self, batch: Batch, rows: Tensor, weights: Tensor | None, draws: Tensor) -> str:
+        """For `nearfar.training.watchdog`; says where it is."""
+        if self._apart() or not ranks.first():
+            return "parts of the network or the loss are on other ranks, so the batch is not kept"
+        return watchdog.keep(
+            self.out,
+            {
+                "step": self.step,
+                "classes": len(self.splits.train.classes),
+                "representatives": self.batches.representatives,
+                "x": batch.x,
+                "indices": batch.indices,
+                "rows": rows.detach(),
+                "labels": batch.labels,
+                "weights": weights,
+                "draws": draws,
+                "embedder": self.embedder.state_dict(),
+                "loss": self.loss.state_dict(),
+            },
+        )
 
     def _keep(self, embedder: Embedder, path: Path, about: dict[str, Any] | None = None) -> None:
         weights = self._whole(embedder.state_dict())
@@ -467,7 +506,9 @@ class Training:
         if ranks.first() or self._apart():
             state = self.state()
             if ranks.first():
-                save_state(self.out / CHECKPOINT, state)
+                # a damaged one must not take the place of the good one before it
+                save_state(self.out / CHECKPOINT, state, before=self.out / PREVIOUS if self.sound else None)
+                self.sound = True
 
     def state(self) -> dict[str, Any]:
         """Everything that decides how training goes on; the same on every rank, but that one of them warns."""
@@ -496,9 +537,29 @@ class Training:
         }
         return self._whole(state)
 
-    def load(self) -> None:
-        """Go on from the file that `save` wrote."""
-        state = load_state(self.out / CHECKPOINT)
+    def load(self) -> bool:
+        """Go on from the newest file of `save` that can be read; False where there is none."""
+        names = [name for name in (CHECKPOINT, PREVIOUS) if (self.out / name).is_file()]
+        for name in names:
+            try:
+                self._load(self.out / name)
+            except NearfarError as error:
+                if name == names[-1]:
+                    raise
+                self.say(f"warning: {error}; going on from the checkpoint before it")
+            else:
+                self.sound = name == CHECKPOINT
+                return True
+        return False
+
+    def _load(self, path: Path) -> None:
+        state = load_state(path)
+        try:
+            self._set(state)
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise NearfarError(f"{path}: is no state of this run ({error}): remove it") from error
+
+    def _set(self, state: dict[str, Any]) -> None:
         self.step, self.consumed, self.cycle = state["step"], state["consumed"], state["cycle"]
         self.epoch_start, self.select.best, self.untrained = state["epoch_start"], state["best"], state["untrained"]
         self.sums.copy_(state["sums"])

@@ -36,6 +36,7 @@ OURS: dict[str, dict[str, Any]] = {
         "epochs": 5,
     },
 }
+MOST_VALUES, MOST_THREADS = 10_000, 1024
 # What of a recipe is the method itself, taken in every setting.
 METHOD = ("loss", "batches", "pacing", "projection")
 
@@ -70,7 +71,8 @@ def resolve(
     if name is not None:
         tree = recipes.merged(tree, _of_recipe(str(name), above.get("setting", "ours"), above.get("benchmark")))
         tree["recipe"] = name
-    if "loss" in above and "name" in above["loss"] and above["loss"]["name"] != tree.get("loss", {}).get("name"):
+    loss = above.get("loss")
+    if isinstance(loss, Mapping) and "name" in loss and loss["name"] != tree.get("loss", {}).get("name"):
         tree["loss"] = {}  # another loss: the recipe's options are not its own
     for one, other in (("epochs", "steps"), ("steps", "epochs")):
         if above.get(one) is not None and above.get(other) is None:
@@ -102,13 +104,35 @@ def _of_recipe(name: str, setting: str, benchmark: str | None) -> dict[str, Any]
 def read_config(path: Path) -> dict[str, Any]:
     """A YAML file as a tree."""
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        tree = _parsed(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise NearfarError(f"{path}: cannot be read as YAML ({error})") from None
     if tree is None:
         return {}
     if not isinstance(tree, dict):
         raise NearfarError(f"{path}: must be a table of settings, got {type(tree).__name__}")
+    return tree
+
+
+def _parsed(text: str) -> Any:
+    """Plain values from YAML; what is none, or grows when it is copied, is a ValueError."""
+    try:
+        tree = yaml.safe_load(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except Exception as error:  # besides its own, PyYAML raises what int, float and date raise
+        raise ValueError(str(error)) from None
+    # a few lines of aliases can stand for more values than there is memory, or for a list that contains itself
+    waiting, seen = [tree], 0
+    while waiting:
+        each = waiting.pop()
+        seen += 1
+        if seen > MOST_VALUES:
+            raise ValueError(f"it has more than {MOST_VALUES:,} values")
+        if isinstance(each, dict):
+            waiting += [*each.keys(), *each.values()]
+        elif isinstance(each, list | tuple | set):
+            waiting += each
     return tree
 
 
@@ -129,9 +153,9 @@ def parse_setting(text: str) -> tuple[list[str], Any]:
     if not sign or not key.strip():
         raise NearfarError(f"a setting is KEY=VALUE, for example optimiser.lr=1e-4, got {text!r}")
     try:
-        parsed = yaml.safe_load(value) if value.strip() else None
-    except yaml.YAMLError:
-        raise NearfarError(f"{key}: the value {value!r} is not valid YAML") from None
+        parsed = _parsed(value) if value.strip() else None
+    except ValueError as error:
+        raise NearfarError(f"{key}: the value {value!r} is not valid YAML ({error})") from None
     if isinstance(parsed, str):
         with suppress(ValueError):  # YAML 1.1 takes 1e-4 for a word
             parsed = float(parsed)
@@ -171,7 +195,7 @@ def build(table: type, tree: Any, where: str) -> Any:
             raise NearfarError(f"{inside} has no {key!r}{nearest(str(key), known)} Known: {', '.join(known)}")
         hint = _hints(table)[key]
         values[key] = (
-            build(hint, value or {}, place)
+            build(hint, {} if value is None else value, place)
             if isinstance(hint, type) and is_dataclass(hint)
             else _typed(hint, value, place)
         )
@@ -190,7 +214,7 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
             return tuple([value] if isinstance(value, str) else value)
         if kind is bool and isinstance(value, bool):
             return value
-        if kind is int and isinstance(value, int | float) and not isinstance(value, bool) and value == int(value):
+        if kind is int and isinstance(value, int | float) and not isinstance(value, bool) and value % 1 == 0:
             return int(value)
         if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
             return float(value)
@@ -220,6 +244,8 @@ LEAST: dict[str, tuple[float, bool]] = {
     "threads": (0, False),
     "data.workers": (0, True),
     "data.validation": (0, True),
+    "data.folds": (2, True),
+    "data.fold": (0, True),
     "data.noise.rate": (0, True),
     "data.cache_size": (0, False),
     "model.dim": (0, False),
@@ -256,10 +282,20 @@ def check(config: Config) -> None:
     for place in ("data.validation", "schedule.warm_up", "ema", "data.noise.rate"):
         if not at(config, place) < 1:
             raise NearfarError(f"{place} must be below 1, got {at(config, place)!r}")
+    for place in ("threads", "data.workers"):
+        if (at(config, place) or 0) > MOST_THREADS:
+            raise NearfarError(f"{place} must be at most {MOST_THREADS:,}, got {at(config, place)}")
+    if not 0 <= config.seed < 2**63:
+        raise NearfarError(f"seed must be at least 0 and below 2**63, got {config.seed}")
     if config.epochs is None and config.steps is None:
         raise NearfarError("how long to train is open: set epochs or steps")
     if config.epochs is not None and config.steps is not None:
         raise NearfarError(f"set epochs or steps, not both, got epochs={config.epochs} and steps={config.steps}")
+    folds, fold = config.data.folds, config.data.fold
+    if fold is not None and (folds is None or fold >= folds):
+        raise NearfarError(f"data.fold={fold} must be below data.folds, which is {'null' if folds is None else folds}")
+    if folds is not None and config.data.validation > 0:
+        raise NearfarError(f"data.folds={folds} holds classes out itself: set data.validation=0")
     if not config.loss.get("name"):
         raise NearfarError("no loss: choose a recipe (nearfar recipes) or set loss.name (nearfar losses)")
     if config.schedule.name == "step" and config.schedule.every is None:

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from nearfar.data import Manifest
@@ -65,7 +64,12 @@ class Run:
         path = self.path / "scores.json"
         if not path.is_file():
             raise NearfarError(f"{self.path}: has no scores yet, training is not finished (nearfar train --resume)")
-        results: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        try:
+            results = json.loads(path.read_bytes())
+        except (OSError, ValueError, RecursionError) as error:
+            raise NearfarError(f"{path}: is damaged ({error}): remove it, and nearfar train --resume") from None
+        if not isinstance(results, dict):
+            raise NearfarError(f"{path}: is no table of scores: remove it, and nearfar train --resume")
         return results
 
     def embedder(self, *, device: str | torch.device = "cpu") -> Embedder:
@@ -136,9 +140,24 @@ def load_embedder(path: Path) -> Embedder:
     """The embedder that `save_embedder` wrote, in evaluation mode."""
     try:
         tensors, header = read_tensors(path)
-        embedder = create_embedder(**header["embedder"])
+        config = header["embedder"] | {"pretrained": False}
+        _check_shapes(config, tensors)
+        embedder = create_embedder(**config)
         embedder.load_state_dict(tensors)
-    except (SafetensorError, OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
-        raise NearfarError(f"{path}: is no model that nearfar wrote, or damaged ({error})") from None
+    except Exception as error:  # a header can ask for anything: names, types and sizes that are none
+        why = str(error) or type(error).__name__
+        raise NearfarError(f"{path}: is no model that nearfar wrote, or damaged ({why})") from None
     embedder.eval()
     return embedder
+
+
+def _check_shapes(config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    """The network of a header has the shapes of the file; found without memory, of which it may ask too much."""
+    if ":" in config["backbone"]:
+        return  # of another library, whose models are on this machine in their size
+    with torch.device("meta"):
+        own = create_embedder(**config).state_dict()
+    odd = [name for name in {**own, **tensors} if name not in own or name not in tensors]
+    odd += [name for name, each in own.items() if name in tensors and each.shape != tensors[name].shape]
+    if odd:
+        raise ValueError(f"{len(odd)} of its tensors are not those of its header, the first is {odd[0]}")

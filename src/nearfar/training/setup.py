@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from nearfar import pacing
 from nearfar.batches import PK, PlannedBatches, Profs, Shuffled
+from nearfar.compat.peer import peer_loss
 from nearfar.data import (
     BatchAugment,
     Loader,
@@ -34,11 +35,12 @@ from nearfar.errors import NearfarError
 from nearfar.losses import ProxyLoss, create, loss_class
 from nearfar.losses.pair_loss import Loss
 from nearfar.losses.sharded_proxies import ShardedProxies
-from nearfar.metrics.protocols import class_disjoint_split
+from nearfar.metrics.protocols import class_disjoint_split, mlrc_folds
 from nearfar.models import Embedder, create_embedder, proxies_from_class_means, start_from_pca
 from nearfar.pacing import Pacer
 from nearfar.training import ranks
 from nearfar.training.config import Config, Data, Images
+from nearfar.training.embedding import dtype_of, to_device
 from nearfar.training.projection import Projection
 
 Say = Callable[[str], object]
@@ -99,13 +101,10 @@ def readable(manifest: Manifest, data: Data, *, size: int, say: Say = print) -> 
 
 def with_noise(manifest: Manifest, data: Data, *, seed: int) -> tuple[Manifest, NoiseRecord | None]:
     """The manifest with its validation classes held out, then with wrong labels in what is left for training."""
-    if data.validation > 0:
+    if data.validation > 0 or data.folds is not None:
         rows = manifest.rows("train")
-        if len(np.unique(manifest.labels[rows])) < 2:
-            raise NearfarError(f"data.validation={data.validation:g} needs at least two training classes")
-        _, held_out = class_disjoint_split(manifest.labels[rows], fraction=data.validation, seed=data.validation_seed)
         split = manifest.split.astype("<U5").copy()
-        split[rows[held_out]] = "val"
+        split[rows[_held_out(manifest.labels[rows], data)]] = "val"
         manifest = replace(manifest, split=split)
     if data.noise.rate == 0:
         return manifest, None
@@ -114,6 +113,20 @@ def with_noise(manifest: Manifest, data: Data, *, seed: int) -> tuple[Manifest, 
     kind: Any = data.noise.kind
     noise_seed = seed if data.noise.seed is None else data.noise.seed
     return with_label_noise(manifest, data.noise.rate, seed=noise_seed, kind=kind)
+
+
+def _held_out(labels: NDArray[np.int64], data: Data) -> NDArray[np.int64]:
+    """The rows of the validation classes: a fold, or a share of the classes by chance."""
+    classes = len(np.unique(labels))
+    if data.folds is None:
+        if classes < 2:
+            raise NearfarError(f"data.validation={data.validation:g} needs at least two training classes")
+        return class_disjoint_split(labels, fraction=data.validation, seed=data.validation_seed)[1]
+    if data.fold is None:
+        raise NearfarError(f"data.folds={data.folds} is for so many runs: set data.fold, from 0, for one of them")
+    if classes < data.folds:
+        raise NearfarError(f"data.folds={data.folds} needs as many training classes, there are {classes}")
+    return mlrc_folds(labels, data.folds)[data.fold][1]
 
 
 def split_up(manifest: Manifest, data: Data, *, seed: int) -> Splits:
@@ -153,7 +166,7 @@ def make_embedder(config: Config, manifest: Manifest) -> Embedder:
             pretrained=model.pretrained,
             freeze_bn=model.freeze_bn,
         )
-    except ValueError as error:
+    except (ValueError, TypeError, RuntimeError, MemoryError) as error:  # all but the first: a size that is none
         raise NearfarError(f"model: {error}") from None
 
 
@@ -187,13 +200,14 @@ def make_loader(
 
 
 def make_loss(config: Config, classes: int, dim: int) -> Loss:
-    """The loss; proxy losses get the number of classes and the dimension."""
+    """The loss, or with peer=true pytorch-metric-learning's; proxy losses get the classes and the dimension."""
     options = dict(config.loss)
-    name = str(options.pop("name"))
+    name, peer = str(options.pop("name")), options.pop("peer", False)
     try:
         if issubclass(loss_class(name), ProxyLoss):
             options = {"classes": classes, "dim": dim, **options}
-        return create(name, **options)
+        loss = create(name, **options)
+        return peer_loss(loss) if peer else loss
     except (ValueError, TypeError) as error:
         raise NearfarError(f"loss: {error}") from None
 
@@ -284,15 +298,14 @@ def _optimiser(
 
 @torch.no_grad()
 def start_well(config: Config, embedder: Embedder, loss: nn.Module, train: Loader) -> None:
-    """Vectors: the head starts from their PCA and proxies from class means, unless model.init says otherwise."""
-    if config.model.backbone != "features" or config.model.init not in (None, "pca") or config.model.head == "identity":
+    """With model.init=pca, the default for vectors: the head from PCA of what reaches it, proxies from class means."""
+    init = config.model.init or ("pca" if config.model.backbone == "features" else None)
+    if init != "pca" or config.model.head == "identity":
         return
-    inputs = torch.cat([batch.x for batch in train.all(batch_size=4096)])
+    device = next(embedder.parameters()).device
     try:
-        start_from_pca(embedder, inputs)
+        rows = start_from_pca(embedder, (to_device(batch.x, device, dtype_of(embedder)) for batch in train.all()))
     except ValueError as error:
         raise NearfarError(f"model: {error} (model.init=random starts without)") from None
     if isinstance(loss, ProxyLoss):
-        embedder.eval()
-        rows = torch.cat([embedder(part) for part in torch.split(inputs, 4096)])
         proxies_from_class_means(loss, rows, train.samples.labels, seed=config.seed)

@@ -1,0 +1,49 @@
+"""`log_train`: scores of training classes over epochs, which leave the run and its id alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nearfar.bench.suite_cells import config_id
+from nearfar.training import Run, loop, train
+from nearfar.training.whole_classes import whole_classes
+from training_cases import configured
+
+
+def test_it_is_logged_each_epoch_and_changes_nothing_else(
+    vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "TRAIN_SCORED", 45)
+    config = configured(
+        "features", vectors, "supcon", "data.validation=0.34", "batches.classes=4", "batches.per_class=5"
+    )
+    plain = train(config, tmp_path / "plain")
+    told = train(replace(config, log_train=True), tmp_path / "told")
+    assert config_id(replace(config, log_train=True)) == config_id(config)
+
+    def epochs(run: Run) -> list[dict[str, object]]:
+        return [entry for entry in run.log() if entry["kind"] == "epoch"]
+
+    found = epochs(told)
+    assert len(found) == 3
+    for entry in found:
+        scores = entry.pop("train")
+        assert isinstance(scores, dict)
+        assert 0 < scores["recall@1"] <= 1
+    assert found == epochs(plain)
+    assert {k: v for k, v in told.results().items() if k != "seconds"} == {
+        k: v for k, v in plain.results().items() if k != "seconds"
+    }
+
+
+def test_whole_classes_and_no_more_than_asked_for() -> None:
+    labels = np.random.default_rng(1).permutation(np.repeat(np.arange(30), 7))
+    rows = whole_classes(labels, 50)
+    assert len(rows) == 49
+    assert set(np.bincount(labels[rows]).tolist()) == {0, 7}
+    assert rows == whole_classes(labels, 50)
+    assert whole_classes(labels, 5) == np.flatnonzero(labels == labels[whole_classes(labels, 5)[0]])[:5].tolist()

@@ -1,0 +1,76 @@
+"""A loss that fails leaves its batch in the run, and the batch gives the same failure again."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+
+from nearfar.data import Manifest, save
+from nearfar.errors import NearfarError
+from nearfar.training import Run, train
+from nearfar.training.setup import make_embedder
+from nearfar.training.watchdog import KEPT, again, check_finite, kept, main
+from training_cases import configured
+
+
+def failed(out: Path, source: str, recipe: str, *settings: str) -> str:
+    with pytest.raises(NearfarError) as error:
+        train(configured("features", source, recipe, "steps=40", *settings), out, say=lambda _: None)
+    return str(error.value)
+
+
+def test_the_kept_batch_raises_what_training_raised(vectors: str, tmp_path: Path) -> None:
+    message = failed(tmp_path, vectors, "lifted", "optimiser.lr=1e30")
+    assert KEPT in message
+    with pytest.raises(ValueError, match="embeddings") as error:
+        again(tmp_path)
+    assert str(error.value) in message
+    assert kept(tmp_path)["step"] == int(message.split("at step ")[1].partition(":")[0])
+
+
+@pytest.fixture(scope="module")
+def overflowed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A run on vectors of length 1e15, whose squares times the weight of the regulariser are beyond float32."""
+    folder = tmp_path_factory.mktemp("overflow")
+    labels = np.repeat(np.arange(8), 6)
+    features = (1e15 * np.random.default_rng(0).normal(size=(48, 10))).astype(np.float32)
+    data = Manifest(labels=labels, classes=tuple("abcdefgh"), split=["train"] * 48, features=features)
+    save(data.by_class_order_split(), folder / "long.npz")
+    settings = ["model.init=random", "loss.all_pairs=true", "loss.l2_reg=1e10"]
+    return folder / "run", failed(folder / "run", str(folder / "long.npz"), "n-pair", *settings)
+
+
+def test_the_kept_batch_gives_the_same_value(overflowed: tuple[Path, str]) -> None:
+    out, message = overflowed
+    assert kept(out)["rows"].isfinite().all()
+    assert math.isinf(float(again(out)))
+    assert message.startswith("at step 0: the loss is inf")
+    assert not (out / "checkpoint").exists()  # it stopped before the weights changed
+
+
+def test_network_and_inputs_give_the_rows(overflowed: tuple[Path, str]) -> None:
+    run, batch = Run(overflowed[0]), kept(overflowed[0])
+    network = make_embedder(run.config, run.manifest())
+    network.load_state_dict(batch["embedder"])
+    torch.testing.assert_close(network(batch["x"]), batch["rows"], rtol=1e-5, atol=0)  # threads may differ
+    labels = torch.from_numpy(run.manifest().subset("train").labels.copy())
+    assert torch.equal(labels[batch["indices"]], batch["labels"])
+
+
+def test_it_tells_what_it_has(overflowed: tuple[Path, str]) -> None:
+    done = CliRunner().invoke(main, [str(overflowed[0])])
+    assert done.exit_code == 0, done.output
+    assert "the loss is inf" in done.output
+    assert "lengths from" in done.output
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_only_finite_values_pass(value: float) -> None:
+    check_finite(torch.tensor(3e38))
+    with pytest.raises(ValueError, match="the loss is"):
+        check_finite(torch.tensor(value))
