@@ -11,6 +11,8 @@ import click
 import nearfar
 from nearfar.errors import NearfarError
 
+INTERRUPTED = 130  # as shells tell it: 128 + SIGINT
+
 
 class Plain(click.Group):
     """A group whose commands tell what is wrong in one line: errors about data and files are for people."""
@@ -20,6 +22,9 @@ class Plain(click.Group):
             return super().invoke(ctx)
         except NearfarError as error:
             raise click.ClickException(str(error)) from None
+        except KeyboardInterrupt:
+            click.echo("Interrupted. A run goes on with `nearfar train --resume --out RUN`.", err=True)
+            ctx.exit(INTERRUPTED)
 
 
 @click.group(cls=Plain, context_settings={"help_option_names": ["-h", "--help"]})
@@ -67,6 +72,23 @@ def evaluate(run: Path, source: str | None, split: str, metrics: str | None, as_
     except ValueError as error:
         raise click.ClickException(str(error)) from None
     click.echo(scores.to_json() if as_json else scores.table())
+
+
+@main.command()
+@click.argument("source", metavar="DATA")
+@click.option("--minutes", default=10.0, show_default=True, type=float, help="How long the races may take.")
+@click.option("--recipes", help="Who races, between commas: supcon, proxy-anchor loss.alpha=16.  [default: eight]")
+@click.option("--whole", is_flag=True, help="Pictures: train the whole network (hours without a GPU), not a layer.")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Races.  [default: runs/advise-DATA]")
+def advise(**options: Any) -> None:
+    """Find the recipe for DATA: short races between recipes, judged on training classes that are held out.
+
+    Ends in a recommendation, how sure it is, and the command to train. The test split is never looked at. Every race is
+    kept at once: stop it whenever you like, and start it again to go on.
+    """
+    from nearfar.advise.command import advise_command
+
+    advise_command(**options)
 
 
 @main.command()
@@ -246,6 +268,11 @@ def bench() -> None:
 @click.argument("name", metavar="SUITE")
 @click.option("--data", "sources", multiple=True, metavar="NAME=PATH", help="Where data of the suite is.")
 @click.option("--only", multiple=True, metavar="NAME", help="Only this data of the suite, or this track of data.")
+@click.option("--method", "methods", multiple=True, metavar="NAME", help="Run only this method now.")
+@click.option("--seed", "seeds", multiple=True, type=int, help="Run only this seed now.")
+@click.option(
+    "--peer", is_flag=True, help="Also pytorch-metric-learning's loss in each method's place, where it has it."
+)
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting above all of the suite's.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Results.  [default: runs/SUITE.jsonl]")
 @click.option("--workers", default=1, show_default=True, type=click.IntRange(min=1), help="Processes.")
@@ -254,6 +281,9 @@ def bench_run(
     name: str,
     sources: tuple[str, ...],
     only: tuple[str, ...],
+    methods: tuple[str, ...],
+    seeds: tuple[int, ...],
+    peer: bool,
     settings: tuple[str, ...],
     out: Path | None,
     workers: int,
@@ -279,7 +309,16 @@ def bench_run(
         suite = suite_from_dict(replace(suite, override=(*suite.override, *settings)).to_dict(), name)
     out = out or Path("runs") / f"{suite.name}.jsonl"
     failed = run_suite(
-        suite, out, given=given, only=suite.data_of(only), workers=workers, threads=threads, say=click.echo
+        suite,
+        out,
+        given=given,
+        only=suite.data_of(only),
+        methods=methods,
+        seeds=seeds,
+        workers=workers,
+        threads=threads,
+        peer=peer,
+        say=click.echo,
     )
     click.echo(f"nearfar bench table {out}")
     if failed:

@@ -11,17 +11,19 @@ import pytest
 
 from data import builders
 from nearfar.bench.suite import Suite, open_suite, suite_from_dict
-from nearfar.bench.suite_cells import suite_cells
+from nearfar.bench.suite_cells import CellMaker, suite_cells
 from nearfar.bench.suite_results import read_lines, read_results
 from nearfar.bench.suite_run import run_suite
 from nearfar.bench.suite_table import table
+from nearfar.bench.suite_tune import suite_trials
+from nearfar.training import Config
 
 # a data set of each suite that stands for the others, and by what it is trained in the miniature
 SUITES = {
     "dro": "cub-vectors",
     "dro-recover": "cub-vectors",
     "dro-imbalance": "sketches-1024",
-    "dro-k": "sketches",
+    "dro-k": "warm-sketches",
     "mpa": "cub-vectors",
     "mpa-proxies": "cub-vectors",
     "proxy-isa": "cub-vectors",
@@ -30,14 +32,17 @@ SUITES = {
     "proxy-isa-search": "cub-vectors",
     "proxy-isa-volume": "cub-vectors",
     "proxy-isa-memory": "cub-vectors",
+    "proxy-isa-folds": "cub-vectors",
+    "fine-tuning": "cub-pictures",
 }
 
 
 def ends(suite: Suite, **changes: Any) -> Suite:
-    """One seed, and the first and last value of the sweep."""
+    """One seed, the first and last value of the sweep, and nothing to tune."""
     values = suite.sweep_values
     sweep = {suite.sweep_key: [values[0], values[-1]]} if suite.sweep else None
-    return replace(suite, seeds=suite.seeds[:1], sweep=sweep, **changes)
+    data = tuple(replace(each, tune={}) for each in suite.data)
+    return replace(suite, seeds=suite.seeds[:1], sweep=sweep, data=data, **changes)
 
 
 def only_methods(suite: Suite, *names: str) -> Suite:
@@ -55,7 +60,7 @@ def test_every_method_of_a_suite_trains(name: str, vectors: str, drawings: str, 
     data, out = SUITES[name], tmp_path / "r.jsonl"
     # pooling needs pictures
     pictures = data == "cub-pictures"
-    small = ["epochs=null", "steps=3", "model.dim=8", "data.validation=0", "batches.size=24"]
+    small = ["epochs=null", "steps=3", "model.dim=8", "data.validation=0", "batches.size=24", "model.pretrained=false"]
     small += ["schedule.warm_up_epochs=0", "images.crop=12"] if pictures else []
     suite = ends(open_suite(name), override=tuple(small))
     given = {data: drawings if pictures else vectors}
@@ -69,6 +74,23 @@ def test_every_method_of_a_suite_trains(name: str, vectors: str, drawings: str, 
         tables = [each for each in suite.paper if each.data == "cub" and each.sweep in (None, *suite.sweep_values)]
         assert all(each.table in text for each in tables)
         assert all(f"| {name} (quoted) |" in text for each in tables for name in each.quoted)
+
+
+@pytest.mark.parametrize("name", ["dro", "dro-recover", "mpa", "proxy-isa", "proxy-isa-folds", "fine-tuning"])
+def test_the_rivals_of_a_main_table_are_tuned_alike(name: str, vectors: str) -> None:
+    suite = open_suite(name)
+    assert "contrastive" in [each.name for each in suite.methods]
+    tuned = [each for each in suite.data if each.track not in ("paper", "warm-start")]
+    given = {each.name: vectors for each in tuned}
+    by_place: dict[tuple[str, str], list[Config]] = {}
+    for trial in suite_trials(CellMaker(suite, given=given, only=tuple(given))):
+        by_place.setdefault((trial.cell.data, trial.cell.method), []).append(trial.cell.config)
+    assert set(by_place) == {(source.name, method.name) for source in tuned for method in suite.methods}
+    for (data, _), configs in by_place.items():
+        pictures = data.endswith("pictures")
+        assert len({each.optimiser.lr for each in configs}) == len(configs) == (2 if pictures else 3)
+        assert {(each.epochs, each.steps) for each in configs} == {(None, 60 if pictures else configs[0].steps)}
+        assert all(each.data.validation == (0.2 if suite.folds is None else 0) for each in configs)
 
 
 def test_clustering_metrics_are_measured(vectors: str, tmp_path: Path) -> None:

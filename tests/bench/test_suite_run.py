@@ -25,6 +25,7 @@ from nearfar.bench.suite_results import read_lines, read_results
 from nearfar.bench.suite_run import Worker, run_suite
 from nearfar.bench.suite_table import table
 from nearfar.cli import main
+from nearfar.errors import NearfarError
 from nearfar.training import resolve
 
 
@@ -160,6 +161,20 @@ def test_data_run_one_by_one_stays_in_the_tables(vectors: str, drawings: str, tm
     assert [row["n"] for row in told(out)] == ["1"] * 12
 
 
+def test_some_methods_and_seeds_first_and_the_rest_stays_asked_for(vectors: str, tmp_path: Path) -> None:
+    out, suite = tmp_path / "r.jsonl", suite_of(vectors)
+    run_suite(suite, out, methods=("ms",), seeds=(1,), workers=0)
+    found = [line for line in read_lines(out) if line["kind"] == "cell"]
+    assert [(line["method"], line["seed"]) for line in found] == [("ms", 1)]
+    assert "not run" in table(read_results(out)).lower()
+    run_suite(suite, out, workers=0)
+    assert len(cells(out)) == len(set(cells(out))) == 4
+    with pytest.raises(NearfarError, match=r"the suite has no method 'msx'. Known: ms, proxy-anchor"):
+        run_suite(suite, out, methods=("msx",), workers=0)
+    with pytest.raises(NearfarError, match=r"the suite has no seed 7. Known: 0, 1"):
+        run_suite(suite, out, seeds=(7,), workers=0)
+
+
 def test_from_the_command_line(vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     tree = suite_of("$NOWHERE", seeds=(0,)).to_dict() | {"sweep": {"data.noise.rate": [0, 0.3]}}
@@ -173,9 +188,13 @@ def test_from_the_command_line(vectors: str, tmp_path: Path, monkeypatch: pytest
     code, text = nearfar("run", "s.yaml")
     assert code == 1
     assert "set $NOWHERE, pass --data here=PATH" in text
-    code, text = nearfar("run", "s.yaml", "--data", f"here={vectors}", "--set", "steps=3", "--workers", "2")
+    where = ["s.yaml", "--data", f"here={vectors}", "--set", "steps=3"]
+    code, text = nearfar("run", *where, "--method", "ms", "--seed", "0")
     assert code == 0, text
-    assert "[4/4]" in text
+    assert "[2/2]" in text
+    code, text = nearfar("run", *where, "--workers", "2")
+    assert code == 0, text
+    assert "[2/2]" in text
     assert "nearfar bench table runs/tiny.jsonl" in text
     assert json.loads(Path("runs/tiny.jsonl").read_text().splitlines()[1])["steps"] == 3
     code, text = nearfar("table", "runs/tiny.jsonl")

@@ -123,3 +123,17 @@ def test_without_validation_classes_there_is_nothing_to_choose_by(vectors: str) 
     suite = suite_from_dict({**suite_of(vectors).to_dict(), "settings": ["steps=3"]})
     with pytest.raises(NearfarError, match="tune needs validation classes"):
         suite_trials(CellMaker(suite))
+
+
+def test_settings_of_trials_are_theirs_alone_and_told(vectors: str, tmp_path: Path) -> None:
+    plain = suite_of(vectors, settings=["steps=2", "data.validation=0.34"], trials=2).to_dict()
+    suite = suite_from_dict({**plain, "settings": ["steps=3", "batches.classes=2", "batches.per_class=4"]})
+    for trial in suite_trials(CellMaker(suite)):
+        assert (trial.cell.config.steps, trial.cell.config.data.validation) == (2, 0.34)
+        assert trial.settings[0].startswith("optimiser.lr=")
+    out = tmp_path / "r.jsonl"
+    assert run_suite(suite, out, workers=0) == 0
+    cell = next(line for line in read_lines(out) if line["kind"] == "cell")
+    assert cell["steps"] == 3
+    assert not cell["validation"]
+    assert "none of the tables', with steps=2, data.validation=0.34." in table(read_results(out), "markdown")

@@ -8,10 +8,13 @@
     seeds                    a list
     settings                 KEY=VALUE of all cells, as for `nearfar train --set`
     sweep                    one key with a list of values
+    folds                    so many class-disjoint folds of the training classes in place of data.validation, as MLRC
+                             does: a cell is a run for each, scored by their mean and by their embeddings side by side
     metrics                  shown in tables; for data with numbers of the paper, that table's too
     compared                 those of them with differences to the baseline: `metrics` as written, unless given
     paper                    the paper's numbers, beside ours (suite_paper.py)
-    tune                     {space, trials, seed, metric, at}: what is searched on validation classes (suite_tune.py)
+    tune                     {space, trials, seed, metric, at, settings}: what is searched on validation classes
+                             (suite_tune.py)
     override                 settings above all others, of the command line's --set
 
 Settings of the suite come first, then of the data, of the method, what tuning chose, `override`, the sweep, the seed;
@@ -44,7 +47,7 @@ class Tuning:
     space: lists of values by setting; data and methods may have a `tune` of their own, which adds to it or replaces
     values. trials: how many combinations are drawn of it, the same number for every method (null: all). seed: of the
     draw and of the runs, none of the suite's. metric: on the validation classes. at: the sweep's value (null: its
-    first).
+    first). settings: of trials alone, above all others (fewer epochs, or classes held out that the runs train on).
     """
 
     space: dict[str, Any] = field(default_factory=dict)
@@ -52,6 +55,7 @@ class Tuning:
     seed: int = 1000
     metric: str = "map@r"
     at: int | float | str | None = None
+    settings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,7 @@ class Source:
 
     track: what stands for it and its like after --only. paper: the data set of the suite's `paper` numbers that it is
     shown with, and differs: what is not as there. metrics: shown for it; null: the suite's and those of these numbers.
+    tune_settings: of its trials alone, above the suite's `tune.settings`.
     """
 
     name: str
@@ -70,6 +75,7 @@ class Source:
     differs: str = ""
     metrics: tuple[str, ...] | None = None
     tune: dict[str, Any] = field(default_factory=dict)
+    tune_settings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -97,6 +103,7 @@ class Suite:
     seeds: tuple[int, ...] = (0,)
     settings: tuple[str, ...] = ()
     sweep: dict[str, Any] | None = None
+    folds: int | None = None
     metrics: tuple[str, ...] = ("recall@1", "map@r")
     compared: tuple[str, ...] = ()
     paper: tuple[PaperTable, ...] = ()
@@ -236,6 +243,8 @@ def _check(suite: Suite, where: str) -> None:
             raise NearfarError(f"{where}: tune needs a list of values for {key}, got {values!r}")
     if suite.tune.seed in suite.seeds:
         raise NearfarError(f"{where}: tune.seed={suite.tune.seed} is one of seeds, give it one of its own")
+    if suite.folds is not None and suite.folds < 2:
+        raise NearfarError(f"{where}: folds must be at least 2, got {suite.folds}")
     if suite.tune.trials is not None and suite.tune.trials < 1:
         raise NearfarError(f"{where}: tune.trials must be at least 1, got {suite.tune.trials}")
     for setting in _all_settings(suite):
@@ -257,7 +266,9 @@ def _values(sweep: Mapping[str, Any], where: str) -> list[Any]:
 def _all_settings(suite: Suite) -> list[str]:
     parts: list[Source | Method] = [*suite.data, *suite.methods]
     searched = [f"{key}=" for key, _ in _searched(suite)]
-    return [*suite.settings, *(setting for part in parts for setting in part.settings), *searched, *suite.override]
+    own = (setting for part in parts for setting in part.settings)
+    trials = (setting for each in suite.data for setting in each.tune_settings)
+    return [*suite.settings, *own, *searched, *suite.tune.settings, *trials, *suite.override]
 
 
 def _searched(suite: Suite) -> list[tuple[str, Any]]:

@@ -100,6 +100,8 @@ class CellMaker:
         ]
         if method.swept and suite.sweep_key is not None:
             settings.append(f"{suite.sweep_key}={json.dumps(value)}")
+        if suite.folds is not None:
+            settings += [f"data.folds={suite.folds}", "data.validation=0"]
         where = {"seed": seed, "untrained": untrained, "data": {"source": self._where[source.name]}}
         tree = merged(with_settings({}, settings), where)
         try:
@@ -175,6 +177,8 @@ def config_id(config: Config, *, files: bool = False) -> str:
         del tree[key]
     data = tree["data"]
     del data["workers"]
+    if data["folds"] is None:  # runs from before there were folds keep their id
+        del data["folds"], data["fold"]
     data["cache"] = data["cache"] is not None
     if not files:
         for key in ("source", "root", "labels"):

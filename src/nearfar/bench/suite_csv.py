@@ -14,7 +14,8 @@ from nearfar.bench.suite_results import Results
 from nearfar.bench.suite_summary import summarise
 
 NAMES = (
-    *("suite", "data", "sweep_key", "sweep", "method", "baseline", "metric", "n", "expected", "mean", "low", "high"),
+    *("suite", "data", "form", "sweep_key", "sweep", "method", "baseline", "metric"),
+    *("n", "expected", "mean", "low", "high"),
     *("difference_n", "difference", "difference_low", "difference_high", "clear", "paper", "paper_table"),
     *(f"{key}{part}" for key in DETECTION for part in ("", "_low", "_high")),
     *("seconds", "selected_by", "note", "missing"),
@@ -31,7 +32,13 @@ def as_csv(results: Results) -> str:
     writer = csv.DictWriter(out, NAMES, lineterminator="\n")
     writer.writeheader()
     for block in summarise(results):
-        place = {"suite": suite.name, "data": block.data, "sweep_key": suite.sweep_key, "sweep": block.sweep}
+        place: dict[str, Any] = {
+            "suite": suite.name,
+            "data": block.data,
+            "form": block.form,
+            "sweep_key": suite.sweep_key,
+            "sweep": block.sweep,
+        }
         for row in block.rows:
             of_row = {
                 "method": row.method,

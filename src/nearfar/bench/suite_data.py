@@ -27,6 +27,8 @@ def shared_data() -> dict[str, dict[str, Any]]:
             "track": track,
             "differs": part["differs"],
             "settings": [*part["settings"], *each.get("settings", ())],
+            "tune": part.get("tune", {}),
+            "tune_settings": part.get("tune_settings", []),
         }
         for track, part in yaml.safe_load(text).items()
         for each in part["data"]

@@ -32,7 +32,7 @@ def figure(results: Results, *, x: str, metric: str) -> str:
         raise NearfarError(f"{suite.name}: {x} has no two numbers to draw a line between, got {list(values)}")
     panels: dict[str, list[Block]] = {}
     for block in summarise(results):
-        panels.setdefault(block.data, []).append(block)
+        panels.setdefault(block.title, []).append(block)
     return svg([_panel(results, data, blocks, metric) for data, blocks in panels.items()])
 
 

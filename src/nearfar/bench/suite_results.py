@@ -27,6 +27,8 @@ try:
 except ImportError:  # Windows: two runs on one file are the user's to avoid
     fcntl = None  # type: ignore[assignment]
 
+KINDS = ("suite", "trial", "cell", "error")
+
 
 @dataclass(frozen=True)
 class Results:
@@ -56,8 +58,8 @@ def _place(data: str, method: str, sweep: Any, seed: int) -> tuple[str, str, str
     return data, method, json.dumps(sweep), seed  # a value may be a list
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a results file."""
+def read_lines(path: Path, *, kinds: tuple[str, ...] = KINDS) -> list[dict[str, Any]]:
+    """The whole lines of a results file, each of one of these kinds."""
     try:
         whole, _, _ = path.read_bytes().rpartition(b"\n")
     except OSError as error:
@@ -66,11 +68,11 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(whole.splitlines(), start=1):
         try:
             entry = json.loads(line)
-            known = entry["kind"] in ("suite", "trial", "cell", "error")
+            known = entry["kind"] in kinds
         except (ValueError, TypeError, KeyError):
             known = False
         if not known:
-            raise NearfarError(f"{path}: line {number} is damaged or none of a suite's results: delete that line")
+            raise NearfarError(f"{path}: line {number} is damaged or none of {', '.join(kinds)}: delete that line")
         lines.append(entry)
     return lines
 
@@ -90,7 +92,7 @@ def read_results(path: Path) -> Results:
 class ResultsFile:
     """A results file open to append to, by one run at a time."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, kinds: tuple[str, ...] = KINDS) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
@@ -101,7 +103,7 @@ class ResultsFile:
             if fcntl is not None:
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._drop_torn_line()
-            self.lines = read_lines(path)
+            self.lines = read_lines(path, kinds=kinds)
         except BlockingIOError:
             os.close(self._fd)
             raise NearfarError(f"{path}: another run is writing to it, wait for it or choose another --out") from None

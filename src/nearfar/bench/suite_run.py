@@ -17,8 +17,9 @@ from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import Any
 
-from nearfar.bench.suite import Suite
+from nearfar.bench.suite import Suite, suite_from_dict
 from nearfar.bench.suite_cells import Cell, CellMaker, Chosen
+from nearfar.bench.suite_peer import method_of, with_peers
 from nearfar.bench.suite_results import ResultsFile
 from nearfar.bench.suite_tune import choose, suite_trials, trial_entry
 from nearfar.bench.suite_worker import outcome
@@ -34,31 +35,50 @@ def run_suite(
     *,
     given: Mapping[str, str] | None = None,
     only: tuple[str, ...] = (),
+    methods: tuple[str, ...] = (),
+    seeds: tuple[int, ...] = (),
     workers: int = 1,
     threads: int = 1,
+    peer: bool = False,
     say: Callable[[str], object] = print,
 ) -> int:
     """Run what has no scores in `out` yet and append it there; gives the number of cells that failed.
 
-    given, only: see `CellMaker`. workers: processes; 0 trains in this one. threads: of torch in each. A cell that
-    failed before is tried again.
+    given, only: see `CellMaker`. methods, seeds: those to run now; the rest stays asked for. workers: processes; 0
+    trains in this one. threads: of torch in each. peer: see `suite_peer`. A cell that failed before is tried again.
     """
+    for key, wanted, known in (
+        ("method", methods, [each.name for each in suite.methods]),
+        ("seed", seeds, suite.seeds),
+    ):
+        for each in wanted:
+            if each not in known:
+                raise NearfarError(f"the suite has no {key} {each!r}. Known: {', '.join(map(str, known))}")
     maker = CellMaker(suite, given=given, only=only)
     maker.cells()  # a mistake in the suite shows before the first trial
     with ResultsFile(out) as file:
         chosen = _tune(file, maker, workers=workers, threads=threads, say=say)
+        if peer:
+            suite, chosen, told = with_peers(maker, chosen)
+            maker.suite = suite
+            for line in told:
+                say(line)
         cells = maker.cells(chosen)
         _ask(file, suite, cells, only, chosen)
         done = {line["id"] for line in file.lines if line["kind"] == "cell"}
         ids = {cell.id for cell in cells}
-        left = list({cell.id: cell for cell in cells if cell.id not in done}.values())
-        say(f"{suite.name}: {len(ids)} cells, {len(ids) - len(left)} of them done, to {out}")
-        failed, started = 0, time.monotonic()
-        for count, (cell, found) in enumerate(_outcomes(left, workers, threads), start=1):
+        say(f"{suite.name}: {len(ids)} cells, {len(ids & done)} of them done, to {out}")
+        now = (
+            cell
+            for cell in cells
+            if (not methods or method_of(cell.method) in methods) and (not seeds or cell.seed in seeds)
+        )
+        left = list({cell.id: cell for cell in now if cell.id not in done}.values())
+        failed = 0
+        for head, cell, found, rest in _timed(left, workers, threads):
             file.append({"kind": found["kind"], "id": cell.id, **cell.place, **found})
             failed += found["kind"] == "error"
-            rest = (time.monotonic() - started) / count * (len(left) - count)
-            say(f"[{count}/{len(left)}] {cell}: {_told(found, suite.compared)}; {_duration(rest)} left")
+            say(f"{head} {cell}: {_told(found, suite.compared)}; {rest}")
     return failed
 
 
@@ -70,8 +90,7 @@ def _tune(file: ResultsFile, maker: CellMaker, *, workers: int, threads: int, sa
     left = [trial.cell for id_, trial in by_id.items() if id_ not in values]
     if trials:
         say(f"{suite.name}: {len(by_id)} trials on validation classes, {len(by_id) - len(left)} of them done")
-    started = time.monotonic()
-    for count, (cell, found) in enumerate(_outcomes(left, workers, threads), start=1):
+    for head, cell, found, rest in _timed(left, workers, threads):
         entry = trial_entry(by_id[cell.id], found, suite.tune.metric)
         file.append(entry)
         told = (
@@ -79,26 +98,29 @@ def _tune(file: ResultsFile, maker: CellMaker, *, workers: int, threads: int, sa
         )
         if entry["kind"] == "trial":
             values[cell.id] = entry["value"]
-        rest = (time.monotonic() - started) / count * (len(left) - count)
-        say(f"[{count}/{len(left)}] {by_id[cell.id]}: validation {told}; {_duration(rest)} left")
+        say(f"{head} {by_id[cell.id]}: validation {told}; {rest}")
     return choose(suite, trials, values)
 
 
 def _ask(file: ResultsFile, suite: Suite, cells: list[Cell], only: tuple[str, ...], chosen: Chosen) -> None:
     """Write what is asked for, unless it stands there; the places of data left out now stay as they were asked for."""
     before = next((line for line in reversed(file.lines) if line["kind"] == "suite"), None)
-    asked = json.loads(json.dumps(suite.to_dict()))
+    asked = _plain(suite)
     places = [{**cell.place, "id": cell.id} for cell in cells]
-    if only and before is not None and before["suite"] == asked:
-        places += [each for each in before["places"] if each["data"] not in only]
-    entry: dict[str, Any] = {"kind": "suite", "suite": asked, "places": places}
     found = [{"data": data, "method": method, "settings": list(each)} for (data, method), each in chosen.items()]
-    if only and before is not None and before["suite"] == asked:
+    # read again, as what it was asked for with may lack what suites say by now
+    if only and before is not None and _plain(suite_from_dict(before["suite"], str(file.path))) == asked:
+        places += [each for each in before["places"] if each["data"] not in only]
         found += [each for each in before.get("chosen", []) if each["data"] not in only]
+    entry: dict[str, Any] = {"kind": "suite", "suite": asked, "places": places}
     if found:
         entry["chosen"] = found
     if entry != before:
         file.append(entry)
+
+
+def _plain(suite: Suite) -> Any:
+    return json.loads(json.dumps(suite.to_dict()))
 
 
 def _told(found: Outcome, metrics: Iterable[str]) -> str:
@@ -117,6 +139,14 @@ def _duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _timed(cells: list[Cell], workers: int, threads: int) -> Iterator[tuple[str, Cell, Outcome, str]]:
+    """Cells with their outcome as they finish, between how many are done and how long the rest will take."""
+    started = time.monotonic()
+    for count, (cell, found) in enumerate(_outcomes(cells, workers, threads), start=1):
+        rest = (time.monotonic() - started) / count * (len(cells) - count)
+        yield f"[{count}/{len(cells)}]", cell, found, f"{_duration(rest)} left"
 
 
 def _outcomes(cells: list[Cell], workers: int, threads: int) -> Iterator[tuple[Cell, Outcome]]:

@@ -11,6 +11,8 @@ from nearfar.bench.suite_interval import Interval, interval
 from nearfar.bench.suite_results import Results
 
 Scores = Mapping[str, float]
+CONCATENATED = "concatenated"
+FORMS = ("separated", CONCATENATED)
 
 
 @dataclass(frozen=True)
@@ -41,24 +43,44 @@ class Row:
 
 @dataclass(frozen=True)
 class Block:
-    """The rows for data at a value of the sweep; `mixed` says that methods start from different networks."""
+    """The rows for data at a value of the sweep; `mixed` says that methods start from different networks.
+
+    form: of a suite with folds, separated (the mean of the folds' models) or concatenated (their embeddings side by
+    side); otherwise empty.
+    """
 
     source: Source
     sweep: Any
     rows: tuple[Row, ...]
     mixed: bool
+    form: str = ""
 
     @property
     def data(self) -> str:
         """Its name."""
         return self.source.name
 
+    @property
+    def title(self) -> str:
+        """Its name, and the form where there are two."""
+        return f"{self.data}, {self.form}" if self.form else self.data
+
 
 def summarise(results: Results) -> list[Block]:
-    """A block for each data asked for and value of the sweep, the untrained network first in it, then the methods."""
+    """A block for each data asked for, value of the sweep and form: the untrained network first, then the methods.
+
+    Embeddings side by side are of trained networks only.
+    """
     suite = results.suite
     asked = {place["data"] for place in results.places}
-    return [_block(results, each, value) for each in suite.data if each.name in asked for value in suite.sweep_values]
+    forms = ("",) if suite.folds is None else FORMS
+    return [
+        _block(results, each, value, form)
+        for each in suite.data
+        if each.name in asked
+        for value in suite.sweep_values
+        for form in forms
+    ]
 
 
 def left_out(results: Results) -> list[str]:
@@ -67,7 +89,7 @@ def left_out(results: Results) -> list[str]:
     return [each.name for each in results.suite.data if each.name not in asked]
 
 
-def _block(results: Results, source: Source, value: Any) -> Block:
+def _block(results: Results, source: Source, value: Any, form: str) -> Block:
     suite = results.suite
     found: dict[str, dict[int, Mapping[str, Any]]] = {UNTRAINED: {}}
     starts: dict[int, Scores] = {}
@@ -78,13 +100,16 @@ def _block(results: Results, source: Source, value: Any) -> Block:
             cell = results.cell(source.name, method.name, value, seed)
             if cell is None:
                 continue
-            found[method.name][seed] = cell
+            found[method.name][seed] = {**cell, "test": cell["concatenated"]} if form == CONCATENATED else cell
             start: Scores = cell["untrained"]
             first = starts.setdefault(seed, start)
             mixed |= any(abs(start[name] - first[name]) > 1e-9 for name in _metrics(results, source))
     found[UNTRAINED] = {seed: {"test": starts[seed]} for seed in suite.seeds if seed in starts}
+    if form == CONCATENATED:
+        found[UNTRAINED] = {}
     rows = [_row(results, source, value, method, found) for method in found]
-    return Block(source, value, tuple(rows), mixed)
+    shown = [row for row in rows if form != CONCATENATED or row.method != UNTRAINED]
+    return Block(source, value, tuple(shown), mixed, form)
 
 
 def _row(

@@ -13,6 +13,7 @@ from html import escape
 from nearfar.bench.suite import UNTRAINED, Suite
 from nearfar.bench.suite_columns import Text, columns, paper_tables, quoted_names
 from nearfar.bench.suite_csv import as_csv
+from nearfar.bench.suite_peer import told as peers_told
 from nearfar.bench.suite_results import Results
 from nearfar.bench.suite_summary import Block, left_out, summarise
 from nearfar.bench.suite_tune import told as tuning_told
@@ -49,7 +50,9 @@ def page(results: Results) -> Page:
         "seeds); differences are paired by seed, with their 95% interval, bold where it excludes zero.",
         *([f"Left out: {', '.join(unseen)}."] if unseen else []),
         *_settings(suite, unseen),
+        *_folds(suite),
         *tuning_told(suite, results.chosen),
+        *peers_told(suite),
         *([f"Made with {'; '.join(versions)}."] if versions else []),
         *(["Cells were made with different versions."] if len(versions) > 1 else []),
     ]
@@ -65,13 +68,23 @@ def _settings(suite: Suite, unseen: list[str]) -> list[str]:
     return [f"Settings of {'; of '.join(told)}."] if told else []
 
 
+def _folds(suite: Suite) -> list[str]:
+    if suite.folds is None:
+        return []
+    return [
+        f"A run for each of {suite.folds} class-disjoint folds of the training classes, contiguous in their order, its "
+        "epoch chosen on the fold (Musgrave et al., ECCV 2020). Separated: mean of the test scores of these networks. "
+        "Concatenated: the score of their embeddings side by side, each of length 1. Seconds are of all folds."
+    ]
+
+
 def _table(results: Results, block: Block) -> tuple[str, list[str], list[list[Text]], list[str]]:
     suite = results.suite
-    title = block.data if suite.sweep_key is None else f"{block.data}, {suite.sweep_key} = {block.sweep}"
+    title = block.title if suite.sweep_key is None else f"{block.title}, {suite.sweep_key} = {block.sweep}"
     found = columns(suite, block)
     body = [[each.ours(row) for each in found] for row in block.rows]
     body += [[each.quoted(name) for each in found] for name in quoted_names(suite, block)]
-    below = [*_below(block), *told_of(results.chosen, block.data), *_beside(suite, block)]
+    below = [*_below(block), *told_of(results.chosen, block.source), *_beside(suite, block)]
     return title, [each.head for each in found], body, below
 
 

@@ -68,9 +68,11 @@ def suite_trials(maker: CellMaker) -> list[Trial]:
         for method in suite.methods:
             found = combinations(suite, source, method)
             for settings in found if len(found) > 1 else []:
-                cell = maker.cell(source, method, at, suite.tune.seed, tuned=settings, untrained=False)
-                if cell.config.data.validation == 0:
-                    raise NearfarError(f"{suite.name}: tune needs validation classes: set data.validation=0.2")
+                tuned = (*settings, *suite.tune.settings, *source.tune_settings)
+                cell = maker.cell(source, method, at, suite.tune.seed, tuned=tuned, untrained=False)
+                if cell.config.data.validation == 0 and cell.config.data.folds is None:
+                    cure = "set data.validation=0.2, in tune.settings for trials alone"
+                    raise NearfarError(f"{suite.name}: tune needs validation classes: {cure}")
                 trials.append(Trial(cell, settings))
     return trials
 
@@ -113,13 +115,15 @@ def told(suite: Suite, chosen: Chosen) -> list[str]:
         return []
     tune = suite.tune
     most = "all combinations" if tune.trials is None else f"at most {tune.trials} combinations"
+    own = f", with {', '.join(tune.settings)}" if tune.settings else ""
     return [
         f"Tuned for each method and data: {most} of the space, by {tune.metric} on validation classes with seed "
-        f"{tune.seed}, which is none of the tables'."
+        f"{tune.seed}, which is none of the tables'{own}."
     ]
 
 
-def told_of(chosen: Chosen, data: str) -> list[str]:
+def told_of(chosen: Chosen, data: Source) -> list[str]:
     """What was chosen for data, for the foot of its table."""
-    parts = [f"{method}: {', '.join(settings)}" for (place, method), settings in chosen.items() if place == data]
-    return [f"Chosen: {'; '.join(parts)}"] if parts else []
+    parts = [f"{method}: {', '.join(settings)}" for (place, method), settings in chosen.items() if place == data.name]
+    own = f" by trials with {', '.join(data.tune_settings)}" if data.tune_settings else ""
+    return [f"Chosen{own}: {'; '.join(parts)}"] if parts else []

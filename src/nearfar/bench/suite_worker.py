@@ -12,35 +12,86 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
-from nearfar.errors import NearfarError
-from nearfar.training import Config, train
-from nearfar.training.resolve import from_dict
+from torch import Tensor
 
+from nearfar.data import Manifest
+from nearfar.errors import NearfarError
+from nearfar.metrics.protocols import concatenated
+from nearfar.training import Config, Run, train
+from nearfar.training.embedding import score
+from nearfar.training.ranks import local_device
+from nearfar.training.resolve import from_dict
+from nearfar.training.setup import readable, side_of
+
+AVERAGED = ("test", "untrained", "validation", "detection")
 KEPT = ("test", "untrained", "detection", "selected_by", "epoch", "steps", "seconds", "nearfar", "torch", "machine")
 
 
 def cell_scores(config: Config, folder: Path) -> dict[str, Any]:
-    """Train in a folder that is removed afterwards; gives what is kept of the run."""
+    """Train in a folder that is removed afterwards; gives what is kept of the run, or of the runs of all folds."""
     try:
-        run = train(config, folder, say=lambda _: None)
-        result = run.results()
-        if "test" not in result:
-            raise NearfarError("the data has no test split to compare methods on")
-        looks = [entry for entry in run.log() if entry["kind"] == "epoch" and "validation" in entry]
-        chosen = [entry["validation"] for entry in looks if entry["epoch"] == result["epoch"]]
-        return {
-            **{key: result[key] for key in KEPT if key in result},
-            "validation": chosen[-1] if chosen else result.get("validation"),
-            "threads": config.threads,
-        }
+        if config.data.folds is not None:
+            return _fold_scores(config, config.data.folds, folder)
+        return _kept(train(config, folder, say=_nothing))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _kept(run: Run) -> dict[str, Any]:
+    result = run.results()
+    if "test" not in result:
+        raise NearfarError("the data has no test split to compare methods on")
+    looks = [entry for entry in run.log() if entry["kind"] == "epoch" and "validation" in entry]
+    chosen = [entry["validation"] for entry in looks if entry["epoch"] == result["epoch"]]
+    return {
+        **{key: result[key] for key in KEPT if key in result},
+        "validation": chosen[-1] if chosen else result.get("validation"),
+        "threads": run.config.threads,
+    }
+
+
+def _fold_scores(config: Config, folds: int, folder: Path) -> dict[str, Any]:
+    """MLRC's two test scores (Musgrave et al., ECCV 2020): `test` is the mean of the folds' models, `concatenated` is
+    that of their embeddings, each normalised, side by side. Validation is the mean over folds, seconds are their sum.
+    """
+    runs = [
+        train(replace(config, data=replace(config.data, fold=i)), folder / f"{i}", say=_nothing) for i in range(folds)
+    ]
+    parts = [_kept(run) for run in runs]
+    tested = [_test_embeddings(run) for run in runs]
+    together = score(concatenated([rows for _, rows in tested]), tested[0][0], config.metrics)
+    return {
+        **parts[0],
+        **{key: _mean([part[key] for part in parts]) for key in AVERAGED if key in parts[0]},
+        "concatenated": dict(together.values),
+        "folds": [part["test"] for part in parts],
+        "epoch": [part["epoch"] for part in parts],
+        "steps": sum(part["steps"] for part in parts),
+        "seconds": sum(part["seconds"] for part in parts),
+    }
+
+
+def _test_embeddings(run: Run) -> tuple[Manifest, Tensor]:
+    network, manifest = run.embedder(device=local_device(run.config.device)), run.manifest().subset("test")
+    side = side_of(run.config, network, manifest)
+    manifest = readable(manifest, run.config.data, size=side or network.input_size, say=_nothing)
+    return manifest, run.embed(manifest, network)
+
+
+def _mean(tables: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {key: sum(each[key] for each in tables) / len(tables) for key in tables[0]}
+
+
+def _nothing(text: str) -> None:
+    """What a cell says."""
 
 
 def outcome(config: Config, folder: Path) -> dict[str, Any]:

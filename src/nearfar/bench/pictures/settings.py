@@ -33,7 +33,7 @@ def settings_map(results: Path, *, x: str, y: str, metric: str = "recall@1") -> 
     order, values = sorted(rows, key=lambda name: rows[name]), sorted(suite.sweep_values)
     grids: dict[str, dict[tuple[int, int], tuple[float, bool]]] = {}
     for block in summarise(found):
-        grid = grids.setdefault(block.data, {})
+        grid = grids.setdefault(block.title, {})
         for row in block.rows:
             if row.method in rows and row.n:
                 place = order.index(row.method), values.index(block.sweep)
