@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check lint types browser speed clean
+.PHONY: demo test check lint types coverage docs wheel browser speed clean
 
 demo: $(VENV)/.core
 	$(BIN)/nearfar demo
@@ -19,6 +19,22 @@ lint: $(VENV)/.dev
 
 types: $(VENV)/.dev
 	$(BIN)/mypy
+
+coverage: $(VENV)/.dev
+	$(BIN)/pytest -n 2 --cov=nearfar --cov-report=term-missing:skip-covered
+
+# The site, into site/. A broken link, or a page that is not in the nav of mkdocs.yml, is an error.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# sdist and wheel into dist/; the wheel is installed in an empty environment and started there.
+wheel: $(VENV)/.dev
+	rm -rf dist build/wheel
+	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m build
+	$(PYTHON) -m venv build/wheel
+	build/wheel/bin/pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
+	build/wheel/bin/pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
+	cd build && wheel/bin/nearfar --version && wheel/bin/nearfar data sketches
 
 # What the tests of the page drive. Where packages may not be installed those tests are skipped, and say so.
 browser:
@@ -45,5 +61,9 @@ $(VENV)/.dev: $(VENV)/.core
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,peers,web,onnx,plots,pretrained]"
 	touch $@
 
+$(VENV)/.docs: $(VENV)/.core
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	touch $@
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache dist
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache dist build site
