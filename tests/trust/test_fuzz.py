@@ -31,6 +31,13 @@ def test_2000_bad_inputs(targets: Targets) -> None:
     assert set(found.refused) == set(targets.all)  # of every kind some are bad
 
 
+@pytest.mark.parametrize(("target", "number"), [("tar", 1703), ("parts", 434)])
+def test_what_a_full_run_found_stays_repaired(targets: Targets, target: str, number: int) -> None:
+    outcome = Outcome()
+    _try(outcome, target, targets.all[target][1], 0, number)
+    assert outcome.wrong == []
+
+
 @pytest.mark.parametrize(
     ("error", "wrong"),
     [

@@ -96,7 +96,7 @@ def _load(path: Path, size: int, changed: int) -> Archive:
             with open(plain, "rb") as file:
                 file.seek(tar.offset)
                 cut = file.read(BLOCK) != bytes(BLOCK)
-    except (tarfile.TarError, OSError, EOFError, ValueError) as error:
+    except (tarfile.TarError, OSError, EOFError, ValueError, OverflowError) as error:
         raise NearfarError(f"{path}: is not a readable tar archive ({error}): copy or pack it again") from error
     problems = ["the archive is truncated, it has no end mark"] if cut else []
     if refused:

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
 
 from nearfar.errors import NearfarError
 from nearfar.training.projection import groups
@@ -75,7 +76,13 @@ def joined() -> Iterator[None]:
     if world() > 1 or int(os.environ.get("WORLD_SIZE", 1)) == 1:
         yield
         return
-    dist.init_process_group(timeout=PATIENCE)
+    # torchrun keeps one store through its restarts: without a name for each start, a rank may read where another was
+    # before it died, and wait for it in vain
+    store, rank_, world_ = next(rendezvous("env://", timeout=PATIENCE))
+    start = dist.PrefixStore(  # type: ignore[attr-defined]
+        f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store
+    )
+    dist.init_process_group(store=start, rank=rank_, world_size=world_, timeout=PATIENCE)
     try:
         yield
     finally:

@@ -287,8 +287,8 @@ def _optimiser(
     name: str, groups: list[dict[str, Any]], momentum: float, betas: tuple[float, ...]
 ) -> torch.optim.Optimizer:
     if name in ("adam", "adamw"):
-        if len(betas) != 2:
-            raise NearfarError(f"optimiser.betas must be two numbers, got {list(betas)}")
+        if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+            raise NearfarError(f"optimiser.betas must be two numbers from 0 to below 1, got {list(betas)}")
         adam = torch.optim.Adam if name == "adam" else torch.optim.AdamW
         return adam(groups, betas=(betas[0], betas[1]), fused=True)
     if name == "sgd":
