@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from nearfar.data import Manifest, save
+from training_cases import saved_vectors
 
 # the modules behind tests/test_golden.py show their values when an assertion fails, as tests do
 pytest.register_assert_rewrite(
@@ -23,14 +24,7 @@ def _seeded() -> None:
 @pytest.fixture(scope="session")
 def vectors(tmp_path_factory: pytest.TempPathFactory) -> str:
     """12 classes of 20 vectors in 16 dimensions, half of the classes for training."""
-    rng = np.random.default_rng(0)
-    labels = np.repeat(np.arange(12), 20)
-    features = (rng.normal(size=(12, 16))[labels] + 0.8 * rng.normal(size=(240, 16))).astype(np.float32)
-    classes = tuple(f"kind {i:02d}" for i in range(12))
-    manifest = Manifest(labels=labels, classes=classes, split=["train"] * 240, features=features)
-    path: Path = tmp_path_factory.mktemp("data") / "vectors.npz"
-    save(manifest.by_class_order_split(), path)
-    return str(path)
+    return saved_vectors(tmp_path_factory.mktemp("data") / "vectors.npz", classes=12, per_class=20, noise=0.8)
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
+
+from nearfar.data import Manifest, save
 from nearfar.training import Config, resolve
+
+
+def saved_vectors(path: Path, *, classes: int, per_class: int, noise: float) -> str:
+    """Classes of vectors in 16 dimensions around their centres, half of the classes for training."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(classes), per_class)
+    features = (rng.normal(size=(classes, 16))[labels] + noise * rng.normal(size=(len(labels), 16))).astype(np.float32)
+    names = tuple(f"kind {i:02d}" for i in range(classes))
+    manifest = Manifest(labels=labels, classes=names, split=["train"] * len(labels), features=features)
+    save(manifest.by_class_order_split(), path)
+    return str(path)
 
 
 def configured(kind: str, source: str, recipe: str, *settings: str) -> Config:

@@ -15,13 +15,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from nearfar.bench.serve_map import browser
 from nearfar.web.collection import Collection
 from web.conftest import HOSTILE
 
 FLAGS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
     "--disable-quic",
     "--no-first-run",
     "--disable-background-networking",
@@ -34,19 +32,11 @@ Browser = Any
 
 @pytest.fixture(scope="module")
 def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    browser, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if browser is None or driver is None:
+    if shutil.which("chromium") is None or shutil.which("chromedriver") is None:
         warnings.warn("THE PAGE IS NOT TESTED: there is no chromium with chromedriver (make browser)", stacklevel=1)
         pytest.skip("no chromium with chromedriver: make browser installs them")
-    selenium = pytest.importorskip("selenium.webdriver")
-    from selenium.webdriver.chrome.service import Service
-
-    options = selenium.ChromeOptions()
-    options.binary_location = browser
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    found = selenium.Chrome(options=options, service=Service(driver))
+    pytest.importorskip("selenium.webdriver")
+    found = browser(*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}")
     yield found
     found.quit()
 

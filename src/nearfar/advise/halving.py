@@ -19,6 +19,7 @@ from nearfar.advise.data import Course
 from nearfar.advise.entrant import Entrant
 from nearfar.advise.race import Clock, full_length, race
 from nearfar.bench.suite_results import ResultsFile
+from nearfar.bench.timing import duration
 from nearfar.errors import NearfarError
 
 Record = Mapping[str, Any]
@@ -227,7 +228,7 @@ class _Races:
             for name in missing:
                 line = self._race(name, now.steps, split)
                 told = f"MAP@R {100 * line['score']:.2f}" if "score" in line else f"failed, {line['message']}"
-                left = f"{_clock(max(0.0, self.left))} left"
+                left = f"{duration(max(0.0, self.left))} left"
                 self.say(f"  split {split + 1}, {name}: {told}, {line['seconds']:.1f} s; {left}")
 
     def _best(self, count: int) -> tuple[str, ...]:
@@ -259,12 +260,3 @@ def ranking(lines: Sequence[Record], names: Iterable[str]) -> list[str]:
         return sum(scores[name, steps, split] for split in shared) / max(1, len(shared))
 
     return sorted(wanted, key=mean, reverse=True)
-
-
-def _clock(seconds: float) -> str:
-    """As a person says it.
-
-    >>> _clock(42), _clock(600)
-    ('42 s', '10 min')
-    """
-    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"

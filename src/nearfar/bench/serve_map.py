@@ -74,8 +74,8 @@ def trained(folder: Path, samples: int) -> Path:
     return folder / "run"
 
 
-def browser() -> Any:
-    """Headless chromium."""
+def browser(*flags: str) -> Any:
+    """Headless chromium with these flags; its console can be read."""
     try:
         from selenium import webdriver
         from selenium.webdriver.chrome.service import Service
@@ -86,11 +86,10 @@ def browser() -> Any:
         raise NearfarError("there is no chromium with chromedriver: make browser installs them")
     options = webdriver.ChromeOptions()
     options.binary_location = program
-    for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", f"--window-size={WINDOW[0]},{WINDOW[1]}"):
+    for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", *flags):
         options.add_argument(flag)
-    found = webdriver.Chrome(options=options, service=Service(driver))
-    found.set_script_timeout(300)
-    return found
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    return webdriver.Chrome(options=options, service=Service(driver))
 
 
 def moved(page: Any, port: int, frames: int) -> dict[str, dict[str, list[float]]]:
@@ -113,7 +112,8 @@ def main() -> None:
     parser.add_argument("--picture", type=Path, help="a screenshot of the map, as PNG")
     parser.add_argument("--markdown", type=Path)
     options = parser.parse_args()
-    page = browser()
+    page = browser(f"--window-size={WINDOW[0]},{WINDOW[1]}")
+    page.set_script_timeout(300)
     try:
         with tempfile.TemporaryDirectory() as folder:
             run = trained(Path(folder), options.samples)

@@ -23,6 +23,7 @@ from nearfar.bench.suite_peer import method_of, with_peers
 from nearfar.bench.suite_results import ResultsFile
 from nearfar.bench.suite_tune import choose, suite_trials, trial_entry
 from nearfar.bench.suite_worker import outcome
+from nearfar.bench.timing import duration
 from nearfar.errors import NearfarError
 from nearfar.training import Config
 
@@ -130,23 +131,12 @@ def _told(found: Outcome, metrics: Iterable[str]) -> str:
     return f"{scores}, {found['seconds']:.0f} s"
 
 
-def _duration(seconds: float) -> str:
-    """As a person says it.
-
-    >>> _duration(42), _duration(600), _duration(9000)
-    ('42 s', '10 min', '2.5 h')
-    """
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
 def _timed(cells: list[Cell], workers: int, threads: int) -> Iterator[tuple[str, Cell, Outcome, str]]:
     """Cells with their outcome as they finish, between how many are done and how long the rest will take."""
     started = time.monotonic()
     for count, (cell, found) in enumerate(_outcomes(cells, workers, threads), start=1):
         rest = (time.monotonic() - started) / count * (len(cells) - count)
-        yield f"[{count}/{len(cells)}]", cell, found, f"{_duration(rest)} left"
+        yield f"[{count}/{len(cells)}]", cell, found, f"{duration(rest)} left"
 
 
 def _outcomes(cells: list[Cell], workers: int, threads: int) -> Iterator[tuple[Cell, Outcome]]:

@@ -50,9 +50,14 @@ def first() -> bool:
     return rank() == 0
 
 
+def restarts() -> int:
+    """How often torchrun has started all processes again, because one of them died."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
+
+
 def restarted() -> bool:
     """Whether torchrun started this process in place of one that died."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) > 0
+    return restarts() > 0
 
 
 def local_device(name: str) -> torch.device:
@@ -79,9 +84,7 @@ def joined() -> Iterator[None]:
     # torchrun keeps one store through its restarts: without a name for each start, a rank may read where another was
     # before it died, and wait for it in vain
     store, rank_, world_ = next(rendezvous("env://", timeout=PATIENCE))
-    start = dist.PrefixStore(  # type: ignore[attr-defined]
-        f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store
-    )
+    start = dist.PrefixStore(f"start {restarts()}", store)  # type: ignore[attr-defined]
     dist.init_process_group(store=start, rank=rank_, world_size=world_, timeout=PATIENCE)
     try:
         yield
