@@ -1,5 +1,7 @@
 from pathlib import Path
 
+import numpy as np
+
 from nearfar.bench import search
 
 
@@ -13,11 +15,9 @@ def test_the_page_has_both_kinds_and_names_its_command(tmp_path: Path) -> None:
     assert " ".join(sizes) in text
 
 
-def test_a_turn_of_a_short_call_is_many_calls() -> None:
-    calls = {"short": 0}
-
-    def short() -> None:
-        calls["short"] += 1
-
-    assert search.best_cpu_ms({"short": short}, repeats=2)["short"] < 1
-    assert calls["short"] > 100
+def test_every_call_gets_every_batch_in_turn() -> None:
+    got: dict[str, list[float]] = {"one": [], "other": []}
+    batches = [np.full((1, 2), number, np.float32) for number in range(3)]
+    calls = {name: (lambda batch, name=name: got[name].append(float(batch[0, 0]))) for name in got}
+    assert set(search.cpu_ms(calls, batches, repeats=2)) == {"one", "other"}
+    assert sorted(got["one"]) == sorted(got["other"]) == [0, 1, 2]

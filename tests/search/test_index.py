@@ -111,7 +111,11 @@ def test_approximate_kinds_find_what_exact_finds_and_say_how_much(kind: str, tmp
     share = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(ids.tolist(), right.tolist(), strict=True)])
     assert share > 0.9
     same = ids == right
-    assert np.array_equal(near[same], exactly[same])
+    if kind == "hnsw":
+        # faiss's own cosines, which differ in the last digits
+        np.testing.assert_allclose(near[same], exactly[same], rtol=0, atol=1e-6)
+    else:
+        assert np.array_equal(near[same], exactly[same])
     # a search that hardly looks finds less, and measure sees it
     assert index.approximate is not None
     index.approximate.effort = 1

@@ -1,7 +1,7 @@
 """Approximate candidates from faiss: a graph (HNSW) or compressed lists (IVF-PQ), with parameters chosen by size.
 
-What faiss finds is only candidates: they are ranked by their exact cosine afterwards. So HNSW costs no precision in
-distances, and IVF-PQ, whose codes are rough, gets most of its recall back.
+What faiss finds is only candidates: they are ranked by their exact cosine afterwards, so that IVF-PQ, whose codes are
+rough, gets most of its recall back. A graph knows the cosines already; there only near ties are ranked again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nearfar.search.nearest import Floats, Ints
+from nearfar.search.nearest import Floats, Found
 
 # its type stubs lack half of it
 faiss: Any = import_module("faiss")
@@ -92,14 +92,20 @@ class Approximate:
         """More rows, behind the others."""
         self.faiss.add(vectors if self.kind == "hnsw" else _padded(vectors))
 
-    def candidates(self, queries: Floats, k: int, alive: NDArray[np.uint8] | None = None) -> Ints:
-        """Slots [Q, w >= k] of about the nearest rows, -1 for none; `alive` (packed bits) says which may be found."""
+    @property
+    def exact_cosines(self) -> bool:
+        """Whether the similarities of `candidates` are cosines to the last digits."""
+        return self.kind == "hnsw"
+
+    def candidates(self, queries: Floats, k: int, alive: NDArray[np.uint8] | None = None) -> Found:
+        """Similarities and slots [Q, w >= k] of about the nearest rows, -1 for none; `alive` (packed bits) says which
+        may be found."""
         effort, wanted = max(self.effort, 2 * k), k
         if self.kind != "hnsw":
-            effort, wanted, queries = self.effort, REFINED * k, _padded(queries)
+            effort, wanted, queries = self.effort, min(REFINED * k, self.faiss.ntotal), _padded(queries)
         options = _kept_options(self.kind, effort) if alive is None else _options(self.kind, effort, alive)
-        slots: Ints = plain_search(self.faiss)(queries, min(wanted, self.faiss.ntotal), params=options)[1]
-        return slots
+        found: Found = plain_search(self.faiss)(queries, wanted, params=options)
+        return found
 
     def tune(self, recall: Callable[[], float]) -> None:
         """Double the effort until `recall()` reaches 0.95 (ours) or effort no longer pays."""

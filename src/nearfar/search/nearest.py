@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator
+from functools import lru_cache
+from operator import sub
 from typing import Any
 
 import faiss
@@ -27,6 +29,8 @@ FEW, FEW_IN_CACHE, CACHE = 4, 16, 1 << 24
 QUERIES, ROWS = 512, 8192
 # candidates beyond k, then this many times as many for those that need more
 EXTRA, WIDER = 8, 8
+# as arrays, because numpy takes microseconds to find the type of a Python number
+ZERO, ONE = np.zeros((), np.float32), np.ones((), np.float32)
 # numbers of candidates in memory at once
 GATHERED = 1 << 24
 
@@ -56,11 +60,7 @@ def ranked(queries: Floats, vectors: Floats, candidates: Ints, k: int) -> Found:
         parts = [ranked(queries[block], vectors, candidates[block], k) for block in blocks]
         return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
     similarity = np.einsum("qd,qwd->qw", queries, vectors[candidates])
-    if not present(candidates):
-        similarity[candidates < 0] = -np.inf
-    elif candidates.shape[1] == k and not np.count_nonzero(similarity[:, 1:] >= similarity[:, :-1]):
-        # a graph's candidates mostly come in order
-        return _distances(similarity), candidates
+    similarity[candidates < 0] = -np.inf
     order = np.lexsort((candidates, -similarity), axis=1)[:, :k]
     query = np.arange(len(queries))[:, None]
     best, chosen = similarity[query, order], candidates[query, order]
@@ -68,6 +68,29 @@ def ranked(queries: Floats, vectors: Floats, candidates: Ints, k: int) -> Found:
         short = ((0, 0), (0, k - chosen.shape[1]))
         best, chosen = np.pad(best, short, constant_values=-np.inf), np.pad(chosen, short, constant_values=-1)
     return _distances(best), chosen
+
+
+def in_order(similarity: Floats, candidates: Ints, dim: int) -> Found | None:
+    """What `ranked` gives of k candidates with cosines that are known, -inf where there is none; None where they are
+    too close to be sure of their order."""
+    distances = _distances(similarity)
+    return (distances, candidates) if _least_gap(distances) > slack(dim) else None
+
+
+def _least_gap(distances: Floats) -> float:
+    if len(distances) == 1:
+        # for a single query Python is faster
+        row = distances[0].tolist()
+        return min(map(sub, row[1:], row), default=math.inf)
+    gaps = distances[:, 1:] - distances[:, :-1]
+    # of two that are missing the gap is NaN, which argmin finds
+    return float(gaps.item(gaps.argmin())) if gaps.size else math.inf
+
+
+@lru_cache
+def slack(dim: int) -> float:
+    """By how much two ways to add up the products of unit rows may differ."""
+    return 2**-22 * math.sqrt(dim)
 
 
 def present(rows: Ints) -> bool:
@@ -82,8 +105,7 @@ def _nearest(queries: Floats, vectors: Floats, k: int, rows: Ints | None) -> Fou
     found = np.full((len(queries), k), -1, dtype=np.int64)
     if not count:
         return distances, found
-    # by how much two ways to add up the products of unit rows may differ
-    slack = 2**-22 * math.sqrt(vectors.shape[1])
+    unsure = slack(vectors.shape[1])
     open_ = np.arange(len(queries))
     for width in (k + EXTRA, WIDER * (k + EXTRA)):
         if not len(open_):
@@ -93,7 +115,7 @@ def _nearest(queries: Floats, vectors: Floats, k: int, rows: Ints | None) -> Fou
         distances[open_], found[open_] = ranked(queries[open_], vectors, candidates, k)
         if width == count:
             return distances, found
-        clear = similarity.min(1) < 1 - distances[open_, k - 1] - slack
+        clear = similarity.min(1) < 1 - distances[open_, k - 1] - unsure
         open_ = open_[~clear]
     for query in open_:
         distances[query], found[query] = _among_all(queries[query], vectors, k, rows)
@@ -128,8 +150,8 @@ def _among_all(query: Floats, vectors: Floats, k: int, rows: Ints | None) -> Fou
 
 def _distances(similarity: Floats) -> Floats:
     """1 - cosine; rounding may put a cosine just above 1."""
-    distances: Floats = 1 - similarity
-    return np.maximum(distances, 0, out=distances)
+    distances: Floats = np.subtract(ONE, similarity)
+    return np.maximum(distances, ZERO, out=distances)
 
 
 def _blocks(vectors: Floats, rows: Ints | None) -> Iterator[tuple[int, Floats]]:
