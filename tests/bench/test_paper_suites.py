@@ -199,7 +199,7 @@ def test_fine_tuning_on_a_folder_of_pictures(tmp_path: Path) -> None:
     for c in range(6):
         for i in range(4):
             builders.write(tmp_path / "birds" / f"kind {c}" / f"{i}.jpg", builders.jpeg(10 * c + i, (40, 36)))
-    small = ("model.pretrained=false", "images.crop=32", "epochs=1", "batches.size=6")
+    small = ("model.pretrained=false", "images.crop=32", "steps=2", "batches.size=6")
     suite = only_methods(ends(open_suite("proxy-isa-extra"), override=small), "proxy-isa")
     given, out = {"cub-pictures": str(tmp_path / "birds")}, tmp_path / "r.jsonl"
     (cell,) = suite_cells(suite, given=given, only=("cub-pictures",))
