@@ -103,3 +103,12 @@ def test_rows_must_match(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="one row for each of the 400 samples"):
         audit_data(sketches().subset(np.arange(400)), torch.ones(3, 2), tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_page_of_clean_labels_has_ten_samples_to_look_at(tmp_path: Path) -> None:
+    labels = np.arange(60) % 3
+    data = Manifest(labels=labels, classes=("a", "b", "c"), split=["train"] * 60, features=np.eye(3)[labels])
+    found = audit_data(data, data.features, tmp_path)
+    assert (found.suggested == found.labels).all()
+    assert len(read(tmp_path / "index.html").all("article")) == 10
+    assert "for 0 in all" in (tmp_path / "index.html").read_text()

@@ -51,6 +51,21 @@ def test_a_run_learns_and_leaves_what_the_design_says(vectors: str, tmp_path: Pa
     assert losses[-1] < losses[0]
 
 
+def test_a_run_says_what_it_plans_and_how_far_it_is(
+    vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nearfar.training.loop.TELL_EVERY", 0)
+    said: list[str] = []
+    config = configured("features", vectors, "proxy-anchor", "steps=null", "epochs=2")
+    run = train(config, tmp_path / "run", say=said.append)
+    steps = run.results()["steps"]
+    assert f"{steps} steps, 2 epochs: that is little, try --set epochs=" in said[0]
+    assert said[1].startswith(f"step 1 of {steps}, ")
+    said.clear()
+    train(config, tmp_path / "silent", say=said.append, progress=False)
+    assert len(said) == 1
+
+
 def test_the_saved_configuration_makes_the_same_run_again(vectors: str, tmp_path: Path) -> None:
     one = quiet(configured("features", vectors, "mpa-ap"), tmp_path / "one")
     kept = yaml.safe_load((one.path / "config.yaml").read_text())

@@ -19,8 +19,8 @@ from nearfar.advise.data import Course
 from nearfar.advise.entrant import Entrant
 from nearfar.advise.race import Clock, full_length, race
 from nearfar.bench.suite_results import ResultsFile
-from nearfar.bench.timing import duration
 from nearfar.errors import NearfarError
+from nearfar.words import duration
 
 Record = Mapping[str, Any]
 KINDS = ("advise", "probe", "round", "race")

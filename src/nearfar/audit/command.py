@@ -16,6 +16,7 @@ from nearfar.data import Manifest, NoiseRecord, open_data, with_label_noise
 from nearfar.errors import NearfarError
 from nearfar.models import Embedder, create_embedder
 from nearfar.training import Run
+from nearfar.training.command import slug
 from nearfar.training.config import Images
 from nearfar.training.embedding import embed, raw_rows
 from nearfar.training.setup import make_loader, with_noise
@@ -43,7 +44,7 @@ def audit_command(
         save_corrected(manifest, decisions, out)
         print(f"corrected manifest: {out}")
         return
-    where = out or Path("runs") / f"audit-{Path(target).stem}"
+    where = out or Path("runs") / slug(f"audit-{Path(target).stem}")
     if noise > 0:
         everything = replace(manifest, split=np.full(len(manifest), "train"))
         noisy, record = with_label_noise(everything, noise)

@@ -13,6 +13,7 @@ from nearfar.data.atomic import atomic
 from nearfar.data.manifest import Ints, Manifest
 from nearfar.report.thumbnails import Thumbnails
 
+LEAST_SHOWN = 10
 STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --soft: #5c6570; --page: #fbfaf7; --card: #fff; --line: #d9d5cc;
   --own: #c2410c; --other: #0b7a55; }
@@ -75,8 +76,9 @@ count();
 
 
 def write_page(found: Audit, manifest: Manifest, path: Path, *, shown: int = 100, beside: int = 6) -> Path:
-    """Write the page of the `shown` most suspicious samples, at once or not at all, and give its path.
+    """Write the page of the most suspicious samples, at once or not at all, and give its path.
 
+    It shows all for which another label is suggested, and at least ten, but not more than `shown`.
     Each has its label and suggestion, why, its `beside` nearest neighbours, and as many others of its class (the least
     suspicious). Pictures are in the file; samples without pictures show their names. It reads without
     scripts; with them a button downloads the decisions as decisions.csv, for `apply_decisions`.
@@ -84,14 +86,18 @@ def write_page(found: Audit, manifest: Manifest, path: Path, *, shown: int = 100
     check_same_rows(found, manifest)
     pictures = Thumbnails(manifest)
     order = found.order()
-    cards = [_card(found, manifest, pictures, row, order, beside) for row in order[:shown].tolist()]
+    doubted = int((found.suggested != found.labels).sum())
+    first = order[: min(shown, max(doubted, LEAST_SHOWN))]
+    cards = [_card(found, manifest, pictures, row, order, beside) for row in first.tolist()]
     text = f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Label audit: {_text(manifest.source or "data")}</title><style>{STYLE}</style></head><body>
-<h1>Probably mislabelled: {_text(manifest.source or "data")}</h1>
+<h1>Labels to check: {_text(manifest.source or "data")}</h1>
 <p>The {len(cards):,} most suspicious of {len(manifest):,} samples in {len(manifest.classes):,} classes, the worst
-first. A dashed orange frame is the label it has, a solid green one the label suggested.</p>
-<p class="soft">Nothing has been changed. Choose below, save decisions.csv, and apply it.</p>
+first; for {doubted:,} in all neighbours and class speak for another label. A dashed orange frame is the label it has, a
+solid green one the label suggested.</p>
+<p class="soft">Where few labels are wrong these are unusual samples that are labelled well: look at each. Nothing has
+been changed. Choose below, save decisions.csv, and apply it.</p>
 <main>
 {"".join(cards)}
 </main>

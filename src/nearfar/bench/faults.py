@@ -25,6 +25,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 import warnings
 from collections import Counter
@@ -36,6 +37,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.torch import load_file
+from tqdm import tqdm
 
 from nearfar import recipes
 from nearfar.data import Manifest, save
@@ -98,6 +100,8 @@ def started(config: Config, out: Path, *, before: Callable[[], object] = lambda:
     code = BROKEN
     said = open(f"{out}.said", "w", encoding="utf-8")  # noqa: SIM115 - the process ends with it
     try:
+        # its own lock is shared by all that are forked: one that is killed with it would stop the others for ever
+        tqdm.set_lock(threading.RLock())
         before()
         resume = (out / "config.yaml").exists()
         train(config, out, resume=resume, progress=False, say=lambda text: print(text, file=said, flush=True))

@@ -23,9 +23,9 @@ from nearfar.bench.suite_peer import method_of, with_peers
 from nearfar.bench.suite_results import ResultsFile
 from nearfar.bench.suite_tune import choose, suite_trials, trial_entry
 from nearfar.bench.suite_worker import outcome
-from nearfar.bench.timing import duration
 from nearfar.errors import NearfarError
 from nearfar.training import Config
+from nearfar.words import duration
 
 Outcome = dict[str, Any]
 

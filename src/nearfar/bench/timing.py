@@ -66,17 +66,6 @@ def step(loss: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor) -> Call
     return call
 
 
-def duration(seconds: float) -> str:
-    """As a person says it.
-
-    >>> duration(42), duration(600), duration(9000)
-    ('42 s', '10 min', '2.5 h')
-    """
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
 def machine() -> str:
     """One line about what a measurement ran on."""
     return (

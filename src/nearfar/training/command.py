@@ -18,6 +18,7 @@ from nearfar.training.loop import train
 from nearfar.training.resolve import build, read_config, resolve, with_settings
 from nearfar.training.run import Run
 from nearfar.training.setup import open_manifest
+from nearfar.words import counted
 
 DEFAULT = "proxy-anchor"
 
@@ -43,7 +44,7 @@ def train_command(
     if dry_run:
         print(config.text(), end="")
         return None
-    where = out or Path("runs") / _slug(f"{Path(config.data.source).stem}-{config.recipe or config.loss['name']}")
+    where = out or Path("runs") / slug(f"{Path(config.data.source).stem}-{config.recipe or config.loss['name']}")
     with ranks.joined():
         if ranks.first():
             print(f"{config.recipe or config.loss['name']} on {config.data.source}, to {where}")
@@ -86,7 +87,7 @@ def configure(
 def describe(run: Run) -> str:
     """What a finished run came to, in a few lines."""
     result = run.results()
-    lines = [f"{result['steps']:,} steps in {result['seconds']:.0f} s; {_chosen(result)}"]
+    lines = [f"{counted(result['steps'], 'step')} in {result['seconds']:.0f} s; {_chosen(result)}"]
     for kind, title in (("untrained", "before training"), ("test", "test")):
         if kind in result:
             scores = "  ".join(f"{name} {100 * value:5.1f}" for name, value in result[kind].items())
@@ -104,10 +105,10 @@ def _chosen(result: dict[str, Any]) -> str:
     return f"the best weights by {result['selected_by']} were kept, of epoch {result['epoch'] + 1}"
 
 
-def _slug(text: str) -> str:
+def slug(text: str) -> str:
     """A name for a folder.
 
-    >>> _slug("My Photos (2)-mpa-ap")
+    >>> slug("My Photos (2)-mpa-ap")
     'my-photos-2-mpa-ap'
     """
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "run"

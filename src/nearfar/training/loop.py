@@ -35,6 +35,7 @@ from nearfar.training.embedding import autocast, dtype_of, embed, score, to_devi
 from nearfar.training.health import look, warnings
 from nearfar.training.large_batch import two_pass
 from nearfar.training.log import Log
+from nearfar.training.plan import plan
 from nearfar.training.randomness import random_state, set_random_state
 from nearfar.training.report import report_run
 from nearfar.training.run import Run, load_embedder, save_embedder
@@ -44,12 +45,14 @@ from nearfar.training.shards import load_states, states
 from nearfar.training.synced_norm import sync_batch_norms
 from nearfar.training.trackers import open_trackers
 from nearfar.training.whole_classes import whole_classes
+from nearfar.words import duration
 
 CHECKPOINT = Path("checkpoint") / "state.safetensors"
 PREVIOUS = Path("checkpoint") / "previous.safetensors"
 CURE = "where it diverged, lower optimiser.lr or set optimiser.clip_norm=1 (what was saved before is still there)"
 BEST = Path("checkpoint") / "best.safetensors"
 TRAIN_SCORED = 2000  # samples
+TELL_EVERY = 30  # seconds, where no bar shows
 
 
 def train(
@@ -107,6 +110,8 @@ def _train(
             draft.write_text(config.text(), encoding="utf-8")
     if resume and training.load():
         say(f"going on at step {training.step:,} of {training.steps:,}")
+    else:
+        say(training.plan)
     ranks.check_same(f"step {training.step}", "keep --out on a disk that all ranks see")
     training.run(progress=progress, stop_after=stop_after)
     ranks.wait()
@@ -180,6 +185,16 @@ class Training:
         self.found: tuple[Manifest, Tensor] | None = None  # the test split and its embeddings, at the end
         self.sound = False  # whether the newest checkpoint is one that this process has read or written
         self.steps = config.steps or (config.epochs or 0) * len(self.batches)
+
+    @property
+    def plan(self) -> str:
+        """What is about to come, in a line."""
+        return plan(
+            samples=len(self.splits.train),
+            steps=self.steps,
+            epoch=len(self.batches),
+            by_epochs=self.config.steps is None,
+        )
 
     # One step ---------------------------------------------------------------------------------------------------------
 
@@ -274,7 +289,7 @@ class Training:
         first = self.step
         if config.untrained and self.tested is not None and self.step == 0:
             self.untrained = self._score("test")
-        started = saved = time.monotonic()
+        started = saved = told = time.monotonic()
         hidden = None if progress and ranks.first() else True  # None: hidden where there is no terminal
         with tqdm(total=self.steps, initial=first, desc="train", unit="batch", leave=False, disable=hidden) as bar:
             try:
@@ -292,6 +307,10 @@ class Training:
                         if self.step % config.log_every == 0 or self.step == self.steps:
                             speed = (self.step - first) / (time.monotonic() - started)
                             self._write_step(log, bar, rows, batch.labels, weights, speed * len(batch.labels))
+                        if progress and bar.disable and time.monotonic() - told > TELL_EVERY:
+                            told = time.monotonic()
+                            rest = (told - started) / (self.step - first) * (self.steps - self.step)
+                            self.say(f"step {self.step:,} of {self.steps:,}, {duration(rest)} left")
                         if self.step == self.steps:
                             break
                         if stop_after is not None and self.step >= stop_after:

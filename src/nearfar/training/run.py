@@ -63,20 +63,28 @@ class Run:
         """What scores.json holds."""
         path = self.path / "scores.json"
         if not path.is_file():
-            raise NearfarError(f"{self.path}: has no scores yet, training is not finished (nearfar train --resume)")
+            raise NearfarError(
+                f"{self.path}: has no scores yet, training is not finished: nearfar train --resume --out {self.path}"
+            )
         try:
             results = json.loads(path.read_bytes())
         except (OSError, ValueError, RecursionError) as error:
-            raise NearfarError(f"{path}: is damaged ({error}): remove it, and nearfar train --resume") from None
+            raise NearfarError(
+                f"{path}: is damaged ({error}): remove it, and nearfar train --resume --out {self.path}"
+            ) from None
         if not isinstance(results, dict):
-            raise NearfarError(f"{path}: is no table of scores: remove it, and nearfar train --resume")
+            raise NearfarError(
+                f"{path}: is no table of scores: remove it, and nearfar train --resume --out {self.path}"
+            )
         return results
 
     def embedder(self, *, device: str | torch.device = "cpu") -> Embedder:
         """The trained embedder, in evaluation mode."""
         path = self.path / "model.safetensors"
         if not path.is_file():
-            raise NearfarError(f"{self.path}: has no model yet, training is not finished (nearfar train --resume)")
+            raise NearfarError(
+                f"{self.path}: has no model yet, training is not finished: nearfar train --resume --out {self.path}"
+            )
         return load_embedder(path).to(device)
 
     def manifest(self, source: str | Path | None = None) -> Manifest:

@@ -34,7 +34,7 @@ export async function audit(view, here, signal) {
       h(
         'div.line',
         {},
-        h('h1', {}, 'Probably mislabelled'),
+        h('h1', {}, 'Labels to check'),
         h(
           'div.tools',
           {},

@@ -1,0 +1,25 @@
+"""What a run is about to do, in a line, with a hint where that is too little to learn from."""
+
+from __future__ import annotations
+
+import math
+
+from nearfar.words import counted
+
+# ours: below this a fine-tuning has hardly begun
+FEW_STEPS = 50
+
+
+def plan(*, samples: int, steps: int, epoch: int, by_epochs: bool) -> str:
+    """epoch: the batches of one. by_epochs: the length is so many epochs, so that small data makes it short.
+
+    >>> plan(samples=8000, steps=189, epoch=63, by_epochs=True)
+    '8,000 training samples, 189 steps, 3 epochs'
+    >>> plan(samples=80, steps=5, epoch=1, by_epochs=True)
+    '80 training samples, 5 steps, 5 epochs: that is little, try --set epochs=100'
+    """
+    epochs = math.ceil(steps / max(1, epoch))
+    text = f"{counted(samples, 'training sample')}, {counted(steps, 'step')}, {counted(epochs, 'epoch')}"
+    if by_epochs and steps < FEW_STEPS:
+        text += f": that is little, try --set epochs={math.ceil(2 * FEW_STEPS / max(1, epoch))}"
+    return text

@@ -1,0 +1,22 @@
+"""Numbers as a person says them."""
+
+from __future__ import annotations
+
+
+def duration(seconds: float) -> str:
+    """As a person says it.
+
+    >>> duration(42), duration(600), duration(9000)
+    ('42 s', '10 min', '2.5 h')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def counted(count: int, word: str) -> str:
+    """
+    >>> counted(1, "step"), counted(1200, "step")
+    ('1 step', '1,200 steps')
+    """
+    return f"{count:,} {word}{'' if count == 1 else 's'}"
