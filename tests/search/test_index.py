@@ -270,3 +270,16 @@ for kind in ("exact", "hnsw", "ivf-pq"):
     assert Index.from_vectors(rows, kind=kind).search(rows[:3], 1)[1].ravel().tolist() == [0, 1, 2], kind
 """
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@pytest.mark.parametrize("kind", ["exact", "hnsw"])
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("others", [0, 2])
+def test_a_query_that_is_no_direction_is_refused(kind: str, k: int, others: int) -> None:
+    index = Index.from_vectors(clustered(300, 8), kind=kind)
+    good = clustered(others, 8)
+    for bad, message in ((np.nan, "queries has NaN"), (np.inf, "queries has"), (1e30, "the length of a row overflows")):
+        with pytest.raises(ValueError, match=message):
+            index.search(np.concatenate([good, np.full((1, 8), bad)]), k)
+    distances, _ = index.search(np.concatenate([good, np.zeros((1, 8))]), k)
+    assert (distances[-1] == 1).all()

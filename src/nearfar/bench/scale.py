@@ -213,7 +213,7 @@ def shards(classes: int, dim: int, batch: int, repeats: int) -> Result:
     }
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=["whole", "xi", "gallery", "step", "shards"])
     parser.add_argument("--samples", type=int, default=200_000)
@@ -222,7 +222,7 @@ def main() -> None:
     parser.add_argument("--classes", type=int, default=1_000_000)
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--json", type=Path, help="a file of results, of which this part's is replaced")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     faiss.omp_set_num_threads(1)
     with ranks.joined(), tempfile.TemporaryDirectory() as folder:

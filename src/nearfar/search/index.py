@@ -18,7 +18,9 @@ from nearfar.search.approximate import APPROXIMATE, FEWEST, KINDS, Approximate, 
 from nearfar.search.inputs import (
     check_at_least_one,
     check_classes,
+    check_lengths,
     class_numbers,
+    float_rows,
     names_of,
     new_ids,
     number_names,
@@ -178,11 +180,14 @@ class Index:
 
         Equal distances rank by row. `label`: only samples of this class or these; always exact.
         """
+        count = check_at_least_one(k)
+        if label is None and len(self) and self.approximate is not None and self.approximate.exact_cosines:
+            asked = unit_rows("queries", queries, dim=self.dim, check=False)
+            return self._with_ids(self._approximate(asked, count, given=queries))
         asked = unit_rows("queries", queries, dim=self.dim)
-        rows = None if label is None else self.rows_labelled(label)
-        if self.approximate is None or rows is not None:
-            return self._with_ids(nearest(asked, self.vectors, check_at_least_one(k), rows=rows))
-        return self._with_ids(self._approximate(asked, check_at_least_one(k)))
+        if label is not None:
+            return self._with_ids(nearest(asked, self.vectors, count, rows=self.rows_labelled(label)))
+        return self._with_ids(self._found(asked, count))
 
     def add(
         self,
@@ -296,18 +301,23 @@ class Index:
         return float((found <= right[:, -1:] + slack(self.dim)).mean())
 
     def _found(self, asked: Floats, k: int) -> Found:
-        return nearest(asked, self.vectors, k) if self.approximate is None else self._approximate(asked, k)
-
-    def _approximate(self, asked: Floats, k: int) -> Found:
-        assert self.approximate is not None
-        if not len(self):
+        if self.approximate is None or not len(self):
             return nearest(asked, self.vectors, k)
+        return self._approximate(asked, k)
+
+    def _approximate(self, asked: Floats, k: int, *, given: Embeddings | None = None) -> Found:
+        """given: queries whose lengths are not checked yet. One that is wrong shows as neighbours without an order."""
+        assert self.approximate is not None
         if self.slots is not None and self._alive is None:
             self._alive = np.packbits(self.slots >= 0, bitorder="little")
         similarity, slots = self.approximate.candidates(asked, k, self._alive)
         rows = slots if self.slots is None else _rows(self.slots, slots)
         known = in_order(similarity, rows, self.dim) if self.approximate.exact_cosines else None
-        return ranked(asked, self.vectors, rows, k) if known is None else known
+        if known is not None:
+            return known
+        if given is not None:
+            check_lengths("queries", float_rows("queries", given))
+        return ranked(asked, self.vectors, rows, k)
 
     def _with_ids(self, found: Found) -> Found:
         distances, rows = found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import faiss
@@ -16,30 +15,33 @@ from nearfar.metrics.inputs import Embeddings
 from nearfar.search.nearest import Floats, Ints
 
 
-def unit_rows(name: str, vectors: Embeddings, *, dim: int | None = None) -> Floats:
+def unit_rows(name: str, vectors: Embeddings, *, dim: int | None = None, check: bool = True) -> Floats:
     """Float32 rows of unit length, a copy; zero rows stay zero, and there may be no rows, [0, d].
 
-    In few calls, because each counts beside a search in a graph.
+    In few calls, because each counts beside a search in a graph; check=False leaves that to the caller.
     """
+    rows = float_rows(name, vectors, dim=dim)
+    if check:
+        check_lengths(name, rows)
+    faiss.normalize_L2(rows)
+    return rows
+
+
+def check_lengths(name: str, rows: Floats) -> None:
+    """Every row is of numbers, and its length is one too."""
+    if len(rows):
+        check_embeddings(name, torch.from_numpy(rows))
+
+
+def float_rows(name: str, vectors: Embeddings, *, dim: int | None = None) -> Floats:
+    """Numbers [N, d] as float32, a copy."""
     given = vectors.detach().cpu().numpy() if isinstance(vectors, Tensor) else np.asarray(vectors)
     if given.ndim != 2 or not given.shape[1] or given.dtype.kind not in "fiu":
         raise ValueError(f"{name} must be numbers [N, d], got {given.dtype} of shape {list(given.shape)}")
     if dim not in (None, given.shape[1]):
         raise ValueError(f"{name} must have {dim} columns, got shape {list(given.shape)}")
     rows: Floats = np.array(given, dtype=np.float32, order="C")
-    flat = rows.reshape(-1)
-    with np.errstate(over="ignore", invalid="ignore"):
-        squares = flat.dot(flat)
-    if not math.isfinite(squares):
-        _check_lengths(name, rows)
-    faiss.normalize_L2(rows)
     return rows
-
-
-def _check_lengths(name: str, rows: Floats) -> None:
-    check_embeddings(name, torch.from_numpy(rows))
-    if not np.isfinite(np.einsum("nd,nd->n", rows, rows)).all():
-        raise ValueError(f"{name} has rows whose length float32 cannot hold: scale them down")
 
 
 def check_at_least_one(value: int, name: str = "k") -> int:

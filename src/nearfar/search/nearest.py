@@ -81,10 +81,10 @@ def _least_gap(distances: Floats) -> float:
     if len(distances) == 1:
         # for a single query Python is faster
         row = distances[0].tolist()
-        return min(map(sub, row[1:], row), default=math.inf)
+        return min(map(sub, row[1:], row), default=0.0)
     gaps = distances[:, 1:] - distances[:, :-1]
     # of two that are missing the gap is NaN, which argmin finds
-    return float(gaps.item(gaps.argmin())) if gaps.size else math.inf
+    return float(gaps.item(gaps.argmin())) if gaps.size else 0.0
 
 
 @lru_cache
