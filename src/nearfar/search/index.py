@@ -178,7 +178,8 @@ class Index:
     def search(self, queries: Embeddings, k: int = 10, *, label: str | Sequence[str] | None = None) -> Found:
         """Cosine distances 1 - s [Q, k], ascending, and ids [Q, k]; inf and -1 where there are fewer than k.
 
-        Equal distances rank by row. `label`: only samples of this class or these; always exact.
+        Equal distances rank by row. `label`: only samples of this class or these; always exact. An exact search gives
+        a query the same distances alone and in a batch, HNSW the same but for the last digits.
         """
         count = check_at_least_one(k)
         if label is None and len(self) and self.approximate is not None and self.approximate.exact_cosines:
