@@ -1,6 +1,8 @@
-"""Numbers as a person says them."""
+"""Numbers as a person says them, and names of folders."""
 
 from __future__ import annotations
+
+import re
 
 
 def duration(seconds: float) -> str:
@@ -20,3 +22,12 @@ def counted(count: int, word: str) -> str:
     ('1 step', '1,200 steps')
     """
     return f"{count:,} {word}{'' if count == 1 else 's'}"
+
+
+def slug(text: str) -> str:
+    """A name for a folder.
+
+    >>> slug("My Photos (2)-mpa-ap")
+    'my-photos-2-mpa-ap'
+    """
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "run"

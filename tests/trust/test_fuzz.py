@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from nearfar.bench.fuzz import Outcome, Targets, _try, attack, changed, cpu_limit
+from nearfar.bench.fuzz import Outcome, Targets, _try, attack, cpu_limit
+from nearfar.bench.fuzz_input import changed
 from nearfar.errors import NearfarError
 
 

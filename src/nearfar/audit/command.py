@@ -16,10 +16,10 @@ from nearfar.data import Manifest, NoiseRecord, open_data, with_label_noise
 from nearfar.errors import NearfarError
 from nearfar.models import Embedder, create_embedder
 from nearfar.training import Run
-from nearfar.training.command import slug
 from nearfar.training.config import Images
 from nearfar.training.embedding import embed, raw_rows
 from nearfar.training.setup import make_loader, with_noise
+from nearfar.words import slug
 
 
 def audit_command(

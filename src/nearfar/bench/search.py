@@ -3,10 +3,9 @@
     python -m nearfar.bench.search --markdown docs/benchmarks/search.md
 
 One thread, calls in turns, in CPU time, the lower quartile of many calls, so that other work on the machine hardly
-counts.
-Vectors are unit rows around centres, queries such rows of any length. Both sides make unit rows of them, faiss's with
-normalize_L2 on a copy. An answer of nearfar also has what faiss leaves to its caller: queries are checked, ties
-ranked so that batches do not change the answer, rows turned into ids.
+counts. Vectors are unit rows around centres, queries such rows of any length. Both sides make unit rows of them,
+faiss's with normalize_L2 on a copy. An answer of nearfar also has what faiss leaves to its caller: queries are checked,
+ties ranked so that batches do not change the answer, rows turned into ids.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +17,7 @@ from nearfar.training.loop import train
 from nearfar.training.resolve import build, read_config, resolve, with_settings
 from nearfar.training.run import Run
 from nearfar.training.setup import open_manifest
-from nearfar.words import counted
+from nearfar.words import counted, slug
 
 DEFAULT = "proxy-anchor"
 
@@ -103,12 +102,3 @@ def _chosen(result: dict[str, Any]) -> str:
     if result["selected_by"] == "last":
         return "the last weights were kept"
     return f"the best weights by {result['selected_by']} were kept, of epoch {result['epoch'] + 1}"
-
-
-def slug(text: str) -> str:
-    """A name for a folder.
-
-    >>> slug("My Photos (2)-mpa-ap")
-    'my-photos-2-mpa-ap'
-    """
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "run"
