@@ -284,7 +284,7 @@ class Targets:
         Index.from_vectors(np.eye(6, 4, dtype=np.float32), labels=[0, 0, 1, 1, 2, 2], classes=("a", "b", "c")).save(
             good
         )
-        files = {path.name: path.read_bytes() for path in good.iterdir()}
+        files = {path.name: path.read_bytes() for path in sorted(good.iterdir())}
         about = json.loads(files[storage.MAIN])
         folder.mkdir()
         for name, data in files.items():
