@@ -27,6 +27,7 @@ from nearfar.training import Config, Run, resolve, train
 from nearfar.training.config import Data
 from nearfar.training.embedding import raw_rows
 from nearfar.training.log import read_log
+from nearfar.training.memory import keep_freed_memory
 from nearfar.training.report import CREDIT
 from nearfar.training.setup import open_manifest, readable
 
@@ -115,6 +116,7 @@ def train_together(configs: Mapping[str, Config], out: Path) -> dict[str, Run]:
 
 
 def _train(config: Config, out: Path) -> None:
+    keep_freed_memory()
     train(config, out, resume=(out / "config.yaml").exists(), say=lambda _: None, progress=False)
 
 

@@ -154,7 +154,12 @@ def suite_cells(
 def _opening(data: Data) -> Data:
     """What decides on the manifest, and nothing else."""
     return Data(
-        source=data.source, split=data.split, root=data.root, labels=data.labels, allow_partial=data.allow_partial
+        source=data.source,
+        split=data.split,
+        root=data.root,
+        labels=data.labels,
+        allow_partial=data.allow_partial,
+        per_class=data.per_class,
     )
 
 
@@ -177,8 +182,11 @@ def config_id(config: Config, *, files: bool = False) -> str:
         del tree[key]
     data = tree["data"]
     del data["workers"]
-    if data["folds"] is None:  # runs from before there were folds keep their id
+    # runs from before there were these keep their id
+    if data["folds"] is None:
         del data["folds"], data["fold"]
+    if data["per_class"] is None:
+        del data["per_class"]
     data["cache"] = data["cache"] is not None
     if not files:
         for key in ("source", "root", "labels"):

@@ -27,6 +27,7 @@ from nearfar.errors import NearfarError
 from nearfar.metrics.protocols import concatenated
 from nearfar.training import Config, Run, train
 from nearfar.training.embedding import score
+from nearfar.training.memory import keep_freed_memory
 from nearfar.training.ranks import local_device
 from nearfar.training.resolve import from_dict
 from nearfar.training.setup import readable, side_of
@@ -108,6 +109,7 @@ def outcome(config: Config, folder: Path) -> dict[str, Any]:
 
 def main() -> None:
     """Serve until the input ends."""
+    keep_freed_memory()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the bench, which ends the input
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # nothing that a library prints gets among the answers

@@ -14,6 +14,7 @@ from nearfar.recipes import merged
 from nearfar.training import ranks
 from nearfar.training.config import Config, Data
 from nearfar.training.loop import train
+from nearfar.training.memory import keep_freed_memory
 from nearfar.training.resolve import build, read_config, resolve, with_settings
 from nearfar.training.run import Run
 from nearfar.training.setup import open_manifest
@@ -44,6 +45,7 @@ def train_command(
         print(config.text(), end="")
         return None
     where = out or Path("runs") / slug(f"{Path(config.data.source).stem}-{config.recipe or config.loss['name']}")
+    keep_freed_memory()
     with ranks.joined():
         if ranks.first():
             print(f"{config.recipe or config.loss['name']} on {config.data.source}, to {where}")

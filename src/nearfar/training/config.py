@@ -30,8 +30,10 @@ class Data:
     test). validation: share of the training classes that is held out to choose the best epoch (0: none, the last epoch
     counts; a `val` split that the data brings is used as it is). folds, fold: cross-validation as MLRC's, of so many
     contiguous parts of the sorted training classes the one, from 0, that is held out in place of `validation`.
-    on_error: raise, or skip pictures that cannot be read. cache: a folder for decoded pictures of `cache_size` pixels
-    (null: read files each time). fingerprint: of the data, filled in by the run; another one later is an error.
+    per_class: at most so many training samples of a class, the same ones in every run (null: all); for trials and for
+    studies of little data. on_error: raise, or skip pictures that cannot be read. cache: a folder for decoded pictures
+    of `cache_size` pixels (null: read files each time). fingerprint: of the data, filled in by the run; another one
+    later is an error.
     """
 
     source: str = "sketches"
@@ -43,6 +45,7 @@ class Data:
     validation_seed: int = 0
     folds: int | None = None
     fold: int | None = None
+    per_class: int | None = None
     on_error: str = "raise"
     workers: int = 0
     cache: str | None = None

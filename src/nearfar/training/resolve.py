@@ -246,6 +246,7 @@ LEAST: dict[str, tuple[float, bool]] = {
     "data.validation": (0, True),
     "data.folds": (2, True),
     "data.fold": (0, True),
+    "data.per_class": (2, True),
     "data.noise.rate": (0, True),
     "data.cache_size": (0, False),
     "model.dim": (0, False),

@@ -67,7 +67,18 @@ def open_manifest(data: Data) -> Manifest:
     manifest = open_data(data.source, split=split, allow_partial=data.allow_partial, root=root, labels=labels)
     if data.split == "all":
         manifest = replace(manifest, split=np.full(len(manifest), "train"))
-    return manifest
+    return manifest if data.per_class is None else _at_most(manifest, data.per_class)
+
+
+def _at_most(manifest: Manifest, count: int) -> Manifest:
+    """With `count` training samples of each class that has more, drawn by chance but always the same."""
+    shuffled = np.random.default_rng(0).permutation(manifest.rows("train"))
+    by_class = shuffled[np.argsort(manifest.labels[shuffled], kind="stable")]
+    _, first, sizes = np.unique(manifest.labels[by_class], return_index=True, return_counts=True)
+    rank = np.arange(len(by_class)) - np.repeat(first, sizes)
+    kept = manifest.split != "train"
+    kept[by_class[rank < count]] = True
+    return manifest.subset(kept)
 
 
 def readable(manifest: Manifest, data: Data, *, size: int, say: Say = print) -> Manifest:
