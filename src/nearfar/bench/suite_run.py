@@ -23,6 +23,7 @@ from nearfar.bench.suite_peer import method_of, with_peers
 from nearfar.bench.suite_results import ResultsFile
 from nearfar.bench.suite_tune import choose, suite_trials, trial_entry
 from nearfar.bench.suite_worker import outcome
+from nearfar.checks import nearest
 from nearfar.errors import NearfarError
 from nearfar.training import Config
 from nearfar.words import duration
@@ -48,13 +49,13 @@ def run_suite(
     given, only: see `CellMaker`. methods, seeds: those to run now; the rest stays asked for. workers: processes; 0
     trains in this one. threads: of torch in each. peer: see `suite_peer`. A cell that failed before is tried again.
     """
-    for key, wanted, known in (
-        ("method", methods, [each.name for each in suite.methods]),
-        ("seed", seeds, suite.seeds),
-    ):
-        for each in wanted:
-            if each not in known:
-                raise NearfarError(f"the suite has no {key} {each!r}. Known: {', '.join(map(str, known))}")
+    known = [each.name for each in suite.methods]
+    for name in methods:
+        if name not in known:
+            raise NearfarError(f"the suite has no method {name!r}{nearest(name, known)} Known: {', '.join(known)}")
+    for seed in seeds:
+        if seed not in suite.seeds:
+            raise NearfarError(f"the suite has no seed {seed}. Known: {', '.join(map(str, suite.seeds))}")
     maker = CellMaker(suite, given=given, only=only)
     maker.cells()  # a mistake in the suite shows before the first trial
     with ResultsFile(out) as file:
