@@ -49,6 +49,7 @@ from nearfar.training.setup import open_manifest
 
 STEPS = 9
 FINE, REFUSED, BROKEN = 0, 3, 4
+PAGE = 4096
 NOBODY = 65534
 TIMES = ("samples_per_second", "seconds")
 SMALL = (
@@ -99,6 +100,9 @@ def started(config: Config, out: Path, *, before: Callable[[], object] = lambda:
         return process
     code = BROKEN
     said = open(f"{out}.said", "w", encoding="utf-8")  # noqa: SIM115 - the process ends with it
+    said.write(" " * PAGE)  # room for words, whatever happens to the disk that they are on
+    said.flush()
+    said.seek(0)
     try:
         # its own lock is shared by all that are forked: one that is killed with it would stop the others for ever
         tqdm.set_lock(threading.RLock())
@@ -235,7 +239,7 @@ class Case:
         """The run must end in one line about the disk, with nothing half written."""
         code = ended(started(self.config, out, before=before))
         words = last_words(out)
-        self.note(what, "" if code in (FINE, REFUSED) and not drafts(out) else f"{words} {drafts(out)}")
+        self.note(what, "" if code in (FINE, REFUSED) and not drafts(out) else f"exit {code}: {words} {drafts(out)}")
 
     def fill(self, rooms: int) -> None:
         """Room for a random part of what the run needs."""
@@ -246,7 +250,7 @@ class Case:
                 out = (disk or self.folder) / "full"
                 if disk is not None:
                     filler, share = disk / "filler", self.rng.uniform(0, 1)
-                    filler.write_bytes(bytes(max(0, shutil.disk_usage(disk).free - int(share * need) - 4096)))
+                    filler.write_bytes(bytes(max(0, shutil.disk_usage(disk).free - int(share * need) - PAGE)))
                     Path(f"{out}.said").touch()
                     self.refuse("full disk", out)
                     filler.unlink()
