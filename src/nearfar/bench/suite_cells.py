@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -65,15 +65,20 @@ def source_of(source: Source, given: Mapping[str, str]) -> str:
     return found
 
 
+def check_named(what: str, wanted: Iterable[str], known: Sequence[str]) -> None:
+    """An error that suggests the nearest for a name of data or of a method that the suite does not have."""
+    for name in wanted:
+        if name not in known:
+            raise NearfarError(f"the suite has no {what} {name!r}{nearest(name, known)} Known: {', '.join(known)}")
+
+
 class CellMaker:
     """Makes the cells of a suite, each data opened once. given: sources by the names of data; only: those to take."""
 
     def __init__(self, suite: Suite, *, given: Mapping[str, str] | None = None, only: tuple[str, ...] = ()) -> None:
         given = given or {}
         known = [each.name for each in suite.data]
-        for name in (*given, *only):
-            if name not in known:
-                raise NearfarError(f"the suite has no data {name!r}{nearest(name, known)} Known: {', '.join(known)}")
+        check_named("data", (*given, *only), known)
         self.suite = suite
         self.data = [each for each in suite.data if not only or each.name in only]
         self._where = {each.name: source_of(each, given) for each in self.data}

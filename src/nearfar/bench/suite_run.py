@@ -18,12 +18,11 @@ from threading import Lock, Thread
 from typing import Any
 
 from nearfar.bench.suite import Suite, suite_from_dict
-from nearfar.bench.suite_cells import Cell, CellMaker, Chosen
+from nearfar.bench.suite_cells import Cell, CellMaker, Chosen, check_named
 from nearfar.bench.suite_peer import method_of, with_peers
 from nearfar.bench.suite_results import ResultsFile
 from nearfar.bench.suite_tune import choose, suite_trials, trial_entry
 from nearfar.bench.suite_worker import outcome
-from nearfar.checks import nearest
 from nearfar.errors import NearfarError
 from nearfar.training import Config
 from nearfar.words import duration
@@ -49,10 +48,7 @@ def run_suite(
     given, only: see `CellMaker`. methods, seeds: those to run now; the rest stays asked for. workers: processes; 0
     trains in this one. threads: of torch in each. peer: see `suite_peer`. A cell that failed before is tried again.
     """
-    known = [each.name for each in suite.methods]
-    for name in methods:
-        if name not in known:
-            raise NearfarError(f"the suite has no method {name!r}{nearest(name, known)} Known: {', '.join(known)}")
+    check_named("method", methods, [each.name for each in suite.methods])
     for seed in seeds:
         if seed not in suite.seeds:
             raise NearfarError(f"the suite has no seed {seed}. Known: {', '.join(map(str, suite.seeds))}")
