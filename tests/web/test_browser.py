@@ -286,6 +286,19 @@ def test_audit_by_keyboard_is_on_disk_and_survives_a_reload(
         httpx.put(f"{browser.current_url.split('#')[0]}api/audit/{row}", json={"decision": ""}).raise_for_status()
 
 
+def test_undo_waits_for_the_decision_that_is_on_its_way(page: Callable[[str], Browser]) -> None:
+    browser = page("#/audit/2")
+    one(browser, ".suspect[data-id]")
+    slow = "const now = window.fetch; window.fetch = async (...a) => {await new Promise(r => setTimeout(r, 500)); "
+    browser.execute_script(slow + "window.asked = (window.asked ?? 0) + 1; return now(...a)}")
+    pressed(browser, "x")
+    pressed(browser, "u")
+    until(lambda: "Taken back" in one(browser, "#toast").text)
+    until(lambda: where(browser) == "#/audit/2")
+    assert browser.execute_script("return window.asked") >= 2
+    assert texts(browser, ".progress [data-count]") == ["0 decided"]
+
+
 def test_a_decision_that_cannot_be_saved_is_said(page: Callable[[str], Browser], collection: Collection) -> None:
     browser = page("#/audit/1")
     one(browser, ".suspect[data-id]")

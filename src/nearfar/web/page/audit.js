@@ -17,7 +17,7 @@ export async function audit(view, here, signal) {
     history = [];
   let total = 0,
     at = 0,
-    sending = false;
+    sending = null;
 
   const bar = h('div.progress', {'aria-live': 'polite'}),
     strip = h('div.queue', {role: 'listbox', 'aria-label': 'Suspects'}),
@@ -140,8 +140,9 @@ export async function audit(view, here, signal) {
   const key = letter => h('kbd', {}, letter);
 
   async function show() {
-    const each = await suspect(at);
-    if (signal.aborted) return;
+    const rank = at,
+      each = await suspect(rank);
+    if (signal.aborted || rank !== at) return;
     if (!each) {
       stage.replaceChildren(h('p', {}, 'There is nothing to audit.'));
       return;
@@ -238,41 +239,50 @@ export async function audit(view, here, signal) {
     if (at + PART - (at % PART) < total) part(at + PART - (at % PART));
   }
 
-  async function decide(decision, label = null, rank = at, {quiet = false} = {}) {
+  function save(rank, decision, label) {
+    sending = (async () => {
+      try {
+        const each = await suspect(rank);
+        const before = {decision: each.decision, label: each.new_label, rank};
+        await put(`/api/audit/${each.sample.id}`, {decision, label});
+        if (each.decision) counts.set(each.decision, counts.get(each.decision) - 1);
+        if (decision) counts.set(decision, (counts.get(decision) ?? 0) + 1);
+        each.decision = decision;
+        each.new_label = label;
+        toast(
+          decision
+            ? `Saved: ${decision === 'relabel' ? `relabelled as ${nameOf(label)}` : WORDS[decision]}`
+            : 'Taken back',
+        );
+        return before;
+      } catch (error) {
+        toast(`Not saved: ${error.message}`, 'bad');
+        return null;
+      } finally {
+        sending = null;
+      }
+    })();
+    return sending;
+  }
+
+  async function decide(decision, label = null) {
+    // a second choice before the first is on disk would be for a suspect that nobody has seen
     if (sending) return;
-    sending = true;
-    try {
-      const each = await suspect(rank);
-      const before = {decision: each.decision, label: each.new_label, rank};
-      await put(`/api/audit/${each.sample.id}`, {decision, label});
-      if (each.decision) counts.set(each.decision, counts.get(each.decision) - 1);
-      if (decision) counts.set(decision, (counts.get(decision) ?? 0) + 1);
-      each.decision = decision;
-      each.new_label = label;
-      if (!quiet) history.push(before);
-      toast(
-        decision
-          ? `Saved: ${decision === 'relabel' ? `relabelled as ${nameOf(label)}` : WORDS[decision]}`
-          : 'Taken back',
-      );
-      sending = false;
-      if (!quiet && rank + 1 < total) await move(rank + 1);
-      else await show();
-    } catch (error) {
-      toast(`Not saved: ${error.message}`, 'bad');
-    } finally {
-      sending = false;
-    }
+    const before = await save(at, decision, label);
+    if (!before) return;
+    history.push(before);
+    await move(before.rank + 1);
   }
 
   async function undo() {
+    while (sending) await sending;
     const last = history.pop();
     if (!last) {
       toast('Nothing to undo');
       return;
     }
-    await move(last.rank);
-    await decide(last.decision, last.label, last.rank, {quiet: true});
+    if (await save(last.rank, last.decision, last.label)) await move(last.rank);
+    else history.push(last);
   }
 
   async function move(rank) {
