@@ -12,6 +12,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +136,6 @@ class _Races:
         self.sizes = round_sizes(len(entrants))
         self.splits = planned_splits(len(self.sizes))
         self.races = [size * splits for size, splits in zip(self.sizes, self.splits, strict=True)]
-        self.full = max(full_length(each, course) for each in entrants)
 
     def run(self) -> list[dict[str, Any]]:
         """From where they stand to the end."""
@@ -150,6 +150,11 @@ class _Races:
             self.say(f"round {i + 1} of {len(self.sizes)}: {len(now.entrants)} recipes, {now.steps:,} steps each")
             self._round(i, now)
         return self.lines
+
+    @cached_property
+    def full(self) -> int:
+        """The steps that no race exceeds; asked for after the probe, which leaves out what cannot run."""
+        return max(full_length(self.by_name[name], self.course) for name in self._running())
 
     @property
     def left(self) -> float:

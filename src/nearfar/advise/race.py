@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import tempfile
 import time
@@ -20,6 +19,7 @@ from nearfar.recipes import merged
 from nearfar.training.config import Config
 from nearfar.training.loop import Training
 from nearfar.training.resolve import resolve, with_settings
+from nearfar.training.setup import make_batches
 
 METRIC = "map@r"
 PREFIX = "nearfar-advise-"
@@ -69,11 +69,7 @@ def config_of(entrant: Entrant, course: Course, *, steps: int | None, split: int
 def full_length(entrant: Entrant, course: Course) -> int:
     """The steps of `nearfar train`, which no race exceeds."""
     config = config_of(entrant, course, steps=None, split=0)
-    if config.steps is not None:
-        return config.steps
-    want = config.batches
-    size = want.classes * (want.per_class or 4) if want.classes else want.size or 128
-    return max(1, (config.epochs or 1) * math.ceil(len(course.manifest) / size))
+    return config.steps or (config.epochs or 1) * len(make_batches(config, course.manifest))
 
 
 def race(

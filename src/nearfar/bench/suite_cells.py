@@ -17,7 +17,7 @@ from nearfar.recipes import merged
 from nearfar.training.agreement import CARRIED_OUT
 from nearfar.training.config import Config, Data
 from nearfar.training.resolve import build, resolve, with_settings
-from nearfar.training.setup import open_manifest
+from nearfar.training.setup import open_manifest, opening
 
 Chosen = Mapping[tuple[str, str], tuple[str, ...]]  # settings by data and method
 RUN_ONLY = (*CARRIED_OUT, "track")
@@ -137,7 +137,7 @@ class CellMaker:
         ]
 
     def _open(self, data: Data) -> _Opened:
-        data = _opening(data)
+        data = opening(data)
         if data not in self._opened:
             manifest = open_manifest(data)
             width = None if manifest.features is None else int(manifest.features.shape[1])
@@ -154,18 +154,6 @@ def suite_cells(
 ) -> list[Cell]:
     """The cells of a suite: see `CellMaker`."""
     return CellMaker(suite, given=given, only=only).cells(chosen)
-
-
-def _opening(data: Data) -> Data:
-    """What decides on the manifest, and nothing else."""
-    return Data(
-        source=data.source,
-        split=data.split,
-        root=data.root,
-        labels=data.labels,
-        allow_partial=data.allow_partial,
-        per_class=data.per_class,
-    )
 
 
 def _content(path: Path) -> str:

@@ -60,8 +60,21 @@ class Splits:
     wrong: NDArray[np.bool_] | None = None
 
 
+def opening(data: Data) -> Data:
+    """What decides on the manifest, and nothing else: what is not here `open_manifest` does not see."""
+    return Data(
+        source=data.source,
+        split=data.split,
+        root=data.root,
+        labels=data.labels,
+        allow_partial=data.allow_partial,
+        per_class=data.per_class,
+    )
+
+
 def open_manifest(data: Data) -> Manifest:
     """The data of a run as it is; `readable` then looks at its pictures."""
+    data = opening(data)
     split = "class-order" if data.split == "class-order" else "auto"
     root, labels = (None if path is None else Path(path) for path in (data.root, data.labels))
     manifest = open_data(data.source, split=split, allow_partial=data.allow_partial, root=root, labels=labels)
