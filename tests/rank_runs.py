@@ -26,8 +26,9 @@ import torch
 from nearfar.losses.class_memory import ClassMemory
 from nearfar.training import ranks
 from nearfar.training.checkpoint import save_state
-from nearfar.training.loop import BEST, CHECKPOINT, Training
+from nearfar.training.loop import Training
 from nearfar.training.resolve import from_dict
+from nearfar.training.run import BEST, CHECKPOINT
 from nearfar.training.setup import make_projection, open_manifest
 from rank_checks import CHECKS
 

@@ -19,7 +19,7 @@ from nearfar.cli import main
 from nearfar.errors import NearfarError
 from nearfar.losses.proxy_isa import progress
 from nearfar.training import Run, train
-from nearfar.training.loop import CHECKPOINT
+from nearfar.training.run import CHECKPOINT
 from training_cases import configured
 
 pytest.importorskip("matplotlib")

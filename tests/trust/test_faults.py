@@ -14,7 +14,7 @@ from nearfar.data.atomic import atomic
 from nearfar.errors import NearfarError
 from nearfar.training import train
 from nearfar.training.checkpoint import KEY, load_state, save_state
-from nearfar.training.loop import CHECKPOINT, PREVIOUS
+from nearfar.training.run import CHECKPOINT, PREVIOUS
 
 
 @pytest.fixture(scope="module")

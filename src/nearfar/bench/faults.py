@@ -44,7 +44,8 @@ from nearfar.data import Manifest, save
 from nearfar.errors import NearfarError
 from nearfar.training import Config, resolve, train
 from nearfar.training.log import read_log
-from nearfar.training.loop import CHECKPOINT, PREVIOUS, Training
+from nearfar.training.loop import Training
+from nearfar.training.run import CHECKPOINT, PREVIOUS
 from nearfar.training.setup import open_manifest
 
 STEPS = 9

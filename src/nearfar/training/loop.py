@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from tqdm import tqdm
 
 import nearfar
@@ -26,31 +25,22 @@ from nearfar.audit.detection import judged
 from nearfar.data import Batch, Loader, Manifest
 from nearfar.data.atomic import atomic, remove_drafts
 from nearfar.errors import NearfarError
-from nearfar.models import Embedder
 from nearfar.training import ranks, setup, watchdog
 from nearfar.training.agreement import same_settings, with_fingerprint
-from nearfar.training.checkpoint import load_state, save_state
 from nearfar.training.config import Config
-from nearfar.training.embedding import autocast, dtype_of, embed, score, to_device
+from nearfar.training.embedding import autocast, embed, score, to_device
 from nearfar.training.health import look, warnings
 from nearfar.training.large_batch import two_pass
 from nearfar.training.log import Log
-from nearfar.training.plan import plan
-from nearfar.training.randomness import random_state, set_random_state
+from nearfar.training.parts import Parts
 from nearfar.training.report import report_run
-from nearfar.training.run import Run, load_embedder, save_embedder
+from nearfar.training.run import BEST, CHECKPOINT, Run, load_embedder
 from nearfar.training.schedule import factor
-from nearfar.training.selection import Selection
-from nearfar.training.shards import load_states, states
-from nearfar.training.synced_norm import sync_batch_norms
 from nearfar.training.trackers import open_trackers
 from nearfar.training.whole_classes import whole_classes
 from nearfar.words import duration
 
-CHECKPOINT = Path("checkpoint") / "state.safetensors"
-PREVIOUS = Path("checkpoint") / "previous.safetensors"
 CURE = "where it diverged, lower optimiser.lr or set optimiser.clip_norm=1 (what was saved before is still there)"
-BEST = Path("checkpoint") / "best.safetensors"
 TRAIN_SCORED = 2000  # samples
 TELL_EVERY = 30  # seconds, where no bar shows
 
@@ -121,80 +111,8 @@ def _train(
     return run
 
 
-class Training:
-    """The parts of a run and where it stands."""
-
-    def __init__(self, config: Config, manifest: Manifest, out: Path, *, say: Callable[[str], object] = print) -> None:
-        self.config, self.out, self.say = config, out, say
-        if config.threads is not None:
-            torch.set_num_threads(config.threads)
-        self.device = ranks.local_device(config.device)
-        torch.manual_seed(config.seed)
-
-        self.embedder = setup.make_embedder(config, manifest)
-        side = setup.side_of(config, self.embedder, manifest)
-        with ranks.first_goes_first():
-            manifest = setup.readable(manifest, config.data, size=side or self.embedder.input_size, say=say)
-        if manifest.kind == "pixels":  # a cache is cropped to the size that the network wants
-            side = setup.side_of(config, self.embedder, manifest)
-        self.splits = setup.split_up(manifest, config.data, seed=config.seed)
-        if self.splits.noise is not None and ranks.first():
-            self.splits.noise.save(out / "noise.json")
-
-        def loader(part: Manifest, workers: int) -> Loader:
-            return setup.make_loader(part, config.images, self.embedder, side=side, seed=config.seed, workers=workers)
-
-        self.loader = loader(self.splits.train, config.data.workers)
-        self.held_out = None if self.splits.validation is None else loader(self.splits.validation, config.data.workers)
-        self.tested = None if self.splits.test is None else loader(self.splits.test, config.data.workers)
-        self.loss = setup.make_loss(config, len(self.splits.train.classes), self.embedder.dim)
-        setup.start_well(config, self.embedder, self.loss, self.loader)
-
-        self.embedder.to(device=self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.loss.to(self.device)
-        if ranks.world() > 1:
-            sync_batch_norms(self.embedder)
-            ranks.as_first([*self.embedder.state_dict().values(), *self.loss.state_dict().values()])
-        self.loss = setup.shard(config, self.loss)
-        self.split = config.shard_network and ranks.world() > 1
-        if self.split:
-            from nearfar.training.sharded_network import shard_network  # a second to import
-
-            shard_network(config, self.embedder)
-        self.batches = setup.make_batches(config, self.splits.train)
-        self.pacer = setup.make_pacer(config, self.splits.train)
-        self.optimiser = setup.make_optimiser(config, self.embedder, self.loss)
-        self.scaler = torch.amp.GradScaler(self.device.type, enabled=config.autocast == "fp16")
-        self.projection = setup.make_projection(config, self.embedder)
-        self.network: Callable[[Tensor], Tensor] = torch.compile(self.embedder) if config.compile else self.embedder
-        self.ema = (
-            AveragedModel(self.embedder, multi_avg_fn=get_ema_multi_avg_fn(config.ema), use_buffers=True)  # type: ignore[no-untyped-call]
-            if config.ema > 0
-            else None
-        )
-        self.dtype = dtype_of(self.embedder)
-        self.select = Selection(config.select, validation=self.held_out is not None, test=self.tested is not None)
-
-        self.step = 0
-        self.epoch_start = self._place()
-        self.consumed = 0  # batches of this epoch that were trained on: a loader may have read further
-        self.cycle = -1
-        self.sums = torch.zeros(2, device=self.device)  # of the loss, and how many, since the last entry of the log
-        self.warned: set[str] = set()
-        self.untrained: dict[str, float] | None = None
-        self.found: tuple[Manifest, Tensor] | None = None  # the test split and its embeddings, at the end
-        self.sound = False  # whether the newest checkpoint is one that this process has read or written
-        self.steps = config.steps or (config.epochs or 0) * len(self.batches)
-
-    @property
-    def plan(self) -> str:
-        """What is about to come, in a line."""
-        return plan(
-            samples=len(self.splits.train),
-            steps=self.steps,
-            epoch=len(self.batches),
-            by_epochs=self.config.steps is None,
-        )
+class Training(Parts):
+    """A run that goes on from where its parts stand."""
 
     # One step ---------------------------------------------------------------------------------------------------------
 
@@ -266,14 +184,6 @@ class Training:
         """The factor of every group's learning rate at this step."""
         return factor(self.config.schedule, step=self.step, steps=self.steps, epoch=self.epoch)
 
-    @property
-    def epoch(self) -> int:
-        """The epoch that is being trained, from 0."""
-        return self.epoch_start["epoch"]
-
-    def _place(self) -> dict[str, int]:
-        return {"seed": self.batches.seed, "epoch": self.batches.epoch, "position": self.batches.position}
-
     def _trained(self) -> list[nn.Parameter]:
         return [p for group in self.optimiser.param_groups for p in group["params"]]
 
@@ -328,6 +238,11 @@ class Training:
                 if log is not None:
                     log.close()
                 self.loader.close()
+
+    def _save_is_due(self, saved: float) -> bool:
+        due = time.monotonic() - saved > self.config.save_every
+        # what is split comes together for it, so all ranks must go by one clock
+        return due if not self._apart() else ranks.from_first(lambda: "yes" if due else "no") == "yes"
 
     def _start_epoch(self) -> None:
         start_epoch = getattr(self.loss, "start_epoch", None)
@@ -390,9 +305,6 @@ class Training:
             log.write("epoch", self.step, **entry)
         self.epoch_start = self._place()
         self.consumed = 0
-
-    def _chosen_now(self) -> Any:
-        return self.embedder if self.ema is None else self.ema.module
 
     def _embed_all(self, network: nn.Module, loader: Loader, name: str) -> Tensor:
         return embed(network, loader, device=self.device, half=self.config.autocast, name=name, shared=True)
@@ -474,129 +386,6 @@ class Training:
                 self.warned.add(kind)
                 self.say(f"warning: {text}")
                 log.write("warning", self.step, text=text)
-
-    # State ------------------------------------------------------------------------------------------------------------
-
-    def _keep_batch(self, batch: Batch, rows: Tensor, weights: Tensor | None, draws: Tensor) -> str:
-        """For `nearfar.training.watchdog`; says where it is."""
-        if self._apart() or not ranks.first():
-            return "parts of the network or the loss are on other ranks, so the batch is not kept"
-        return watchdog.keep(
-            self.out,
-            {
-                "step": self.step,
-                "classes": len(self.splits.train.classes),
-                "representatives": self.batches.representatives,
-                "x": batch.x,
-                "indices": batch.indices,
-                "rows": rows.detach(),
-                "labels": batch.labels,
-                "weights": weights,
-                "draws": draws,
-                "embedder": self.embedder.state_dict(),
-                "loss": self.loss.state_dict(),
-            },
-        )
-
-    def _keep(self, embedder: Embedder, path: Path, about: dict[str, Any] | None = None) -> None:
-        weights = self._whole(embedder.state_dict())
-        if ranks.first():
-            save_embedder(embedder, path, about, weights=weights)
-
-    def _whole(self, state: dict[str, Any]) -> dict[str, Any]:
-        if not self.split:
-            return state
-        from nearfar.training.sharded_network import whole
-
-        together: dict[str, Any] = whole(state)
-        return together
-
-    def _save_is_due(self, saved: float) -> bool:
-        due = time.monotonic() - saved > self.config.save_every
-        # what is split comes together for it, so all ranks must go by one clock
-        return due if not self._apart() else ranks.from_first(lambda: "yes" if due else "no") == "yes"
-
-    def _apart(self) -> bool:
-        """Whether ranks hold different parts of the state."""
-        return self.split or self.config.shard_proxies
-
-    def save(self) -> None:
-        """The whole state, in one file; one rank writes it, any number of ranks can go on from it."""
-        if ranks.first() or self._apart():
-            state = self.state()
-            if ranks.first():
-                # a damaged one must not take the place of the good one before it
-                save_state(self.out / CHECKPOINT, state, before=self.out / PREVIOUS if self.sound else None)
-                self.sound = True
-
-    def state(self) -> dict[str, Any]:
-        """Everything that decides how training goes on; the same on every rank, but that one of them warns."""
-        loss, optimiser = states(self.loss, self.optimiser)
-        sampler = self.batches.state_dict()
-        if not self.batches.live:
-            sampler = self.epoch_start | {"position": self.epoch_start["position"] + self.consumed}
-        state = {
-            "step": self.step,
-            "consumed": self.consumed,
-            "epoch_start": self.epoch_start,
-            "sampler": sampler,
-            "cycle": self.cycle,
-            "best": self.select.best,
-            "sums": self.sums,
-            "untrained": self.untrained,
-            "warned": sorted(self.warned),
-            "embedder": self.embedder.state_dict(),
-            "loss": loss,
-            "optimiser": optimiser,
-            "scaler": self.scaler.state_dict(),
-            "ema": None if self.ema is None else self.ema.state_dict(),
-            "pacer": None if self.pacer is None else self.pacer.state_dict(),
-            "projection": None if self.projection is None else self.projection.state_dict(),
-            "random": random_state(),
-        }
-        return self._whole(state)
-
-    def load(self) -> bool:
-        """Go on from the newest file of `save` that can be read; False where there is none."""
-        names = [name for name in (CHECKPOINT, PREVIOUS) if (self.out / name).is_file()]
-        for name in names:
-            try:
-                self._load(self.out / name)
-            except NearfarError as error:
-                if name == names[-1]:
-                    raise
-                self.say(f"warning: {error}; going on from the checkpoint before it")
-            else:
-                self.sound = name == CHECKPOINT
-                return True
-        return False
-
-    def _load(self, path: Path) -> None:
-        state = load_state(path)
-        try:
-            self._set(state)
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise NearfarError(f"{path}: is no state of this run ({error}): remove it") from error
-
-    def _set(self, state: dict[str, Any]) -> None:
-        self.step, self.consumed, self.cycle = state["step"], state["consumed"], state["cycle"]
-        self.epoch_start, self.select.best, self.untrained = state["epoch_start"], state["best"], state["untrained"]
-        self.sums.copy_(state["sums"])
-        self.warned = set(state["warned"])
-        if self.split:
-            from nearfar.training.sharded_network import split_as, split_optimiser_state
-
-            now = self.embedder.state_dict()
-            state["embedder"] = {name: split_as(value, now[name]) for name, value in state["embedder"].items()}
-            state["optimiser"] = split_optimiser_state(state["optimiser"], self.optimiser)
-        self.embedder.load_state_dict(state["embedder"])
-        load_states(self.loss, self.optimiser, state["loss"], state["optimiser"])
-        self.scaler.load_state_dict(state["scaler"])
-        for part, name in ((self.ema, "ema"), (self.pacer, "pacer"), (self.projection, "projection")):
-            if part is not None:
-                part.load_state_dict(state[name])
-        self.batches.load_state_dict(state["sampler"])
-        set_random_state(state["random"])
 
 
 def _nothing(text: str) -> None:

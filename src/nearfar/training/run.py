@@ -32,6 +32,10 @@ from nearfar.training.log import read_log
 from nearfar.training.resolve import from_dict, read_config
 from nearfar.training.setup import make_loader, open_manifest, readable, side_of, split_up
 
+CHECKPOINT = Path("checkpoint") / "state.safetensors"
+PREVIOUS = Path("checkpoint") / "previous.safetensors"
+BEST = Path("checkpoint") / "best.safetensors"
+
 
 @dataclass(frozen=True)
 class Run:

@@ -25,7 +25,7 @@ from nearfar.report.thumbnails import Thumbnails
 from nearfar.search import Encoder, Index
 from nearfar.training import Run
 from nearfar.training.checkpoint import load_state
-from nearfar.training.loop import CHECKPOINT
+from nearfar.training.run import CHECKPOINT
 from nearfar.training.setup import split_up, with_noise
 from nearfar.web.plane import between, lay_out_plane
 from nearfar.web.query import Queries

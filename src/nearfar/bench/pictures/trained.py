@@ -12,7 +12,7 @@ from nearfar.errors import NearfarError
 from nearfar.geometry import unit
 from nearfar.training import Run
 from nearfar.training.checkpoint import load_state
-from nearfar.training.loop import CHECKPOINT
+from nearfar.training.run import CHECKPOINT
 from nearfar.training.setup import readable, side_of, split_up
 
 
