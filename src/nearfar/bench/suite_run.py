@@ -25,6 +25,7 @@ from nearfar.bench.suite_tune import choose, suite_trials, trial_entry
 from nearfar.bench.suite_worker import outcome
 from nearfar.errors import NearfarError
 from nearfar.training import Config
+from nearfar.training.start import Starts
 from nearfar.words import duration
 
 Outcome = dict[str, Any]
@@ -140,9 +141,10 @@ def _outcomes(cells: list[Cell], workers: int, threads: int) -> Iterator[tuple[C
     """Cells with their outcome as they finish."""
     cells = [replace(cell, config=_as_cell(cell.config, threads)) for cell in cells]
     if workers == 0:
+        starts = Starts()
         with tempfile.TemporaryDirectory(prefix="nearfar-bench-") as work:
             for cell in cells:
-                yield cell, outcome(cell.config, Path(work) / "run")
+                yield cell, outcome(cell.config, Path(work) / "run", starts)
         return
     waiting = deque(cells)
     finished: SimpleQueue[tuple[Cell, Outcome]] = SimpleQueue()

@@ -31,17 +31,18 @@ from nearfar.training.memory import keep_freed_memory
 from nearfar.training.ranks import local_device
 from nearfar.training.resolve import from_dict
 from nearfar.training.setup import readable, side_of
+from nearfar.training.start import Starts
 
 AVERAGED = ("test", "untrained", "validation", "detection")
 KEPT = ("test", "untrained", "detection", "selected_by", "epoch", "steps", "seconds", "nearfar", "torch", "machine")
 
 
-def cell_scores(config: Config, folder: Path) -> dict[str, Any]:
+def cell_scores(config: Config, folder: Path, starts: Starts | None = None) -> dict[str, Any]:
     """Train in a folder that is removed afterwards; gives what is kept of the run, or of the runs of all folds."""
     try:
         if config.data.folds is not None:
-            return _fold_scores(config, config.data.folds, folder)
-        return _kept(train(config, folder, say=_nothing))
+            return _fold_scores(config, config.data.folds, folder, starts)
+        return _kept(train(config, folder, say=_nothing, starts=starts))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -59,12 +60,13 @@ def _kept(run: Run) -> dict[str, Any]:
     }
 
 
-def _fold_scores(config: Config, folds: int, folder: Path) -> dict[str, Any]:
+def _fold_scores(config: Config, folds: int, folder: Path, starts: Starts | None) -> dict[str, Any]:
     """MLRC's two test scores (Musgrave et al., ECCV 2020): `test` is the mean of the folds' models, `concatenated` is
     that of their embeddings, each normalised, side by side. Validation is the mean over folds, seconds are their sum.
     """
     runs = [
-        train(replace(config, data=replace(config.data, fold=i)), folder / f"{i}", say=_nothing) for i in range(folds)
+        train(replace(config, data=replace(config.data, fold=i)), folder / f"{i}", say=_nothing, starts=starts)
+        for i in range(folds)
     ]
     parts = [_kept(run) for run in runs]
     tested = [_test_embeddings(run) for run in runs]
@@ -95,10 +97,10 @@ def _nothing(text: str) -> None:
     """What a cell says."""
 
 
-def outcome(config: Config, folder: Path) -> dict[str, Any]:
+def outcome(config: Config, folder: Path, starts: Starts | None = None) -> dict[str, Any]:
     """`cell_scores` as an entry of the results, or the error in its place."""
     try:
-        entry = {"kind": "cell", **cell_scores(config, folder)}
+        entry = {"kind": "cell", **cell_scores(config, folder, starts)}
         json.dumps(entry, allow_nan=False)
     except NearfarError as error:
         return {"kind": "error", "message": str(error)}
@@ -115,6 +117,7 @@ def main() -> None:
     os.dup2(2, 1)  # nothing that a library prints gets among the answers
     work = Path(tempfile.mkdtemp(prefix="nearfar-bench-"))
     lines: SimpleQueue[str] = SimpleQueue()
+    starts = Starts()
 
     def leave(*_: object) -> None:
         shutil.rmtree(work, ignore_errors=True)
@@ -130,7 +133,7 @@ def main() -> None:
     Thread(target=listen, daemon=True).start()
     with suppress(BrokenPipeError):  # the bench was killed, which the listener may not have seen yet
         while line := lines.get():
-            answers.write(json.dumps(outcome(from_dict(json.loads(line)), work / "run")) + "\n")
+            answers.write(json.dumps(outcome(from_dict(json.loads(line)), work / "run", starts)) + "\n")
             answers.flush()
     leave()
 

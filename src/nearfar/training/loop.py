@@ -36,6 +36,7 @@ from nearfar.training.parts import Parts
 from nearfar.training.report import report_run
 from nearfar.training.run import BEST, CHECKPOINT, Run, load_embedder
 from nearfar.training.schedule import factor
+from nearfar.training.start import Start, Starts
 from nearfar.training.trackers import open_trackers
 from nearfar.training.whole_classes import whole_classes
 from nearfar.words import duration
@@ -54,18 +55,23 @@ def train(
     report: bool = False,
     progress: bool = True,
     stop_after: int | None = None,
+    starts: Starts | None = None,
 ) -> Run:
     """Train as the configuration says, in the directory `out`; gives the finished run.
 
     resume: go on with the run that is there. report: also write report.html. progress: show a bar where there is a
-    terminal. stop_after: leave after this many steps as if killed (for tests).
+    terminal. stop_after: leave after this many steps as if killed (for tests). starts: for many runs in one process,
+    so that those that begin alike compute their start once.
 
     Under torchrun every rank calls this with the same arguments, `out` on a disk that all of them see. After a restart
     by torchrun the run goes on by itself.
     """
     with ranks.joined():
         say = say if ranks.first() else _nothing
-        return _train(config, out, resume=resume, say=say, report=report, progress=progress, stop_after=stop_after)
+        start = None if starts is None else starts.of(config)
+        return _train(
+            config, out, resume=resume, say=say, report=report, progress=progress, stop_after=stop_after, start=start
+        )
 
 
 def _train(
@@ -77,6 +83,7 @@ def _train(
     report: bool,
     progress: bool,
     stop_after: int | None,
+    start: Start | None,
 ) -> Run:
     manifest = setup.open_manifest(config.data)
     config = with_fingerprint(config, manifest.fingerprint)
@@ -92,7 +99,7 @@ def _train(
     elif (out / "config.yaml").exists():
         raise NearfarError(f"{out}: holds a run already: go on with --resume, or choose another --out")
     ranks.check_same(f"{resume} {config.text()}", "start all with the same command, with --out on a shared disk")
-    training = Training(config, manifest, out, say=say)
+    training = Training(config, manifest, out, say=say, start=start)
     if ranks.first():
         for folder in (out, (out / CHECKPOINT).parent):
             remove_drafts(folder)
@@ -198,7 +205,7 @@ class Training(Parts):
         )
         first = self.step
         if config.untrained and self.tested is not None and self.step == 0:
-            self.untrained = self._score("test")
+            self.untrained = self.start.scores = self.start.scores or self._score("test")
         started = saved = told = time.monotonic()
         hidden = None if progress and ranks.first() else True  # None: hidden where there is no terminal
         with tqdm(total=self.steps, initial=first, desc="train", unit="batch", leave=False, disable=hidden) as bar:

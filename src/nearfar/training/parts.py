@@ -22,13 +22,22 @@ from nearfar.training.randomness import random_state, set_random_state
 from nearfar.training.run import CHECKPOINT, PREVIOUS, save_embedder
 from nearfar.training.selection import Selection
 from nearfar.training.shards import load_states, states
+from nearfar.training.start import Start
 from nearfar.training.synced_norm import sync_batch_norms
 
 
 class Parts:
     """The parts of a run and where it stands."""
 
-    def __init__(self, config: Config, manifest: Manifest, out: Path, *, say: Callable[[str], object] = print) -> None:
+    def __init__(
+        self,
+        config: Config,
+        manifest: Manifest,
+        out: Path,
+        *,
+        say: Callable[[str], object] = print,
+        start: Start | None = None,
+    ) -> None:
         self.config, self.out, self.say = config, out, say
         if config.threads is not None:
             torch.set_num_threads(config.threads)
@@ -52,7 +61,8 @@ class Parts:
         self.held_out = None if self.splits.validation is None else loader(self.splits.validation, config.data.workers)
         self.tested = None if self.splits.test is None else loader(self.splits.test, config.data.workers)
         self.loss = setup.make_loss(config, len(self.splits.train.classes), self.embedder.dim)
-        setup.start_well(config, self.embedder, self.loss, self.loader)
+        self.start = start or Start()
+        setup.start_well(config, self.embedder, self.loss, self.loader, self.start)
 
         self.embedder.to(device=self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.loss.to(self.device)

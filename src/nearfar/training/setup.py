@@ -42,6 +42,7 @@ from nearfar.training import ranks
 from nearfar.training.config import Config, Data, Images
 from nearfar.training.embedding import dtype_of, to_device
 from nearfar.training.projection import Projection
+from nearfar.training.start import Start
 
 Say = Callable[[str], object]
 
@@ -321,15 +322,23 @@ def _optimiser(
 
 
 @torch.no_grad()
-def start_well(config: Config, embedder: Embedder, loss: nn.Module, train: Loader) -> None:
-    """With model.init=pca, the default for vectors: the head from PCA of what reaches it, proxies from class means."""
+def start_well(config: Config, embedder: Embedder, loss: nn.Module, train: Loader, start: Start) -> None:
+    """With model.init=pca, the default for vectors: the head from PCA of what reaches it, proxies from class means.
+
+    start: what is known of it already; the rest is added.
+    """
     init = config.model.init or ("pca" if config.model.backbone == "features" else None)
     if init != "pca" or config.model.head == "identity":
         return
     device = next(embedder.parameters()).device
-    try:
-        rows = start_from_pca(embedder, (to_device(batch.x, device, dtype_of(embedder)) for batch in train.all()))
-    except ValueError as error:
-        raise NearfarError(f"model: {error} (model.init=random starts without)") from None
+    if start.head is None or start.rows is None:
+        try:
+            start.rows = start_from_pca(
+                embedder, (to_device(batch.x, device, dtype_of(embedder)) for batch in train.all())
+            )
+        except ValueError as error:
+            raise NearfarError(f"model: {error} (model.init=random starts without)") from None
+        start.head = {name: value.clone() for name, value in embedder.head.state_dict().items()}
+    embedder.head.load_state_dict(start.head)
     if isinstance(loss, ProxyLoss):
-        proxies_from_class_means(loss, rows, train.samples.labels, seed=config.seed)
+        proxies_from_class_means(loss, start.rows, train.samples.labels, seed=config.seed)
