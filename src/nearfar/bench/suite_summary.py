@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from nearfar.bench.suite import UNTRAINED, Source
@@ -20,7 +21,8 @@ class Row:
     """A method on data, at a value of the sweep.
 
     scores: means over the seeds that there are, by metric; differences: to the baseline over the seeds that both have.
-    seconds: of training, the mean. selected_by: how epochs were chosen. missing: seeds without scores, with the reason.
+    seconds: of training, the median, since a machine may pause. selected_by: how epochs were chosen. missing: seeds
+    without scores, with the reason.
     detection: how well the weights of samples find labels made wrong on purpose, "auroc" and "precision", if measured.
     """
 
@@ -140,7 +142,7 @@ def _row(
         n=len(mine),
         scores={metric: interval([score(seed, metric) for seed in mine]) for metric in metrics if mine},
         differences={metric: interval([difference(seed, metric) for seed in both]) for metric in metrics if both},
-        seconds=sum(seconds) / len(seconds) if seconds else None,
+        seconds=median(seconds) if seconds else None,
         selected_by=tuple(sorted({str(cell["selected_by"]) for cell in mine.values() if "selected_by" in cell})),
         missing=missing,
         detection=_detection(mine.values()),

@@ -47,7 +47,8 @@ def page(results: Results) -> Page:
         *mirrors,
         *differs,
         f"Seeds {', '.join(map(str, suite.seeds))}; per cent, mean ± half of the 95% interval (Student's t over n "
-        "seeds); differences are paired by seed, with their 95% interval, bold where it excludes zero.",
+        "seeds); differences are paired by seed, with their 95% interval, bold where it excludes zero; "
+        "seconds of the median run.",
         *([f"Left out: {', '.join(unseen)}."] if unseen else []),
         *_settings(suite, unseen),
         *_folds(suite),
