@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nearfar.advise import Course, halving, open_course, parse_entrants, race_all, verdict_of
+from nearfar.advise.entrant import Entrant
 from nearfar.advise.halving import Cost, affordable_steps, needed_seconds, planned_splits, round_sizes
 from nearfar.advise.race import race
 from nearfar.errors import NearfarError
@@ -59,6 +61,21 @@ def test_the_budget_is_kept(
     started = time.process_time()
     race_all(course, entrants, tmp_path, seconds=budget, clock=time.process_time, say=lambda _: None)
     assert 0.6 * budget < time.process_time() - started < 1.2 * budget
+
+
+def test_finalists_that_all_fail_are_an_error_that_says_who_still_runs(
+    many: str, tmp_path: Path, short: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    course, entrants = open_course(many, tmp_path, seconds=100), parse_entrants("contrastive, supcon, proxy-anchor")
+
+    def breaks_late(entrant: Entrant, *args: Any, split: int, **options: Any) -> dict[str, Any]:
+        line = race(entrant, *args, split=split, **options)
+        return {**line, "message": "it broke"} if split == 2 else line
+
+    monkeypatch.setattr(halving, "race", breaks_late)
+    for _ in range(2):  # again when it is started again
+        with pytest.raises(NearfarError, match=r"every recipe of this round failed; .* says: it broke\. Race others"):
+            race_all(course, entrants, tmp_path / "out", seconds=1000, clock=time.process_time, say=lambda _: None)
 
 
 def test_too_little_time_says_how_much_would_do(many: str, tmp_path: Path) -> None:

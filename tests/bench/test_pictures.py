@@ -106,7 +106,7 @@ def test_overfitting_shows_what_the_logs_have(runs: Path) -> None:
         overfitting([runs / "mpa"], metric="mrr")
 
 
-def results_of(path: Path) -> Path:
+def results_of(path: Path, selected_by: str = "validation") -> Path:
     """Recall@1 of margin + k, in hundredths; one seed of a field is missing, and all of another."""
     tree = {
         "name": "s",
@@ -133,7 +133,8 @@ def results_of(path: Path) -> Path:
             margin = {"wide": 0.3, "narrow": 0.1}.get(str(place["method"]), 0.9)
             if place["id"] not in ("wide21", "narrow10", "narrow11"):
                 scores = {"recall@1": margin + 0.01 * place["sweep"]}  # type: ignore[operator]
-                file.append({"kind": "cell", "id": place["id"], "test": scores, "untrained": scores})
+                cell = {"kind": "cell", "id": place["id"], "test": scores, "untrained": scores}
+                file.append({**cell, "selected_by": selected_by})
     return path
 
 
@@ -144,6 +145,9 @@ def test_a_map_of_two_settings_is_ordered_by_their_values(tmp_path: Path) -> Non
     assert [each.get_text() for each in axes.get_xticklabels()] == ["1", "2"]
     assert [each.get_text() for each in axes.get_yticklabels()] == ["0.1", "0.3"]
     assert sorted(each.get_text() for each in axes.texts) == ["12.0", "31.0", "32.0*"]
+    assert axes.get_title() == "d"
+    axes, _ = settings_map(results_of(tmp_path / "t.jsonl", "test"), x="loss.k", y="loss.margin").axes
+    assert axes.get_title() == "d\n(as in the paper, chosen on the test set)"
     for wrong, message in (
         ({"x": "loss.kk", "y": "loss.margin"}, "sweeps loss.k, not 'loss.kk'"),
         ({"x": "loss.k", "y": "loss.margn"}, "no method of s sets 'loss.margn'"),

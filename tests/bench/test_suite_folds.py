@@ -81,6 +81,13 @@ def test_the_scores_are_those_of_runs_made_one_by_one(vectors: str, tmp_path: Pa
     assert found["selected_by"] == "validation"
 
 
+def test_folds_that_choose_the_epoch_on_test_have_scores_too(vectors: str, tmp_path: Path) -> None:
+    suite = suite_from_dict({**suite_of(vectors).to_dict(), "override": ["select.by=test"]})
+    found = cell_scores(replace(suite_cells(suite)[0].config, threads=1), tmp_path / "cell")
+    assert found["selected_by"] == "test"
+    assert len(found["folds"]) == 3
+
+
 def test_tables_have_both_forms_and_trials_are_judged_on_all_folds(vectors: str, tmp_path: Path) -> None:
     suite = suite_of(vectors, tune={"space": {"optimiser.lr": [1e-3, 1e-2]}})
     out, said = tmp_path / "r.jsonl", list[str]()

@@ -53,7 +53,7 @@ def suite_of(source: str, **changes: Any) -> Suite:
 def test_same_formulas_end_at_the_same_scores(vectors: str, tmp_path: Path) -> None:
     out, said = tmp_path / "out.jsonl", []
     assert run_suite(suite_of(vectors), out, workers=0, peer=True, say=said.append) == 0
-    assert "mpa: no peer, loss: pytorch-metric-learning has no loss for MPA: leave peer out" in said
+    assert "mpa: no peer on here, loss: pytorch-metric-learning has no loss for MPA: leave peer out" in said
     results = read_results(out)
     for method in ("ms", "proxy-anchor"):
         for seed in (0, 1):
@@ -100,8 +100,23 @@ def test_methods_that_weight_samples_have_no_peer(vectors: str) -> None:
     found, _, told = with_peers(CellMaker(suite), {})
     assert [each.name for each in found.methods] == ["ms", peer_name("ms"), "bspml"]
     assert told == [
-        "bspml: no peer, pacing.name=self-paced weights samples, and pytorch-metric-learning takes no weights"
+        "bspml: no peer on here, pacing.name=self-paced weights samples, and pytorch-metric-learning takes no weights"
     ]
+
+
+def test_a_peer_of_another_formula_is_told_in_the_table(vectors: str, tmp_path: Path) -> None:
+    suite, out = suite_of(vectors, methods=[{"name": "margin"}], baseline=None, seeds=[0]), tmp_path / "out.jsonl"
+    assert run_suite(suite, out, workers=0, peer=True) == 0
+    assert f"{peer_name('margin')}: not our formula, " in table(read_results(out))
+
+
+def test_a_method_has_a_peer_where_any_data_allows_it_in_whatever_order(vectors: str) -> None:
+    data = [{"name": "a", "source": vectors, "settings": ["loss.neg_threshold=0.3"]}, {"name": "b", "source": vectors}]
+    for order in (data, data[::-1]):
+        suite = suite_of(vectors, data=order, methods=[{"name": "ms", "recipe": "multi-similarity"}])
+        found, _, told = with_peers(CellMaker(suite), {})
+        assert [each.name for each in found.methods] == ["ms", peer_name("ms")]
+        assert [line.split(",")[0] for line in told] == ["ms: no peer on a"]
 
 
 def test_the_command(vectors: str, tmp_path: Path) -> None:

@@ -282,6 +282,14 @@ def test_figure_draws_the_means_and_names_what_is_missing() -> None:
     )
 
 
+def test_figure_of_a_metric_that_only_some_data_show() -> None:
+    data = [{"name": "d", "metrics": ["recall@1"]}, {"name": "gone", "metrics": ["recall@1", "ndcg@8"]}]
+    results = results_of(values=(0, 1), data=data)
+    assert ">d</text>" in figure(results, x="data.noise.rate", metric="recall@1")
+    with pytest.raises(NearfarError, match="no data that was run shows 'ndcg@8'"):
+        figure(results, x="data.noise.rate", metric="ndcg@8")
+
+
 def test_figure_mistakes_are_told() -> None:
     with pytest.raises(NearfarError, match=r"no sweep of 'steps', its sweep is data\.noise\.rate"):
         figure(results_of(values=(0, 1)), x="steps", metric="recall@1")

@@ -12,7 +12,7 @@ from nearfar.bench.suite_cells import CellMaker, suite_cells
 from nearfar.bench.suite_results import read_lines, read_results
 from nearfar.bench.suite_run import run_suite
 from nearfar.bench.suite_table import table
-from nearfar.bench.suite_tune import choose, combinations, suite_trials
+from nearfar.bench.suite_tune import choose, combinations, suite_trials, told_of
 from nearfar.errors import NearfarError
 from nearfar.training.resolve import at
 
@@ -95,13 +95,82 @@ def test_a_run_keeps_trials_without_their_test_scores_and_does_not_repeat_them(v
     assert read_lines(out) == lines
 
 
-def test_trials_that_fail_lose_and_if_all_do_it_says_so(vectors: str) -> None:
+def test_trials_that_fail_lose_and_if_all_do_there_is_no_choice(vectors: str) -> None:
     suite = suite_of(vectors)
     trials = suite_trials(CellMaker(suite))
     only = {trial.cell.id: 0.1 for trial in (trials[2], trials[3])}
     assert choose(suite, trials, only)["here", "ms"] == trials[2].settings
-    with pytest.raises(NearfarError, match="every trial of proxy-anchor on here failed"):
-        choose(suite, trials, {trials[0].cell.id: 0.1})
+    assert ("here", "proxy-anchor") not in choose(suite, trials, {trials[0].cell.id: 0.1})
+
+
+def test_a_method_whose_trials_all_fail_leaves_the_others_alone(vectors: str, tmp_path: Path) -> None:
+    tree = suite_of(vectors, trials=2).to_dict()
+    tree["methods"][1]["settings"] = ["loss.nonsense=1"]
+    out, said = tmp_path / "r.jsonl", list[str]()
+    assert run_suite(suite_from_dict(tree), out, workers=0, say=said.append) == 1
+    assert [line["method"] for line in read_lines(out) if line["kind"] == "cell"] == ["ms"]
+    assert "here, proxy-anchor: every trial failed, so nothing can be chosen" in said
+    assert "Missing: proxy-anchor, seed 0: every trial failed" in table(read_results(out))
+
+
+def test_only_the_methods_that_are_run_are_tuned_now(vectors: str, tmp_path: Path) -> None:
+    suite, out = suite_of(vectors, trials=2), tmp_path / "r.jsonl"
+    for method in ("ms", "proxy-anchor"):
+        assert run_suite(suite, out, workers=0, methods=(method,)) == 0
+        last = [line for line in read_lines(out) if line["kind"] == "trial"][-2:]
+        assert [line["method"] for line in last] == [method] * 2
+    apart = read_results(out)
+    together = tmp_path / "together.jsonl"
+    assert run_suite(suite, together, workers=0) == 0
+    assert apart.chosen == read_results(together).chosen
+    assert apart.places == read_results(together).places
+
+
+def test_another_metric_needs_other_trials(vectors: str, tmp_path: Path) -> None:
+    out, said = tmp_path / "r.jsonl", list[str]()
+    assert run_suite(suite_of(vectors, trials=2), out, workers=0) == 0
+    assert run_suite(suite_of(vectors, trials=2, metric="recall@1"), out, workers=0, say=said.append) == 0
+    assert said[0] == "tiny: 4 trials on validation classes, 0 of them done"
+    assert [line["metric"] for line in read_lines(out) if line["kind"] == "trial"] == ["map@r"] * 4 + ["recall@1"] * 4
+    with pytest.raises(NearfarError, match=r"tune\.metric=recal@1 is not among recall@1, "):
+        run_suite(suite_of(vectors, metric="recal@1"), tmp_path / "other.jsonl", workers=0)
+
+
+def with_override(suite: Suite, *settings: str) -> Suite:
+    return suite_from_dict({**suite.to_dict(), "override": list(settings)})
+
+
+def test_what_is_set_by_hand_is_not_searched(vectors: str) -> None:
+    suite = with_override(suite_of(vectors), "optimiser.lr=0.003")
+    assert combinations(suite, suite.data[0], suite.methods[0]) == []
+    trials = suite_trials(CellMaker(suite))
+    assert [trial.settings for trial in trials] == [("loss.alpha=16",), ("loss.alpha=32",)]
+    assert {trial.cell.config.optimiser.lr for trial in trials} == {0.003}
+    chosen = choose(suite, trials, {trials[0].cell.id: 1.0})
+    assert {cell.config.optimiser.lr for cell in suite_cells(suite, chosen=chosen)} == {0.003}
+
+
+def test_trials_keep_their_own_settings_and_look_at_validation_alone(vectors: str, tmp_path: Path) -> None:
+    suite = with_override(suite_of(vectors, trials=2, settings=["steps=2"]), "steps=4", "select.by=test")
+    assert {trial.cell.config.steps for trial in suite_trials(CellMaker(suite))} == {2}
+    assert {trial.cell.config.select.by for trial in suite_trials(CellMaker(suite))} == {"auto"}
+    out, said = tmp_path / "r.jsonl", list[str]()
+    assert run_suite(suite, out, workers=0, say=said.append) == 0
+    cells = [line for line in read_lines(out) if line["kind"] == "cell"]
+    assert {(line["steps"], line["selected_by"]) for line in cells} == {(4, "test")}
+    assert "(as in the paper, chosen on the test set), " in said[-1]
+
+
+def test_the_table_says_where_a_choice_is_the_last_that_was_tried(vectors: str) -> None:
+    suite = suite_of(vectors)
+    (data,) = suite.data
+    chosen = {("here", "ms"): ("optimiser.lr=0.1",), ("here", "proxy-anchor"): ("optimiser.lr=0.01", "loss.alpha=16")}
+    assert told_of(suite, chosen, data) == [
+        "Chosen: ms: optimiser.lr=0.1 (the largest tried) (of 3 trials); "
+        "proxy-anchor: optimiser.lr=0.01, loss.alpha=16 (the smallest tried) (of 6 trials)"
+    ]
+    equal = suite_of(vectors, trials=3)
+    assert told_of(equal, {("here", "ms"): ("optimiser.lr=0.01",)}, data) == ["Chosen: ms: optimiser.lr=0.01"]
 
 
 @pytest.mark.parametrize(

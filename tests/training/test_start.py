@@ -80,3 +80,13 @@ def test_only_the_newest_starts_are_kept(vectors: str) -> None:
     for seed in range(KEPT):
         starts.of(config(100 + seed))
     assert starts.of(config(0)) is not first
+
+
+def test_a_file_of_weights_that_is_written_anew_is_another_start(vectors: str, tmp_path: Path) -> None:
+    file, starts = tmp_path / "w.safetensors", Starts()
+    config = configured("features", vectors, "proxy-anchor", f"model.pretrained={file}")
+    file.write_bytes(b"one")
+    first = starts.of(config)
+    assert starts.of(config) is first
+    file.write_bytes(b"another")
+    assert starts.of(config) is not first

@@ -157,6 +157,10 @@ class _Races:
         return max(full_length(self.by_name[name], self.course) for name in self._running())
 
     @property
+    def _cache(self) -> Path:
+        return self.file.path.parent / "cache"
+
+    @property
     def left(self) -> float:
         """Seconds."""
         return self.deadline - self.clock()
@@ -170,8 +174,9 @@ class _Races:
         return [Round(tuple(line["entrants"]), int(line["steps"])) for line in found]
 
     def _race(self, name: str, steps: int, split: int, kind: str = "race") -> dict[str, Any]:
-        entrant, cache = self.by_name[name], self.file.path.parent / "cache"
-        line = race(entrant, self.course, steps=steps, split=split, cache=cache, clock=self.clock) | {"kind": kind}
+        entrant = self.by_name[name]
+        line = race(entrant, self.course, steps=steps, split=split, cache=self._cache, clock=self.clock)
+        line |= {"kind": kind}
         self._append(line)
         return line
 
@@ -179,7 +184,8 @@ class _Races:
         """A few steps of every recipe, to know how long they take."""
         done = {line["entrant"] for line in self.lines if line["kind"] == "probe"}
         if not done:
-            race(next(iter(self.by_name.values())), self.course, steps=1, split=0)  # what only the first race pays for
+            first = next(iter(self.by_name.values()))  # what only the first race pays for, a decoded cache with it
+            race(first, self.course, steps=1, split=0, cache=self._cache)
         for name in self.by_name:
             if name not in done:
                 line = self._race(name, PROBE_STEPS, 0, "probe")
@@ -223,7 +229,7 @@ class _Races:
         last = i + 1 == len(self.sizes)
         for split in range(MOST_SPLITS[last]):
             there = scores_of(self.lines)
-            names = [name for name in now.entrants if name in self._running()]
+            names = self._still(now)
             missing = [name for name in names if (name, now.steps, split) not in there]
             if split >= (2 if last else self.splits[i]):  # two of the last make an interval; the rest where it fits
                 need = sum(self._cost(name).of(now.steps) for name in missing)
@@ -235,6 +241,20 @@ class _Races:
                 told = f"MAP@R {100 * line['score']:.2f}" if "score" in line else f"failed, {line['message']}"
                 left = f"{duration(max(0.0, self.left))} left"
                 self.say(f"  split {split + 1}, {name}: {told}, {line['seconds']:.1f} s; {left}")
+        self._still(now)
+
+    def _still(self, now: Round) -> list[str]:
+        """Who of a round runs; an error where nobody does."""
+        running = self._running()
+        found = [name for name in now.entrants if name in running]
+        if not found:
+            name = now.entrants[0]
+            message = next(line["message"] for line in self.lines if line.get("entrant") == name and "message" in line)
+            raise NearfarError(
+                f"{self.course.source}: every recipe of this round failed; {name} says: {message}. "
+                f"Race others, in another --out: {', '.join(running)} still run"
+            )
+        return found
 
     def _best(self, count: int) -> tuple[str, ...]:
         """The best of the last round, or all that run, in the order in which they were named."""

@@ -80,7 +80,10 @@ class Source:
 
 @dataclass(frozen=True)
 class Method:
-    """A row of the tables. swept: false leaves the sweep's setting out, so the method is the same at every value."""
+    """A row of the tables. swept: false leaves the sweep's setting out, so the method is the same at every value.
+
+    note: what the tables say of it.
+    """
 
     name: str
     recipe: str | None = None
@@ -88,6 +91,7 @@ class Method:
     baseline: str | None = None
     swept: bool = True
     tune: dict[str, Any] = field(default_factory=dict)
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -137,6 +141,10 @@ class Suite:
             )
         )
 
+    def metrics_of(self, source: Source) -> tuple[str, ...]:
+        """What is shown for data."""
+        return source.metrics or self.metrics
+
     def to_dict(self) -> dict[str, Any]:
         """As plain values, which `suite_from_dict` reads."""
         return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
@@ -164,7 +172,7 @@ def suite_from_dict(tree: Mapping[str, Any], where: str = "the suite") -> Suite:
     Traceback (most recent call last):
     ...
     nearfar.errors.NearfarError: the suite.methods[0] has no 'nam'; did you mean 'name'? Known: name, recipe, \
-settings, baseline, swept, tune
+settings, baseline, swept, tune, note
     """
     plain = dict(tree)
     for key in ("name", "data", "methods"):
@@ -252,7 +260,7 @@ def _check(suite: Suite, where: str) -> None:
         if key == "seed" or key == suite.sweep_key:
             cure = "seeds" if key == "seed" else "the values of sweep"
             raise NearfarError(f"{where}: {setting!r} would be overwritten, change {cure} instead")
-        if key in ("recipe", "data.source", "data.fingerprint", "metrics", "untrained"):
+        if key in ("recipe", "data.source", "data.fingerprint", "data.folds", "data.fold", "metrics", "untrained"):
             raise NearfarError(f"{where}: {key} cannot be among the settings, the suite decides on it")
 
 

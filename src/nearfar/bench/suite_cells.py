@@ -100,8 +100,8 @@ class CellMaker:
             *suite.settings,
             *source.settings,
             *(each.replace("{sweep}", json.dumps(value)) for each in method.settings),
-            *tuned,
             *suite.override,
+            *tuned,
         ]
         if method.swept and suite.sweep_key is not None:
             settings.append(f"{suite.sweep_key}={json.dumps(value)}")

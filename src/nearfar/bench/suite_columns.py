@@ -40,7 +40,7 @@ def columns(suite: Suite, block: Block) -> list[Column]:
     found = [Column("method", _name, lambda name: Text(f"{name} ({QUOTED})"))]
     if compared:
         found.append(Column("against", lambda row: Text(row.baseline or NONE)))
-    for metric in shown(suite, block):
+    for metric in suite.metrics_of(block.source):
         found.append(_score(metric))
         if compared and metric in suite.compared:
             found.append(_difference(metric))
@@ -52,11 +52,6 @@ def columns(suite: Suite, block: Block) -> list[Column]:
     found.append(Column("seconds", lambda row: Text(NONE if row.seconds is None else f"{row.seconds:.1f}")))
     found.append(Column("n", lambda row: Text(f"{row.n}" if row.n == row.expected else f"{row.n} of {row.expected}")))
     return found
-
-
-def shown(suite: Suite, block: Block) -> tuple[str, ...]:
-    """The metrics of a block."""
-    return block.source.metrics or suite.metrics
 
 
 def paper_tables(suite: Suite, block: Block) -> list[PaperTable]:

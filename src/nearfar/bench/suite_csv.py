@@ -7,7 +7,7 @@ import io
 import math
 from typing import Any
 
-from nearfar.bench.suite_columns import DETECTION, ON_TEST, QUOTED, paper_numbers, quoted_names, shown
+from nearfar.bench.suite_columns import DETECTION, ON_TEST, QUOTED, paper_numbers, quoted_names
 from nearfar.bench.suite_interval import Interval
 from nearfar.bench.suite_paper import Printed
 from nearfar.bench.suite_results import Results
@@ -52,7 +52,7 @@ def as_csv(results: Results) -> str:
             }
             for key in DETECTION:
                 of_row |= _interval(row.detection.get(key), (key, f"{key}_low", f"{key}_high"))
-            for metric in shown(suite, block):
+            for metric in suite.metrics_of(block.source):
                 score, difference = row.scores.get(metric), row.differences.get(metric)
                 of_metric = {
                     "metric": metric,
@@ -63,7 +63,7 @@ def as_csv(results: Results) -> str:
                 }
                 writer.writerow({**place, **of_row, **of_metric})
         for name in quoted_names(suite, block):
-            for metric in shown(suite, block):
+            for metric in suite.metrics_of(block.source):
                 numbers = paper_numbers(suite, block, name, metric, quoted=True)
                 if numbers:
                     writer.writerow({**place, "method": name, "metric": metric, "note": QUOTED, **_paper(numbers)})

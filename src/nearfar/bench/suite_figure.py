@@ -32,7 +32,10 @@ def figure(results: Results, *, x: str, metric: str) -> str:
         raise NearfarError(f"{suite.name}: {x} has no two numbers to draw a line between, got {list(values)}")
     panels: dict[str, list[Block]] = {}
     for block in summarise(results):
-        panels.setdefault(block.title, []).append(block)
+        if metric in suite.metrics_of(block.source):
+            panels.setdefault(block.title, []).append(block)
+    if not panels:
+        raise NearfarError(f"{suite.name}: no data that was run shows {metric!r}")
     return svg([_panel(results, data, blocks, metric) for data, blocks in panels.items()])
 
 

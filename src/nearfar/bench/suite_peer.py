@@ -32,29 +32,35 @@ def method_of(name: str) -> str:
 
 def with_peers(maker: CellMaker, chosen: Chosen) -> tuple[Suite, Chosen, list[str]]:
     """The suite with a peer after each method that has one, what tuning chose for both, and lines about them."""
-    suite, source = maker.suite, maker.data[0]
+    suite = maker.suite
     methods: list[Method] = []
     found, told = dict(chosen), []
     for method in suite.methods:
         methods.append(method)
-        tuned = chosen.get((source.name, method.name), ())
-        config = maker.cell(source, method, suite.sweep_values[0], suite.seeds[0], tuned=tuned).config
-        try:
-            differs = peer_of(config).differs
-        except NearfarError as error:
-            told.append(f"{method.name}: no peer, {error}")
+        peers, reasons = [], []
+        for source in maker.data:
+            tuned = chosen.get((source.name, method.name), ())
+            config = maker.cell(source, method, suite.sweep_values[0], suite.seeds[0], tuned=tuned).config
+            try:
+                peers.append(peer_of(config))
+            except NearfarError as error:
+                reasons.append(f"{method.name}: no peer on {source.name}, {error}")
+        told += reasons
+        if not peers:
             continue
+        differs = next((each.differs for each in peers if each.differs), "")
         twin = replace(
             method,
             name=peer_name(method.name),
             recipe=method.recipe or method.name,
             settings=(*method.settings, "loss.peer=true"),
             baseline=method.name,
+            note=f"not our formula, {differs}" if differs else "",
         )
         methods.append(twin)
         found |= {(data, twin.name): settings for (data, name), settings in chosen.items() if name == method.name}
-        if differs:
-            told.append(f"{twin.name}: not our formula, {differs}")
+        if twin.note:
+            told.append(f"{twin.name}: {twin.note}")
     return replace(suite, methods=tuple(methods)), found, told
 
 
@@ -75,5 +81,5 @@ def told(suite: Suite) -> list[str]:
         return []
     return [
         f"Rows ({NAME}): that library's loss in the very same runs, with the settings of the method it is against "
-        "(where these were tuned, they were tuned for ours); seconds are of whole runs."
+        "(where these were tuned, they were tuned for ours); seconds are of whole runs.",
     ]

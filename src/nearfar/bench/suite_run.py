@@ -19,6 +19,7 @@ from typing import Any
 
 from nearfar.bench.suite import Suite, suite_from_dict
 from nearfar.bench.suite_cells import Cell, CellMaker, Chosen, check_named
+from nearfar.bench.suite_columns import ON_TEST
 from nearfar.bench.suite_peer import method_of, with_peers
 from nearfar.bench.suite_results import ResultsFile
 from nearfar.bench.suite_tune import choose, suite_trials, trial_entry
@@ -29,6 +30,7 @@ from nearfar.training.start import Starts
 from nearfar.words import duration
 
 Outcome = dict[str, Any]
+NO_TRIAL = "every trial failed, so nothing can be chosen"
 
 
 def run_suite(
@@ -56,7 +58,7 @@ def run_suite(
     maker = CellMaker(suite, given=given, only=only)
     maker.cells()  # a mistake in the suite shows before the first trial
     with ResultsFile(out) as file:
-        chosen = _tune(file, maker, workers=workers, threads=threads, say=say)
+        chosen, without = _tune(file, maker, methods, workers=workers, threads=threads, say=say)
         if peer:
             suite, chosen, told = with_peers(maker, chosen)
             maker.suite = suite
@@ -73,7 +75,13 @@ def run_suite(
             if (not methods or method_of(cell.method) in methods) and (not seeds or cell.seed in seeds)
         )
         left = list({cell.id: cell for cell in now if cell.id not in done}.values())
-        failed = 0
+        hopeless = [cell for cell in left if (cell.data, method_of(cell.method)) in without]
+        for cell in hopeless:
+            file.append({"kind": "error", "id": cell.id, **cell.place, "message": NO_TRIAL})
+        for data, method in without:
+            say(f"{data}, {method}: {NO_TRIAL}")
+        left = [cell for cell in left if cell not in hopeless]
+        failed = len(hopeless)
         for head, cell, found, rest in _timed(left, workers, threads):
             file.append({"kind": found["kind"], "id": cell.id, **cell.place, **found})
             failed += found["kind"] == "error"
@@ -81,10 +89,26 @@ def run_suite(
     return failed
 
 
-def _tune(file: ResultsFile, maker: CellMaker, *, workers: int, threads: int, say: Callable[[str], object]) -> Chosen:
-    """Run the trials that have no value yet, and choose."""
-    suite, trials = maker.suite, suite_trials(maker)
-    values = {line["id"]: float(line["value"]) for line in file.lines if line["kind"] == "trial"}
+def _tune(
+    file: ResultsFile,
+    maker: CellMaker,
+    methods: tuple[str, ...],
+    *,
+    workers: int,
+    threads: int,
+    say: Callable[[str], object],
+) -> tuple[Chosen, list[tuple[str, str]]]:
+    """Run the trials of these methods, or of all, that have no value yet, and choose.
+
+    Gives also the data and methods of which every trial failed. What other methods chose before is kept.
+    """
+    suite, every = maker.suite, suite_trials(maker)
+    values = {
+        line["id"]: float(line["value"])
+        for line in file.lines
+        if line["kind"] == "trial" and line["metric"] == suite.tune.metric
+    }
+    trials = [each for each in every if not methods or each.cell.method in methods]
     by_id = {trial.cell.id: trial for trial in trials}
     left = [trial.cell for id_, trial in by_id.items() if id_ not in values]
     if trials:
@@ -98,7 +122,10 @@ def _tune(file: ResultsFile, maker: CellMaker, *, workers: int, threads: int, sa
         if entry["kind"] == "trial":
             values[cell.id] = entry["value"]
         say(f"{head} {by_id[cell.id]}: validation {told}; {rest}")
-    return choose(suite, trials, values)
+    asked = {each.place for each in trials}
+    unfinished = {each.place for each in every if each.cell.id not in values} - asked
+    chosen = choose(suite, [each for each in every if each.place not in unfinished], values)
+    return chosen, sorted(asked - set(chosen))
 
 
 def _ask(file: ResultsFile, suite: Suite, cells: list[Cell], only: tuple[str, ...], chosen: Chosen) -> None:
@@ -126,7 +153,8 @@ def _told(found: Outcome, metrics: Iterable[str]) -> str:
     if found["kind"] == "error":
         return f"failed, {found['message']}"
     scores = ", ".join(f"{name} {100 * found['test'][name]:.1f}" for name in metrics if name in found["test"])
-    return f"{scores}, {found['seconds']:.0f} s"
+    chosen = f" ({ON_TEST})" if found["selected_by"] == "test" else ""
+    return f"{scores}{chosen}, {found['seconds']:.0f} s"
 
 
 def _timed(cells: list[Cell], workers: int, threads: int) -> Iterator[tuple[str, Cell, Outcome, str]]:

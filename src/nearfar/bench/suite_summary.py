@@ -105,7 +105,7 @@ def _block(results: Results, source: Source, value: Any, form: str) -> Block:
             found[method.name][seed] = {**cell, "test": cell["concatenated"]} if form == CONCATENATED else cell
             start: Scores = cell["untrained"]
             first = starts.setdefault(seed, start)
-            mixed |= any(abs(start[name] - first[name]) > 1e-9 for name in _metrics(results, source))
+            mixed |= any(abs(start[name] - first[name]) > 1e-9 for name in suite.metrics_of(source))
     found[UNTRAINED] = {seed: {"test": starts[seed]} for seed in suite.seeds if seed in starts}
     if form == CONCATENATED:
         found[UNTRAINED] = {}
@@ -128,7 +128,7 @@ def _row(
     def difference(seed: int, metric: str) -> float:
         return score(seed, metric) - float(theirs[seed]["test"][metric])
 
-    metrics = _metrics(results, source)
+    metrics = suite.metrics_of(source)
     missing = {}
     for seed in suite.seeds:
         if seed not in mine:
@@ -147,10 +147,6 @@ def _row(
         missing=missing,
         detection=_detection(mine.values()),
     )
-
-
-def _metrics(results: Results, source: Source) -> tuple[str, ...]:
-    return source.metrics or results.suite.metrics
 
 
 def _detection(cells: Iterable[Mapping[str, Any]]) -> dict[str, Interval]:

@@ -54,6 +54,7 @@ def page(results: Results) -> Page:
         *_folds(suite),
         *tuning_told(suite, results.chosen),
         *peers_told(suite),
+        *(f"{each.name}: {each.note}." for each in suite.methods if each.note),
         *([f"Made with {'; '.join(versions)}."] if versions else []),
         *(["Cells were made with different versions."] if len(versions) > 1 else []),
     ]
@@ -85,7 +86,7 @@ def _table(results: Results, block: Block) -> tuple[str, list[str], list[list[Te
     found = columns(suite, block)
     body = [[each.ours(row) for each in found] for row in block.rows]
     body += [[each.quoted(name) for each in found] for name in quoted_names(suite, block)]
-    below = [*_below(block), *told_of(results.chosen, block.source), *_beside(suite, block)]
+    below = [*_below(block), *told_of(suite, results.chosen, block.source), *_beside(suite, block)]
     return title, [each.head for each in found], body, below
 
 

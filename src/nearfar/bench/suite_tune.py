@@ -19,6 +19,7 @@ import numpy as np
 from nearfar.bench.suite import Method, Source, Suite
 from nearfar.bench.suite_cells import Cell, CellMaker, Chosen
 from nearfar.errors import NearfarError
+from nearfar.training.resolve import parse_setting
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,11 @@ class Trial:
 
     cell: Cell
     settings: tuple[str, ...]
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Data and method."""
+        return self.cell.data, self.cell.method
 
     def __str__(self) -> str:
         return f"trial on {self.cell.data}, {self.cell.method}, {', '.join(self.settings)}"
@@ -42,7 +48,7 @@ def combinations(suite: Suite, source: Source, method: Method) -> list[tuple[str
     >>> combinations(Suite("s", (data,), (method,), tune=tune), data, method)
     [('optimiser.lr=0.1', 'steps=7'), ('optimiser.lr=0.01', 'steps=7')]
     """
-    space: dict[str, Any] = {**suite.tune.space, **source.tune, **method.tune}
+    space = searched(suite, source, method)
     if not space:
         return []
     every = [
@@ -59,6 +65,13 @@ def combinations(suite: Suite, source: Source, method: Method) -> list[tuple[str
     return [every[i] for i in sorted(drawn.tolist())]
 
 
+def searched(suite: Suite, source: Source, method: Method) -> dict[str, Any]:
+    """The values to try by key, without what was set on the command line."""
+    given = {".".join(parse_setting(each)[0]) for each in suite.override}
+    space = {**suite.tune.space, **source.tune, **method.tune}
+    return {key: values for key, values in space.items() if key not in given}
+
+
 def suite_trials(maker: CellMaker) -> list[Trial]:
     """All trials of a suite; none for a method with at most one combination, which needs no search."""
     suite = maker.suite
@@ -68,26 +81,30 @@ def suite_trials(maker: CellMaker) -> list[Trial]:
         for method in suite.methods:
             found = combinations(suite, source, method)
             for settings in found if len(found) > 1 else []:
-                tuned = (*settings, *suite.tune.settings, *source.tune_settings)
+                # whatever chooses the epoch in the tables, a trial knows the validation classes only
+                tuned = (*settings, *suite.tune.settings, *source.tune_settings, "select.by=auto")
                 cell = maker.cell(source, method, at, suite.tune.seed, tuned=tuned, untrained=False)
                 if cell.config.data.validation == 0 and cell.config.data.folds is None:
                     cure = "set data.validation=0.2, in tune.settings for trials alone"
                     raise NearfarError(f"{suite.name}: tune needs validation classes: {cure}")
+                if suite.tune.metric not in cell.config.metrics:
+                    raise NearfarError(
+                        f"{suite.name}: tune.metric={suite.tune.metric} is not among {', '.join(cell.config.metrics)}"
+                    )
                 trials.append(Trial(cell, settings))
     return trials
 
 
 def choose(suite: Suite, trials: Iterable[Trial], values: Mapping[str, float]) -> Chosen:
-    """The best settings by data and method; `values` of the trials by id, one without a value is one that failed."""
+    """The best settings by data and method; `values` of the trials by id, one without a value is one that failed.
+
+    Where all failed there is no choice.
+    """
     best: dict[tuple[str, str], tuple[float, tuple[str, ...]]] = {}
     for trial in trials:
-        place = trial.cell.data, trial.cell.method
         value = values.get(trial.cell.id, -math.inf)
-        if place not in best or value > best[place][0]:
-            best[place] = value, trial.settings
-    for (data, method), (value, _) in best.items():
-        if value == -math.inf:
-            raise NearfarError(f"{suite.name}: every trial of {method} on {data} failed, so nothing can be chosen")
+        if value > best.get(trial.place, (-math.inf,))[0]:
+            best[trial.place] = value, trial.settings
     found = {place: settings for place, (_, settings) in best.items()}
     for source in suite.data:
         for each in suite.methods:
@@ -102,10 +119,7 @@ def trial_entry(trial: Trial, outcome: Mapping[str, Any], metric: str) -> dict[s
     entry = {"id": trial.cell.id, **trial.cell.place, "settings": list(trial.settings)}
     if outcome["kind"] == "error":
         return {"kind": "error", **entry, "message": outcome["message"]}
-    validation = outcome["validation"]
-    if metric not in validation:
-        raise NearfarError(f"tune.metric={metric} is not among {', '.join(validation)}")
-    kept = {"value": validation[metric], "epoch": outcome["epoch"], "seconds": outcome["seconds"]}
+    kept = {"value": outcome["validation"][metric], "epoch": outcome["epoch"], "seconds": outcome["seconds"]}
     return {"kind": "trial", **entry, "metric": metric, **kept}
 
 
@@ -122,8 +136,35 @@ def told(suite: Suite, chosen: Chosen) -> list[str]:
     ]
 
 
-def told_of(chosen: Chosen, data: Source) -> list[str]:
-    """What was chosen for data, for the foot of its table."""
-    parts = [f"{method}: {', '.join(settings)}" for (place, method), settings in chosen.items() if place == data.name]
-    own = f" by trials with {', '.join(data.tune_settings)}" if data.tune_settings else ""
-    return [f"Chosen{own}: {'; '.join(parts)}"] if parts else []
+def told_of(suite: Suite, chosen: Chosen, data: Source) -> list[str]:
+    """What was chosen for data, for the foot of its table, and what a reader should know of the choice."""
+    methods = {each.name: each for each in suite.methods}
+    counts = {
+        name: len(combinations(suite, data, methods[name]))
+        for place, name in chosen
+        if place == data.name and name in methods
+    }
+    parts = []
+    for (place, name), settings in chosen.items():
+        if place == data.name:
+            known = searched(suite, data, methods[name]) if name in methods else {}
+            told = ", ".join(f"{each}{_end(each, known)}" for each in settings)
+            number = f" (of {counts[name]} trials)" if name in counts and len(set(counts.values())) > 1 else ""
+            parts.append(f"{name}: {told}{number}")
+    # folds hold out classes of their own
+    own = [each for each in data.tune_settings if suite.folds is None or not each.startswith("data.validation=")]
+    how = f" by trials with {', '.join(own)}" if own else ""
+    return [f"Chosen{how}: {'; '.join(parts)}"] if parts else []
+
+
+def _end(setting: str, space: Mapping[str, Any]) -> str:
+    """Whether a value is an end of what was tried: further on there might be a better one.
+
+    >>> _end("optimiser.lr=0.1", {"optimiser.lr": [0.001, 0.01, 0.1]})
+    ' (the largest tried)'
+    """
+    path, value = parse_setting(setting)
+    values = space.get(".".join(path), [])
+    if len(values) < 2 or not all(isinstance(each, int | float) for each in (value, *values)):
+        return ""
+    return {max(values): " (the largest tried)", min(values): " (the smallest tried)"}.get(value, "")

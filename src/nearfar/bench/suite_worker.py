@@ -73,7 +73,7 @@ def _fold_scores(config: Config, folds: int, folder: Path, starts: Starts | None
     together = score(concatenated([rows for _, rows in tested]), tested[0][0], config.metrics)
     return {
         **parts[0],
-        **{key: _mean([part[key] for part in parts]) for key in AVERAGED if key in parts[0]},
+        **{key: _mean([part[key] for part in parts]) for key in AVERAGED if parts[0].get(key) is not None},
         "concatenated": dict(together.values),
         "folds": [part["test"] for part in parts],
         "epoch": [part["epoch"] for part in parts],

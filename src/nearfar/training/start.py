@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from torch import Tensor
 
@@ -34,7 +35,10 @@ class Starts:
     def of(self, config: Config) -> Start:
         """That of the runs with the same network, data, pictures and seed; whatever else differs comes after it."""
         parts = [asdict(each) for each in (config.model, config.data, config.images)]
-        key = json.dumps([*parts, config.seed, config.autocast, config.device, sorted(config.metrics)])
+        weights = config.model.pretrained  # a file that is written anew is another start
+        file = Path(weights).expanduser() if isinstance(weights, str) else None
+        state = (file.stat().st_size, file.stat().st_mtime_ns) if file is not None and file.is_file() else None
+        key = json.dumps([*parts, state, config.seed, config.autocast, config.device, sorted(config.metrics)])
         start = self._known.pop(key, Start())
         self._known[key] = start  # the newest is the last
         while len(self._known) > KEPT:

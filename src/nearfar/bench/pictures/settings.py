@@ -9,6 +9,7 @@ import numpy as np
 
 from nearfar.bench.pictures.canvas import panels
 from nearfar.bench.suite import Suite
+from nearfar.bench.suite_columns import ON_TEST
 from nearfar.bench.suite_results import read_results
 from nearfar.bench.suite_summary import summarise
 from nearfar.checks import nearest
@@ -32,12 +33,19 @@ def settings_map(results: Path, *, x: str, y: str, metric: str = "recall@1") -> 
         raise NearfarError(f"{results}: no method of {suite.name} sets {y!r}")
     order, values = sorted(rows, key=lambda name: rows[name]), sorted(suite.sweep_values)
     grids: dict[str, dict[tuple[int, int], tuple[float, bool]]] = {}
+    on_test: set[str] = set()
     for block in summarise(found):
+        if metric not in suite.metrics_of(block.source):
+            continue
         grid = grids.setdefault(block.title, {})
+        if any(row.on_test for row in block.rows):
+            on_test.add(block.title)
         for row in block.rows:
             if row.method in rows and row.n:
                 place = order.index(row.method), values.index(block.sweep)
                 grid[place] = 100 * row.scores[metric].mean, row.n < row.expected
+    if not grids:
+        raise NearfarError(f"{results}: no data that was run shows {metric!r}")
     figure, every = panels(len(grids), width=4.6, height=4.0)
     for axes, (data, grid) in zip(every, grids.items(), strict=True):
         image = np.full((len(order), len(values)), np.nan)
@@ -50,7 +58,7 @@ def settings_map(results: Path, *, x: str, y: str, metric: str = "recall@1") -> 
             axes.text(j, i, f"{value:.1f}{'*' if partial else ''}", ha="center", va="center", color=ink)
         axes.set_xticks(range(len(values)), [f"{each:g}" for each in values])
         axes.set_yticks(range(len(order)), [f"{rows[name]:g}" for name in order])
-        axes.set(xlabel=x, ylabel=y, title=data)
+        axes.set(xlabel=x, ylabel=y, title=f"{data}\n({ON_TEST})" if data in on_test else data)
         figure.colorbar(drawn, ax=axes, label=f"{metric}, per cent")
     return figure
 
