@@ -21,8 +21,9 @@ import yaml
 from click.testing import CliRunner
 
 from nearfar.bench.suite import Suite, suite_from_dict
+from nearfar.bench.suite_cells import config_id, suite_cells
 from nearfar.bench.suite_results import read_lines, read_results
-from nearfar.bench.suite_run import Worker, run_suite
+from nearfar.bench.suite_run import Worker, _changed, run_suite
 from nearfar.bench.suite_table import table
 from nearfar.cli import main
 from nearfar.errors import NearfarError
@@ -93,6 +94,20 @@ def test_processes_give_the_same_tables(vectors: str, tmp_path: Path) -> None:
     run_suite(suite_of(vectors), two, workers=2)
     assert told(one) == told(two)
     assert len(told(one)) == 6
+
+
+def test_weights_that_are_written_anew_while_it_runs_are_an_error_of_the_cell(vectors: str, tmp_path: Path) -> None:
+    file = tmp_path / "w.safetensors"
+    cell = suite_cells(suite_of(vectors))[0]
+    config = replace(cell.config, model=replace(cell.config.model, pretrained=str(file)))
+    for files in (False, True):
+        file.write_bytes(b"one")
+        mine = replace(cell, config=replace(config, threads=1, save_every=1e9), id=config_id(config, files=files))
+        assert _changed(mine) is None
+        file.write_bytes(b"two")
+        assert "was written anew meanwhile: start the bench again" in (_changed(mine) or {})["message"]
+    file.unlink()
+    assert "cannot be read" in (_changed(mine) or {})["message"]
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -18,7 +18,7 @@ from threading import Lock, Thread
 from typing import Any
 
 from nearfar.bench.suite import Suite, suite_from_dict
-from nearfar.bench.suite_cells import Cell, CellMaker, Chosen, check_named
+from nearfar.bench.suite_cells import Cell, CellMaker, Chosen, check_named, config_id
 from nearfar.bench.suite_columns import ON_TEST
 from nearfar.bench.suite_peer import method_of, with_peers
 from nearfar.bench.suite_results import ResultsFile
@@ -172,7 +172,7 @@ def _outcomes(cells: list[Cell], workers: int, threads: int) -> Iterator[tuple[C
         starts = Starts()
         with tempfile.TemporaryDirectory(prefix="nearfar-bench-") as work:
             for cell in cells:
-                yield cell, outcome(cell.config, Path(work) / "run", starts)
+                yield cell, _changed(cell) or outcome(cell.config, Path(work) / "run", starts)
         return
     waiting = deque(cells)
     finished: SimpleQueue[tuple[Cell, Outcome]] = SimpleQueue()
@@ -184,7 +184,7 @@ def _outcomes(cells: list[Cell], workers: int, threads: int) -> Iterator[tuple[C
                 cell = waiting.popleft()
             except IndexError:
                 return
-            finished.put((cell, worker.outcome(cell.config)))
+            finished.put((cell, _changed(cell) or worker.outcome(cell.config)))
 
     serving = [Thread(target=serve, args=(worker,), daemon=True) for worker in pool]
     try:
@@ -196,6 +196,17 @@ def _outcomes(cells: list[Cell], workers: int, threads: int) -> Iterator[tuple[C
         waiting.clear()
         for worker in pool:
             worker.stop()
+
+
+def _changed(cell: Cell) -> Outcome | None:
+    """The error of a cell whose file of weights is not what its id says any more."""
+    try:
+        if cell.id in (config_id(cell.config), config_id(cell.config, files=True)):
+            return None
+        message = f"model.pretrained={cell.config.model.pretrained} was written anew meanwhile: start the bench again"
+    except NearfarError as error:
+        message = str(error)
+    return {"kind": "error", "message": message}
 
 
 def _as_cell(config: Config, threads: int) -> Config:
