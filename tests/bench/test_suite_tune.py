@@ -126,6 +126,18 @@ def test_only_the_methods_that_are_run_are_tuned_now(vectors: str, tmp_path: Pat
     assert apart.places == read_results(together).places
 
 
+def test_a_trial_that_failed_does_not_undo_the_choice_when_another_method_is_run(vectors: str, tmp_path: Path) -> None:
+    tree = suite_of(vectors).to_dict()
+    tree["methods"][0]["tune"] = {"optimiser.lr": [1e-3, 1e-2], "loss.beta": [50, -1]}  # -1 is an error
+    suite, out = suite_from_dict(tree), tmp_path / "r.jsonl"
+    assert run_suite(suite, out, workers=0, methods=("ms",)) == 0
+    before = read_results(out).chosen["here", "ms"]
+    assert run_suite(suite, out, workers=0, methods=("proxy-anchor",)) == 0
+    after = read_results(out)
+    assert after.chosen["here", "ms"] == before
+    assert after.cell("here", "ms", None, 0) is not None
+
+
 def test_another_metric_needs_other_trials(vectors: str, tmp_path: Path) -> None:
     out, said = tmp_path / "r.jsonl", list[str]()
     assert run_suite(suite_of(vectors, trials=2), out, workers=0) == 0

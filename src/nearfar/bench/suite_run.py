@@ -75,14 +75,16 @@ def run_suite(
             if (not methods or method_of(cell.method) in methods) and (not seeds or cell.seed in seeds)
         )
         left = list({cell.id: cell for cell in now if cell.id not in done}.values())
-        hopeless = [cell for cell in left if (cell.data, method_of(cell.method)) in without]
+        hopeless, able = (
+            [cell for cell in left if ((cell.data, method_of(cell.method)) in without) is lost]
+            for lost in (True, False)
+        )
         for cell in hopeless:
             file.append({"kind": "error", "id": cell.id, **cell.place, "message": NO_TRIAL})
         for data, method in without:
             say(f"{data}, {method}: {NO_TRIAL}")
-        left = [cell for cell in left if cell not in hopeless]
         failed = len(hopeless)
-        for head, cell, found, rest in _timed(left, workers, threads):
+        for head, cell, found, rest in _timed(able, workers, threads):
             file.append({"kind": found["kind"], "id": cell.id, **cell.place, **found})
             failed += found["kind"] == "error"
             say(f"{head} {cell}: {_told(found, suite.compared)}; {rest}")
@@ -123,7 +125,8 @@ def _tune(
             values[cell.id] = entry["value"]
         say(f"{head} {by_id[cell.id]}: validation {told}; {rest}")
     asked = {each.place for each in trials}
-    unfinished = {each.place for each in every if each.cell.id not in values} - asked
+    tried = {*values, *(line["id"] for line in file.lines if line["kind"] == "error")}  # one that failed is no gap
+    unfinished = {each.place for each in every if each.cell.id not in tried} - asked
     chosen = choose(suite, [each for each in every if each.place not in unfinished], values)
     return chosen, sorted(asked - set(chosen))
 
