@@ -75,16 +75,13 @@ def run_suite(
             if (not methods or method_of(cell.method) in methods) and (not seeds or cell.seed in seeds)
         )
         left = list({cell.id: cell for cell in now if cell.id not in done}.values())
-        hopeless, able = (
-            [cell for cell in left if ((cell.data, method_of(cell.method)) in without) is lost]
-            for lost in (True, False)
-        )
-        for cell in hopeless:
+        hopeless = {cell.id: cell for cell in left if (cell.data, method_of(cell.method)) in without}
+        for cell in hopeless.values():
             file.append({"kind": "error", "id": cell.id, **cell.place, "message": NO_TRIAL})
         for data, method in without:
             say(f"{data}, {method}: {NO_TRIAL}")
         failed = len(hopeless)
-        for head, cell, found, rest in _timed(able, workers, threads):
+        for head, cell, found, rest in _timed([each for each in left if each.id not in hopeless], workers, threads):
             file.append({"kind": found["kind"], "id": cell.id, **cell.place, **found})
             failed += found["kind"] == "error"
             say(f"{head} {cell}: {_told(found, suite.compared)}; {rest}")
