@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from nearfar import recipes
 from nearfar.errors import NearfarError
+from nearfar.training.config import READ_BY, Batches
 from nearfar.training.resolve import OURS, from_dict, parse_setting, read_config, resolve
 
 
@@ -45,6 +47,41 @@ def test_a_benchmarks_values() -> None:
 def test_another_loss_does_not_inherit_options() -> None:
     config = resolve("features", recipe="multi-similarity", settings=["loss.name=triplet"])
     assert config.loss == {"name": "triplet"}
+
+
+def test_another_sampler_does_not_inherit_options_and_its_config_resolves_again(tmp_path: Path) -> None:
+    config = resolve("pixels", recipe="c-profs-hncm", settings=["batches.name=pk"])
+    assert (config.batches.name, config.batches.rho, config.batches.mining) == ("pk", None, None)
+    assert (config.batches.classes, config.batches.per_class) == (32, 4)
+    config = resolve("pixels", recipe="supcon", settings=["batches.name=shuffled"])
+    assert config.batches == Batches()
+    (tmp_path / "config.yaml").write_text(config.text())
+    assert resolve("pixels", file=read_config(tmp_path / "config.yaml")) == config
+
+
+@pytest.mark.parametrize(
+    ("recipe", "setting", "owner"),
+    [
+        ("proxy-anchor", "batches.per_class=4", "batches.name=pk or profs alone, and the name is shuffled"),
+        ("proxy-anchor", "batches.epoch=classes", "batches.name=pk alone, and the name is shuffled"),
+        ("contrastive", "batches.rho=3", "batches.name=profs alone, and the name is pk: set batches.name=profs"),
+        ("c-profs", "batches.epoch=classes", "batches.name=pk alone, and the name is profs"),
+    ],
+)
+def test_a_setting_that_the_sampler_would_not_read_is_an_error(recipe: str, setting: str, owner: str) -> None:
+    with pytest.raises(NearfarError, match=f"^{setting} is read by {owner}"):
+        resolve("pixels", recipe=recipe, settings=[setting])
+
+
+def test_a_shared_setting_that_the_sampler_does_not_read_is_left_out() -> None:
+    shared = ["batches.size=32", "batches.per_class=8", "batches.rho=3"]
+    batches = resolve("pixels", recipe="proxy-anchor", settings=shared, shared=True).batches
+    assert batches == Batches(size=32)
+
+
+def test_every_setting_of_batches_is_read_by_a_sampler() -> None:
+    known = {each.name for each in fields(Batches)} - {"name"}
+    assert known == {key for keys in READ_BY.values() for key in keys}
 
 
 def test_steps_replace_epochs_and_the_other_way_round() -> None:

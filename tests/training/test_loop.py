@@ -59,7 +59,7 @@ def test_a_run_says_what_it_plans_and_how_far_it_is(
     config = configured("features", vectors, "proxy-anchor", "steps=null", "epochs=2")
     run = train(config, tmp_path / "run", say=said.append)
     steps = run.results()["steps"]
-    assert f"{steps} steps, 2 epochs: that is little, try --set epochs=" in said[0]
+    assert f"{steps} steps of 24, 2 epochs: that is little, try --set epochs=" in said[0]
     assert said[1].startswith(f"step 1 of {steps}, ")
     said.clear()
     train(config, tmp_path / "silent", say=said.append, progress=False)

@@ -39,12 +39,13 @@ class PK(PlannedBatches):
         super().__init__(seed=seed, rank=rank, world=world)
         if classes < 1 or per_class < 1:
             raise ValueError(f"classes and per_class must be at least 1, got {classes} and {per_class}")
-        self.classes, self.per_class = classes, per_class
-        self.mode = check_choice("epoch", epoch, ("samples", "classes"))
         self.members = by_class(labels).members
+        self.classes, self.per_class = min(classes, len(self.members)), per_class
+        self.size = self.classes * per_class
+        self.mode = check_choice("epoch", epoch, ("samples", "classes"))
 
     def plan(self, rng: np.random.Generator) -> list[Indices]:
-        p = min(self.classes, len(self.members))
+        p = self.classes
         if self.mode == "classes":
             rows = rng.permutation(len(self.members))
             chosen = [_fill(rows[start : start + p], p, len(self.members), rng) for start in range(0, len(rows), p)]

@@ -16,7 +16,7 @@ class PlannedBatches:
 
     A subclass plans an epoch: `plan(rng)` gives its batches, a pure function of the generator, which is seeded by
     (seed, epoch). State is therefore two numbers, epoch and position. With `world` ranks, each gets its part of the
-    same global batch: rows rank, rank + world, ... of it.
+    same global batch: rows rank, rank + world, ... of it. `size` is how many rows a full global batch has.
 
     A sampler may listen to the training instead (PROFS); what a loop needs for that, every sampler has:
 
@@ -27,6 +27,7 @@ class PlannedBatches:
     wants_fill, filled samples to embed before the next batch is asked for, and the place to hand in their embeddings
     """
 
+    size: int
     representatives: int | None = None
     cycle: int = 0
     live: bool = False

@@ -24,7 +24,7 @@ class Shuffled(PlannedBatches):
         super().__init__(seed=seed, rank=rank, world=world)
         if samples < 1 or size < 1:
             raise ValueError(f"samples and size must be at least 1, got samples={samples}, size={size}")
-        self.samples, self.size, self.drop_last = samples, size, drop_last
+        self.samples, self.size, self.drop_last = samples, min(size, samples), drop_last
 
     def plan(self, rng: np.random.Generator) -> list[Indices]:
         order = rng.permutation(self.samples).astype(np.int64)

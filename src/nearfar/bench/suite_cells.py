@@ -111,7 +111,8 @@ class CellMaker:
         tree = merged(with_settings({}, settings), where)
         try:
             found = self._open(build(Data, tree["data"], "data"))
-            config = resolve(found.kind, width=found.width, recipe=method.recipe or method.name, file=tree)
+            recipe = method.recipe or method.name
+            config = resolve(found.kind, width=found.width, recipe=recipe, file=tree, shared=True)
         except NearfarError as error:
             raise NearfarError(f"{source.name}, {method.name}: {error}") from None
         config = replace(

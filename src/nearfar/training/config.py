@@ -56,7 +56,10 @@ class Data:
 
 @dataclass(frozen=True)
 class Batches:
-    """Who meets whom: shuffled (size), pk (classes x per_class, or size / per_class classes), profs."""
+    """Who meets whom: shuffled (size), pk (classes x per_class, or size / per_class classes), profs (as pk, and more).
+
+    Where classes is set, size is not looked at: a recipe's own number of classes gives way with classes=null.
+    """
 
     name: str = "shuffled"
     size: int | None = None
@@ -70,6 +73,15 @@ class Batches:
     greedy: bool | None = None
     fill: bool | None = None
     patience: int | None = None
+
+
+# What each sampler reads of them.
+_CLASSES = ("size", "classes", "per_class")
+READ_BY: dict[str, tuple[str, ...]] = {
+    "shuffled": ("size",),
+    "pk": (*_CLASSES, "epoch"),
+    "profs": (*_CLASSES, "rho", "steps", "mining", "seeds_per_batch", "greedy", "fill", "patience"),
+}
 
 
 @dataclass(frozen=True)

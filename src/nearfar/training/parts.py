@@ -105,6 +105,7 @@ class Parts:
         """What is about to come, in a line."""
         return plan(
             samples=len(self.splits.train),
+            batch=self.batches.size,
             steps=self.steps,
             epoch=len(self.batches),
             by_epochs=self.config.steps is None,

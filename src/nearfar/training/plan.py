@@ -10,16 +10,16 @@ from nearfar.words import counted
 FEW_STEPS = 50
 
 
-def plan(*, samples: int, steps: int, epoch: int, by_epochs: bool) -> str:
-    """epoch: the batches of one. by_epochs: the length is so many epochs, so that small data makes it short.
+def plan(*, samples: int, batch: int, steps: int, epoch: int, by_epochs: bool) -> str:
+    """batch: rows of one. epoch: the batches of one. by_epochs: its length is in epochs: small data makes it short.
 
-    >>> plan(samples=8000, steps=189, epoch=63, by_epochs=True)
-    '8,000 training samples, 189 steps, 3 epochs'
-    >>> plan(samples=80, steps=5, epoch=1, by_epochs=True)
-    '80 training samples, 5 steps, 5 epochs: that is little, try --set epochs=100'
+    >>> plan(samples=8000, batch=128, steps=189, epoch=63, by_epochs=True)
+    '8,000 training samples, 189 steps of 128, 3 epochs'
+    >>> plan(samples=80, batch=80, steps=5, epoch=1, by_epochs=True)
+    '80 training samples, 5 steps of 80, 5 epochs: that is little, try --set epochs=100'
     """
     epochs = math.ceil(steps / max(1, epoch))
-    text = f"{counted(samples, 'training sample')}, {counted(steps, 'step')}, {counted(epochs, 'epoch')}"
+    text = f"{counted(samples, 'training sample')}, {counted(steps, 'step')} of {batch:,}, {counted(epochs, 'epoch')}"
     if by_epochs and steps < FEW_STEPS:
         text += f": that is little, try --set epochs={math.ceil(2 * FEW_STEPS / max(1, epoch))}"
     return text

@@ -15,7 +15,7 @@ import yaml
 from nearfar import recipes
 from nearfar.checks import nearest
 from nearfar.errors import NearfarError
-from nearfar.training.config import Config
+from nearfar.training.config import READ_BY, Batches, Config
 
 # Where a recipe says nothing for this kind of data (setting: ours). Chosen on validation classes, docs/training.md.
 OURS: dict[str, dict[str, Any]] = {
@@ -49,11 +49,13 @@ def resolve(
     file: Mapping[str, Any] | None = None,
     settings: Iterable[str] = (),
     base: Mapping[str, Any] | None = None,
+    shared: bool = False,
 ) -> Config:
     """The configuration for data of this kind: defaults, then the recipe, then the file, then `a.b=value` settings.
 
     `width` of features is the largest embedding that starts from their PCA. `base` stands between defaults and recipe
-    (the demo's). An unknown key is an error that names the nearest.
+    (the demo's). An unknown key is an error that names the nearest, and so is a setting that the sampler does not read,
+    unless settings are `shared` with other recipes (a bench's): then it is left out.
 
     >>> config = resolve("features", recipe="proxy-anchor", settings=["loss.alpha=16", "steps=50"])
     >>> config.loss["alpha"], config.steps, config.model.backbone
@@ -74,12 +76,36 @@ def resolve(
     loss = above.get("loss")
     if isinstance(loss, Mapping) and "name" in loss and loss["name"] != tree.get("loss", {}).get("name"):
         tree["loss"] = {}  # another loss: the recipe's options are not its own
+    batches = above.get("batches")
+    if isinstance(batches, Mapping):
+        sampler = batches.get("name", tree.get("batches", {}).get("name", Batches.name))
+        tree["batches"] = _read(tree.get("batches", {}), sampler)  # another sampler: as with the loss
+        if shared:
+            above["batches"] = _read(batches, sampler)
+        else:
+            _check_read(batches, sampler)
     for one, other in (("epochs", "steps"), ("steps", "epochs")):
         if above.get(one) is not None and above.get(other) is None:
             tree.pop(other, None)
     config: Config = build(Config, recipes.merged(tree, above), "")
     check(config)
     return config
+
+
+def _read(batches: Mapping[str, Any], name: Any) -> dict[str, Any]:
+    """Those settings of `batches` that the sampler of this name reads; all, if there is none."""
+    keys = READ_BY.get(name) if isinstance(name, str) else None
+    return {key: value for key, value in batches.items() if keys is None or key == "name" or key in keys}
+
+
+def _check_read(batches: Mapping[str, Any], name: Any) -> None:
+    for key in batches.keys() - _read(batches, name).keys():
+        owners = [each for each, keys in READ_BY.items() if key in keys]
+        if owners and batches[key] not in (None, getattr(Batches, key)):
+            raise NearfarError(
+                f"batches.{key}={batches[key]} is read by batches.name={' or '.join(owners)} alone, and the name is "
+                f"{name}: set batches.name={owners[0]}, or leave batches.{key} out"
+            )
 
 
 def _of_recipe(name: str, setting: str, benchmark: str | None) -> dict[str, Any]:
@@ -229,7 +255,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "autocast": ("none", "bf16", "fp16"),
     "data.split": ("auto", "class-order", "all"),
     "data.on_error": ("raise", "skip"),
-    "batches.name": ("shuffled", "pk", "profs"),
+    "batches.name": tuple(READ_BY),
     "optimiser.name": ("adam", "adamw", "sgd", "rmsprop"),
     "schedule.name": ("constant", "cosine", "step"),
     "select.by": ("auto", "validation", "last", "test"),

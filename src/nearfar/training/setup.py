@@ -39,7 +39,7 @@ from nearfar.metrics.protocols import class_disjoint_split, mlrc_folds
 from nearfar.models import Embedder, create_embedder, proxies_from_class_means, start_from_pca
 from nearfar.pacing import Pacer
 from nearfar.training import ranks
-from nearfar.training.config import Config, Data, Images
+from nearfar.training.config import READ_BY, Config, Data, Images
 from nearfar.training.embedding import dtype_of, to_device
 from nearfar.training.projection import Projection
 from nearfar.training.start import Start
@@ -261,11 +261,8 @@ def make_batches(config: Config, train: Manifest) -> PlannedBatches:
         classes = want.classes or max(2, (want.size or 128) // per_class)
         if want.name == "pk":
             return PK(train.labels, classes=classes, per_class=per_class, epoch=want.epoch, seed=config.seed)
-        options = {
-            name: getattr(want, name)
-            for name in ("rho", "steps", "mining", "seeds_per_batch", "greedy", "fill", "patience")
-            if getattr(want, name) is not None
-        }
+        own = [name for name in READ_BY["profs"] if name not in READ_BY["pk"]]
+        options = {name: getattr(want, name) for name in own if getattr(want, name) is not None}
         return Profs(train.labels, classes=classes, per_class=per_class, seed=config.seed, **options)
     except ValueError as error:
         raise NearfarError(f"batches: {error}") from None
