@@ -7,6 +7,7 @@ import re
 from torch import Tensor, nn
 
 from nearfar.models.backbone import Backbone, SamePad, conv_start
+from nearfar.models.depthwise import Depthwise
 from nearfar.models.weights import WeightFile
 
 # stage: (blocks, kernel, stride of the first, expansion, width); EfficientNet-B0's
@@ -21,11 +22,16 @@ STAGES = (
 )
 
 
-def conv_bn(inputs: int, outputs: int, kernel: int = 1, stride: int = 1, groups: int = 1) -> list[nn.Module]:
+def conv_bn(inputs: int, outputs: int, kernel: int = 1, stride: int = 1, *, depthwise: bool = False) -> list[nn.Module]:
     """Convolution with TensorFlow's padding and batch norm; eps and momentum are those of the weights."""
     # at stride 1 "SAME" is symmetric for an odd kernel, and one operation less
     pad: list[nn.Module] = [SamePad(kernel, stride)] if stride > 1 else []
-    conv = nn.Conv2d(inputs, outputs, kernel, stride, 0 if pad else kernel // 2, groups=groups, bias=False)
+    padding = 0 if pad else kernel // 2
+    conv = (
+        Depthwise(inputs, kernel, stride=stride, padding=padding)
+        if depthwise
+        else nn.Conv2d(inputs, outputs, kernel, stride, padding, bias=False)
+    )
     return [*pad, conv, nn.BatchNorm2d(outputs, eps=1e-3, momentum=0.01)]
 
 
@@ -37,7 +43,7 @@ class InvertedResidual(nn.Module):
         wide = inputs * expansion
         widen = [*conv_bn(inputs, wide), nn.ReLU6(inplace=True)] if expansion > 1 else []
         self.expand = nn.Sequential(*widen)
-        self.depthwise = nn.Sequential(*conv_bn(wide, wide, kernel, stride, wide), nn.ReLU6(inplace=True))
+        self.depthwise = nn.Sequential(*conv_bn(wide, wide, kernel, stride, depthwise=True), nn.ReLU6(inplace=True))
         self.project = nn.Sequential(*conv_bn(wide, outputs))
         self.residual = stride == 1 and inputs == outputs
 

