@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shutil
+import tarfile
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from nearfar.bench.suite import suite_from_dict
 from nearfar.bench.suite_cells import Cell, suite_cells
@@ -39,6 +42,24 @@ def test_run_only_settings_and_the_place_of_the_data_leave_the_id(vectors: str, 
     shutil.copy(vectors, tmp_path / "moved.npz")
     assert id_of(str(tmp_path / "moved.npz")) == base
     assert id_of(vectors, name="other", methods=[{"name": "pa", "recipe": "proxy-anchor"}]) == base
+
+
+def test_an_archive_of_pictures_is_known_by_its_content(tmp_path: Path) -> None:
+    def packed(name: str, shade: int) -> str:
+        with tarfile.open(tmp_path / name, "w") as tar:
+            for i in range(8):
+                content = BytesIO()
+                Image.new("RGB", (8, 8), (shade, i, 0)).save(content, "PNG")
+                member = tarfile.TarInfo(f"class-{i // 2}/{i}.png")
+                member.size = len(content.getvalue())
+                tar.addfile(member, BytesIO(content.getvalue()))
+        return str(tmp_path / name)
+
+    base = id_of(packed("here.tar", 10))
+    shutil.copy(tmp_path / "here.tar", tmp_path / "there.tar")
+    assert id_of(str(tmp_path / "there.tar")) == base
+    assert id_of(packed("other.tar", 20)) != base
+    assert id_of(packed("here.tar", 30)) != base, "the archive was written anew"
 
 
 def test_everything_else_changes_the_id(vectors: str, tmp_path: Path) -> None:

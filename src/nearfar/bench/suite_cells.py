@@ -7,11 +7,13 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from nearfar.bench.suite import Method, Source, Suite
 from nearfar.checks import nearest
+from nearfar.data.archive import SUFFIXES as ARCHIVES
 from nearfar.errors import NearfarError
 from nearfar.recipes import merged
 from nearfar.training.agreement import CARRIED_OUT
@@ -157,19 +159,34 @@ def suite_cells(
     return CellMaker(suite, given=given, only=only).cells(chosen)
 
 
-def _content(path: Path) -> str:
-    """A weight file by what is in it, wherever it lies."""
+def _content(key: str, path: Path) -> str:
+    """A file by what is in it, wherever it lies."""
     try:
-        return hashlib.sha256(path.expanduser().read_bytes()).hexdigest()
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise NearfarError(f"model.pretrained={path}: cannot be read ({error.strerror})") from None
+        raise NearfarError(f"{key}={path}: cannot be read ({error.strerror})") from None
+
+
+@lru_cache(maxsize=16)
+def _archive(path: Path, size: int, changed: int) -> str:
+    return _content("data.source", path)
+
+
+def _pictures(source: str) -> str:
+    """Pictures by the content of their archive; those in folders by where they are, as reading them all takes long."""
+    path = Path(source).expanduser()
+    if not (path.name.lower().endswith(ARCHIVES) and path.is_file()):
+        return source
+    state = path.stat()
+    return _archive(path, state.st_size, state.st_mtime_ns)
 
 
 def config_id(config: Config, *, files: bool = False) -> str:
     """A hash of everything that decides a run's scores.
 
-    Arrays are named by their fingerprint, a weight file by its content, wherever they lie. The fingerprint of picture
-    `files` does not see their bytes, so their source counts as well.
+    Arrays are named by their fingerprint, an archive of pictures and a weight file by their content, wherever they lie.
+    The fingerprint of picture `files` does not see their bytes, so for those in folders the source counts as well.
     """
     tree = config.to_dict()
     for key in RUN_ONLY:
@@ -182,11 +199,13 @@ def config_id(config: Config, *, files: bool = False) -> str:
     if data["per_class"] is None:
         del data["per_class"]
     data["cache"] = data["cache"] is not None
-    if not files:
+    if files:
+        data["source"] = _pictures(data["source"])
+    else:
         for key in ("source", "root", "labels"):
             del data[key]
     start = tree["model"]["pretrained"]
     if isinstance(start, str):
-        tree["model"]["pretrained"] = _content(Path(start))
+        tree["model"]["pretrained"] = _content("model.pretrained", Path(start).expanduser())
     text = json.dumps(tree, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]

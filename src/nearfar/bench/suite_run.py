@@ -199,11 +199,13 @@ def _outcomes(cells: list[Cell], workers: int, threads: int) -> Iterator[tuple[C
 
 
 def _changed(cell: Cell) -> Outcome | None:
-    """The error of a cell whose file of weights is not what its id says any more."""
+    """The error of a cell whose file of weights or archive of pictures is not what its id says any more."""
     try:
         if cell.id in (config_id(cell.config), config_id(cell.config, files=True)):
             return None
-        message = f"model.pretrained={cell.config.model.pretrained} was written anew meanwhile: start the bench again"
+        start, source = cell.config.model.pretrained, cell.config.data.source
+        which = f"model.pretrained={start}" if isinstance(start, str) else f"data.source={source}"
+        message = f"{which} was written anew meanwhile: start the bench again"
     except NearfarError as error:
         message = str(error)
     return {"kind": "error", "message": message}
