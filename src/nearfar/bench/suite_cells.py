@@ -14,6 +14,7 @@ from typing import Any
 from nearfar.bench.suite import Method, Source, Suite
 from nearfar.checks import nearest
 from nearfar.data.archive import SUFFIXES as ARCHIVES
+from nearfar.data.digest import sha256_of
 from nearfar.errors import NearfarError
 from nearfar.recipes import merged
 from nearfar.training.agreement import CARRIED_OUT
@@ -162,8 +163,7 @@ def suite_cells(
 def _content(key: str, path: Path) -> str:
     """A file by what is in it, wherever it lies."""
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256_of(path)
     except OSError as error:
         raise NearfarError(f"{key}={path}: cannot be read ({error.strerror})") from None
 

@@ -6,7 +6,6 @@ comes from and what each of its names is here.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import metadata
@@ -16,6 +15,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from nearfar.data.digest import sha256_of
 from nearfar.errors import NearfarError
 
 Tensors = dict[str, Tensor]
@@ -64,7 +64,7 @@ def _packaged(known: WeightFile) -> Path:
     for file in files:
         path = Path(str(file.locate()))
         if file.name in known.files and path.is_file():
-            if known.sha256 and hashlib.sha256(path.read_bytes()).hexdigest() != known.sha256:
+            if known.sha256 and sha256_of(path) != known.sha256:
                 raise NearfarError(f"{path} is not the file that was published (sha256 differs): install {name} again")
             return path
     raise NearfarError(f"the package {name} has no {' or '.join(known.files)}: install it again")

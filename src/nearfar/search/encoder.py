@@ -14,6 +14,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from nearfar.data import Manifest, decode, eval_transform
+from nearfar.data.digest import sha256_of
 from nearfar.data.layout import read_regular
 from nearfar.data.likeness import likeness
 from nearfar.data.opening import EMBEDDED
@@ -21,7 +22,6 @@ from nearfar.data.transforms import Pipeline
 from nearfar.errors import NearfarError
 from nearfar.report.thumbnails import Thumbnails
 from nearfar.search.nearest import Floats, Ints
-from nearfar.search.storage import sha256_of
 from nearfar.training import Run
 from nearfar.training.embedding import embed, to_device
 from nearfar.training.setup import make_loader, readable, side_of

@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nearfar.data.atomic import atomic
+from nearfar.data.digest import sha256_of
 from nearfar.errors import NearfarError
 from nearfar.search.approximate import APPROXIMATE, KINDS, Approximate
 from nearfar.search.index import Index, Part
@@ -129,15 +130,6 @@ def _load(folder: Path, *, mmap: bool) -> Index:
         parts=tuple(Part(**part) for part in about["parts"]),
         model=about["model"],
     )
-
-
-def sha256_of(path: Path) -> str:
-    """Of a file's bytes, read in blocks."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _about(path: Path) -> dict[str, Any]:
