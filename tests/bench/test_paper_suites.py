@@ -76,6 +76,22 @@ def test_every_method_of_a_suite_trains(name: str, vectors: str, drawings: str, 
         assert all(f"| {name} (quoted) |" in text for each in tables for name in each.quoted)
 
 
+@pytest.mark.parametrize("name", SUITES)
+def test_a_tuned_contrastive_loss_and_the_untrained_network_are_in_every_table(name: str, drawings: str) -> None:
+    suite, small = open_suite(name), ("model.pretrained=false",)
+    assert any(each.name == "contrastive" for each in suite.methods)
+    suite = replace(suite, override=small)
+    data = tuple(each.name for each in suite.data if each.track == "scratch" or each.name == "cub-pictures")
+    if not data:  # those that start from weights of another run, which are not here
+        data = tuple(each.name for each in suite.data if each.track == "warm-start")
+    maker = CellMaker(suite, given=dict.fromkeys(data, drawings), only=data)
+    cells = [cell for cell in maker.cells() if cell.method == "contrastive"]
+    assert cells
+    assert all(cell.config.untrained and cell.config.loss["name"] == "contrastive" for cell in cells)
+    tried = [trial.cell.config.loss["form"] for trial in suite_trials(maker) if trial.cell.method == "contrastive"]
+    assert tried == ["distance"] * 4 * len(data)
+
+
 @pytest.mark.parametrize("name", ["dro", "dro-recover", "mpa", "proxy-isa", "proxy-isa-folds", "fine-tuning"])
 def test_the_rivals_of_a_main_table_are_tuned_alike(name: str, vectors: str) -> None:
     suite = open_suite(name)

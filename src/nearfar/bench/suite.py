@@ -18,7 +18,8 @@
     override                 settings above all others, of the command line's --set
 
 Settings of the suite come first, then of the data, of the method, what tuning chose, `override`, the sweep, the seed;
-later ones win. In settings of a method {sweep} stands for the value of the sweep.
+later ones win. A method with a `loss.name` of its own takes no options of a loss from suite and data. In settings of a
+method {sweep} stands for the value of the sweep.
 """
 
 from __future__ import annotations

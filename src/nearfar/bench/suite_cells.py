@@ -99,13 +99,11 @@ class CellMaker:
     ) -> Cell:
         """The cell of a place, with the settings that tuning chose. untrained: test the network before training too."""
         suite = self.suite
-        settings = [
-            *suite.settings,
-            *source.settings,
-            *(each.replace("{sweep}", json.dumps(value)) for each in method.settings),
-            *suite.override,
-            *tuned,
-        ]
+        shared = [*suite.settings, *source.settings]
+        if any(each.startswith("loss.name=") for each in method.settings):
+            shared = [each for each in shared if not each.startswith("loss.")]  # options of another loss
+        own = [each.replace("{sweep}", json.dumps(value)) for each in method.settings]
+        settings = [*shared, *own, *suite.override, *tuned]
         if method.swept and suite.sweep_key is not None:
             settings.append(f"{suite.sweep_key}={json.dumps(value)}")
         if suite.folds is not None:
