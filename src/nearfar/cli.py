@@ -347,17 +347,18 @@ def bench_audit(source: str, split: str, rate: float, seeds: int, classes: int |
 @click.option(
     "--format",
     "style",
-    default="markdown",
-    show_default=True,
     type=click.Choice(["markdown", "csv", "html", "latex"]),
+    help="[default: by the name of --out, else markdown]",
 )
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="A file.  [default: print]")
-def bench_table(file: Path, style: str, out: Path | None) -> None:
+def bench_table(file: Path, style: str | None, out: Path | None) -> None:
     """Means over seeds, paired differences to the baseline, and 95% intervals of both."""
     from nearfar.bench.suite_results import read_results
     from nearfar.bench.suite_table import table
 
-    _give(table(read_results(file), style), out)
+    by_name = {".csv": "csv", ".html": "html", ".htm": "html", ".tex": "latex"}
+    suffix = "" if out is None else out.suffix.lower()
+    _give(table(read_results(file), style or by_name.get(suffix, "markdown")), out)
 
 
 @bench.command("figure")
@@ -370,6 +371,8 @@ def bench_figure(file: Path, x: str, metric: str, out: Path | None) -> None:
     from nearfar.bench.suite_figure import figure
     from nearfar.bench.suite_results import read_results
 
+    if out is not None and out.suffix.lower() != ".svg":
+        raise click.BadParameter(f"a figure is an .svg file, got {out}", param_hint="--out")
     _give(figure(read_results(file), x=x, metric=metric), out)
 
 

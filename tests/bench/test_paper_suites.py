@@ -69,7 +69,8 @@ def test_every_method_of_a_suite_trains(name: str, vectors: str, drawings: str, 
     text = table(read_results(out))
     assert "missing" not in text.replace("Missing", "missing")
     for method in suite.methods:
-        assert f"| {method.name} |" in text
+        mark = "" if method.swept else " (not swept)"
+        assert f"| {method.name}{mark} |" in text
     if suite.paper and data.startswith("cub"):
         tables = [each for each in suite.paper if each.data == "cub" and each.sweep in (None, *suite.sweep_values)]
         assert all(each.table in text for each in tables)

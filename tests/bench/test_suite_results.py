@@ -76,3 +76,16 @@ def test_what_is_no_results_file_is_told(tmp_path: Path) -> None:
     with ResultsFile(tmp_path / "nan.jsonl") as file, pytest.raises(ValueError, match="JSON"):
         file.append({"kind": "cell", "id": "a", "test": {"recall@1": float("nan")}})
     assert (tmp_path / "nan.jsonl").read_bytes() == b""
+
+
+def test_what_is_no_file_of_results_or_has_none_yet_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "suite.yaml"
+    path.write_text("name: mine\nseeds: [0]\n")
+    with pytest.raises(NearfarError, match=r"suite\.yaml: is no file of results"):
+        read_results(path)
+    path.write_text(json.dumps({"kind": "trial", "id": "a"}) + "\n")
+    with pytest.raises(NearfarError, match="is still being tuned, 1 trials are done and no cell"):
+        read_results(path)
+    path.write_text("")
+    with pytest.raises(NearfarError, match="holds no suite"):
+        read_results(path)

@@ -174,6 +174,13 @@ def test_data_run_one_by_one_stays_in_the_tables(vectors: str, drawings: str, tm
     assert {row["data"] for row in told(out)} == {"here"}
     run_suite(both, out, only=("there",), given={"there": drawings}, workers=0)
     assert [row["n"] for row in told(out)] == ["1"] * 12
+    # what is asked of other data does not matter, what is asked of these does
+    more = replace(both, data=(*both.data, replace(suite.data[0], name="elsewhere", source=None)))
+    run_suite(more, out, only=("there",), given={"there": drawings}, workers=0)
+    assert {row["data"] for row in told(out)} == {"here", "there"}
+    changed = replace(more, data=(replace(more.data[0], settings=("ema=0.5",)), *more.data[1:]))
+    run_suite(changed, out, only=("there",), given={"there": drawings}, workers=0)
+    assert {row["data"] for row in told(out)} == {"there"}
 
 
 def test_some_methods_and_seeds_first_and_the_rest_stays_asked_for(vectors: str, tmp_path: Path) -> None:
@@ -216,11 +223,41 @@ def test_from_the_command_line(vectors: str, tmp_path: Path, monkeypatch: pytest
     code, text = nearfar("table", "runs/tiny.jsonl")
     assert code == 0
     assert "steps=3" in text
-    assert nearfar("table", "runs/tiny.jsonl", "--format", "html", "--out", "t.html") == (0, "")
-    assert Path("t.html").read_text().startswith("<!doctype html>")
+    for options, start in (
+        (("--format", "html", "--out", "t.txt"), "<!doctype html>"),
+        (("--out", "t.html"), "<!doctype html>"),
+        (("--out", "t.tex"), "% tiny"),
+        (("--out", "t.csv"), "suite,data,"),
+        (("--out", "t.md"), "# tiny"),
+    ):
+        assert nearfar("table", "runs/tiny.jsonl", *options) == (0, "")
+        assert Path(options[-1]).read_text().startswith(start)
     code, text = nearfar("figure", "runs/tiny.jsonl", "--x", "data.noise.rate", "--metric", "map@r")
     assert code == 0
     assert text.startswith("<svg")
-    code, text = nearfar("run", "s.yaml", "--data", f"here={vectors}", "--set", "loss.alpha=-1")
+    code, text = nearfar("figure", "runs/tiny.jsonl", "--x", "data.noise.rate", "--out", "f.png")
+    assert code == 2
+    assert "a figure is an .svg file, got f.png" in text
+    code, text = nearfar("run", "s.yaml", "--data", f"here={vectors}", "--set", "model.head=none-such")
     assert code == 1
     assert "4 cells failed" in text
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"metrics": ["recal@1", "map@r"]}, "here, ms: .*recal@1"),
+        ({"settings": ["steps=3", "loss.name=tripled"]}, "here, ms: .*tripled"),
+        ({"settings": ["steps=3", "loss.alfa=3"]}, "here, ms: .*'alfa'.*did you mean 'alpha'"),
+        ({"settings": ["steps=3", "loss.alpha={a: 1}"]}, "here, ms: .*alpha={'a': 1}"),
+    ],
+)
+def test_a_loss_or_metric_that_no_run_could_have_is_told_at_once(
+    change: dict[str, Any], told: str, vectors: str, tmp_path: Path
+) -> None:
+    methods = [{"name": "ms", "recipe": "multi-similarity"}]
+    tree = {"name": "t", "data": [{"name": "here", "source": vectors}], "methods": methods}
+    out = tmp_path / "r.jsonl"
+    with pytest.raises(NearfarError, match=told):
+        run_suite(suite_from_dict({**tree, **change}), out, workers=0)
+    assert not out.exists()

@@ -143,6 +143,25 @@ def test_a_sweep_has_a_table_for_each_value() -> None:
     assert summarise(results)[1].rows[1].scores["recall@1"].mean == pytest.approx(0.61)
 
 
+def test_a_method_without_the_sweep_says_so() -> None:
+    methods = [{"name": "base"}, {"name": "better", "swept": False}, {"name": "same"}]
+    results = results_of(values=(0.1, 0.2), methods=methods)
+    assert "| better (not swept) |" in table(results)
+    notes = {row["method"]: row["note"] for row in csv.DictReader(io.StringIO(table(results, "csv")))}
+    assert notes == {"untrained": "", "base": "", "better": "not swept", "same": ""}
+
+
+def test_the_size_of_batches_is_told() -> None:
+    results = results_of()
+    for key, cell in results.cells.items():
+        cell["batch"] = 64 if key.startswith("base") else 128  # type: ignore[index]
+    assert "Batches of 128; of 64 for base" in table(results)
+    assert {row["batch"] for row in rows_of(results).values()} == {"", "64", "128"}
+    for cell in results.cells.values():
+        cell["batch"] = 64  # type: ignore[index]
+    assert "- Batches of 64\n" in table(results)
+
+
 def test_settings_are_told() -> None:
     assert "Settings of" not in table(results_of())
     data = [{"name": "d", "settings": ["steps=9"]}]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import Tensor
 
 from nearfar.bench.suite import Suite, suite_from_dict
 from nearfar.bench.suite_cells import CellMaker, suite_cells
@@ -13,7 +15,9 @@ from nearfar.bench.suite_results import read_lines, read_results
 from nearfar.bench.suite_run import run_suite
 from nearfar.bench.suite_table import table
 from nearfar.bench.suite_tune import choose, combinations, suite_trials, told_of
+from nearfar.data import Manifest
 from nearfar.errors import NearfarError
+from nearfar.training.loop import Training
 from nearfar.training.resolve import at
 
 
@@ -72,6 +76,24 @@ def test_the_best_by_validation_is_what_the_cells_are_made_of(vectors: str) -> N
     assert ms.config.untrained
 
 
+@pytest.mark.parametrize("folds", [None, 2])
+def test_a_trial_does_not_look_at_the_test_split(
+    vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folds: int | None
+) -> None:
+    seen: list[tuple[int, str]] = []  # seed and split of what was scored
+    scored = Training._scores_of
+
+    def spy(self: Training, rows: Tensor, manifest: Manifest) -> dict[str, float]:
+        seen.append((self.config.seed, str(manifest.split[0])))
+        return scored(self, rows, manifest)
+
+    monkeypatch.setattr(Training, "_scores_of", spy)
+    suite = replace(suite_of(vectors, trials=2), folds=folds)
+    assert run_suite(suite, tmp_path / "r.jsonl", workers=0, say=lambda _: None) == 0
+    assert {split for seed, split in seen if seed == suite.tune.seed} == {"val"}
+    assert {split for seed, split in seen if seed == 0} == {"val", "test"}
+
+
 def test_a_run_keeps_trials_without_their_test_scores_and_does_not_repeat_them(vectors: str, tmp_path: Path) -> None:
     suite, out, said = suite_of(vectors, trials=2), tmp_path / "r.jsonl", list[str]()
     assert run_suite(suite, out, workers=0, say=said.append) == 0
@@ -105,12 +127,46 @@ def test_trials_that_fail_lose_and_if_all_do_there_is_no_choice(vectors: str) ->
 
 def test_a_method_whose_trials_all_fail_leaves_the_others_alone(vectors: str, tmp_path: Path) -> None:
     tree = suite_of(vectors, trials=2).to_dict()
-    tree["methods"][1]["settings"] = ["loss.nonsense=1"]
+    tree["methods"][1]["settings"] = ["model.head=nonsense"]
     out, said = tmp_path / "r.jsonl", list[str]()
     assert run_suite(suite_from_dict(tree), out, workers=0, say=said.append) == 1
     assert [line["method"] for line in read_lines(out) if line["kind"] == "cell"] == ["ms"]
-    assert "here, proxy-anchor: every trial failed, so nothing can be chosen" in said
+    (line,) = [line for line in said if "every trial failed" in line]
+    assert line.startswith("here, proxy-anchor: ")
+    assert "nonsense" in line
     assert "Missing: proxy-anchor, seed 0: every trial failed" in table(read_results(out))
+
+
+def test_a_run_with_the_same_settings_does_not_stand_for_a_tuned_one(vectors: str, tmp_path: Path) -> None:
+    suite, out = suite_of(vectors, trials=2), tmp_path / "r.jsonl"
+    untuned = replace(suite, methods=(replace(suite.methods[0], tune={}), replace(suite.methods[1], tune={})))
+    assert run_suite(replace(untuned, tune=replace(suite.tune, space={})), out, workers=0) == 0
+    assert read_results(out).cell("here", "ms", None, 0) is not None
+    assert run_suite(suite, out, workers=0, methods=("proxy-anchor",)) == 0
+    found = read_results(out)
+    assert found.cell("here", "proxy-anchor", None, 0) is not None
+    assert found.cell("here", "ms", None, 0) is None
+    assert "Missing: ms, seed 0: not run" in table(found)
+
+
+def test_values_that_yaml_takes_for_words_are_numbers(vectors: str) -> None:
+    suite = suite_of(vectors, space={"optimiser.lr": ["1e-3", "1e-2"]})
+    assert combinations(suite, suite.data[0], suite.methods[0]) == [("optimiser.lr=0.001",), ("optimiser.lr=0.01",)]
+    (told,) = told_of(suite, {("here", "ms"): ("optimiser.lr=0.01",)}, suite.data[0])
+    assert "optimiser.lr=0.01 (the largest tried)" in told
+
+
+def test_one_value_is_set_and_not_tuned(vectors: str, tmp_path: Path) -> None:
+    tree = suite_of(vectors, space={"optimiser.lr": [1e-2]}).to_dict()
+    tree["methods"][1]["tune"] = {}
+    out = tmp_path / "r.jsonl"
+    assert run_suite(suite_from_dict(tree), out, workers=0) == 0
+    assert "Tuned" not in table(read_results(out))
+
+
+def test_a_table_group_on_the_command_line_is_not_searched_either(vectors: str) -> None:
+    suite = replace(suite_of(vectors), override=("optimiser={lr: 0.5}",))
+    assert combinations(suite, suite.data[0], suite.methods[0]) == []
 
 
 def test_only_the_methods_that_are_run_are_tuned_now(vectors: str, tmp_path: Path) -> None:

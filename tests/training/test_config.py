@@ -96,12 +96,12 @@ def test_steps_replace_epochs_and_the_other_way_round() -> None:
     [
         ("optimiser.lrr=1", "optimiser has no 'lrr'; did you mean 'lr'"),
         ("optimizer.lr=1", "the configuration has no 'optimizer'; did you mean 'optimiser'"),
-        ("optimiser.lr=fast", "optimiser.lr must be float, got 'fast'"),
+        ("optimiser.lr=fast", "optimiser.lr must be a number, got 'fast'"),
         ("optimiser.lr=0", "optimiser.lr must be above 0"),
         ("optimiser=3", "optimiser must be a table"),
         ("optimiser.name=adma", "did you mean 'adam'"),
         ("data.validation=1", "data.validation must be below 1"),
-        ("steps=2.5", "steps must be int or null"),
+        ("steps=2.5", "steps must be a whole number or null"),
         ("steps", "a setting is KEY=VALUE"),
         ("track=[[", "not valid YAML"),
         ("select.by=luck", "select.by must be one of"),
@@ -134,3 +134,14 @@ def test_a_file_that_is_no_table(tmp_path: Path) -> None:
     path.write_text("a: [")
     with pytest.raises(NearfarError, match="cannot be read as YAML"):
         read_config(path)
+
+
+def test_a_size_that_is_set_goes_before_the_classes_of_a_recipe() -> None:
+    def batches(*settings: str) -> tuple[int | None, int | None]:
+        found = resolve("features", recipe="multi-similarity", settings=settings).batches
+        return found.size, found.classes
+
+    assert batches() == (None, 16)
+    assert batches("batches.size=40") == (40, None)
+    assert batches("batches.size=40", "batches.classes=4") == (40, 4)
+    assert batches("batches.per_class=4") == (None, 16)

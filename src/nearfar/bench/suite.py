@@ -17,7 +17,7 @@
                              (suite_tune.py)
     override                 settings above all others, of the command line's --set
 
-Settings of the suite come first, then of the data, of the method, what tuning chose, `override`, the sweep, the seed;
+Settings of the suite come first, then of the data, of the method, `override`, what tuning chose, the sweep, the seed;
 later ones win. A method with a `loss.name` of its own takes no options of a loss from suite and data. In settings of a
 method {sweep} stands for the value of the sweep.
 """
@@ -39,6 +39,8 @@ from nearfar.errors import NearfarError
 from nearfar.training.resolve import build, parse_setting, read_config
 
 UNTRAINED = "untrained"
+# what a suite decides on, so that no setting may
+OWN = ("recipe", "data.source", "data.fingerprint", "data.folds", "data.fold", "metrics", "test", "untrained")
 
 
 @dataclass(frozen=True)
@@ -236,7 +238,10 @@ def _check(suite: Suite, where: str) -> None:
             raise NearfarError(f"{where}: seeds must be whole numbers, got {seed!r}")
     for name in (suite.baseline, *(each.baseline for each in suite.methods)):
         if name is not None and name not in (*methods, UNTRAINED):
-            raise NearfarError(f"{where}: baseline {name!r} is none of its methods{nearest(name, methods)}")
+            known = ", ".join(methods)
+            raise NearfarError(
+                f"{where}: baseline {name!r} is none of its methods{nearest(name, methods)} Known: {known}"
+            )
     for each in suite.methods:
         for setting in each.settings:
             if "{sweep}" in setting and suite.sweep is None:
@@ -261,7 +266,7 @@ def _check(suite: Suite, where: str) -> None:
         if key == "seed" or key == suite.sweep_key:
             cure = "seeds" if key == "seed" else "the values of sweep"
             raise NearfarError(f"{where}: {setting!r} would be overwritten, change {cure} instead")
-        if key in ("recipe", "data.source", "data.fingerprint", "data.folds", "data.fold", "metrics", "untrained"):
+        if key in OWN:
             raise NearfarError(f"{where}: {key} cannot be among the settings, the suite decides on it")
 
 

@@ -16,14 +16,15 @@ from nearfar.checks import nearest
 from nearfar.data.archive import SUFFIXES as ARCHIVES
 from nearfar.data.digest import sha256_of
 from nearfar.errors import NearfarError
+from nearfar.metrics.names import expand
 from nearfar.recipes import merged
 from nearfar.training.agreement import CARRIED_OUT
 from nearfar.training.config import Config, Data
 from nearfar.training.resolve import build, resolve, with_settings
-from nearfar.training.setup import open_manifest, opening
+from nearfar.training.setup import make_loss, open_manifest, opening
 
 Chosen = Mapping[tuple[str, str], tuple[str, ...]]  # settings by data and method
-RUN_ONLY = (*CARRIED_OUT, "track")
+RUN_ONLY = (*CARRIED_OUT, "track", "test")
 
 
 @dataclass(frozen=True)
@@ -68,11 +69,15 @@ def source_of(source: Source, given: Mapping[str, str]) -> str:
     return found
 
 
-def check_named(what: str, wanted: Iterable[str], known: Sequence[str]) -> None:
-    """An error that suggests the nearest for a name of data or of a method that the suite does not have."""
+def check_named(what: str, wanted: Iterable[str], known: Sequence[str], *, also: Sequence[str] = ()) -> None:
+    """An error that suggests the nearest for a name of data or of a method that the suite does not have.
+
+    also: names that stand for several, as tracks do for their data.
+    """
+    every = (*known, *also)
     for name in wanted:
         if name not in known:
-            raise NearfarError(f"the suite has no {what} {name!r}{nearest(name, known)} Known: {', '.join(known)}")
+            raise NearfarError(f"the suite has no {what} {name!r}{nearest(name, every)} Known: {', '.join(every)}")
 
 
 class CellMaker:
@@ -81,7 +86,9 @@ class CellMaker:
     def __init__(self, suite: Suite, *, given: Mapping[str, str] | None = None, only: tuple[str, ...] = ()) -> None:
         given = given or {}
         known = [each.name for each in suite.data]
-        check_named("data", (*given, *only), known)
+        tracks = sorted({each.track for each in suite.data if each.track is not None})
+        check_named("data", given, known)
+        check_named("data", only, known, also=tracks)
         self.suite = suite
         self.data = [each for each in suite.data if not only or each.name in only]
         self._where = {each.name: source_of(each, given) for each in self.data}
@@ -95,9 +102,9 @@ class CellMaker:
         seed: int,
         *,
         tuned: tuple[str, ...] = (),
-        untrained: bool = True,
+        test: bool = True,
     ) -> Cell:
-        """The cell of a place, with the settings that tuning chose. untrained: test the network before training too."""
+        """The cell of a place, with the settings that tuning chose. test: score the test split, before training too."""
         suite = self.suite
         shared = [*suite.settings, *source.settings]
         if any(each.startswith("loss.name=") for each in method.settings):
@@ -108,20 +115,21 @@ class CellMaker:
             settings.append(f"{suite.sweep_key}={json.dumps(value)}")
         if suite.folds is not None:
             settings += [f"data.folds={suite.folds}", "data.validation=0"]
-        where = {"seed": seed, "untrained": untrained, "data": {"source": self._where[source.name]}}
+        where = {"seed": seed, "test": test, "untrained": test, "data": {"source": self._where[source.name]}}
         tree = merged(with_settings({}, settings), where)
         try:
             found = self._open(build(Data, tree["data"], "data"))
             recipe = method.recipe or method.name
             config = resolve(found.kind, width=found.width, recipe=recipe, file=tree, shared=True)
+            config = replace(
+                config,
+                data=replace(config.data, fingerprint=found.fingerprint),
+                metrics=tuple(dict.fromkeys((*config.metrics, *(source.metrics or suite.metrics)))),
+            )
+            name = config_id(config, files=found.kind == "files")
         except NearfarError as error:
             raise NearfarError(f"{source.name}, {method.name}: {error}") from None
-        config = replace(
-            config,
-            data=replace(config.data, fingerprint=found.fingerprint),
-            metrics=tuple(dict.fromkeys((*config.metrics, *(source.metrics or suite.metrics)))),
-        )
-        return Cell(source.name, method.name, value, seed, config, config_id(config, files=found.kind == "files"))
+        return Cell(source.name, method.name, value, seed, config, name)
 
     def cells(self, chosen: Chosen | None = None) -> list[Cell]:
         """All cells in the order of the tables, each of the same work next to the others' seeds.
@@ -147,6 +155,22 @@ class CellMaker:
         return self._opened[data]
 
 
+def check_parts(cells: Iterable[Cell]) -> None:
+    """An error for a loss, its options or a metric that no run could have; data and network show theirs in a run."""
+    seen = set()
+    for cell in cells:
+        config = cell.config
+        key = json.dumps([config.loss, config.metrics])
+        if key in seen:
+            continue
+        seen.add(key)
+        try:
+            make_loss(config, classes=2, dim=2)
+            expand(config.metrics, ks=(1,))
+        except (NearfarError, ValueError) as error:
+            raise NearfarError(f"{cell.data}, {cell.method}: {error}") from None
+
+
 def suite_cells(
     suite: Suite,
     *,
@@ -158,17 +182,22 @@ def suite_cells(
     return CellMaker(suite, given=given, only=only).cells(chosen)
 
 
-def _content(key: str, path: Path) -> str:
-    """A file by what is in it, wherever it lies."""
+def _weights(path: Path) -> str:
     try:
         return sha256_of(path)
     except OSError as error:
-        raise NearfarError(f"{key}={path}: cannot be read ({error.strerror})") from None
+        raise NearfarError(
+            f"model.pretrained={path}: cannot be read ({error.strerror}): make that run first, or name another file "
+            "(docs/benchmarks/suites.md has the command for suites that start warm)"
+        ) from None
 
 
 @lru_cache(maxsize=16)
 def _archive(path: Path, size: int, changed: int) -> str:
-    return _content("data.source", path)
+    try:
+        return sha256_of(path)
+    except OSError as error:
+        raise NearfarError(f"data.source={path}: cannot be read ({error.strerror})") from None
 
 
 def _pictures(source: str) -> str:
@@ -204,6 +233,6 @@ def config_id(config: Config, *, files: bool = False) -> str:
             del data[key]
     start = tree["model"]["pretrained"]
     if isinstance(start, str):
-        tree["model"]["pretrained"] = _content("model.pretrained", Path(start).expanduser())
+        tree["model"]["pretrained"] = _weights(Path(start).expanduser())
     text = json.dumps(tree, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]

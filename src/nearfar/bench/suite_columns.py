@@ -11,6 +11,7 @@ from nearfar.bench.suite_paper import PaperTable, Printed, printed, tables_of
 from nearfar.bench.suite_summary import Block, Row
 
 ON_TEST = "as in the paper, chosen on the test set"
+NOT_SWEPT = "not swept"
 QUOTED = "quoted"
 NONE = "–"
 # how well the weights of samples find labels made wrong on purpose: the key of a cell, and the head of its column
@@ -78,8 +79,13 @@ def mean_text(found: Interval) -> str:
     return f"{100 * found.mean:.2f}" + (f" ± {100 * found.half:.2f}" if found.n > 1 else "")
 
 
+def marks(row: Row) -> list[str]:
+    """What a reader must know of a method's numbers."""
+    return [*([ON_TEST] if row.on_test else []), *([] if row.swept else [NOT_SWEPT])]
+
+
 def _name(row: Row) -> Text:
-    return Text(f"{row.method} ({ON_TEST})" if row.on_test else row.method)
+    return Text(f"{row.method} ({'; '.join(marks(row))})" if marks(row) else row.method)
 
 
 def _score(metric: str) -> Column:

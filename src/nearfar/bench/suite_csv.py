@@ -7,7 +7,7 @@ import io
 import math
 from typing import Any
 
-from nearfar.bench.suite_columns import DETECTION, ON_TEST, QUOTED, paper_numbers, quoted_names
+from nearfar.bench.suite_columns import DETECTION, QUOTED, marks, paper_numbers, quoted_names
 from nearfar.bench.suite_interval import Interval
 from nearfar.bench.suite_paper import Printed
 from nearfar.bench.suite_results import Results
@@ -18,7 +18,7 @@ NAMES = (
     *("n", "expected", "mean", "low", "high"),
     *("difference_n", "difference", "difference_low", "difference_high", "clear", "paper", "paper_table"),
     *(f"{key}{part}" for key in DETECTION for part in ("", "_low", "_high")),
-    *("seconds", "selected_by", "note", "missing"),
+    *("seconds", "selected_by", "batch", "note", "missing"),
 )
 
 
@@ -47,7 +47,8 @@ def as_csv(results: Results) -> str:
                 "expected": row.expected,
                 "seconds": row.seconds,
                 "selected_by": " ".join(row.selected_by),
-                "note": ON_TEST if row.on_test else "",
+                "batch": row.batch,
+                "note": "; ".join(marks(row)),
                 "missing": "; ".join(f"seed {seed}: {reason}" for seed, reason in row.missing.items()),
             }
             for key in DETECTION:

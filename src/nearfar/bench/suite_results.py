@@ -71,6 +71,8 @@ def read_lines(path: Path, *, kinds: tuple[str, ...] = KINDS) -> list[dict[str, 
             known = entry["kind"] in kinds
         except (ValueError, TypeError, KeyError):
             known = False
+        if not known and number == 1:
+            raise NearfarError(f"{path}: is no file of results (nearfar bench run SUITE makes such files)")
         if not known:
             raise NearfarError(f"{path}: line {number} is damaged or none of {', '.join(kinds)}: delete that line")
         lines.append(entry)
@@ -82,7 +84,10 @@ def read_results(path: Path) -> Results:
     lines = read_lines(path)
     asked = next((line for line in reversed(lines) if line["kind"] == "suite"), None)
     if asked is None:
-        raise NearfarError(f"{path}: holds no suite (nearfar bench run makes such files)")
+        trials = sum(line["kind"] == "trial" for line in lines)
+        if trials:
+            raise NearfarError(f"{path}: is still being tuned, {trials:,} trials are done and no cell: run it on")
+        raise NearfarError(f"{path}: holds no suite (nearfar bench run SUITE makes such files)")
     cells = {line["id"]: line for line in lines if line["kind"] == "cell"}
     errors = {line["id"]: str(line["message"]) for line in lines if line["kind"] == "error" and line["id"] not in cells}
     chosen = {(each["data"], each["method"]): tuple(each["settings"]) for each in asked.get("chosen", ())}

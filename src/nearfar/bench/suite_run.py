@@ -18,11 +18,11 @@ from threading import Lock, Thread
 from typing import Any
 
 from nearfar.bench.suite import Suite, suite_from_dict
-from nearfar.bench.suite_cells import Cell, CellMaker, Chosen, check_named, config_id
+from nearfar.bench.suite_cells import Cell, CellMaker, Chosen, check_named, check_parts, config_id
 from nearfar.bench.suite_columns import ON_TEST
 from nearfar.bench.suite_peer import method_of, with_peers
 from nearfar.bench.suite_results import ResultsFile
-from nearfar.bench.suite_tune import choose, suite_trials, trial_entry
+from nearfar.bench.suite_tune import choose, combinations, suite_trials, trial_entry
 from nearfar.bench.suite_worker import outcome
 from nearfar.errors import NearfarError
 from nearfar.training import Config
@@ -30,7 +30,7 @@ from nearfar.training.start import Starts
 from nearfar.words import duration
 
 Outcome = dict[str, Any]
-NO_TRIAL = "every trial failed, so nothing can be chosen"
+NO_TRIAL = "every trial failed, so nothing can be chosen; the last"
 
 
 def run_suite(
@@ -56,7 +56,7 @@ def run_suite(
         if seed not in suite.seeds:
             raise NearfarError(f"the suite has no seed {seed}. Known: {', '.join(map(str, suite.seeds))}")
     maker = CellMaker(suite, given=given, only=only)
-    maker.cells()  # a mistake in the suite shows before the first trial
+    check_parts(maker.cells())  # a mistake in the suite shows before the first trial
     with ResultsFile(out) as file:
         chosen, without = _tune(file, maker, methods, workers=workers, threads=threads, say=say)
         if peer:
@@ -64,7 +64,7 @@ def run_suite(
             maker.suite = suite
             for line in told:
                 say(line)
-        cells = maker.cells(chosen)
+        cells = [_untuned(cell) if _lacks_choice(maker, cell, chosen) else cell for cell in maker.cells(chosen)]
         _ask(file, suite, cells, only, chosen)
         done = {line["id"] for line in file.lines if line["kind"] == "cell"}
         ids = {cell.id for cell in cells}
@@ -75,11 +75,12 @@ def run_suite(
             if (not methods or method_of(cell.method) in methods) and (not seeds or cell.seed in seeds)
         )
         left = list({cell.id: cell for cell in now if cell.id not in done}.values())
-        hopeless = {cell.id: cell for cell in left if (cell.data, method_of(cell.method)) in without}
+        hopeless = {cell.id: cell for cell in left if _lacks_choice(maker, cell, chosen)}
         for cell in hopeless.values():
-            file.append({"kind": "error", "id": cell.id, **cell.place, "message": NO_TRIAL})
-        for data, method in without:
-            say(f"{data}, {method}: {NO_TRIAL}")
+            message = f"{NO_TRIAL}: {without[cell.data, method_of(cell.method)]}"
+            file.append({"kind": "error", "id": cell.id, **cell.place, "message": message})
+        for (data, method), message in without.items():
+            say(f"{data}, {method}: {NO_TRIAL}: {message}")
         failed = len(hopeless)
         for head, cell, found, rest in _timed([each for each in left if each.id not in hopeless], workers, threads):
             file.append({"kind": found["kind"], "id": cell.id, **cell.place, **found})
@@ -96,10 +97,10 @@ def _tune(
     workers: int,
     threads: int,
     say: Callable[[str], object],
-) -> tuple[Chosen, list[tuple[str, str]]]:
+) -> tuple[Chosen, dict[tuple[str, str], str]]:
     """Run the trials of these methods, or of all, that have no value yet, and choose.
 
-    Gives also the data and methods of which every trial failed. What other methods chose before is kept.
+    Gives also the data and methods of which every trial failed, with a message. What other methods chose is kept.
     """
     suite, every = maker.suite, suite_trials(maker)
     values = {
@@ -112,20 +113,22 @@ def _tune(
     left = [trial.cell for id_, trial in by_id.items() if id_ not in values]
     if trials:
         say(f"{suite.name}: {len(by_id)} trials on validation classes, {len(by_id) - len(left)} of them done")
+    messages: dict[tuple[str, str], str] = {}
     for head, cell, found, rest in _timed(left, workers, threads):
         entry = trial_entry(by_id[cell.id], found, suite.tune.metric)
         file.append(entry)
-        told = (
-            f"failed, {entry['message']}" if entry["kind"] == "error" else f"{suite.tune.metric} {entry['value']:.4f}"
-        )
-        if entry["kind"] == "trial":
+        if entry["kind"] == "error":
+            messages[by_id[cell.id].place] = entry["message"]
+            told = f"failed, {entry['message']}"
+        else:
             values[cell.id] = entry["value"]
+            told = f"{suite.tune.metric} {entry['value']:.4f}"
         say(f"{head} {by_id[cell.id]}: validation {told}; {rest}")
     asked = {each.place for each in trials}
     tried = {*values, *(line["id"] for line in file.lines if line["kind"] == "error")}  # one that failed is no gap
     unfinished = {each.place for each in every if each.cell.id not in tried} - asked
     chosen = choose(suite, [each for each in every if each.place not in unfinished], values)
-    return chosen, sorted(asked - set(chosen))
+    return chosen, {place: messages[place] for place in sorted(asked - set(chosen))}
 
 
 def _ask(file: ResultsFile, suite: Suite, cells: list[Cell], only: tuple[str, ...], chosen: Chosen) -> None:
@@ -134,15 +137,38 @@ def _ask(file: ResultsFile, suite: Suite, cells: list[Cell], only: tuple[str, ..
     asked = _plain(suite)
     places = [{**cell.place, "id": cell.id} for cell in cells]
     found = [{"data": data, "method": method, "settings": list(each)} for (data, method), each in chosen.items()]
-    # read again, as what it was asked for with may lack what suites say by now
-    if only and before is not None and _plain(suite_from_dict(before["suite"], str(file.path))) == asked:
-        places += [each for each in before["places"] if each["data"] not in only]
-        found += [each for each in before.get("chosen", []) if each["data"] not in only]
+    if only and before is not None:
+        # read again, as what it was asked for with may lack what suites say by now
+        kept = _alike(_plain(suite_from_dict(before["suite"], str(file.path))), asked) - set(only)
+        places += [each for each in before["places"] if each["data"] in kept]
+        found += [each for each in before.get("chosen", []) if each["data"] in kept]
     entry: dict[str, Any] = {"kind": "suite", "suite": asked, "places": places}
     if found:
         entry["chosen"] = found
     if entry != before:
         file.append(entry)
+
+
+def _alike(before: dict[str, Any], now: dict[str, Any]) -> set[str]:
+    """The names of data that are asked for as before; none, where the suite differs in anything but its data."""
+    if {**before, "data": []} != {**now, "data": []}:
+        return set()
+    return {each["name"] for each in before["data"] if each in now["data"]}
+
+
+def _lacks_choice(maker: CellMaker, cell: Cell, chosen: Chosen) -> bool:
+    """Whether a cell's method is tuned on its data and nothing is chosen yet."""
+    suite, name = maker.suite, method_of(cell.method)
+    if (cell.data, name) in chosen:
+        return False
+    source = next(each for each in suite.data if each.name == cell.data)
+    method = next(each for each in suite.methods if each.name == name)
+    return len(combinations(suite, source, method)) > 1
+
+
+def _untuned(cell: Cell) -> Cell:
+    """With an id of its own: a run with the same settings, of another suite say, does not stand for a tuned one."""
+    return replace(cell, id=f"untuned {cell.id}")
 
 
 def _plain(suite: Suite) -> Any:

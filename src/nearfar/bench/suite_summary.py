@@ -21,8 +21,10 @@ class Row:
     """A method on data, at a value of the sweep.
 
     scores: means over the seeds that there are, by metric; differences: to the baseline over the seeds that both have.
-    seconds: of training, the median, since a machine may pause. selected_by: how epochs were chosen. missing: seeds
+    seconds: of training without scoring, the median, since a machine may pause. selected_by: how epochs were chosen.
+    swept: whether the method has the value of the sweep. missing: seeds
     without scores, with the reason.
+    batch: rows of one, if the cells say.
     detection: how well the weights of samples find labels made wrong on purpose, "auroc" and "precision", if measured.
     """
 
@@ -34,6 +36,8 @@ class Row:
     differences: Mapping[str, Interval]
     seconds: float | None
     selected_by: tuple[str, ...]
+    batch: int | None
+    swept: bool
     missing: Mapping[int, str]
     detection: Mapping[str, Interval]
 
@@ -144,6 +148,8 @@ def _row(
         differences={metric: interval([difference(seed, metric) for seed in both]) for metric in metrics if both},
         seconds=median(seconds) if seconds else None,
         selected_by=tuple(sorted({str(cell["selected_by"]) for cell in mine.values() if "selected_by" in cell})),
+        batch=next((int(cell["batch"]) for cell in mine.values() if "batch" in cell), None),
+        swept=all(each.swept for each in suite.methods if each.name == method),
         missing=missing,
         detection=_detection(mine.values()),
     )

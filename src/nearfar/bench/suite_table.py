@@ -48,7 +48,7 @@ def page(results: Results) -> Page:
         *differs,
         f"Seeds {', '.join(map(str, suite.seeds))}; per cent, mean ± half of the 95% interval (Student's t over n "
         "seeds); differences are paired by seed, with their 95% interval, bold where it excludes zero; "
-        "seconds of the median run.",
+        "seconds of training, the median run.",
         *([f"Left out: {', '.join(unseen)}."] if unseen else []),
         *_settings(suite, unseen),
         *_folds(suite),
@@ -86,7 +86,7 @@ def _table(results: Results, block: Block) -> tuple[str, list[str], list[list[Te
     found = columns(suite, block)
     body = [[each.ours(row) for each in found] for row in block.rows]
     body += [[each.quoted(name) for each in found] for name in quoted_names(suite, block)]
-    below = [*_below(block), *told_of(suite, results.chosen, block.source), *_beside(suite, block)]
+    below = [*_below(block), *_batches(block), *told_of(suite, results.chosen, block.source), *_beside(suite, block)]
     return title, [each.head for each in found], body, below
 
 
@@ -121,6 +121,17 @@ def _below(block: Block) -> list[str]:
         first = next(row.method for row in block.rows if row.method != UNTRAINED and row.n)
         lines.append(f"Methods start from different networks; {UNTRAINED} is that of {first} where it has the seed.")
     return lines
+
+
+def _batches(block: Block) -> list[str]:
+    """How large the batches are; those of another size than most are named."""
+    sizes: dict[int, list[str]] = {}
+    for row in block.rows:
+        if row.batch is not None:
+            sizes.setdefault(row.batch, []).append(row.method)
+    order = sorted(sizes, key=lambda size: -len(sizes[size]))
+    rest = "".join(f"; of {size} for {', '.join(sizes[size])}" for size in order[1:])
+    return [f"Batches of {size}{rest}" for size in order[:1]]
 
 
 def markdown(results: Results) -> str:

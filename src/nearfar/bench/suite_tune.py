@@ -1,7 +1,7 @@
 """Tuning: the same number of trials for every method of a suite, judged on validation classes alone.
 
-A trial is a run with one combination of the suite's `tune.space`, on a seed that no table uses. Its score on the test
-split is not kept. The best combination by `tune.metric` becomes part of the method's settings for that data, is written
+A trial is a run with one combination of the suite's `tune.space`, on a seed that no table uses. It does not look at the
+test split. The best combination by `tune.metric` becomes part of the method's settings for that data, is written
 to the results file and is told under the tables.
 """
 
@@ -67,9 +67,22 @@ def combinations(suite: Suite, source: Source, method: Method) -> list[tuple[str
 
 def searched(suite: Suite, source: Source, method: Method) -> dict[str, Any]:
     """The values to try by key, without what was set on the command line."""
-    given = {".".join(parse_setting(each)[0]) for each in suite.override}
+    given = tuple(".".join(parse_setting(each)[0]) for each in suite.override)
     space = {**suite.tune.space, **source.tune, **method.tune}
-    return {key: values for key, values in space.items() if key not in given}
+    return {
+        key: [_value(each) for each in values]
+        for key, values in space.items()
+        if not any(key == each or key.startswith(f"{each}.") for each in given)
+    }
+
+
+def _value(written: Any) -> Any:
+    """As a setting is read: YAML takes 1e-3 for text, which needs a dot for a number.
+
+    >>> _value("1e-3"), _value("cosine"), _value(5)
+    (0.001, 'cosine', 5)
+    """
+    return parse_setting(f"x={written}")[1] if isinstance(written, str) else written
 
 
 def suite_trials(maker: CellMaker) -> list[Trial]:
@@ -83,7 +96,7 @@ def suite_trials(maker: CellMaker) -> list[Trial]:
             for settings in found if len(found) > 1 else []:
                 # whatever chooses the epoch in the tables, a trial knows the validation classes only
                 tuned = (*settings, *suite.tune.settings, *source.tune_settings, "select.by=auto")
-                cell = maker.cell(source, method, at, suite.tune.seed, tuned=tuned, untrained=False)
+                cell = maker.cell(source, method, at, suite.tune.seed, tuned=tuned, test=False)
                 if cell.config.data.validation == 0 and cell.config.data.folds is None:
                     cure = "set data.validation=0.2, in tune.settings for trials alone"
                     raise NearfarError(f"{suite.name}: tune needs validation classes: {cure}")
@@ -115,7 +128,7 @@ def choose(suite: Suite, trials: Iterable[Trial], values: Mapping[str, float]) -
 
 
 def trial_entry(trial: Trial, outcome: Mapping[str, Any], metric: str) -> dict[str, Any]:
-    """The line of the results file: what was tried and its validation score; of the test nothing is kept."""
+    """The line of the results file: what was tried and its validation score."""
     entry = {"id": trial.cell.id, **trial.cell.place, "settings": list(trial.settings)}
     if outcome["kind"] == "error":
         return {"kind": "error", **entry, "message": outcome["message"]}
@@ -125,13 +138,21 @@ def trial_entry(trial: Trial, outcome: Mapping[str, Any], metric: str) -> dict[s
 
 def told(suite: Suite, chosen: Chosen) -> list[str]:
     """How settings were chosen, for the head of the tables."""
-    if not chosen:
+    methods = {each.name: each for each in suite.methods}
+    if not any(
+        len(combinations(suite, data, methods[name])) > 1
+        for data in suite.data
+        for place, name in chosen
+        if place == data.name and name in methods
+    ):
         return []
     tune = suite.tune
+    at = suite.sweep_values[0] if tune.at is None else tune.at
+    where = "" if suite.sweep_key is None else f" at {suite.sweep_key} = {at}"
     most = "all combinations" if tune.trials is None else f"at most {tune.trials} combinations"
     own = f", with {', '.join(tune.settings)}" if tune.settings else ""
     return [
-        f"Tuned for each method and data: {most} of the space, by {tune.metric} on validation classes with seed "
+        f"Tuned for each method and data: {most} of the space, by {tune.metric} on validation classes{where} with seed "
         f"{tune.seed}, which is none of the tables'{own}."
     ]
 

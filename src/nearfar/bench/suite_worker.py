@@ -34,7 +34,10 @@ from nearfar.training.setup import readable, side_of
 from nearfar.training.start import Starts
 
 AVERAGED = ("test", "untrained", "validation", "detection")
-KEPT = ("test", "untrained", "detection", "selected_by", "epoch", "steps", "seconds", "nearfar", "torch", "machine")
+KEPT = (
+    *("test", "untrained", "detection", "selected_by", "epoch", "steps", "batch", "seconds"),
+    *("nearfar", "torch", "machine"),
+)
 
 
 def cell_scores(config: Config, folder: Path, starts: Starts | None = None) -> dict[str, Any]:
@@ -49,7 +52,7 @@ def cell_scores(config: Config, folder: Path, starts: Starts | None = None) -> d
 
 def _kept(run: Run) -> dict[str, Any]:
     result = run.results()
-    if "test" not in result:
+    if run.config.test and "test" not in result:
         raise NearfarError("the data has no test split to compare methods on")
     looks = [entry for entry in run.log() if entry["kind"] == "epoch" and "validation" in entry]
     chosen = [entry["validation"] for entry in looks if entry["epoch"] == result["epoch"]]
@@ -69,17 +72,20 @@ def _fold_scores(config: Config, folds: int, folder: Path, starts: Starts | None
         for i in range(folds)
     ]
     parts = [_kept(run) for run in runs]
-    tested = [_test_embeddings(run) for run in runs]
-    together = score(concatenated([rows for _, rows in tested]), tested[0][0], config.metrics)
     return {
         **parts[0],
         **{key: _mean([part[key] for part in parts]) for key in AVERAGED if parts[0].get(key) is not None},
-        "concatenated": dict(together.values),
-        "folds": [part["test"] for part in parts],
+        **(_tested(runs, parts) if config.test else {}),
         "epoch": [part["epoch"] for part in parts],
         "steps": sum(part["steps"] for part in parts),
         "seconds": sum(part["seconds"] for part in parts),
     }
+
+
+def _tested(runs: Sequence[Run], parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    found = [_test_embeddings(run) for run in runs]
+    together = score(concatenated([rows for _, rows in found]), found[0][0], runs[0].config.metrics)
+    return {"concatenated": dict(together.values), "folds": [part["test"] for part in parts]}
 
 
 def _test_embeddings(run: Run) -> tuple[Manifest, Tensor]:

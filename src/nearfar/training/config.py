@@ -58,7 +58,7 @@ class Data:
 class Batches:
     """Who meets whom: shuffled (size), pk (classes x per_class, or size / per_class classes), profs (as pk, and more).
 
-    Where classes is set, size is not looked at: a recipe's own number of classes gives way with classes=null.
+    Where classes is set, size is not looked at; a size that is set goes before the classes of a recipe.
     """
 
     name: str = "shuffled"
@@ -185,7 +185,7 @@ class Config:
     are tested and kept (0: none). shard_proxies: of several ranks each keeps its part of the proxies, for very many
     classes; shard_network: the same for the network's parameters (FSDP2). save_every: seconds between checkpoints.
     log_train: after each epoch also score at most 2,000 training samples, for the log alone. metrics: of the test.
-    untrained: also test the network before training.
+    test: score the test split at the end; untrained: also before training.
     """
 
     recipe: str | None = None
@@ -216,6 +216,7 @@ class Config:
     log_train: bool = False
     save_every: float = 60.0
     metrics: tuple[str, ...] = ("recall@1", "recall@2", "recall@4", "recall@8", "r-precision", "map@r")
+    test: bool = True
     untrained: bool = True
     track: tuple[str, ...] = ()
 

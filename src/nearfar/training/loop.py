@@ -204,7 +204,7 @@ class Training(Parts):
             Log(self.out / "log.jsonl", step=self.step, epoch=self.epoch, trackers=trackers) if ranks.first() else None
         )
         first = self.step
-        if config.untrained and self.tested is not None and self.step == 0:
+        if config.test and config.untrained and self.tested is not None and self.step == 0:
             self.untrained = self.start.scores = self.start.scores or self._score("test")
         started = saved = told = time.monotonic()
         hidden = None if progress and ranks.first() else True  # None: hidden where there is no terminal
@@ -346,12 +346,13 @@ class Training(Parts):
         result: dict[str, Any] = {
             **self.select.told(self.epoch),
             "steps": self.step,
+            "batch": self.batches.size,
             "seconds": round(seconds, 1),
             "nearfar": nearfar.__version__,
             "torch": torch.__version__,
             "machine": platform.machine(),
         }
-        if self.splits.test is not None and self.tested is not None:
+        if self.config.test and self.splits.test is not None and self.tested is not None:
             rows = self._embed_all(chosen, self.tested, "test")
             result["test"] = self._scores_of(rows, self.splits.test)
             self.found = self.splits.test, rows

@@ -80,6 +80,8 @@ def resolve(
     if isinstance(batches, Mapping):
         sampler = batches.get("name", tree.get("batches", {}).get("name", Batches.name))
         tree["batches"] = _read(tree.get("batches", {}), sampler)  # another sampler: as with the loss
+        if batches.get("size") is not None and "classes" not in batches:
+            tree["batches"].pop("classes", None)  # a size that was asked for goes before the recipe's classes
         if shared:
             above["batches"] = _read(batches, sampler)
         else:
@@ -246,10 +248,20 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
             return float(value)
         if kind is str and isinstance(value, str):
             return value
-    names = " or ".join("null" if each is type(None) else getattr(each, "__name__", str(each)) for each in options)
+    kinds = [get_origin(each) or each for each in options]
+    names = " or ".join(KINDS.get(each, str(each)) for each in kinds)
     raise NearfarError(f"{where} must be {names}, got {value!r}")
 
 
+KINDS: dict[Any, str] = {
+    type(None): "null",
+    tuple: "a list",
+    dict: "a table",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    bool: "true or false",
+}
 CHOICES: dict[str, tuple[str, ...]] = {
     "setting": ("ours", "paper"),
     "autocast": ("none", "bf16", "fp16"),

@@ -233,8 +233,11 @@ def make_loss(config: Config, classes: int, dim: int) -> Loss:
             options = {"classes": classes, "dim": dim, **options}
         loss = create(name, **options)
         return peer_loss(loss) if peer else loss
-    except (ValueError, TypeError) as error:
+    except ValueError as error:
         raise NearfarError(f"loss: {error}") from None
+    except TypeError as error:  # a value of another kind than the option's
+        given = ", ".join(f"{key}={value}" for key, value in config.loss.items())
+        raise NearfarError(f"loss: {error} (its settings are {given})") from None
 
 
 def shard(config: Config, loss: Loss) -> Loss:

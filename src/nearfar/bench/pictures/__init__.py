@@ -12,11 +12,11 @@ The same input gives the same bytes with the same matplotlib.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from nearfar.bench.pictures.canvas import save
+from nearfar.bench.pictures.canvas import check_format, save
 from nearfar.bench.pictures.decay import decay
 from nearfar.bench.pictures.overfitting import overfitting
 from nearfar.bench.pictures.settings import settings_map
@@ -34,8 +34,12 @@ KINDS: dict[str, Callable[..., Any]] = {
 }
 
 
+FROM_PYTHON = ("points", "per_class")  # the command has no option for them
+
+
 def picture(kind: str, sources: Sequence[Path], out: Path, **options: Any) -> None:
     """Draw a kind of picture of runs, or of results for "settings", to a file; an option that is None is unset."""
+    check_format(out)
     if kind not in KINDS:
         raise NearfarError(f"no picture {kind!r}{nearest(kind, KINDS)} Known: {', '.join(KINDS)}")
     drawn = KINDS[kind]
@@ -43,9 +47,7 @@ def picture(kind: str, sources: Sequence[Path], out: Path, **options: Any) -> No
     given = {name: value for name, value in options.items() if value is not None}
     for name in given:
         if name not in takes:
-            raise NearfarError(
-                f"picture {kind} has no option {name}{nearest(name, takes)} It takes {', '.join(takes) or 'none'}"
-            )
+            raise NearfarError(f"picture {kind} has no option {name}{nearest(name, takes)} It takes {_options(takes)}")
     for name, each in takes.items():
         if each.default is each.empty and name not in given:
             raise NearfarError(f"picture {kind} needs {name}: pass --{name}")
@@ -55,6 +57,10 @@ def picture(kind: str, sources: Sequence[Path], out: Path, **options: Any) -> No
     if len(sources) != 1:
         raise NearfarError(f"picture {kind} is of one source, got {len(sources)}")
     save(drawn(sources[0], **given), out)
+
+
+def _options(takes: Iterable[str]) -> str:
+    return ", ".join(name for name in takes if name not in FROM_PYTHON) or "none"
 
 
 __all__ = ["KINDS", "decay", "overfitting", "picture", "save", "settings_map", "similarity", "space"]

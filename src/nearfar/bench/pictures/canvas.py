@@ -22,11 +22,17 @@ def panels(count: int = 1, *, width: float = 5.0, height: float = 4.0) -> tuple[
         return figure, list(figure.subplots(1, count, squeeze=False)[0])
 
 
-def save(figure: Any, out: Path) -> None:
-    """Write .svg or .png, at once or not at all."""
+def check_format(out: Path) -> str:
+    """The suffix of a picture's file; an error for one that is not written."""
     suffix = out.suffix.lower()
     if suffix not in FORMATS:
         raise NearfarError(f"{out}: a picture is .svg or .png")
+    return suffix
+
+
+def save(figure: Any, out: Path) -> None:
+    """Write .svg or .png, at once or not at all."""
+    suffix = check_format(out)
     metadata = {"Date": None, "Creator": None} if suffix == ".svg" else {"Software": None}
     with _style(), atomic(out) as draft:
         figure.savefig(draft, format=suffix[1:], dpi=200, metadata=metadata)

@@ -26,9 +26,9 @@ def overfitting(runs: Sequence[Path], *, metric: str = "recall@1") -> Any:
         entries = [{"epoch": each["epoch"] + 1, **{name: each.get(name) for name in LOOKS}} for each in _epochs(path)]
         lines = {name: series(entries, name, metric, factor=100.0) for name in LOOKS}
         if not any(lines.values()):
-            raise NearfarError(
-                f"{path}: its log has no {metric} over epochs: train with data.validation=0.2 or select.by=test"
-            )
+            logged = sorted({key for each in entries for name in LOOKS for key in each[name] or ()})
+            cure = f"it has {', '.join(logged)}" if logged else "train with data.validation=0.2 or select.by=test"
+            raise NearfarError(f"{path}: its log has no {metric} over epochs: {cure}")
         ink, marker = list(COLOURS.values())[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
         for name, points in lines.items():
             if points:
