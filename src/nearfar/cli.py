@@ -365,15 +365,16 @@ def bench_table(file: Path, style: str | None, out: Path | None) -> None:
 @click.argument("file", metavar="RESULTS", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--x", required=True, metavar="KEY", help="The setting that the suite sweeps, e.g. data.noise.rate.")
 @click.option("--metric", default="recall@1", show_default=True)
+@click.option("--method", "methods", multiple=True, metavar="NAME", help="Draw only this method.  [default: all]")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="An SVG file.  [default: print]")
-def bench_figure(file: Path, x: str, metric: str, out: Path | None) -> None:
+def bench_figure(file: Path, x: str, metric: str, methods: tuple[str, ...], out: Path | None) -> None:
     """A metric against the values of the sweep, one line a method."""
     from nearfar.bench.suite_figure import figure
     from nearfar.bench.suite_results import read_results
 
     if out is not None and out.suffix.lower() != ".svg":
         raise click.BadParameter(f"a figure is an .svg file, got {out}", param_hint="--out")
-    _give(figure(read_results(file), x=x, metric=metric), out)
+    _give(figure(read_results(file), x=x, metric=metric, methods=methods), out)
 
 
 @bench.command("picture")

@@ -309,6 +309,15 @@ def test_figure_of_a_metric_that_only_some_data_show() -> None:
         figure(results, x="data.noise.rate", metric="ndcg@8")
 
 
+def test_figure_of_some_methods() -> None:
+    results = results_of(values=(0.1, 0.2))
+    some = figure(results, x="data.noise.rate", metric="recall@1", methods=("base", "same"))
+    assert ">base<" in some
+    assert ">better<" not in some
+    with pytest.raises(NearfarError, match="no method 'bas'; did you mean 'base'"):
+        figure(results, x="data.noise.rate", metric="recall@1", methods=("bas",))
+
+
 def test_figure_mistakes_are_told() -> None:
     with pytest.raises(NearfarError, match=r"no sweep of 'steps', its sweep is data\.noise\.rate"):
         figure(results_of(values=(0, 1)), x="steps", metric="recall@1")

@@ -21,6 +21,7 @@ COLOURS = {
 }
 MARKERS = ("circle", "square", "triangle", "diamond")
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 420, 64, 210, 44, 52
+BESIDE, MOST_BESIDE = 4.0, 24.0  # from one line's bars to the next, and from the first line's to the last
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,8 @@ def line_plot(
         marks = ticks(low, high, 7)
     scale, scale_x = (math.log if log_y else float), (math.log if log_x else float)
     right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
-    edge = 2 * len(bars)
+    gap = min(BESIDE, MOST_BESIDE / max(1, len(lines) - 1)) if bars else 0.0
+    edge = gap * len(lines) / 2
     first, last = scale_x(min(x)), scale_x(max(x))
 
     def across(value: float) -> float:
@@ -95,7 +97,7 @@ def line_plot(
     for number, (name, line) in enumerate(lines.items()):
         style = styles[name]
         colour = COLOURS[style.colour]
-        beside = 4.0 * (number - (len(lines) - 1) / 2) if bars else 0.0
+        beside = gap * (number - (len(lines) - 1) / 2)
         points = [(across(a) + beside, up(b)) for a, b in zip(x, line, strict=True)]
         path = " ".join(f"{a:.1f},{b:.1f}" for a, b in points)
         dash = f' stroke-dasharray="{DASHES[style.dash]}"' if style.dash else ""

@@ -5,9 +5,11 @@ Means over seeds with their 95% intervals as bars.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 
 from nearfar.bench.line_plot import LEFT, line_plot, style_of, svg
+from nearfar.bench.suite import UNTRAINED
 from nearfar.bench.suite_columns import ON_TEST
 from nearfar.bench.suite_results import Results
 from nearfar.bench.suite_summary import Block, Row, summarise
@@ -18,9 +20,16 @@ from nearfar.errors import NearfarError
 LOG_FROM = 50
 
 
-def figure(results: Results, *, x: str, metric: str) -> str:
-    """As SVG, the same for the same results; a method that lacks a cell at some value is named and not drawn."""
+def figure(results: Results, *, x: str, metric: str, methods: Sequence[str] = ()) -> str:
+    """As SVG, the same for the same results; a method that lacks a cell at some value is named and not drawn.
+
+    methods: those to draw, or all.
+    """
     suite = results.suite
+    names = (UNTRAINED, *(each.name for each in suite.methods))
+    for name in methods:
+        if name not in names:
+            raise NearfarError(f"{suite.name}: no method {name!r}{nearest(name, names)} Known: {', '.join(names)}")
     if suite.sweep_key != x:
         has = f"its sweep is {suite.sweep_key}" if suite.sweep_key else "it has no sweep"
         raise NearfarError(f"{suite.name}: there is no sweep of {x!r}, {has}")
@@ -36,15 +45,15 @@ def figure(results: Results, *, x: str, metric: str) -> str:
             panels.setdefault(block.title, []).append(block)
     if not panels:
         raise NearfarError(f"{suite.name}: no data that was run shows {metric!r}")
-    return svg([_panel(results, data, blocks, metric) for data, blocks in panels.items()])
+    return svg([_panel(results, data, blocks, metric, methods or names) for data, blocks in panels.items()])
 
 
-def _panel(results: Results, data: str, blocks: list[Block], metric: str) -> str:
+def _panel(results: Results, data: str, blocks: list[Block], metric: str, methods: Sequence[str]) -> str:
     suite = results.suite
     blocks = sorted(blocks, key=lambda block: float(block.sweep))
     rows: dict[str, list[Row]] = {}
     for block in blocks:
-        for row in block.rows:
+        for row in (each for each in block.rows if each.method in methods):
             rows.setdefault(row.method, []).append(row)
     styles = {name: style_of(i) for i, name in enumerate(rows)}
     drawn = {name: each for name, each in rows.items() if all(row.n == row.expected for row in each)}
