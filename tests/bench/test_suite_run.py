@@ -20,6 +20,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from nearfar.bench.code_state import code_state
 from nearfar.bench.suite import Suite, suite_from_dict
 from nearfar.bench.suite_cells import config_id, suite_cells
 from nearfar.bench.suite_results import read_lines, read_results
@@ -219,10 +220,12 @@ def test_from_the_command_line(vectors: str, tmp_path: Path, monkeypatch: pytest
     assert code == 0, text
     assert "[2/2]" in text
     assert "nearfar bench table runs/tiny.jsonl" in text
-    assert json.loads(Path("runs/tiny.jsonl").read_text().splitlines()[1])["steps"] == 3
+    first = json.loads(Path("runs/tiny.jsonl").read_text().splitlines()[1])
+    assert (first["steps"], first["batch"], first["code"]) == (3, 8, code_state())
     code, text = nearfar("table", "runs/tiny.jsonl")
     assert code == 0
     assert "steps=3" in text
+    assert f"States of the code: {code_state()}." in text
     for options, start in (
         (("--format", "html", "--out", "t.txt"), "<!doctype html>"),
         (("--out", "t.html"), "<!doctype html>"),

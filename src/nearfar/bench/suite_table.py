@@ -41,6 +41,7 @@ def page(results: Results) -> Page:
     suite, blocks, unseen = results.suite, summarise(results), left_out(results)
     cells = [each for each in results.cells.values() if each["id"] in {place["id"] for place in results.places}]
     versions = sorted({f"nearfar {each['nearfar']}, torch {each['torch']}, {each['machine']}" for each in cells})
+    codes = list(dict.fromkeys(str(each["code"]) for each in cells if "code" in each))
     mirrors = [f"Mirrors {suite.mirrors.rstrip('.')}."] if suite.mirrors else []
     differs = [f"Not as there: {suite.differs.rstrip('.')}."] if suite.differs else []
     about = [
@@ -56,6 +57,7 @@ def page(results: Results) -> Page:
         *peers_told(suite),
         *(f"{each.name}: {each.note}." for each in suite.methods if each.note),
         *([f"Made with {'; '.join(versions)}."] if versions else []),
+        *([f"States of the code: {', '.join(codes)}."] if codes else []),
         *(["Cells were made with different versions."] if len(versions) > 1 else []),
     ]
     return Page(suite.name, about, [_table(results, block) for block in blocks])

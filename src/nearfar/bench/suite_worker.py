@@ -22,6 +22,7 @@ from typing import Any
 
 from torch import Tensor
 
+from nearfar.bench.code_state import code_state
 from nearfar.data import Manifest
 from nearfar.errors import NearfarError
 from nearfar.metrics.protocols import concatenated
@@ -60,6 +61,7 @@ def _kept(run: Run) -> dict[str, Any]:
         **{key: result[key] for key in KEPT if key in result},
         "validation": chosen[-1] if chosen else result.get("validation"),
         "threads": run.config.threads,
+        "code": code_state(),
     }
 
 
@@ -118,6 +120,7 @@ def outcome(config: Config, folder: Path, starts: Starts | None = None) -> dict[
 def main() -> None:
     """Serve until the input ends."""
     keep_freed_memory()
+    code_state()  # now, while the files are what was imported
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the bench, which ends the input
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # nothing that a library prints gets among the answers
