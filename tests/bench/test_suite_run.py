@@ -23,8 +23,9 @@ from click.testing import CliRunner
 from nearfar.bench.code_state import code_state
 from nearfar.bench.suite import Suite, suite_from_dict
 from nearfar.bench.suite_cells import config_id, suite_cells
+from nearfar.bench.suite_process import Worker
 from nearfar.bench.suite_results import read_lines, read_results
-from nearfar.bench.suite_run import Worker, _changed, run_suite
+from nearfar.bench.suite_run import _changed, run_suite
 from nearfar.bench.suite_table import table
 from nearfar.cli import main
 from nearfar.errors import NearfarError

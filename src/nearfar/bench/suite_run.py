@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
-from threading import Lock, Thread
+from threading import Thread
 from typing import Any
 
 from nearfar.bench.suite import Suite, suite_from_dict
 from nearfar.bench.suite_cells import Cell, CellMaker, Chosen, check_named, check_parts, config_id
 from nearfar.bench.suite_columns import ON_TEST
 from nearfar.bench.suite_peer import method_of, with_peers
+from nearfar.bench.suite_process import Outcome, Worker
 from nearfar.bench.suite_results import ResultsFile
 from nearfar.bench.suite_tune import choose, combinations, suite_trials, trial_entry
 from nearfar.bench.suite_worker import outcome
@@ -29,7 +26,6 @@ from nearfar.training import Config
 from nearfar.training.start import Starts
 from nearfar.words import duration
 
-Outcome = dict[str, Any]
 NO_TRIAL = "every trial failed, so nothing can be chosen; the last"
 
 
@@ -240,68 +236,3 @@ def _changed(cell: Cell) -> Outcome | None:
 def _as_cell(config: Config, threads: int) -> Config:
     """Without what only costs time here: checkpoints on the way and trackers."""
     return replace(config, threads=threads, save_every=1e9, track=())
-
-
-class Worker:
-    """A process of `suite_worker`, started when there is something to do and again if it died."""
-
-    def __init__(self, threads: int) -> None:
-        self.threads = threads
-        self._process: subprocess.Popen[str] | None = None
-        self._stopped = False
-        self._lock = Lock()
-        self._said = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 - closed in stop
-
-    def outcome(self, config: Config) -> Outcome:
-        """Train a cell; a process that dies of it is an error of this cell alone."""
-        try:
-            process = self._running()
-            assert process.stdin is not None
-            assert process.stdout is not None
-            process.stdin.write(json.dumps(config.to_dict()) + "\n")
-            process.stdin.flush()
-            answer = process.stdout.readline()
-            if answer.endswith("\n"):
-                found: Outcome = json.loads(answer)
-                return found
-            code = process.wait()
-            return {"kind": "error", "message": f"the process ended with code {code}{self._last_words()}"}
-        except Exception as error:  # a thread that ended without an answer would leave the bench waiting
-            return {"kind": "error", "message": f"{type(error).__name__}: {error}"}
-
-    def _running(self) -> subprocess.Popen[str]:
-        with self._lock:
-            if self._stopped:
-                raise NearfarError("the bench was stopped")
-            if self._process is None or self._process.poll() is not None:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-m", "nearfar.bench.suite_worker"],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=self._said,
-                    encoding="utf-8",
-                    env={**os.environ, "OMP_NUM_THREADS": str(self.threads)},
-                )
-            return self._process
-
-    def _last_words(self) -> str:
-        self._said.seek(0)
-        lines = self._said.read().strip().splitlines()
-        self._said.seek(0)
-        self._said.truncate()  # the next process has words of its own
-        return f": {lines[-1]}" if lines else ""
-
-    def stop(self) -> None:
-        """End the process, whatever it is doing; its input ends, so it cleans up after itself."""
-        with self._lock:
-            self._stopped = True
-            if self._process is not None:
-                assert self._process.stdin is not None
-                with suppress(OSError):  # it died before it had read everything
-                    self._process.stdin.close()
-                try:
-                    self._process.wait(timeout=10)
-                except subprocess.TimeoutExpired:
-                    self._process.kill()
-                    self._process.wait()
-        self._said.close()

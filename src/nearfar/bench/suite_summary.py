@@ -21,7 +21,7 @@ class Row:
     """A method on data, at a value of the sweep.
 
     scores: means over the seeds that there are, by metric; differences: to the baseline over the seeds that both have.
-    seconds: of training without scoring, the median, since a machine may pause. selected_by: how epochs were chosen.
+    seconds: of training without the test, the median, since a machine may pause. selected_by: how epochs were chosen.
     swept: whether the method has the value of the sweep. missing: seeds
     without scores, with the reason.
     batch: rows of one, if the cells say.
