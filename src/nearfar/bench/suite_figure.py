@@ -10,6 +10,7 @@ from html import escape
 
 from nearfar.bench.line_plot import LEFT, line_plot, style_of, svg
 from nearfar.bench.suite import UNTRAINED
+from nearfar.bench.suite_cells import check_named
 from nearfar.bench.suite_columns import ON_TEST
 from nearfar.bench.suite_results import Results
 from nearfar.bench.suite_summary import Block, Row, summarise
@@ -27,9 +28,7 @@ def figure(results: Results, *, x: str, metric: str, methods: Sequence[str] = ()
     """
     suite = results.suite
     names = (UNTRAINED, *(each.name for each in suite.methods))
-    for name in methods:
-        if name not in names:
-            raise NearfarError(f"{suite.name}: no method {name!r}{nearest(name, names)} Known: {', '.join(names)}")
+    check_named("method", methods, names)
     if suite.sweep_key != x:
         has = f"its sweep is {suite.sweep_key}" if suite.sweep_key else "it has no sweep"
         raise NearfarError(f"{suite.name}: there is no sweep of {x!r}, {has}")

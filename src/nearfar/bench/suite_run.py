@@ -19,7 +19,7 @@ from nearfar.bench.suite_columns import ON_TEST
 from nearfar.bench.suite_peer import method_of, with_peers
 from nearfar.bench.suite_process import Outcome, Worker
 from nearfar.bench.suite_results import ResultsFile
-from nearfar.bench.suite_tune import choose, combinations, suite_trials, trial_entry
+from nearfar.bench.suite_tune import choose, suite_trials, trial_entry
 from nearfar.bench.suite_worker import outcome
 from nearfar.errors import NearfarError
 from nearfar.training import Config
@@ -60,7 +60,7 @@ def run_suite(
             maker.suite = suite
             for line in told:
                 say(line)
-        cells = [_untuned(cell) if _lacks_choice(maker, cell, chosen) else cell for cell in maker.cells(chosen)]
+        cells = [_untuned(cell) if _tuned_as(cell) in without else cell for cell in maker.cells(chosen)]
         _ask(file, suite, cells, only, chosen)
         done = {line["id"] for line in file.lines if line["kind"] == "cell"}
         ids = {cell.id for cell in cells}
@@ -71,12 +71,13 @@ def run_suite(
             if (not methods or method_of(cell.method) in methods) and (not seeds or cell.seed in seeds)
         )
         left = list({cell.id: cell for cell in now if cell.id not in done}.values())
-        hopeless = {cell.id: cell for cell in left if _lacks_choice(maker, cell, chosen)}
+        hopeless = {cell.id: cell for cell in left if _tuned_as(cell) in without}
         for cell in hopeless.values():
-            message = f"{NO_TRIAL}: {without[cell.data, method_of(cell.method)]}"
+            message = f"{NO_TRIAL}: {without[_tuned_as(cell)]}"
             file.append({"kind": "error", "id": cell.id, **cell.place, "message": message})
         for (data, method), message in without.items():
-            say(f"{data}, {method}: {NO_TRIAL}: {message}")
+            if not methods or method in methods:
+                say(f"{data}, {method}: {NO_TRIAL}: {message}")
         failed = len(hopeless)
         for head, cell, found, rest in _timed([each for each in left if each.id not in hopeless], workers, threads):
             file.append({"kind": found["kind"], "id": cell.id, **cell.place, **found})
@@ -96,7 +97,8 @@ def _tune(
 ) -> tuple[Chosen, dict[tuple[str, str], str]]:
     """Run the trials of these methods, or of all, that have no value yet, and choose.
 
-    Gives also the data and methods of which every trial failed, with a message. What other methods chose is kept.
+    Gives also the data and methods that are tuned and have no choice, with the message of a trial that failed: of
+    these methods all trials did, others may not have been tried yet. What other methods chose is kept.
     """
     suite, every = maker.suite, suite_trials(maker)
     values = {
@@ -124,7 +126,8 @@ def _tune(
     tried = {*values, *(line["id"] for line in file.lines if line["kind"] == "error")}  # one that failed is no gap
     unfinished = {each.place for each in every if each.cell.id not in tried} - asked
     chosen = choose(suite, [each for each in every if each.place not in unfinished], values)
-    return chosen, {place: messages[place] for place in sorted(asked - set(chosen))}
+    without = sorted({each.place for each in every} - set(chosen))
+    return chosen, {place: messages.get(place, "") for place in without}
 
 
 def _ask(file: ResultsFile, suite: Suite, cells: list[Cell], only: tuple[str, ...], chosen: Chosen) -> None:
@@ -152,14 +155,9 @@ def _alike(before: dict[str, Any], now: dict[str, Any]) -> set[str]:
     return {each["name"] for each in before["data"] if each in now["data"]}
 
 
-def _lacks_choice(maker: CellMaker, cell: Cell, chosen: Chosen) -> bool:
-    """Whether a cell's method is tuned on its data and nothing is chosen yet."""
-    suite, name = maker.suite, method_of(cell.method)
-    if (cell.data, name) in chosen:
-        return False
-    source = next(each for each in suite.data if each.name == cell.data)
-    method = next(each for each in suite.methods if each.name == name)
-    return len(combinations(suite, source, method)) > 1
+def _tuned_as(cell: Cell) -> tuple[str, str]:
+    """The data and method whose choice a cell takes; a peer takes that of the method it is against."""
+    return cell.data, method_of(cell.method)
 
 
 def _untuned(cell: Cell) -> Cell:
