@@ -274,3 +274,48 @@ def test_settings_of_trials_are_theirs_alone_and_told(vectors: str, tmp_path: Pa
     assert cell["steps"] == 3
     assert not cell["validation"]
     assert "none of the tables', with steps=2, data.validation=0.34." in table(read_results(out), "markdown")
+
+
+def two_data(source: str) -> Suite:
+    plain = suite_of(source).to_dict()
+    here = plain["data"][0]
+    # a grid of its own, so that a choice made here would show
+    there = {**here, "name": "there", "tune": {"optimiser.lr": [5.0, 6.0]}, "tuned_on": "here", "settings": ["steps=2"]}
+    return suite_from_dict({**plain, "data": [here, there]})
+
+
+def test_data_may_take_what_was_chosen_on_other_data(vectors: str, tmp_path: Path) -> None:
+    suite, out = two_data(vectors), tmp_path / "r.jsonl"
+    assert run_suite(suite, out, workers=0) == 0
+    lines = read_lines(out)
+    assert {line["data"] for line in lines if line["kind"] == "trial"} == {"here"}
+    chosen = read_results(out).chosen
+    for method in ("ms", "proxy-anchor"):
+        assert chosen["there", method] == chosen["here", method]
+    (text,) = told_of(suite, chosen, suite.data[1])
+    assert text.startswith("Chosen on here: ms: optimiser.lr=")
+    before = len(lines)
+    assert run_suite(suite, out, only=("here", "there"), workers=0) == 0
+    assert len(read_lines(out)) == before
+
+
+def test_a_choice_that_is_missing_is_missing_where_it_is_taken_over(vectors: str, tmp_path: Path) -> None:
+    plain = two_data(vectors).to_dict()
+    plain["methods"][1]["settings"] = ["model.head=nonsense"]
+    said: list[str] = []
+    assert run_suite(suite_from_dict(plain), tmp_path / "r.jsonl", workers=0, say=said.append) == 2
+    lines = [line for line in said if "every trial failed" in line]
+    assert [line.split(":")[0] for line in lines] == ["here, proxy-anchor", "there, proxy-anchor"]
+    assert all("nonsense" in line for line in lines)
+
+
+def test_taking_over_a_choice_needs_the_data_it_was_made_on_unless_nothing_is_searched(vectors: str) -> None:
+    suite = two_data(vectors)
+    with pytest.raises(NearfarError, match=r"there takes what is chosen on here: add --only here .*--set optimiser.lr"):
+        suite_trials(CellMaker(suite, only=("there",)))
+    given = replace(suite, override=("optimiser.lr=0.1", "loss.alpha=16"), methods=suite.methods[1:])
+    assert suite_trials(CellMaker(given, only=("there",))) == []
+    plain = suite.to_dict()
+    plain["data"][1]["tuned_on"] = "her"
+    with pytest.raises(NearfarError, match=r"there has tuned_on 'her', which is no data.*did you mean 'here'"):
+        suite_from_dict(plain)

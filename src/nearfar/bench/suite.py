@@ -67,7 +67,8 @@ class Source:
 
     track: what stands for it and its like after --only. paper: the data set of the suite's `paper` numbers that it is
     shown with, and differs: what is not as there. metrics: shown for it; null: the suite's and those of these numbers.
-    tune_settings: of its trials alone, above the suite's `tune.settings`.
+    tune_settings: of its trials alone, above the suite's `tune.settings`. tuned_on: other data of the suite, whose
+    choice serves here too, where trials are dear.
     """
 
     name: str
@@ -79,6 +80,7 @@ class Source:
     metrics: tuple[str, ...] | None = None
     tune: dict[str, Any] = field(default_factory=dict)
     tune_settings: tuple[str, ...] = ()
+    tuned_on: str | None = None
 
 
 @dataclass(frozen=True)
@@ -251,6 +253,13 @@ def _check(suite: Suite, where: str) -> None:
         if metric not in suite.metrics:
             raise NearfarError(
                 f"{where}: compared has {metric!r}, which is none of metrics{nearest(metric, suite.metrics)}"
+            )
+    leaders = [each.name for each in suite.data if each.tuned_on is None]
+    for source in suite.data:
+        if source.tuned_on is not None and source.tuned_on not in leaders:
+            raise NearfarError(
+                f"{where}: {source.name} has tuned_on {source.tuned_on!r}, which is no data of the suite with trials "
+                f"of its own{nearest(source.tuned_on, leaders)} Known: {', '.join(leaders)}"
             )
     for key, values in _searched(suite):
         if not isinstance(values, list | tuple) or not values:

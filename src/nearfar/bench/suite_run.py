@@ -19,7 +19,7 @@ from nearfar.bench.suite_columns import ON_TEST
 from nearfar.bench.suite_peer import method_of, with_peers
 from nearfar.bench.suite_process import Outcome, Worker
 from nearfar.bench.suite_results import ResultsFile
-from nearfar.bench.suite_tune import choose, suite_trials, trial_entry
+from nearfar.bench.suite_tune import choose, suite_trials, trial_entry, tuned_places
 from nearfar.bench.suite_worker import outcome
 from nearfar.errors import NearfarError
 from nearfar.training import Config
@@ -126,8 +126,8 @@ def _tune(
     tried = {*values, *(line["id"] for line in file.lines if line["kind"] == "error")}  # one that failed is no gap
     unfinished = {each.place for each in every if each.cell.id not in tried} - asked
     chosen = choose(suite, [each for each in every if each.place not in unfinished], values)
-    without = sorted({each.place for each in every} - set(chosen))
-    return chosen, {place: messages.get(place, "") for place in without}
+    led = tuned_places(maker, every)
+    return chosen, {place: messages.get(led[place], "") for place in sorted(set(led) - set(chosen))}
 
 
 def _ask(file: ResultsFile, suite: Suite, cells: list[Cell], only: tuple[str, ...], chosen: Chosen) -> None:

@@ -90,10 +90,17 @@ def suite_trials(maker: CellMaker) -> list[Trial]:
     suite = maker.suite
     at = suite.sweep_values[0] if suite.tune.at is None else suite.tune.at
     trials = []
+    names = [each.name for each in maker.data]
     for source in maker.data:
+        leader = _leader(suite, source)
         for method in suite.methods:
-            found = combinations(suite, source, method)
-            for settings in found if len(found) > 1 else []:
+            found = combinations(suite, leader, method)
+            if len(found) > 1 and leader.name not in names:
+                raise NearfarError(
+                    f"{source.name} takes what is chosen on {leader.name}: add --only {leader.name} (what was run "
+                    f"stays), or set what is searched: --set {'=... --set '.join(searched(suite, leader, method))}=..."
+                )
+            for settings in found if len(found) > 1 and leader is source else []:
                 # whatever chooses the epoch in the tables, a trial knows the validation classes only
                 tuned = (*settings, *suite.tune.settings, *source.tune_settings, "select.by=auto")
                 cell = maker.cell(source, method, at, suite.tune.seed, tuned=tuned, test=False)
@@ -121,10 +128,32 @@ def choose(suite: Suite, trials: Iterable[Trial], values: Mapping[str, float]) -
     found = {place: settings for place, (_, settings) in best.items()}
     for source in suite.data:
         for each in suite.methods:
-            alone = combinations(suite, source, each)
+            alone = [] if source.tuned_on else combinations(suite, source, each)
             if len(alone) == 1:
                 found[source.name, each.name] = alone[0]
-    return found
+    taken = {
+        (source.name, each.name): found[source.tuned_on, each.name]
+        for source in suite.data
+        for each in suite.methods
+        if source.tuned_on is not None and (source.tuned_on, each.name) in found
+    }
+    return found | taken
+
+
+def tuned_places(maker: CellMaker, trials: Iterable[Trial]) -> dict[tuple[str, str], tuple[str, str]]:
+    """The data and methods whose settings trials choose, each with that whose trials do: itself, unless taken over."""
+    tried = {trial.place for trial in trials}
+    return {
+        (source.name, method): (data, method)
+        for source in maker.data
+        for data, method in tried
+        if data == _leader(maker.suite, source).name
+    }
+
+
+def _leader(suite: Suite, source: Source) -> Source:
+    """The data whose trials choose for this one."""
+    return next((each for each in suite.data if each.name == source.tuned_on), source)
 
 
 def trial_entry(trial: Trial, outcome: Mapping[str, Any], metric: str) -> dict[str, Any]:
@@ -140,7 +169,7 @@ def told(suite: Suite, chosen: Chosen) -> list[str]:
     """How settings were chosen, for the head of the tables."""
     methods = {each.name: each for each in suite.methods}
     if not any(
-        len(combinations(suite, data, methods[name])) > 1
+        len(combinations(suite, _leader(suite, data), methods[name])) > 1
         for data in suite.data
         for place, name in chosen
         if place == data.name and name in methods
@@ -160,21 +189,23 @@ def told(suite: Suite, chosen: Chosen) -> list[str]:
 def told_of(suite: Suite, chosen: Chosen, data: Source) -> list[str]:
     """What was chosen for data, for the foot of its table, and what a reader should know of the choice."""
     methods = {each.name: each for each in suite.methods}
+    leader = _leader(suite, data)
     counts = {
-        name: len(combinations(suite, data, methods[name]))
+        name: len(combinations(suite, leader, methods[name]))
         for place, name in chosen
         if place == data.name and name in methods
     }
     parts = []
     for (place, name), settings in chosen.items():
         if place == data.name:
-            known = searched(suite, data, methods[name]) if name in methods else {}
+            known = searched(suite, leader, methods[name]) if name in methods else {}
             told = ", ".join(f"{each}{_end(each, known)}" for each in settings)
             number = f" (of {counts[name]} trials)" if name in counts and len(set(counts.values())) > 1 else ""
             parts.append(f"{name}: {told}{number}")
     # folds hold out classes of their own
-    own = [each for each in data.tune_settings if suite.folds is None or not each.startswith("data.validation=")]
-    how = f" by trials with {', '.join(own)}" if own else ""
+    own = [each for each in leader.tune_settings if suite.folds is None or not each.startswith("data.validation=")]
+    on = f" on {leader.name}" if leader is not data else ""
+    how = on + (f" by trials with {', '.join(own)}" if own else "")
     return [f"Chosen{how}: {'; '.join(parts)}"] if parts else []
 
 
