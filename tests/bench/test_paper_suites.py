@@ -126,7 +126,7 @@ def test_the_rivals_of_a_main_table_are_tuned_alike(name: str, vectors: str) -> 
         pictures = data.endswith("pictures")
         rates = [value for source in tuned if source.name == data for value in source.tune["optimiser.lr"]]
         assert [each.optimiser.lr for each in configs] == rates
-        assert len(set(rates)) == len(rates) == (5 if data == "cub-vectors" else 4)
+        assert len(set(rates)) == len(rates) == (5 if data == "cub-vectors" else 2 if pictures else 4)
         assert {(each.epochs, each.steps) for each in configs} == {(None, 200 if pictures else configs[0].steps)}
         held_out = 0 if suite.folds is not None else 0.5 if data == "cub-vectors" else 0.2
         assert {each.data.validation for each in configs} == {held_out}
