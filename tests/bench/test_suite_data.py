@@ -26,7 +26,7 @@ def test_a_name_stands_for_shared_data() -> None:
         *("cub-pictures", "$CUB_PICTURES", "fine-tuning", "cub"),
     )
     assert source.settings[-1] == "data.cache_size=128"
-    assert {"steps=380", "batches.size=64", "images.crop=112"} < set(source.settings)
+    assert {"steps=275", "batches.size=64", "images.crop=112"} < set(source.settings)
     assert "112 pixels" in source.differs
 
 
