@@ -68,7 +68,7 @@ def combinations(suite: Suite, source: Source, method: Method) -> list[tuple[str
 def searched(suite: Suite, source: Source, method: Method) -> dict[str, Any]:
     """The values to try by key, without what was set on the command line."""
     given = tuple(".".join(parse_setting(each)[0]) for each in suite.override)
-    space = {**suite.tune.space, **source.tune, **method.tune}
+    space = {**suite.tune.space, **_leader(suite, source).tune, **method.tune}
     return {
         key: [_value(each) for each in values]
         for key, values in space.items()
@@ -94,11 +94,11 @@ def suite_trials(maker: CellMaker) -> list[Trial]:
     for source in maker.data:
         leader = _leader(suite, source)
         for method in suite.methods:
-            found = combinations(suite, leader, method)
+            found = combinations(suite, source, method)
             if len(found) > 1 and leader.name not in names:
                 raise NearfarError(
                     f"{source.name} takes what is chosen on {leader.name}: add --only {leader.name} (what was run "
-                    f"stays), or set what is searched: --set {'=... --set '.join(searched(suite, leader, method))}=..."
+                    f"stays), or set what is searched: --set {'=... --set '.join(searched(suite, source, method))}=..."
                 )
             for settings in found if len(found) > 1 and leader is source else []:
                 # whatever chooses the epoch in the tables, a trial knows the validation classes only
@@ -125,19 +125,15 @@ def choose(suite: Suite, trials: Iterable[Trial], values: Mapping[str, float]) -
         value = values.get(trial.cell.id, -math.inf)
         if value > best.get(trial.place, (-math.inf,))[0]:
             best[trial.place] = value, trial.settings
-    found = {place: settings for place, (_, settings) in best.items()}
+    found: dict[tuple[str, str], tuple[str, ...]] = {}
     for source in suite.data:
         for each in suite.methods:
-            alone = [] if source.tuned_on else combinations(suite, source, each)
+            alone, tried = combinations(suite, source, each), (_leader(suite, source).name, each.name)
             if len(alone) == 1:
                 found[source.name, each.name] = alone[0]
-    taken = {
-        (source.name, each.name): found[source.tuned_on, each.name]
-        for source in suite.data
-        for each in suite.methods
-        if source.tuned_on is not None and (source.tuned_on, each.name) in found
-    }
-    return found | taken
+            elif tried in best:
+                found[source.name, each.name] = best[tried][1]
+    return found
 
 
 def tuned_places(maker: CellMaker, trials: Iterable[Trial]) -> dict[tuple[str, str], tuple[str, str]]:
@@ -169,7 +165,7 @@ def told(suite: Suite, chosen: Chosen) -> list[str]:
     """How settings were chosen, for the head of the tables."""
     methods = {each.name: each for each in suite.methods}
     if not any(
-        len(combinations(suite, _leader(suite, data), methods[name])) > 1
+        len(combinations(suite, data, methods[name])) > 1
         for data in suite.data
         for place, name in chosen
         if place == data.name and name in methods
@@ -191,14 +187,14 @@ def told_of(suite: Suite, chosen: Chosen, data: Source) -> list[str]:
     methods = {each.name: each for each in suite.methods}
     leader = _leader(suite, data)
     counts = {
-        name: len(combinations(suite, leader, methods[name]))
+        name: len(combinations(suite, data, methods[name]))
         for place, name in chosen
         if place == data.name and name in methods
     }
     parts = []
     for (place, name), settings in chosen.items():
         if place == data.name:
-            known = searched(suite, leader, methods[name]) if name in methods else {}
+            known = searched(suite, data, methods[name]) if name in methods else {}
             told = ", ".join(f"{each}{_end(each, known)}" for each in settings)
             number = f" (of {counts[name]} trials)" if name in counts and len(set(counts.values())) > 1 else ""
             parts.append(f"{name}: {told}{number}")
