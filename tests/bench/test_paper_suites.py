@@ -24,6 +24,7 @@ SUITES = {
     "dro-recover": "cub-vectors",
     "dro-imbalance": "sketches-1024",
     "dro-k": "warm-sketches",
+    "profs": "cub-vectors",
     "mpa": "cub-vectors",
     "mpa-proxies": "cub-vectors",
     "proxy-isa": "cub-vectors",

@@ -66,6 +66,19 @@ def test_a_run_says_what_it_plans_and_how_far_it_is(
     assert len(said) == 1
 
 
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [((), True), (("loss.memory_epoch=0",), False), (("loss.negative_penalty=none",), False), (("epochs=3",), False)],
+)
+def test_a_run_too_short_for_the_memory_of_proxy_isa_says_so(
+    settings: tuple[str, ...], says: bool, vectors: str, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    small = ("steps=null", "epochs=2", "batches.size=4", "model.dim=8")
+    train(configured("features", vectors, "proxy-isa", *small, *settings), tmp_path / "run", say=said.append)
+    assert ("2 epochs, and till then few negatives count, try --set loss.memory_epoch=0" in said[0]) == says
+
+
 def test_the_saved_configuration_makes_the_same_run_again(vectors: str, tmp_path: Path) -> None:
     one = quiet(configured("features", vectors, "mpa-ap"), tmp_path / "one")
     kept = yaml.safe_load((one.path / "config.yaml").read_text())

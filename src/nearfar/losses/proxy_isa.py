@@ -117,6 +117,11 @@ class ProxyISA(ProxyLoss):
         self.register_buffer("epoch", torch.zeros((), dtype=torch.int64))
         self.memory = ClassMemory(classes=classes, dim=dim, size=memory_size)
 
+    @property
+    def waits(self) -> int:
+        """Epochs in which L is still `init_learned_sim`, so that nearly all negatives are weighted by 1 / E."""
+        return self.memory_epoch if self.negative_penalty == "inverse" else 0
+
     def start_epoch(self, n: int) -> None:
         """Say that epoch n begins, counted from 0: it switches the memory and the filter on."""
         if n < 0:

@@ -109,6 +109,7 @@ class Parts:
             steps=self.steps,
             epoch=len(self.batches),
             by_epochs=self.config.steps is None,
+            waits=getattr(self.loss, "waits", 0),
         )
 
     @property

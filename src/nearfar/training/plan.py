@@ -8,10 +8,13 @@ from nearfar.words import counted
 
 # ours: below this a fine-tuning has hardly begun
 FEW_STEPS = 50
+# ours: Proxy-ISA for runs of a few epochs, `proxy-isa short` in the suites
+AT_ONCE = "--set loss.memory_epoch=0 --set loss.filter_epoch=1 --set loss.volume=30"
 
 
-def plan(*, samples: int, batch: int, steps: int, epoch: int, by_epochs: bool) -> str:
+def plan(*, samples: int, batch: int, steps: int, epoch: int, by_epochs: bool, waits: int = 0) -> str:
     """batch: rows of one. epoch: the batches of one. by_epochs: its length is in epochs: small data makes it short.
+    waits: epochs that Proxy-ISA trains with next to no weight on negatives, before its memory starts.
 
     >>> plan(samples=8000, batch=128, steps=189, epoch=63, by_epochs=True)
     '8,000 training samples, 189 steps of 128, 3 epochs'
@@ -22,4 +25,7 @@ def plan(*, samples: int, batch: int, steps: int, epoch: int, by_epochs: bool) -
     text = f"{counted(samples, 'training sample')}, {counted(steps, 'step')} of {batch:,}, {counted(epochs, 'epoch')}"
     if by_epochs and steps < FEW_STEPS:
         text += f": that is little, try --set epochs={math.ceil(2 * FEW_STEPS / max(1, epoch))}"
+    elif epochs <= waits:
+        late = f"the loss has its memory after {counted(waits, 'epoch')}, and till then few negatives count"
+        text += f": {late}, try {AT_ONCE}"
     return text
