@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from nearfar.training import Config
 SUITES = {
     "dro": "cub-vectors",
     "dro-recover": "cub-vectors",
+    "dro-tuned": "cub-vectors",
     "dro-imbalance": "sketches-1024",
     "dro-k": "warm-sketches",
     "profs": "cub-vectors",
@@ -49,7 +51,8 @@ def ends(suite: Suite, **changes: Any) -> Suite:
     values = suite.sweep_values
     sweep = {suite.sweep_key: [values[0], values[-1]]} if suite.sweep else None
     data = tuple(replace(each, tune={}) for each in suite.data)
-    return replace(suite, seeds=suite.seeds[:1], sweep=sweep, data=data, **changes)
+    methods = tuple(replace(each, tune={}) for each in suite.methods)
+    return replace(suite, seeds=suite.seeds[:1], sweep=sweep, data=data, methods=methods, **changes)
 
 
 def only_methods(suite: Suite, *names: str) -> Suite:
@@ -97,7 +100,9 @@ def test_a_tuned_contrastive_loss_and_the_untrained_network_are_in_every_table(
     assert cells
     assert all(cell.config.untrained and cell.config.loss["name"] == "contrastive" for cell in cells)
     trials = [trial for trial in suite_trials(maker) if trial.cell.method == "contrastive"]
-    assert len(trials) == len(maker.data[0].tune["optimiser.lr"]) > 1
+    rates = {trial.cell.config.optimiser.lr for trial in trials}
+    assert rates == set(maker.data[0].tune["optimiser.lr"])
+    assert len(rates) > 1
     assert {trial.cell.config.loss["name"] for trial in trials} == {"contrastive"}
 
 
@@ -110,6 +115,13 @@ def test_methods_of_a_papers_own_track_share_its_set_up(name: str, drawings: str
         configs = [maker.cell(source, method, suite.sweep_values[0], 0).config for method in suite.methods]
         shared = {(config.model, config.images, config.optimiser.name, config.epochs) for config in configs}
         assert len(shared) == 1, source.name
+
+
+def test_what_is_searched_for_dro_is_searched_for_its_rivals(vectors: str) -> None:
+    maker = CellMaker(open_suite("dro-tuned"), given={"cub-vectors": vectors}, only=("cub-vectors",))
+    trials = Counter(trial.cell.method for trial in suite_trials(maker))
+    assert set(trials) == {"contrastive", "ms", "topk-m", "topk-pn-m", "kl-m"}
+    assert set(trials.values()) == {20}
 
 
 @pytest.mark.parametrize("name", ["dro", "dro-recover", "mpa", "proxy-isa", "proxy-isa-folds", "fine-tuning"])
