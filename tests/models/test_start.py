@@ -15,8 +15,10 @@ def correlated(count: int = 200, width: int = 12) -> torch.Tensor:
     return torch.randn(count, width) @ torch.randn(width, width) + torch.arange(width)
 
 
+@pytest.mark.parametrize("rows", [16_384, 70])
 @pytest.mark.parametrize("power", [0.0, 0.25, 0.5])
-def test_pca_is_the_direct_computation(power: float) -> None:
+def test_pca_is_the_direct_computation(power: float, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nearfar.models.start.ROWS", rows)  # a part of them at a time
     x = correlated().double()
     weight, bias = half_whitened_pca(x, 7, power=power)
     centred = x.numpy() - x.numpy().mean(0)

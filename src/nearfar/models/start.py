@@ -18,6 +18,8 @@ from nearfar.metrics.kmeans import kmeans
 from nearfar.models.embedder import Embedder
 from nearfar.models.head import Head
 
+ROWS = 16_384
+
 
 @torch.no_grad()
 def half_whitened_pca(features: Tensor, dim: int, *, power: float = 0.25) -> tuple[Tensor, Tensor]:
@@ -39,9 +41,13 @@ def half_whitened_pca(features: Tensor, dim: int, *, power: float = 0.25) -> tup
         raise ValueError(
             f"dim must be at most the {width} columns of the features, got {dim}: there are no more directions"
         )
-    wide = features.double()
-    mean = wide.mean(0)
-    values, vectors = torch.linalg.eigh((wide - mean).T @ (wide - mean) / count)
+    parts = torch.split(features, ROWS)  # float64 of all rows would take twice what they do
+    mean = sum((part.double().sum(0) for part in parts), features.new_zeros(width, dtype=torch.float64)) / count
+    squares = torch.zeros(width, width, dtype=torch.float64, device=features.device)
+    for part in parts:
+        centred = part.double() - mean
+        squares.addmm_(centred.T, centred)
+    values, vectors = torch.linalg.eigh(squares / count)
     values, vectors = values.flip(0)[:dim], vectors.flip(1)[:, :dim]
     vectors = vectors * vectors.gather(0, vectors.abs().argmax(0, keepdim=True)).sign()
     real = values > values[0].clamp_min(0) * width * torch.finfo(torch.float32).eps
