@@ -7,6 +7,7 @@ import io
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import time
@@ -147,6 +148,16 @@ def test_a_cell_that_fails_is_told_and_tried_again(vectors: str, tmp_path: Path)
     assert len(cells(out)) == 1
     assert "failed, batches: rho must be" in said[-1]
     assert "Missing: proxy-anchor, seed 0: batches: rho must be" in table(read_results(out))
+
+
+def test_a_cell_that_diverges_does_not_name_a_file_that_is_gone(vectors: str, tmp_path: Path) -> None:
+    out = tmp_path / "r.jsonl"
+    suite = suite_of(vectors, seeds=(0,))
+    diverging = replace(suite.methods[0], recipe="lifted", settings=("optimiser.lr=1e30", "steps=40"))
+    assert run_suite(replace(suite, methods=(diverging,), baseline=None), out, workers=0, say=lambda _: None) == 1
+    message = next(line["message"] for line in read_lines(out) if line["kind"] == "error")
+    assert re.fullmatch(r"at step \d+: .+; where it diverged, .+clip_norm=1", message)
+    assert "failed-batch" not in message
 
 
 def test_a_process_that_dies_is_an_error_of_its_cell_alone(vectors: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import _thread
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -28,6 +29,7 @@ from nearfar.errors import NearfarError
 from nearfar.metrics.protocols import concatenated
 from nearfar.training import Config, Run, train
 from nearfar.training.embedding import score
+from nearfar.training.loop import SAVED
 from nearfar.training.memory import keep_freed_memory
 from nearfar.training.ranks import local_device
 from nearfar.training.resolve import from_dict
@@ -111,10 +113,15 @@ def outcome(config: Config, folder: Path, starts: Starts | None = None) -> dict[
         entry = {"kind": "cell", **cell_scores(config, folder, starts)}
         json.dumps(entry, allow_nan=False)
     except NearfarError as error:
-        return {"kind": "error", "message": str(error)}
+        return {"kind": "error", "message": _lasting(str(error), folder)}
     except Exception as error:  # whatever a cell does, the others go on
-        return {"kind": "error", "message": f"{type(error).__name__}: {error}"}
+        return {"kind": "error", "message": _lasting(f"{type(error).__name__}: {error}", folder)}
     return entry
+
+
+def _lasting(message: str, folder: Path) -> str:
+    """Without what it says in brackets of files in the folder, which is gone by then."""
+    return re.sub(rf" \([^()]*{re.escape(str(folder))}[^()]*\)", "", message).replace(SAVED, "")
 
 
 def main() -> None:

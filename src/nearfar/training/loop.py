@@ -41,7 +41,8 @@ from nearfar.training.trackers import open_trackers
 from nearfar.training.whole_classes import whole_classes
 from nearfar.words import duration
 
-CURE = "where it diverged, lower optimiser.lr or set optimiser.clip_norm=1 (what was saved before is still there)"
+SAVED = " (what was saved before is still there)"
+CURE = f"where it diverged, lower optimiser.lr or set optimiser.clip_norm=1{SAVED}"
 TRAIN_SCORED = 2000  # samples
 TELL_EVERY = 30  # seconds, where no bar shows
 
