@@ -31,7 +31,7 @@ OURS: dict[str, dict[str, Any]] = {
     },
     "files": {
         "model": {"backbone": "efficientnet-lite0", "pretrained": True, "dim": 512, "freeze_bn": True},
-        "optimiser": {"name": "adamw", "lr": 1e-4, "weight_decay": 1e-4, "proxy_lr_multiplier": 100.0},
+        "optimiser": {"name": "adamw", "lr": 3e-4, "weight_decay": 1e-4, "proxy_lr_multiplier": 100.0},
         "data": {"workers": 2},
         "epochs": 5,
     },
