@@ -120,8 +120,9 @@ def outcome(config: Config, folder: Path, starts: Starts | None = None) -> dict[
 
 
 def _lasting(message: str, folder: Path) -> str:
-    """Without what it says in brackets of files in the folder, which is gone by then."""
-    return re.sub(rf" \([^()]*{re.escape(str(folder))}[^()]*\)", "", message).replace(SAVED, "")
+    """Without what it says of files in the folder, which is gone by then."""
+    shorter = re.sub(rf" \([^()]*{re.escape(str(folder))}[^()]*\)", "", message).replace(SAVED, "")
+    return shorter.replace(str(folder), "the run")
 
 
 def main() -> None:

@@ -8,8 +8,8 @@ from nearfar.words import counted
 
 # ours: below this a fine-tuning has hardly begun
 FEW_STEPS = 50
-# ours: Proxy-ISA for runs of a few epochs, `proxy-isa short` in the suites
-AT_ONCE = "--set loss.memory_epoch=0 --set loss.filter_epoch=1 --set loss.volume=30"
+# ours: Proxy-ISA for runs of a few epochs
+AT_ONCE = "--set loss.memory_epoch=0 --set loss.filter_epoch=1"
 
 
 def plan(*, samples: int, batch: int, steps: int, epoch: int, by_epochs: bool, waits: int = 0) -> str:
@@ -25,7 +25,7 @@ def plan(*, samples: int, batch: int, steps: int, epoch: int, by_epochs: bool, w
     text = f"{counted(samples, 'training sample')}, {counted(steps, 'step')} of {batch:,}, {counted(epochs, 'epoch')}"
     if by_epochs and steps < FEW_STEPS:
         text += f": that is little, try --set epochs={math.ceil(2 * FEW_STEPS / max(1, epoch))}"
-    elif epochs <= waits:
+    if epochs <= waits:
         late = f"the loss has its memory after {counted(waits, 'epoch')}, and till then few negatives count"
-        text += f": {late}, try {AT_ONCE}"
+        text += f"; {late}, try {AT_ONCE}"
     return text
