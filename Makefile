@@ -49,7 +49,7 @@ browser:
 
 # The long measurement behind docs/benchmarks/speed.md.
 speed: $(VENV)/.dev
-	$(BIN)/python -m nearfar.bench.speed --markdown docs/benchmarks/speed.md --json docs/benchmarks/speed.json
+	$(BIN)/python -m benchmarks.speed --markdown docs/benchmarks/speed.md --json docs/benchmarks/speed.json
 
 $(VENV)/.core: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

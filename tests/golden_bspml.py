@@ -75,7 +75,7 @@ def test_weight_subproblem() -> None:
     close(torch.tensor(weight_problem(mu=0.0).gradient(w)), expected.pop("grad_w_SPMS_mu0"))
     close(maw(w, labels), expected.pop("MAW"))
     close(sdaw(w, labels), expected.pop("SDAW"))
-    # what is printed in Eq. 6 is not what we minimise
+    # what is printed in Eq. 6 is not what we minimize
     assert abs(problem.value(w) - expected.pop("objective_eq6_as_printed")) > 1
     assert np.abs(problem.gradient(w) - expected.pop("grad_w_as_printed_without_prefactor")).max() > 0.1
     assert all(key.startswith("xi_") for key in expected), f"nobody checked {list(expected)}"

@@ -15,9 +15,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from nearfar.geometry import cosine_matrix
 from nearfar.mining import multi_similarity
-from nearfar.pairs import Pairs, pair_masks
+from nearfar.ops.geometry import cosine_matrix
+from nearfar.ops.pairs import Pairs, pair_masks
 
 OURS = Path(__file__).parent / "golden"
 GOLDEN = Path(os.environ.get("NEARFAR_GOLDEN") or OURS)
@@ -68,8 +68,8 @@ VARIANTS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
     "lifted_structured": {
         "song2016_normalized": ("lifted", SONG),
         "song2016_raw_embeddings": ("lifted", SONG),
-        "dro_eq3_eq8_generalised": ("lifted", ANCHOR),
-        "dro_eq3_eq8_generalised_other_lambda": ("lifted", ANCHOR),
+        "dro_eq3_eq8_generalized": ("lifted", ANCHOR),
+        "dro_eq3_eq8_generalized_other_lambda": ("lifted", ANCHOR),
         "dro_eq3_eq8_unbalanced_with_singleton": ("lifted", ANCHOR),
         "wang_code_scaled": ("lifted", {"form": "scaled"}),
     },
@@ -107,7 +107,7 @@ KEYS: dict[str, dict[str, str]] = {
     },
 }
 
-# Losses whose rows may be raw or unit: the others normalise always, and a variant that says otherwise is not theirs.
+# Losses whose rows may be raw or unit: the others normalize always, and a variant that says otherwise is not theirs.
 NORMALIZE_OPTION = {"lifted", "n-pair"}
 
 
@@ -207,7 +207,7 @@ def proxy_options(file: str, variant: dict[str, Any]) -> tuple[str, dict[str, An
     """The loss and options of a variant of a proxy file; a KeyError says which name is not known."""
     inputs = variant["inputs"]
     if not (inputs["normalize_embeddings"] and inputs["normalize_proxies"]):
-        raise KeyError(f"{file}/{variant['variant']}: raw rows for a loss that normalises")
+        raise KeyError(f"{file}/{variant['variant']}: raw rows for a loss that normalizes")
     options = dict(PROXY_VARIANTS[file][variant["variant"]])
     keys, proxies = PROXY_KEYS.get(file, {}), inputs["proxies"]
     options |= {keys.get(key, key): value for key, value in inputs["hyper"].items() if key not in ISA_STATE}
@@ -238,7 +238,7 @@ def loss_and_options(file: str, variant: dict[str, Any]) -> tuple[str, dict[str,
     if loss in NORMALIZE_OPTION and options.get("form", "song") == "song":
         options["normalize"] = normalize
     elif not normalize:
-        raise KeyError(f"{file}/{variant['variant']}: raw rows for a loss that normalises")
+        raise KeyError(f"{file}/{variant['variant']}: raw rows for a loss that normalizes")
     return loss, options
 
 

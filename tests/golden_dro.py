@@ -16,7 +16,7 @@ from torch import Tensor
 from golden_cases import DRO_BLOCKS, DRO_VARIANTS, DTYPES, close, dro_options, files, load
 from nearfar.losses import create
 from nearfar.losses.pair_loss import Batch
-from nearfar.pairs import pair_masks
+from nearfar.ops.pairs import pair_masks
 
 MS_ALPHA, MS_BETA = 2.0, 5.0  # of grad_MS_two_thresholds_balanced, which does not say; its numbers do
 FILES = [file for file in files() if file in DRO_VARIANTS]
@@ -112,7 +112,7 @@ def check_f(loss: Any, x: Tensor, labels: Tensor, hyper: Any, golden: float, dty
     close(loss.robust_value(x, labels), golden, dtype)
 
 
-def check_penalised(loss: Any, x: Tensor, labels: Tensor, hyper: Any, golden: float, dtype: torch.dtype) -> None:
+def check_penalized(loss: Any, x: Tensor, labels: Tensor, hyper: Any, golden: float, dtype: torch.dtype) -> None:
     """sum p l - gamma KL(p || uniform), uniform over the pairs that can have weight."""
     p, losses = loss.weights_of(x, labels), pair_losses(loss, x, labels)
     same, diff = pair_masks(labels)
@@ -152,7 +152,7 @@ CHECKS: dict[str, Callable[..., None]] = {
     "p [i,j,y,p]": check_p,
     "p_ordered [i,j,p]": check_p_ordered,
     "robust_value F = gamma log mean exp(l/gamma)": check_f,
-    "sum p l - gamma KL(p||uniform) (must equal robust_value)": check_penalised,
+    "sum p l - gamma KL(p||uniform) (must equal robust_value)": check_penalized,
     "loss_sum_over_anchors": check_sum,
     "num_pairs": check_num_pairs,
     "num_nonzero": check_num_nonzero,

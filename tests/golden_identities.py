@@ -18,16 +18,16 @@ import torch
 from torch import Tensor
 
 from golden_cases import files, load
-from nearfar.geometry import cosine_matrix
 from nearfar.losses import create
-from nearfar.losses.multi_proxy import class_similarity
+from nearfar.losses.proxies.multi_proxy import class_similarity
 from nearfar.losses.proxy_isa import progress
 from nearfar.metrics import evaluate
 from nearfar.mining import multi_similarity
+from nearfar.ops.geometry import cosine_matrix
+from nearfar.ops.pairs import Pairs, log_sum_exp, pair_masks
 from nearfar.pacing.coordinate import stochastic_gradient
 from nearfar.pacing.objective import WeightProblem
 from nearfar.pacing.xi import hardness
-from nearfar.pairs import Pairs, log_sum_exp, pair_masks
 from nearfar.training.projection import Projection
 
 
@@ -216,7 +216,7 @@ def strategy(gamma: float, limit: str) -> Tensor:
 
 def identical_proxies() -> Tensor:
     anchor, x, labels = proxy_loss("proxy-anchor", "mpa", "K1")
-    # tau=0: rounding in 2 - 2 w.w leaves a root of 1e-8 of the regulariser of equal proxies
+    # tau=0: rounding in 2 - 2 w.w leaves a root of 1e-8 of the regularizer of equal proxies
     loss: Any = create("mpa", classes=anchor.classes, dim=anchor.dim, proxies_per_class=3, tau=0.0)
     loss.proxies.data = anchor.proxies.data[:, None].repeat(1, 3, 1)
     return value(loss, x, labels) - value(anchor, x, labels)
@@ -340,7 +340,7 @@ IDENTITIES: dict[str, Callable[[], Tensor]] = {
     "MPA with K=1 minus Proxy-Anchor (same proxies, >= 2 classes in the batch)": k1_minus_proxy_anchor,
     "Eq. (1) with gamma=1e-3 minus max_k x.w_k": lambda: strategy(1e-3, "max"),
     "Eq. (1) with gamma=1e6 minus mean_k x.w_k": lambda: strategy(1e6, "mean"),
-    "three identical proxies per class: MPA minus Proxy-Anchor (regulariser 0)": identical_proxies,
+    "three identical proxies per class: MPA minus Proxy-Anchor (regularizer 0)": identical_proxies,
     "Prop. 1: log(1+sum e^z) minus (sum p z + H(p)) with H over n+1 outcomes (dummy logit 0)": proposition_1,
     "sigma at n=0 minus 1": lambda: schedule(torch.tensor([0])).sigma[0] - 1,
     "sigma at n->inf minus 1/(1+log(1+V))": lambda: schedule(FOREVER).sigma[0] - 1 / (1 + math.log(101)),
@@ -349,7 +349,7 @@ IDENTITIES: dict[str, Callable[[], Tensor]] = {
     "sigma >= nu for all n: min(sigma-nu)": lambda: (schedule(ALL_COUNTS).sigma - schedule(ALL_COUNTS).nu).min(),
     "E_n recursion E_{n+1} = 1 + beta E_n (n=37, V=100)": effective_recursion,
     "Proxy-ISA with all omega = 1 minus Proxy-Anchor": isa_minus_proxy_anchor,
-    "PROFS regulariser gradient when theta == theta_k (so M=1 reproduces the baseline step)": projection_at_rest,
+    "PROFS regularizer gradient when theta == theta_k (so M=1 reproduces the baseline step)": projection_at_rest,
     "Proposition 4.1: eps_minus for triplet with eps_plus=0.3, eps=0.2: [eps+^2 - eps-^2 + eps]": proposition_4_1,
     "E[G] over all (K=1,P=1) samples minus exact gradient of Eq. 6 with 1/N^c (anchor 4)": mean_of_all_draws,
     "coordinate curvature of Eq. 6 minus 2 mu / (N^c)^2 (anchor 5, N^c=3)": lambda: curvature(None, range(5, 6)),

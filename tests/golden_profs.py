@@ -12,14 +12,14 @@ import pytest
 import torch
 
 from golden_cases import DTYPES, close, files, load
-from nearfar.batches import HNCM, steps_per_cycle
-from nearfar.geometry import cosine_matrix
 from nearfar.losses import create
 from nearfar.mining import closest_negatives
-from nearfar.pairs import Pairs, pair_masks
+from nearfar.ops.geometry import cosine_matrix
+from nearfar.ops.pairs import Pairs, pair_masks
+from nearfar.samplers import HNCM, steps_per_cycle
 from nearfar.training.projection import Projection
 
-# variant -> loss and option of each hyper key; "lifted" and "n_pair" may be raw or normalised
+# variant -> loss and option of each hyper key; "lifted" and "n_pair" may be raw or normalized
 VARIANTS: dict[str, tuple[str, dict[str, str]]] = {
     "contrastive": ("contrastive", {"eps": "neg_margin"}),
     "triplet": ("triplet", {"eps": "margin"}),

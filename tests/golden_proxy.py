@@ -10,7 +10,7 @@ import torch
 
 from golden_cases import DTYPES, PROXY_VARIANTS, close, files, load, proxy_options
 from nearfar.losses import ProxyISA, ProxyLoss, create
-from nearfar.losses.multi_proxy import regulariser
+from nearfar.losses.proxies.multi_proxy import regularizer
 from nearfar.losses.proxy_isa import Progress, progress
 
 FILES = sorted(set(PROXY_VARIANTS) & set(files()))
@@ -66,7 +66,7 @@ def test_value_gradients_and_state(file: str, variant: dict[str, Any], dtype: to
         close(ties.sim.T, expected.pop("class_similarity"), dtype)
     if "regulariser" in expected:
         assert ties.gram is not None
-        close(regulariser(ties.gram, options["reg_eps"]), expected.pop("regulariser"), dtype)
+        close(regularizer(ties.gram, options["reg_eps"]), expected.pop("regulariser"), dtype)
     if isinstance(loss, ProxyISA):
         check_state_after(loss, expected.pop("state_after"), dtype)
     assert not expected, f"nobody checked {list(expected)}"

@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from tests.oracle_dro import dro
 from torch import Tensor
+
+from tests.oracle_dro import dro
 
 DIM = 5
 NUM_CLASSES = 6
@@ -415,12 +416,12 @@ def snr(
 
 def fastap(batch: Batch, *, bins: int = 10) -> Tensor:
     width = 4 / bins
-    centres = torch.tensor([k * width for k in range(bins + 1)], dtype=torch.float64)
+    centers = torch.tensor([k * width for k in range(bins + 1)], dtype=torch.float64)
 
     def histogram(i: Sample, members: list[Sample]) -> Tensor:
         h = torch.zeros(bins + 1, dtype=torch.float64)
         for j in members:
-            h = h + j.weight * hinge(1 - (dist(i, j) ** 2 - centres).abs() / width)
+            h = h + j.weight * hinge(1 - (dist(i, j) ** 2 - centers).abs() / width)
         return h
 
     anchors, refs = batch.split()
@@ -751,9 +752,9 @@ def make_batch(case: Case, kind: str, seed: int = 0) -> dict[str, Any]:
     g = torch.Generator().manual_seed(zlib.crc32(f"{kind}/{seed}".encode()))
 
     def rows(labels: Tensor) -> Tensor:
-        centres = torch.randn(NUM_CLASSES, DIM, generator=g, dtype=torch.float64)
+        centers = torch.randn(NUM_CLASSES, DIM, generator=g, dtype=torch.float64)
         noise = torch.randn(len(labels), DIM, generator=g, dtype=torch.float64)
-        mean = labels.double() @ centres if labels.ndim == 2 else centres[labels]
+        mean = labels.double() @ centers if labels.ndim == 2 else centers[labels]
         length = 0.5 + torch.rand(len(labels), 1, generator=g, dtype=torch.float64)
         return length * (0.8 * mean + 0.7 * noise)
 

@@ -23,13 +23,13 @@ from typing import Any
 
 import torch
 
-from nearfar.losses.class_memory import ClassMemory
-from nearfar.training import ranks
+from nearfar.config.merge import from_dict
+from nearfar.losses.proxies.class_memory import ClassMemory
+from nearfar.runs import BEST, CHECKPOINT
 from nearfar.training.checkpoint import save_state
-from nearfar.training.loop import Training
-from nearfar.training.resolve import from_dict
-from nearfar.training.run import BEST, CHECKPOINT
-from nearfar.training.setup import make_projection, open_manifest
+from nearfar.training.distributed import process_group
+from nearfar.training.prepare import make_projection, open_manifest
+from nearfar.training.trainer import Training
 from rank_checks import CHECKS
 
 Job = dict[str, Any]
@@ -49,24 +49,24 @@ def run_job(job: Job) -> None:
     if job.get("float64") is True:
         in_double_precision(training)
     if "begin" in job:
-        if ranks.first():
+        if process_group.first():
             (out / CHECKPOINT).parent.mkdir(parents=True, exist_ok=True)
             (out / CHECKPOINT).write_bytes(Path(job["begin"]).read_bytes())
             best = Path(job["begin"]).with_name(STOPPED_BEST)
             if best.exists():
                 (out / BEST).write_bytes(best.read_bytes())
-        ranks.wait()
+        process_group.wait()
         training.load()
     if "stop" in job:
         training.run(progress=False, stop_after=job["stop"])
         stopped = training.state()
-        if ranks.first():
+        if process_group.first():
             save_state(out / "stopped.safetensors", stopped)
             if (out / BEST).exists():
                 (out / STOPPED_BEST).write_bytes((out / BEST).read_bytes())
     training.run(progress=False, stop_after=job.get("steps"))
     ended = training.state() | {"warned": None}  # rank 0 alone warns
-    return save_state(out / f"state-{ranks.rank()}.safetensors", ended)
+    return save_state(out / f"state-{process_group.rank()}.safetensors", ended)
 
 
 def in_double_precision(training: Training) -> None:
@@ -94,7 +94,7 @@ def start(world: int, jobs: Sequence[Job], folder: Path, *, timeout: float = 180
     for rank in range(world):
         group = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         environment = {**os.environ, **{key: str(value) for key, value in group.items()}, "OMP_NUM_THREADS": "1"}
-        environment["PYTHONPATH"] = str(Path(__file__).parent)
+        environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
         command = [sys.executable, "-m", "rank_runs", str(plan)]
         processes.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
     try:
@@ -109,7 +109,7 @@ def start(world: int, jobs: Sequence[Job], folder: Path, *, timeout: float = 180
 
 def main() -> None:
     torch.set_num_threads(1)
-    with ranks.joined():
+    with process_group.joined():
         for job in json.loads(Path(sys.argv[1]).read_text()):
             run_job(job)
 

@@ -37,7 +37,7 @@ def test_losses_lists_all_and_shows_one() -> None:
 
 
 def test_recipes_lists_all_and_shows_one_with_its_sources() -> None:
-    from nearfar.recipes import names
+    from nearfar.config.recipes import names
 
     listed = CliRunner().invoke(main, ["recipes"]).output
     assert [line.split()[0] for line in listed.splitlines()] == names()
@@ -101,7 +101,7 @@ def test_train_eval_and_resume_from_the_command_line(vectors: str, tmp_path: Pat
     [
         ([], "no data"),
         (["DATA", "--recipe", "proxy-anker"], "did you mean 'proxy-anchor'"),
-        (["DATA", "--set", "optimizer.lr=1"], "did you mean 'optimiser'"),
+        (["DATA", "--set", "optimizer.lr=1"], "did you mean 'optimizer'"),
         (["DATA", "--set", "data.sourse=1"], "data has no 'sourse'"),
         (["DATA", "--set", "loss.alfa=1"], "did you mean 'alpha'"),
         (["DATA", "--set", "model.pooling=max"], "leave pooling"),

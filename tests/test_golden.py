@@ -13,7 +13,7 @@ import torch
 
 from golden_cases import DTYPES, GOLDEN, MODULES, OURS, VARIANTS, close, files, load, loss_and_options, mined
 from nearfar.losses import create
-from nearfar.pairs import pair_masks
+from nearfar.ops.pairs import pair_masks
 
 # what a file may hold beside its variants
 BLOCKS = {"note", "variants", "num_triplets"}

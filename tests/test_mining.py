@@ -1,10 +1,10 @@
 import pytest
 import torch
 
-from nearfar.geometry import cosine_matrix
 from nearfar.losses import create
 from nearfar.mining import closest_negatives, distance_weighted, hardest, multi_similarity, named_miner, semi_hard
-from nearfar.pairs import Pairs, pair_masks
+from nearfar.ops.geometry import cosine_matrix
+from nearfar.ops.pairs import Pairs, pair_masks
 
 
 def batch(n: int = 24, d: int = 6, classes: int = 5, seed: int = 0) -> Pairs:

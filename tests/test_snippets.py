@@ -28,8 +28,8 @@ from PIL import Image
 
 from nearfar import losses
 from nearfar.cli import main
+from nearfar.config.merge import resolve
 from nearfar.training.command import DEFAULT
-from nearfar.training.resolve import resolve
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
@@ -43,7 +43,7 @@ SECONDS = 60.0  # of the processor, at most, for one block; all together take le
 # Why a block is not run whose page does not say it, by its first command.
 NOT_RUN = {
     "nearfar train my_pictures --recipe proxy-anchor --out runs/mine --processes 2": "several processes",
-    "python -m nearfar.bench.scale whole --samples 200000": "minutes",
+    "python -m benchmarks.scale whole --samples 200000": "minutes",
     "nearfar bench run profs --data cub-vectors=cub.npz --workers 2": "hours, and CUB's vectors",
     "export CUB_VECTORS=cub.npz": "hours, and data sets",
     "nearfar bench picture map RUN --out map.svg": "runs of its own",
@@ -125,9 +125,9 @@ def world(tmp_path_factory: pytest.TempPathFactory, vectors: str) -> World:
     folder = tmp_path_factory.mktemp("world")
     rng = np.random.default_rng(0)
     for kind in ("cat", "dog", "fox", "owl"):
-        colours = rng.integers(0, 256, (6, 6, 3))
+        colors = rng.integers(0, 256, (6, 6, 3))
         for i in range(6):
-            noisy = np.clip(colours + rng.normal(0, 25, colours.shape), 0, 255).astype(np.uint8)
+            noisy = np.clip(colors + rng.normal(0, 25, colors.shape), 0, 255).astype(np.uint8)
             place = folder / ("my_pictures" if i < 5 else "new_pictures") / kind
             place.mkdir(parents=True, exist_ok=True)
             Image.fromarray(noisy).resize((48, 40)).save(place / f"{i}.jpg")
@@ -212,10 +212,10 @@ def test_links_lead_somewhere(page: Path) -> None:
         ("nearfar trian sketches", "there is no trian"),
         ("nearfar train sketches --recip mpa", "No such option"),
         ("nearfar train sketches --recipe mpaa", "unknown recipe"),
-        ("nearfar train sketches --set optimiser.rate=1", "optimiser has no 'rate'"),
+        ("nearfar train sketches --set optimizer.rate=1", "optimizer has no 'rate'"),
         ("pip install 'nearfar[wep]'", "wep"),
         ("make demos", "demos"),
-        ("python -m nearfar.bench.sped", "sped"),
+        ("python -m nearfar.suites.sped", "sped"),
     ],
 )
 def test_a_stale_command_is_found(line: str, error: str) -> None:

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
+from nearfar.config.merge import resolve
 from nearfar.data import Manifest, save
-from nearfar.training import Config, resolve
+from nearfar.training import Config
 
 
 def saved_vectors(path: Path, *, classes: int, per_class: int, noise: float) -> str:
-    """Classes of vectors in 16 dimensions around their centres, half of the classes for training."""
+    """Classes of vectors in 16 dimensions around their centers, half of the classes for training."""
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(classes), per_class)
     features = (rng.normal(size=(classes, 16))[labels] + noise * rng.normal(size=(len(labels), 16))).astype(np.float32)

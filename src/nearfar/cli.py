@@ -37,7 +37,7 @@ def main() -> None:
 @click.argument("source", metavar="DATA", required=False)
 @click.option("--recipe", help="A method with its setting: nearfar recipes lists them.  [default: proxy-anchor]")
 @click.option("--config", "file", type=click.Path(dir_okay=False, path_type=Path), help="A YAML file of settings.")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="One setting, e.g. optimiser.lr=1e-4.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="One setting, e.g. optimizer.lr=1e-4.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="The run.  [default: runs/DATA-RECIPE]")
 @click.option("--resume", is_flag=True, help="Go on with a run that was stopped, to the same weights.")
 @click.option("--allow-partial", is_flag=True, help="Go on with an official data set that lacks files.")
@@ -139,7 +139,7 @@ def index(run: Path, **options: Any) -> None:
 @main.command()
 @click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.argument("queries", metavar="QUERY...", nargs=-1, required=True)
-@click.option("-k", default=10, show_default=True, type=click.IntRange(min=1), help="Neighbours.")
+@click.option("-k", default=10, show_default=True, type=click.IntRange(min=1), help="Neighbors.")
 @click.option("--label", "labels", multiple=True, metavar="NAME", help="Only samples of this class (may be repeated).")
 @click.option("--index", "folder", type=click.Path(path_type=Path), help="An index.  [default: RUN/index]")
 @click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Also a page with the pictures.")
@@ -183,7 +183,7 @@ def serve(**options: Any) -> None:
 
     Vectors, map and audit are made once and kept in RUN/web, decisions on labels in RUN/decisions.csv.
     """
-    from nearfar.web.command import serve_command
+    from nearfar.serve.command import serve_command
 
     serve_command(**options)
 
@@ -195,7 +195,7 @@ def serve(**options: Any) -> None:
 )
 @click.option("--out", default="runs/demo", show_default=True, type=click.Path(file_okay=False, path_type=Path))
 def demo(steps: int | None, photos: str | None, out: Path) -> None:
-    """Train on the embedded drawings, and recognise kinds of things never seen in training."""
+    """Train on the embedded drawings, and recognize kinds of things never seen in training."""
     from nearfar.demo import run
 
     run(steps=steps, source=photos or "sketches", out=out)
@@ -224,7 +224,7 @@ def losses(name: str | None) -> None:
 @click.argument("name", required=False)
 def recipes(name: str | None) -> None:
     """List the recipes, or show one with the source of each of its numbers."""
-    from nearfar import recipes as known
+    from nearfar.config import recipes as known
 
     if name is None:
         for each in known.names():
@@ -295,8 +295,8 @@ def bench_run(
     """
     from dataclasses import replace
 
-    from nearfar.bench.suite import open_suite, suite_from_dict
-    from nearfar.bench.suite_run import run_suite
+    from nearfar.suites.run import run_suite
+    from nearfar.suites.suite import open_suite, suite_from_dict
 
     given = {}
     for each in sources:
@@ -353,8 +353,8 @@ def bench_audit(source: str, split: str, rate: float, seeds: int, classes: int |
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="A file.  [default: print]")
 def bench_table(file: Path, style: str | None, out: Path | None) -> None:
     """Means over seeds, paired differences to the baseline, and 95% intervals of both."""
-    from nearfar.bench.suite_results import read_results
-    from nearfar.bench.suite_table import table
+    from nearfar.suites.results import read_results
+    from nearfar.suites.table import table
 
     by_name = {".csv": "csv", ".html": "html", ".htm": "html", ".tex": "latex"}
     suffix = "" if out is None else out.suffix.lower()
@@ -369,8 +369,8 @@ def bench_table(file: Path, style: str | None, out: Path | None) -> None:
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="An SVG file.  [default: print]")
 def bench_figure(file: Path, x: str, metric: str, methods: tuple[str, ...], out: Path | None) -> None:
     """A metric against the values of the sweep, one line a method."""
-    from nearfar.bench.suite_figure import figure
-    from nearfar.bench.suite_results import read_results
+    from nearfar.suites.figure import figure
+    from nearfar.suites.results import read_results
 
     if out is not None and out.suffix.lower() != ".svg":
         raise click.BadParameter(f"a figure is an .svg file, got {out}", param_hint="--out")
@@ -392,7 +392,7 @@ def bench_picture(kind: str, sources: tuple[Path, ...], out: Path, **options: An
 
     `settings` is of the results of a suite: a metric against two settings. Pictures need matplotlib: nearfar[plots].
     """
-    from nearfar.bench.pictures import picture
+    from nearfar.suites.plots import picture
 
     picture(kind, sources, out, **options)
 
@@ -401,7 +401,7 @@ def _give(text: str, out: Path | None) -> None:
     if out is None:
         click.echo(text, nl=False)
     else:
-        from nearfar.data.atomic import atomic
+        from nearfar.files import atomic
 
         with atomic(out) as draft:
             draft.write_text(text, encoding="utf-8")

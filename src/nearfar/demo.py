@@ -19,17 +19,18 @@ import numpy as np
 from torch import Tensor
 from tqdm import tqdm
 
+from nearfar.config.merge import resolve
+from nearfar.config.schema import Data
 from nearfar.data import Manifest
 from nearfar.errors import NearfarError
 from nearfar.metrics import Scores, evaluate
 from nearfar.report import search_examples, write_report
-from nearfar.training import Config, Run, resolve, train
-from nearfar.training.config import Data
-from nearfar.training.embedding import raw_rows
+from nearfar.report.run_report import CREDIT
+from nearfar.training import Config, Run, train
+from nearfar.training.evaluate import raw_rows
 from nearfar.training.log import read_log
-from nearfar.training.memory import keep_freed_memory
-from nearfar.training.report import CREDIT
-from nearfar.training.setup import open_manifest, readable
+from nearfar.training.malloc import keep_freed_memory
+from nearfar.training.prepare import open_manifest, readable
 
 # ours, chosen on held-out classes of the training half (docs/training.md)
 RECIPES: dict[str, dict[str, Any]] = {
@@ -159,7 +160,7 @@ def _introduce(seen: Manifest, unseen: Manifest) -> None:
 
 def _search(data: Manifest, embeddings: Tensor, name: str) -> None:
     print(f"\nSearching with {name}, the nearest first, (what is wrong) in brackets:")
-    for each in search_examples(data, embeddings, queries=12, neighbours=6)[3:8]:
+    for each in search_examples(data, embeddings, queries=12, neighbors=6)[3:8]:
         near = (name if right else f"({name})" for name, right in zip(each.names, each.right, strict=True))
         print(f"  {each.name:16s} -> {', '.join(near)}")
 

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nearfar.checks import check_choice, check_positive, nearest
-from nearfar.pairs import Pairs, row_count
+from nearfar.ops.pairs import Pairs, row_count
+from nearfar.validation import check_choice, check_positive, nearest
 
 
 def hardest(pairs: Pairs, *, k: int = 1) -> Pairs:
@@ -116,7 +116,7 @@ MINERS: dict[str, Callable[..., Pairs]] = {
 def named_miner(mine: str | Mapping[str, Any]) -> Callable[[Pairs], Pairs]:
     """A miner by its name, or by {name, ...options}, for `nearfar.losses.create(..., mine=)` and recipes.
 
-    >>> from nearfar.pairs import pair_masks
+    >>> from nearfar.ops.pairs import pair_masks
     >>> named_miner({"name": "hardest", "k": 2})(Pairs(torch.eye(3), *pair_masks(torch.tensor([0, 0, 1])))).diff.sum()
     tensor(4)
     >>> named_miner({"name": "hardest", "count": 2})

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from data import builders
 from nearfar.advise import halving, race
 from nearfar.cli import main
-from nearfar.training.resolve import OURS
+from nearfar.config.merge import OURS
 
 
 @pytest.fixture(autouse=True)

@@ -12,8 +12,8 @@ from nearfar.advise import Course, halving, open_course, parse_entrants, race_al
 from nearfar.advise.entrant import Entrant
 from nearfar.advise.halving import Cost, affordable_steps, needed_seconds, planned_splits, round_sizes
 from nearfar.advise.race import race
+from nearfar.config.merge import OURS
 from nearfar.errors import NearfarError
-from nearfar.training.resolve import OURS
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_rounds_halve_and_a_plan_fits_exactly() -> None:
 
 def test_a_broken_recipe_loses_and_one_that_fails_is_out(many: str, tmp_path: Path, short: None) -> None:
     course = open_course(many, tmp_path, seconds=100)
-    text = "contrastive, proxy-anchor optimiser.lr=100, proxy-anchor, dro-topk loss.k=-1"
+    text = "contrastive, proxy-anchor optimizer.lr=100, proxy-anchor, dro-topk loss.k=-1"
     said: list[str] = []
     entrants = parse_entrants(text)
     lines = race_all(course, entrants, tmp_path, seconds=1000, clock=time.process_time, say=said.append)

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from nearfar.audit import audit, auroc, precision_at
 from nearfar.audit.audit import standard
-from nearfar.audit.detection import knn_vote, loss_ranking
 from nearfar.data import sketches, with_label_noise
+from nearfar.metrics.detection import knn_vote, loss_ranking
 
 
 def clusters(samples: int = 300, classes: int = 6, wrong: int = 30) -> tuple[Tensor, Tensor, Tensor]:
@@ -32,19 +32,19 @@ def test_finds_and_corrects() -> None:
     assert (found.rival != found.labels).all()
 
 
-def test_neighbours_and_votes_are_a_loop() -> None:
+def test_neighbors_and_votes_are_a_loop() -> None:
     x, _, given = clusters(60, 5, 6)
     found = audit(x.double(), given, k=7)
     rows = torch.nn.functional.normalize(x.double() - x.double().mean(0))
     for i in range(60):
         order = sorted((j for j in range(60) if j != i), key=lambda j: -float(rows[i] @ rows[j]))[:7]
-        assert found.neighbours[i].tolist() == order
+        assert found.neighbors[i].tolist() == order
         assert found.votes[i, 0] == sum(int(given[j] == given[i]) for j in order)
         assert found.votes[i, 1] == sum(int(given[j] == found.rival[i]) for j in order)
         for column, label in enumerate((given[i], found.rival[i])):
             mates = [j for j in range(60) if given[j] == label and j != i]
-            centre = torch.nn.functional.normalize(rows[mates].sum(0), dim=0)
-            assert found.similarity[i, column] == pytest.approx(float(rows[i] @ centre), abs=1e-9)
+            center = torch.nn.functional.normalize(rows[mates].sum(0), dim=0)
+            assert found.similarity[i, column] == pytest.approx(float(rows[i] @ center), abs=1e-9)
 
 
 def test_blocks_order_and_numbers_do_not_matter() -> None:
@@ -82,7 +82,7 @@ def test_reason_names_the_classes() -> None:
 
 def test_small_and_odd_sets() -> None:
     lonely = audit(torch.randn(5, 3), [0, 0, 0, 0, 1], k=50)
-    assert lonely.neighbours.shape == (5, 4)
+    assert lonely.neighbors.shape == (5, 4)
     assert np.isfinite(lonely.score).all()
     same = audit(torch.ones(6, 3), [0, 0, 0, 1, 1, 1])
     assert np.isfinite(same.score).all()

@@ -83,7 +83,7 @@ def test_files_are_inlined_small_and_broken_ones_are_named(tmp_path: Path) -> No
     audit_data(manifest, torch.randn(10, 4), tmp_path / "out", shown=10, beside=9)
     page = read(tmp_path / "out" / "index.html")
     images = page.all("img")
-    assert len(images) == 10 * (1 + 9 + 4) - (1 + 9 + 4)  # the broken one is a suspect, a neighbour and a mate
+    assert len(images) == 10 * (1 + 9 + 4) - (1 + 9 + 4)  # the broken one is a suspect, a neighbor and a mate
     assert max(picture(images[0]["src"]).size) == 96
     assert not page.all("b")
     assert {card["data-label"] for card in page.all("article")} == {"<b>x", "y & 'z'"}

@@ -22,8 +22,8 @@ def data(seed: int, rows: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(9, (rows,), generator=generator)
     labels[0] = 9 + seed
-    centres = torch.randn(12, 6, generator=torch.Generator().manual_seed(7))
-    rows_of = centres[labels] + 0.8 * torch.randn(rows, 6, generator=generator)
+    centers = torch.randn(12, 6, generator=torch.Generator().manual_seed(7))
+    rows_of = centers[labels] + 0.8 * torch.randn(rows, 6, generator=generator)
     return rows_of * (0.5 + torch.rand(rows, 1, generator=generator)), labels
 
 

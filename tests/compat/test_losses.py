@@ -76,7 +76,7 @@ PROXIES: dict[str, Make] = {
     "proxy-nca cosine": lambda z, d, r: z.ProxyNCALoss(C, D, softmax_scale=9, distance=d.CosineSimilarity()),
     "soft-triple": lambda z, d, r: z.SoftTripleLoss(C, D),
     "soft-triple 3": lambda z, d, r: z.SoftTripleLoss(C, D, centers_per_class=3, la=5, gamma=0.5, margin=0.2),
-    "sub-centre arcface": lambda z, d, r: z.SubCenterArcFaceLoss(num_classes=C, embedding_size=D, scale=10),
+    "sub-center arcface": lambda z, d, r: z.SubCenterArcFaceLoss(num_classes=C, embedding_size=D, scale=10),
 }
 MINED: dict[str, Callable[[], Any]] = {
     "all": lambda: None,
@@ -93,9 +93,9 @@ def batch(seed: int = 0, rows: int = 21) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(C - 1, (rows,), generator=generator)
     labels[rows // 2] = C - 1
-    centres = torch.randn(C, D, generator=generator, dtype=torch.float64)
+    centers = torch.randn(C, D, generator=generator, dtype=torch.float64)
     noise = torch.randn(rows, D, generator=generator, dtype=torch.float64)
-    return (centres[labels] + noise) * (0.5 + torch.rand(rows, 1, generator=generator)), labels
+    return (centers[labels] + noise) * (0.5 + torch.rand(rows, 1, generator=generator)), labels
 
 
 def both(make: Make) -> tuple[Any, Any]:
@@ -129,7 +129,7 @@ def check_same(make: Make, x: Tensor, *others: Any, **named: Any) -> None:
 def test_values_and_gradients_are_the_peers(name: str, mined: str) -> None:
     x, labels = batch()
     if name.startswith("angular"):
-        x = torch.nn.functional.normalize(x)  # the peer forgets to normalise its negatives
+        x = torch.nn.functional.normalize(x)  # the peer forgets to normalize its negatives
     miner = MINED[mined]()
     torch.manual_seed(0)
     indices = None if miner is None else miner(x, labels)
@@ -138,13 +138,13 @@ def test_values_and_gradients_are_the_peers(name: str, mined: str) -> None:
             PAIRS[name](losses, distances, reducers)(x, labels, indices)
         return
     make = {**PAIRS, **PROXIES}[name]
-    if name.startswith("angular"):  # there, the gradient along a row is missing its normalisation's part
-        check_same(lambda *parts: Normalised(make(*parts)), x, labels, indices)
+    if name.startswith("angular"):  # there, the gradient along a row is missing its normalization's part
+        check_same(lambda *parts: Normalized(make(*parts)), x, labels, indices)
     else:
         check_same(make, x, labels, indices)
 
 
-class Normalised(torch.nn.Module):
+class Normalized(torch.nn.Module):
     def __init__(self, loss: Any) -> None:
         super().__init__()
         self.loss = loss
@@ -254,7 +254,7 @@ def test_weight_init_func_fills_the_parameter() -> None:
         (lambda: distances.CosineSimilarity(power=2), "power=2 .* use power=1"),
     ],
 )
-def test_what_cannot_be_honoured_is_an_error(make: Callable[[], Any], words: str) -> None:
+def test_what_cannot_be_honored_is_an_error(make: Callable[[], Any], words: str) -> None:
     with pytest.raises(ValueError, match=words) as told:
         make()
     assert "keep pytorch_metric_learning" in str(told.value)

@@ -33,8 +33,8 @@ def batch(seed: int, rows: int = 24) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(6, (rows,), generator=generator)
     labels[0] = 6  # without a positive
-    centres = torch.randn(7, 8, generator=generator)
-    return (centres[labels] + torch.randn(rows, 8, generator=generator)).double(), labels
+    centers = torch.randn(7, 8, generator=generator)
+    return (centers[labels] + torch.randn(rows, 8, generator=generator)).double(), labels
 
 
 def as_sets(found: tuple[Tensor, ...]) -> list[set[tuple[int, ...]]]:

@@ -5,8 +5,8 @@ import pytest
 
 from data import builders
 from nearfar.data import Loader, open_data, open_samples, scan
-from nearfar.data.archive import load_archive
-from nearfar.data.pictures import Reader
+from nearfar.data.images import Reader
+from nearfar.data.layouts.archive import load_archive
 from nearfar.errors import NearfarError
 
 MEMBERS = {f"./images/{c}/{i}.jpg": builders.jpeg(10 * n + i) for n, c in enumerate("ab") for i in range(3)}

@@ -6,7 +6,8 @@ import pytest
 
 from data import builders
 from data.builders import write
-from nearfar.data import official, open_data
+from nearfar.data import open_data
+from nearfar.data.layouts import official
 from nearfar.errors import NearfarError
 
 COUNTS = {"train": 200, "test": 200, "train_classes": 100, "test_classes": 100}

@@ -44,11 +44,11 @@ def test_ink_is_as_large_as_fits_and_keeps_its_proportions(shape: tuple[int, int
 
 
 @pytest.mark.parametrize("shape", [(12, 16), (12, 16, 3)])
-def test_other_pictures_are_cut_about_their_centre(shape: tuple[int, ...]) -> None:
+def test_other_pictures_are_cut_about_their_center(shape: tuple[int, ...]) -> None:
     wide = np.zeros((60, 200, 3), np.uint8)
     wide[:, 40:160] = (250, 40, 90)
     found = likeness(Image.fromarray(wide), shape, drawings=False)
-    grey = round(0.299 * 250 + 0.587 * 40 + 0.114 * 90)
-    assert np.array_equal(found, np.broadcast_to(grey if len(shape) == 2 else (250, 40, 90), shape))
+    gray = round(0.299 * 250 + 0.587 * 40 + 0.114 * 90)
+    assert np.array_equal(found, np.broadcast_to(gray if len(shape) == 2 else (250, 40, 90), shape))
     same = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
     assert np.array_equal(likeness(Image.fromarray(same), shape, drawings=False), same)

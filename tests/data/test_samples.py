@@ -151,10 +151,8 @@ def test_pixels():
     assert small.fetch([0], train=True).shape == (1, 1, 6, 6)
     plain = open_samples(m, augment=BatchAugment())
     assert torch.allclose(plain.fetch([0], train=True), plain.fetch([0]), atol=1e-5)
-    colour = open_samples(
-        Manifest(labels=[0], classes=("a",), split=["train"], pixels=np.zeros((1, 4, 4, 3), np.uint8))
-    )
-    assert colour.fetch([0]).shape == (1, 3, 4, 4)
+    color = open_samples(Manifest(labels=[0], classes=("a",), split=["train"], pixels=np.zeros((1, 4, 4, 3), np.uint8)))
+    assert color.fetch([0]).shape == (1, 3, 4, 4)
     with pytest.raises(ValueError, match="size must be at most"):
         open_samples(m, size=9)
     with pytest.raises(ValueError, match="must have 1 entries"):

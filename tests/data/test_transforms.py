@@ -43,7 +43,7 @@ def test_crop_of_an_extreme_picture_falls_back_to_its_middle():
     assert RandomResizedCrop(8, scale=(1, 1)).box((1, 1), RNG) == (0, 0, 1, 1)
 
 
-def test_resize_and_centre_crop():
+def test_resize_and_center_crop():
     assert Resize(20)(picture(0, (60, 40)), RNG).size == (30, 20)
     assert Resize(20)(picture(0, (40, 60)), RNG).size == (20, 30)
     assert Resize(20)(picture(0, (1000, 1)), RNG).size == (20000, 20)
@@ -66,8 +66,8 @@ def test_jitter_moves_what_it_names_and_nothing_else():
     assert ColorJitter()(image, RNG) is image
     means = [np.asarray(ColorJitter(brightness=0.5)(image, sample_rng(0, 0, i))).mean() for i in range(50)]
     assert max(means) > 1.2 * np.asarray(image).mean() > 1.4 * min(means)
-    grey = np.asarray(ColorJitter(saturation=1.0)(image.convert("L").convert("RGB"), RNG))
-    assert np.abs(grey - np.asarray(image.convert("L"))[..., None].astype(int)).max() <= 1
+    gray = np.asarray(ColorJitter(saturation=1.0)(image.convert("L").convert("RGB"), RNG))
+    assert np.abs(gray - np.asarray(image.convert("L"))[..., None].astype(int)).max() <= 1
     with pytest.raises(ValueError, match="contrast"):
         ColorJitter(contrast=-1)
 

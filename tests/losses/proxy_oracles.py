@@ -52,7 +52,7 @@ def class_similarity(cosines: list[Tensor], similarity: str = "softmax", gamma: 
     return (shares * torch.stack(cosines)).sum()
 
 
-def regulariser(proxies: Tensor, reg_eps: float) -> Tensor:
+def regularizer(proxies: Tensor, reg_eps: float) -> Tensor:
     classes, k, _ = proxies.shape
     total = torch.zeros((), dtype=torch.float64)
     for c in range(classes):
@@ -86,8 +86,8 @@ def samples(x: Tensor, labels: Tensor, weights: Tensor | None, proxies: Tensor, 
     for i in alive:
         row = []
         for p in proxies:
-            centres = [p] if p.ndim == 1 else list(p)
-            row.append(class_similarity([unit(x[i]) @ unit(q) for q in centres], **options))
+            centers = [p] if p.ndim == 1 else list(p)
+            row.append(class_similarity([unit(x[i]) @ unit(q) for q in centers], **options))
         out.sim.append(row)
     return out
 
@@ -103,7 +103,7 @@ def slow_loss(
     zero = 0 * x.sum() + 0 * proxies.sum()
     value = FORMULAS[name](s, options) + zero if s.labels else zero
     if "tau" in options:
-        value = value + options["tau"] * regulariser(proxies, options["reg_eps"])
+        value = value + options["tau"] * regularizer(proxies, options["reg_eps"])
     return value
 
 

@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from tests.oracles import KINDS, case, make_batch, oracle, value_and_grads
 from torch import Tensor
 
 import nearfar.losses as losses
 from nearfar.losses import DRO
 from nearfar.losses.binomial import Binomial
 from nearfar.losses.contrastive import Contrastive
-from nearfar.losses.dro import UNCERTAINTIES
+from nearfar.losses.dro.chi_square import Chi2
+from nearfar.losses.dro.kl import KL, GroupedKL
+from nearfar.losses.dro.loss import UNCERTAINTIES
+from nearfar.losses.dro.uncertainty import Max, Mean, TopK, TopKPN
 from nearfar.losses.pair_loss import Batch
 from nearfar.losses.pair_margin import PairMargin
-from nearfar.losses.uncertainty import Max, Mean, TopK, TopKPN
-from nearfar.losses.uncertainty_chi2 import Chi2
-from nearfar.losses.uncertainty_kl import KL, GroupedKL
-from nearfar.pairs import Pairs
+from nearfar.ops.pairs import Pairs
+from tests.oracles import KINDS, case, make_batch, oracle, value_and_grads
 
 SETS: dict[str, dict[str, Any]] = {
     "mean": {},
@@ -45,8 +45,8 @@ EVERY_SET = pytest.mark.parametrize("uncertainty", SETS)
 def batch_of(n: int = 12, classes: int = 4, dim: int = 6, seed: int = 0) -> tuple[Tensor, Tensor]:
     g = torch.Generator().manual_seed(seed)
     labels = torch.arange(n) % classes
-    centres = torch.randn(classes, dim, generator=g, dtype=torch.float64)
-    x = centres[labels] + torch.randn(n, dim, generator=g, dtype=torch.float64)
+    centers = torch.randn(classes, dim, generator=g, dtype=torch.float64)
+    x = centers[labels] + torch.randn(n, dim, generator=g, dtype=torch.float64)
     return x.requires_grad_(), labels
 
 
@@ -141,17 +141,17 @@ def test_sparse_gradient_is_the_dense_one(
     batch = make_batch(case("dro"), kind)
     for pair in PAIRS:
         loss = make(uncertainty, pair)
-        monkeypatch.setattr("nearfar.losses.dro.SPARSE_FROM", math.inf)
+        monkeypatch.setattr("nearfar.losses.dro.loss.SPARSE_FROM", math.inf)
         wanted, wanted_grads = value_and_grads(loss, batch)
-        monkeypatch.setattr("nearfar.losses.dro.SPARSE_FROM", 0)
-        monkeypatch.setattr("nearfar.losses.dro.FEW", few)
+        monkeypatch.setattr("nearfar.losses.dro.loss.SPARSE_FROM", 0)
+        monkeypatch.setattr("nearfar.losses.dro.loss.FEW", few)
         value, grads = value_and_grads(loss, batch)
         torch.testing.assert_close(value, wanted, rtol=1e-12, atol=1e-14)
         torch.testing.assert_close(grads, wanted_grads, rtol=1e-11, atol=1e-14)
 
 
 def test_sparse_gradient_of_no_pair_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nearfar.losses.dro.SPARSE_FROM", 0)
+    monkeypatch.setattr("nearfar.losses.dro.loss.SPARSE_FROM", 0)
     x = torch.eye(4, dtype=torch.float64).requires_grad_()
     for uncertainty in SETS:
         for n in (1, 4):

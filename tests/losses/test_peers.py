@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from nearfar.bench.peers import peer
-from nearfar.bench.speed import LOSSES, PER_CLASS
-from nearfar.bench.timing import class_batch
+from benchmarks.peers import peer
+from benchmarks.speed import LOSSES, PER_CLASS
+from benchmarks.timing import class_batch
 
 pytest.importorskip("pytorch_metric_learning", reason="the peer is not installed: pip install 'nearfar[peers]'")
 
 SAME = [
-    "angular",  # on unit rows: the peer forgets to normalise its negatives
+    "angular",  # on unit rows: the peer forgets to normalize its negatives
     "circle",
     "contrastive cosine",
     "contrastive distance",
@@ -34,7 +34,7 @@ def test_value_and_gradient_are_the_peers(label: str) -> None:
     for loss in (LOSSES[label](), peer(label)):
         assert loss is not None
         x = torch.nn.functional.normalize(rows.double()).requires_grad_()
-        # the normalisation's own gradient projects away what one of the two may add along the rows
+        # the normalization's own gradient projects away what one of the two may add along the rows
         value = loss(torch.nn.functional.normalize(x), labels)
         value.backward()
         results.append((value.detach(), x.grad))

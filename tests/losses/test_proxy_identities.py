@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from losses.proxy_oracles import CLASSES, DIM, LABELS, PER_CLASS
-from nearfar.geometry import unit
 from nearfar.losses import create
 from nearfar.losses.arcface import add_angle
-from nearfar.losses.multi_proxy import class_similarity, regulariser
-from nearfar.losses.ties import cosines, cosines_and_gram
+from nearfar.losses.proxies.class_similarity import cosines, cosines_and_gram
+from nearfar.losses.proxies.multi_proxy import class_similarity, regularizer
+from nearfar.ops.geometry import unit
 
 Y = torch.tensor(LABELS)
 SIZE = {"classes": CLASSES, "dim": DIM}
@@ -95,18 +95,18 @@ def test_gamma_goes_from_the_largest_to_the_mean() -> None:
         assert torch.equal(class_similarity(sim[:, :1], strategy), sim[:, 0])
 
 
-def test_regulariser_of_coincident_proxies_is_zero_and_order_does_not_matter() -> None:
+def test_regularizer_of_coincident_proxies_is_zero_and_order_does_not_matter() -> None:
     proxies = rows(CLASSES * 4).view(CLASSES, 4, DIM)
     _, gram = cosines_and_gram(unit(rows()), proxies)
     _, turned = cosines_and_gram(unit(rows()), proxies[:, torch.tensor([2, 0, 3, 1])])
-    torch.testing.assert_close(regulariser(gram), regulariser(turned))
+    torch.testing.assert_close(regularizer(gram), regularizer(turned))
     ones = torch.ones(CLASSES, 4, 4, dtype=torch.float64)
-    assert regulariser(ones, eps=0.0) == 0
-    assert regulariser(ones, eps=1e-5) == pytest.approx(math.sqrt(1e-5) / 2)
-    assert regulariser(ones[:, :1, :1], eps=1e-5) == 0
+    assert regularizer(ones, eps=0.0) == 0
+    assert regularizer(ones, eps=1e-5) == pytest.approx(math.sqrt(1e-5) / 2)
+    assert regularizer(ones[:, :1, :1], eps=1e-5) == 0
     same = proxies[:, :1].repeat(1, 4, 1).requires_grad_()
     _, gram = cosines_and_gram(unit(rows()), same)
-    value = regulariser(gram, eps=0.0)
+    value = regularizer(gram, eps=0.0)
     assert float(value.detach()) < 1e-7
     (gradient,) = torch.autograd.grad(value, same)
     assert gradient.isfinite().all()
@@ -142,7 +142,7 @@ def test_gradient_of_mpa_is_eq_9_and_of_its_data_wise_kin_eqs_14_and_18() -> Non
         torch.testing.assert_close(got, wanted, rtol=1e-10, atol=1e-12)
 
 
-def test_cosines_are_those_of_normalised_rows() -> None:
+def test_cosines_are_those_of_normalized_rows() -> None:
     x, proxies = unit(rows()), rows(CLASSES)
     torch.testing.assert_close(cosines(x, proxies), unit(proxies) @ x.T)
     sim, gram = cosines_and_gram(x, proxies.view(2, 3, DIM))

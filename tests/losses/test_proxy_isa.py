@@ -12,7 +12,7 @@ from torch import Tensor
 
 from losses.proxy_oracles import CLASSES, DIM, SlowISA
 from nearfar.losses import ProxyISA, create
-from nearfar.losses.class_memory import ClassMemory
+from nearfar.losses.proxies.class_memory import ClassMemory
 from nearfar.losses.proxy_isa import progress
 
 # a class learns within tens of samples, so that every branch is taken in a short run
@@ -36,14 +36,14 @@ def make(**options: Any) -> ProxyISA:
 
 
 def stream(steps: int, seed: int = 0) -> list[tuple[Tensor, Tensor, Tensor | None]]:
-    """Batches of changing size, mostly near their class's centre, some with weights and weights of 0."""
+    """Batches of changing size, mostly near their class's center, some with weights and weights of 0."""
     g = torch.Generator().manual_seed(seed)
-    centres = torch.randn(CLASSES, DIM, generator=g, dtype=torch.float64)
+    centers = torch.randn(CLASSES, DIM, generator=g, dtype=torch.float64)
     out: list[tuple[Tensor, Tensor, Tensor | None]] = []
     for step in range(steps):
         n = int(torch.randint(1, 12, (), generator=g))
         labels = torch.randint(CLASSES - 1, (n,), generator=g)
-        x = centres[labels] + 0.8 * torch.randn(n, DIM, generator=g, dtype=torch.float64)
+        x = centers[labels] + 0.8 * torch.randn(n, DIM, generator=g, dtype=torch.float64)
         weights = torch.rand(n, generator=g, dtype=torch.float64) if step % 3 == 0 else None
         if weights is not None and n > 1:
             weights[0] = 0.0

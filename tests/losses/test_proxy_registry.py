@@ -12,7 +12,7 @@ from torch import Tensor
 
 import nearfar.losses as losses
 from losses.proxy_oracles import CLASSES, DIM, LABELS, PER_CLASS, slow_loss
-from nearfar.losses.proxy_loss import DataWiseLoss, ProxyLoss
+from nearfar.losses.proxies.proxy_loss import DataWiseLoss, ProxyLoss
 
 K = {"proxies_per_class": PER_CLASS}
 CASES: list[tuple[str, dict[str, Any]]] = [

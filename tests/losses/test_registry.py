@@ -120,7 +120,7 @@ def test_names_of_classes_do_not_matter(case: Case) -> None:
     loss = create(case)
     batch = make_batch(case, "unbalanced")
     value, grads = value_and_grads(loss, batch)
-    # Neighbouring ids that float32 (2^24), int32 (2^31), float64 (2^53) cannot tell apart, and negative ones.
+    # Neighboring ids that float32 (2^24), int32 (2^31), float64 (2^53) cannot tell apart, and negative ones.
     for base in (2**24, 2**31, 2**53, 2**62, -(2**53) - 7, -3):
         renamed, renamed_grads = value_and_grads(loss, batch | {"labels": batch["labels"] + base})
         torch.testing.assert_close(renamed, value, rtol=0, atol=1e-12)

@@ -86,13 +86,13 @@ def test_kmeans_edges():
 
 @pytest.mark.parametrize("clusters", [40, 1300])
 def test_plus_plus_starts_in_almost_every_blob(clusters):
-    """A uniform draw of k points hits 63 per cent of k equal blobs; above 512 centres are drawn in rounds."""
+    """A uniform draw of k points hits 63 per cent of k equal blobs; above 512 centers are drawn in rounds."""
     rng = np.random.default_rng(0)
     blob = np.arange(4 * clusters) % clusters
     points = (100 * rng.standard_normal((clusters, 6))[blob] + rng.standard_normal((4 * clusters, 6))).astype(
         np.float32
     )
-    centres = plus_plus(points, clusters, seed=0)
-    assert len(np.unique(centres, axis=0)) == clusters
-    hit = {int(blob[np.flatnonzero((points == centre).all(1))[0]]) for centre in centres}
+    centers = plus_plus(points, clusters, seed=0)
+    assert len(np.unique(centers, axis=0)) == clusters
+    hit = {int(blob[np.flatnonzero((points == center).all(1))[0]]) for center in centers}
     assert len(hit) > 0.85 * clusters

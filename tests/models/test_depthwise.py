@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from nearfar.models.depthwise import Depthwise
+from nearfar.models.backbones.depthwise import Depthwise
 
 
 def grads(conv: nn.Conv2d, x: torch.Tensor) -> tuple[torch.Tensor, ...]:

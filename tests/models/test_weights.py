@@ -11,11 +11,11 @@ from safetensors.torch import save_file
 
 from nearfar.errors import NearfarError
 from nearfar.models import create, create_embedder, find_weights, read_tensors
-from nearfar.models.bn_inception import BLOCKS as BN_BLOCKS
-from nearfar.models.bn_inception import BN_INCEPTION_WEIGHTS
-from nearfar.models.efficientnet_lite import EFFICIENTNET_LITE0_WEIGHTS
-from nearfar.models.googlenet import BLOCKS as V1_BLOCKS
-from nearfar.models.resnet import RESNET50_WEIGHTS
+from nearfar.models.backbones.bn_inception import BLOCKS as BN_BLOCKS
+from nearfar.models.backbones.bn_inception import BN_INCEPTION_WEIGHTS
+from nearfar.models.backbones.efficientnet_lite import EFFICIENTNET_LITE0_WEIGHTS
+from nearfar.models.backbones.googlenet import BLOCKS as V1_BLOCKS
+from nearfar.models.backbones.resnet import RESNET50_WEIGHTS
 from nearfar.models.weights import load_tensors
 
 Shapes = dict[str, tuple[int, ...]]

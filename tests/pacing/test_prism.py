@@ -12,7 +12,7 @@ from nearfar.pacing.prism import PRISM
 
 
 class Loops:
-    """Sample by sample, centres from a list of remembered rows."""
+    """Sample by sample, centers from a list of remembered rows."""
 
     def __init__(self, classes: int, noise_rate: float, window: int, size: int) -> None:
         self.classes, self.noise_rate, self.window, self.size = classes, noise_rate, window, size
@@ -20,16 +20,16 @@ class Loops:
         self.recent: list[float] = []
 
     def __call__(self, x: Tensor, labels: Tensor) -> list[float]:
-        centres = []
+        centers = []
         for c in range(self.classes):
             rows = [row for row, y in self.memory if y == c]
-            centres.append(torch.stack(rows).mean(0) if rows else None)
+            centers.append(torch.stack(rows).mean(0) if rows else None)
         clean = []
         for row, y in zip(x, labels.tolist(), strict=True):
-            if centres[y] is None:
+            if centers[y] is None:
                 clean.append(1.0)
                 continue
-            e = [1.0 if v is None else math.exp(float(v @ row)) for v in centres]
+            e = [1.0 if v is None else math.exp(float(v @ row)) for v in centers]
             clean.append(e[y] / sum(e))
         removed = sorted(range(len(x)), key=lambda i: clean[i])[: int(self.noise_rate * len(x))]
         if clean[removed[-1]] != 1.0:

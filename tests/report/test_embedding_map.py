@@ -55,7 +55,7 @@ def test_proxies_are_stars_near_their_class(per_class):
     assert text.count('class="star') == 2 * count
 
 
-def test_dots_have_a_colour_a_shape_and_a_title():
+def test_dots_have_a_color_a_shape_and_a_title():
     data, x = vectors(9, 4)
     text = map_svg(data, lay_out(data, x, np.arange(36)), Thumbnails(data))
     marks = re.findall(r'<use href="#m(\d)" class="c(\d)"[^>]*><title>([^<]*)</title>', text)
@@ -72,8 +72,8 @@ def test_pictures_stand_for_themselves():
     data = Manifest(labels=[0, 1] * 6, classes=("a", "b"), split=["test"] * 12, pixels=pixels)
     text = map_svg(data, lay_out(data, torch.randn(12, 4), np.arange(12)), Thumbnails(data))
     assert text.count("<image href=") == 12
-    colour = Manifest(labels=[0, 1] * 6, classes=("a", "b"), split=["test"] * 12, pixels=pixels[..., None].repeat(3, 3))
-    text = map_svg(colour, lay_out(colour, torch.randn(12, 4), np.arange(12)), Thumbnails(colour))
+    color = Manifest(labels=[0, 1] * 6, classes=("a", "b"), split=["test"] * 12, pixels=pixels[..., None].repeat(3, 3))
+    text = map_svg(color, lay_out(color, torch.randn(12, 4), np.arange(12)), Thumbnails(color))
     assert text.count("<rect class=") == 12
 
 

@@ -4,7 +4,7 @@ import torch
 
 from nearfar.data import Manifest
 from nearfar.metrics import evaluate
-from nearfar.report import confusions, judge, neighbours_of, search_examples, worst_queries
+from nearfar.report import confusions, judge, neighbors_of, search_examples, worst_queries
 
 
 def manifest(labels, role=None) -> Manifest:
@@ -18,9 +18,9 @@ def slow_ranking(x, row, gallery):
     return sorted((g for g in gallery if g != row), key=lambda g: (-float(unit[row] @ unit[g]), g))
 
 
-def test_neighbours_by_a_slow_loop():
+def test_neighbors_by_a_slow_loop():
     data, x = manifest([0, 1, 2] * 7), torch.randn(21, 5).double()
-    for found in neighbours_of(data, x, [4, 20, 0], neighbours=6):
+    for found in neighbors_of(data, x, [4, 20, 0], neighbors=6):
         order = slow_ranking(x, found.row, range(21))
         assert found.rows == order[:6]
         assert found.right == [data.labels[g] == data.labels[found.row] for g in order[:6]]
@@ -45,8 +45,8 @@ def test_ties_rank_by_row():
     judged = judge(data, x)
     assert judged.first.tolist() == [2, 3, 1, 2]
     assert judged.nearest.tolist() == [1, 0, 0, 0]
-    assert neighbours_of(data, x, [2])[0].rows == [0, 1, 3]
-    many = neighbours_of(manifest([0, 1] * 3000), torch.ones(6000, 2), [2])
+    assert neighbors_of(data, x, [2])[0].rows == [0, 1, 3]
+    many = neighbors_of(manifest([0, 1] * 3000), torch.ones(6000, 2), [2])
     assert many[0].rows == [0, 1, 3, 4, 5, 6, 7, 8]
 
 

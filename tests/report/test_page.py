@@ -76,7 +76,7 @@ def test_the_whole_page(tmp_path):
         settings={"loss": {"scale": 16.0, "name": "<supcon>"}},
         footer="CC BY 4.0",
         queries=5,
-        neighbours=4,
+        neighbors=4,
     )
     text = path.read_text(encoding="utf-8")
     Checker(text)
@@ -87,7 +87,7 @@ def test_the_whole_page(tmp_path):
     assert found.count("<img ") == 5 * 5
     assert found.count('<li class="right" title') + found.count('<li class="wrong" title') == 5 * 4
     for kind in ("right", "wrong"):
-        right = sum(sum(each.right) for each in search_examples(data, x, queries=5, neighbours=4))
+        right = sum(sum(each.right) for each in search_examples(data, x, queries=5, neighbors=4))
         assert found.count(f'<li class="{kind}" title') == (right if kind == "right" else 20 - right) != 10
         assert found.count(f'<li class="{kind}" title') == found.count(f", {kind})")  # the frame and the alt text agree
     assert text.count("<image ") == 600
@@ -205,7 +205,7 @@ def test_bad_arguments_name_themselves(tmp_path):
         ({"embeddings": x[:5]}, "embeddings has 5 rows but data has 120"),
         ({"proxies": torch.ones(1, 7)}, r"proxies must be \[2, 784\]"),
         ({"queries": 0}, "queries must be at least 1, got 0"),
-        ({"neighbours": -1}, "neighbours must be at least 1, got -1"),
+        ({"neighbors": -1}, "neighbors must be at least 1, got -1"),
     ):
         with pytest.raises(ValueError, match=words):
             report(tmp_path / "r.html", data, x, **changed)

@@ -37,20 +37,20 @@ def test_drawings_on_black_become_ink_on_paper():
     assert large[48, 48] == 0
 
 
-def test_small_drawings_are_coloured_ink_without_paper():
+def test_small_drawings_are_colored_ink_without_paper():
     small = np.asarray(opened(Thumbnails(arrays(drawing())).small(0, "#0072b2")).convert("RGBA"))
     assert small.shape == (28, 28, 4)
     assert small[0, 0, 3] == 0
     assert small[14, 14].tolist() == [0, 0x72, 0xB2, 255]
 
 
-def test_grey_on_white_stays():
+def test_gray_on_white_stays():
     pictures = Thumbnails(arrays(255 - drawing()))
     assert pictures.look == "pictures"
     assert np.asarray(opened(pictures.large(0)).convert("L"))[2, 2] > 250
 
 
-def test_colour_arrays_are_shown_as_they_are():
+def test_color_arrays_are_shown_as_they_are():
     pixels = np.zeros((1, 40, 60, 3), np.uint8)
     pixels[..., 0] = 200
     pictures = Thumbnails(arrays(pixels))

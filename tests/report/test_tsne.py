@@ -3,12 +3,12 @@ import time
 import pytest
 import torch
 
-from nearfar.report.tsne import kl_gradient, neighbourhoods, tsne
+from nearfar.report.tsne import kl_gradient, neighborhoods, tsne
 
 
 def blobs(each: int = 30, dim: int = 16) -> tuple[torch.Tensor, torch.Tensor]:
-    centres = 6 * torch.eye(dim)[:3]
-    return torch.randn(3 * each, dim) + centres.repeat_interleave(each, 0), torch.arange(3).repeat_interleave(each)
+    centers = 6 * torch.eye(dim)[:3]
+    return torch.randn(3 * each, dim) + centers.repeat_interleave(each, 0), torch.arange(3).repeat_interleave(each)
 
 
 def test_blobs_come_apart():
@@ -18,11 +18,11 @@ def test_blobs_come_apart():
     assert (labels[distance.argmin(1)] == labels).all()
     same = labels[:, None] == labels
     within = distance.masked_fill(~same | torch.eye(len(y), dtype=torch.bool), 0).max()
-    centres = torch.stack([y[labels == c].mean(0) for c in range(3)])
-    assert torch.pdist(centres).min() > within
+    centers = torch.stack([y[labels == c].mean(0) for c in range(3)])
+    assert torch.pdist(centers).min() > within
 
 
-def test_neighbours_stay_neighbours_as_well_as_in_scikit_learn():
+def test_neighbors_stay_neighbors_as_well_as_in_scikit_learn():
     manifold = pytest.importorskip("sklearn.manifold")
     x = torch.randn(150, 5).cumsum(0)
     theirs = manifold.TSNE(method="exact", init="pca", max_iter=500, random_state=0).fit_transform(x.numpy())
@@ -42,16 +42,16 @@ def test_same_input_and_seed_same_map_other_seed_other_map():
 @pytest.mark.parametrize("perplexity", [2.0, 15.0, 30.0])
 def test_every_row_has_the_perplexity(perplexity):
     x = torch.randn(100, 8) * torch.linspace(0.01, 100, 100)[:, None]
-    p = neighbourhoods(torch.cdist(x.double(), x.double()).square(), perplexity)
+    p = neighborhoods(torch.cdist(x.double(), x.double()).square(), perplexity)
     assert torch.allclose(p.sum(1), torch.ones(100).double())
     assert (p.diagonal() == 0).all()
     entropy = -torch.special.xlogy(p, p).sum(1)
     assert torch.allclose(entropy.exp(), torch.full((100,), perplexity).double(), rtol=1e-6)
 
 
-def test_neighbourhoods_by_a_slow_loop():
+def test_neighborhoods_by_a_slow_loop():
     x = torch.randn(6, 3).double()
-    p = neighbourhoods(torch.cdist(x, x).square(), 2.5)
+    p = neighborhoods(torch.cdist(x, x).square(), 2.5)
     for i in range(6):
         low, high = 1e-9, 1e9
         for _ in range(200):

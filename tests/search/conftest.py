@@ -26,7 +26,7 @@ def drawing_run(drawings: str, tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.fixture(scope="session")
 def picture_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Six classes of five coloured PNG files; one more that is broken."""
+    """Six classes of five colored PNG files; one more that is broken."""
     folder = tmp_path_factory.mktemp("data") / "pictures"
     rng = np.random.default_rng(0)
     for name in "abcdef":

@@ -173,5 +173,5 @@ def test_what_is_wrong_is_one_line(run: Path, vectors: str, drawing_run: Run, dr
     assert "there is no index.json" in failed("index", run, vectors, "--add", "--out", tmp_path / "none")
     assert "needs at least 256 vectors" in failed("index", run, vectors, "--kind", "ivf-pq")
     assert "was made by other weights" in failed("search", drawing_run.path, 1, "--index", run / "index")
-    assert "has grey pictures, " in failed("index", run, drawings)
+    assert "has gray pictures, " in failed("index", run, drawings)
     assert "has vectors of 16 numbers" in failed("index", drawing_run.path, vectors, "--out", tmp_path / "none")

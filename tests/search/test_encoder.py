@@ -71,14 +71,14 @@ def test_ink_on_paper_is_turned_to_what_a_run_on_white_lines_knows(tmp_path: Pat
     assert "white on black" in encoder.preparation
 
 
-def test_colour_arrays_take_pictures_of_any_size(tmp_path: Path) -> None:
+def test_color_arrays_take_pictures_of_any_size(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 255, (24, 20, 20, 3), dtype=np.uint8)
     manifest = Manifest(labels=np.arange(24) % 4, classes=tuple("abcd"), split=["train"] * 24, pixels=pixels)
-    save(manifest.by_class_order_split(), tmp_path / "colour.npz")
+    save(manifest.by_class_order_split(), tmp_path / "color.npz")
     settings = ["model.backbone=small-conv", "model.pretrained=false", "images.crop=16", "steps=2"]
     run = train(
-        configured("pixels", str(tmp_path / "colour.npz"), "supcon", *settings), tmp_path / "run", say=lambda _: None
+        configured("pixels", str(tmp_path / "color.npz"), "supcon", *settings), tmp_path / "run", say=lambda _: None
     )
     encoder = Encoder(run)
     own = run.embed(run.manifest()).numpy()

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from nearfar.cli import main
 from nearfar.errors import NearfarError
-from nearfar.geometry import unit
+from nearfar.ops.geometry import unit
 from nearfar.search import Encoder, Index, export_model
 from nearfar.search.export_vectors import export_vectors
 from nearfar.training import Run
@@ -107,9 +107,9 @@ def test_safetensors_with_a_model_card(drawing_run: Run, tmp_path: Path, monkeyp
 NASTY = ["plain", "tab\there", "line\nbreak\r", "back\\slash \\N", "ümlaut 鳥", 'quote"', "bytes \udcff", ""]
 
 
-def nasty_index(labelled: bool = True) -> Index:
+def nasty_index(labeled: bool = True) -> Index:
     vectors = np.random.default_rng(0).normal(size=(8, 5))
-    labels = {"labels": np.arange(8), "classes": [f"{word}!" for word in NASTY]} if labelled else {}
+    labels = {"labels": np.arange(8), "classes": [f"{word}!" for word in NASTY]} if labeled else {}
     index = Index.from_vectors(vectors, names=NASTY, ids=np.arange(8) * 10, **labels)  # type: ignore[arg-type]
     index.remove([0])
     return index
@@ -126,13 +126,13 @@ def copied(line: str) -> list[str | None]:
     return [None if cell == r"\N" else re.sub(r"\\(.)", lambda m: meaning[m.group(1)], cell) for cell in cells]
 
 
-@pytest.mark.parametrize("labelled", [True, False])
-def test_vectors_come_back_from_every_file(labelled: bool, tmp_path: Path) -> None:
-    index = nasty_index(labelled)
+@pytest.mark.parametrize("labeled", [True, False])
+def test_vectors_come_back_from_every_file(labeled: bool, tmp_path: Path) -> None:
+    index = nasty_index(labeled)
     export_vectors(index, tmp_path)
     assert np.array_equal(np.load(tmp_path / "vectors.npy"), index.vectors)
     names = [readable(word) for word in NASTY[1:]]
-    labels = [f"{word}!" for word in names] if labelled else [None] * 7
+    labels = [f"{word}!" for word in names] if labeled else [None] * 7
     points = [json.loads(line) for line in (tmp_path / "qdrant.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [point["id"] for point in points] == index.ids.tolist()
     assert np.array_equal(np.array([point["vector"] for point in points], dtype=np.float32), index.vectors)

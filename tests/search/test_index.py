@@ -19,8 +19,8 @@ from nearfar.search.nearest import Floats
 
 def clustered(count: int, dim: int, *, clusters: int = 60, seed: int = 0) -> Floats:
     rng = np.random.default_rng(seed)
-    centres = rng.normal(size=(clusters, dim))
-    rows: Floats = (centres[rng.integers(0, clusters, count)] + 0.6 * rng.normal(size=(count, dim))).astype(np.float32)
+    centers = rng.normal(size=(clusters, dim))
+    rows: Floats = (centers[rng.integers(0, clusters, count)] + 0.6 * rng.normal(size=(count, dim))).astype(np.float32)
     return rows
 
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nearfar.batches import Profs
 from nearfar.losses import create
+from nearfar.samplers import Profs
 from nearfar.training import projection as module
 from nearfar.training.projection import Projection
 
@@ -34,7 +34,7 @@ class Small:
         self.batches = Profs(LABELS, **({"classes": 6, "per_class": 2, "seed": 3} | batches))
         self.projection = Projection(self.network.parameters(), weight=weight)
         parameters = [*self.network.parameters(), *self.loss.parameters()]
-        self.optimiser = torch.optim.Adam(parameters, lr=0.02, weight_decay=1e-3)
+        self.optimizer = torch.optim.Adam(parameters, lr=0.02, weight_decay=1e-3)
         self.cycle, self.values = -1, list[float]()
         self.seen: list[tuple[int, list[int]]] = []
 
@@ -55,16 +55,16 @@ class Small:
             value = self.loss(x[order], LABELS[batch][order])
         else:
             value = self.loss(x, LABELS[batch], representatives=n)
-        self.optimiser.zero_grad()
+        self.optimizer.zero_grad()
         value.backward()
         self.projection.add_to_gradients()
-        self.optimiser.step()
+        self.optimizer.step()
         self.batches.observe(x.detach(), value.detach())
         self.values.append(value.item())
         self.seen.append((self.batches.cycle, batch[:n]))
 
     def state(self) -> dict[str, Any]:
-        parts = {name: getattr(self, name) for name in ("network", "loss", "batches", "projection", "optimiser")}
+        parts = {name: getattr(self, name) for name in ("network", "loss", "batches", "projection", "optimizer")}
         return copy.deepcopy({"cycle": self.cycle} | {name: part.state_dict() for name, part in parts.items()})
 
     def load(self, state: dict[str, Any]) -> Small:
@@ -186,11 +186,11 @@ def test_resume_in_the_middle_of_a_cycle(options: dict[str, Any], stop: int) -> 
 
 
 def test_a_large_weight_holds_the_parameters() -> None:
-    """Plain gradient descent: the pull towards theta_k keeps a cycle's way short."""
+    """Plain gradient descent: the pull toward theta_k keeps a cycle's way short."""
 
     def way(weight: float) -> float:
         run = Small(weight=weight, steps=100)
-        run.optimiser = torch.optim.SGD(run.network.parameters(), lr=0.1)
+        run.optimizer = torch.optim.SGD(run.network.parameters(), lr=0.1)
         start = run.theta()
         return (run.steps(50).theta() - start).norm().item()
 

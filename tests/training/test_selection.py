@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from nearfar.config.schema import Select
 from nearfar.errors import NearfarError
-from nearfar.training.config import Select
 from nearfar.training.selection import Selection
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nearfar.bench.suite_cells import config_id
-from nearfar.training import Run, loop, train
+from nearfar.suites.cells import config_id
+from nearfar.training import Run, train, trainer
 from nearfar.training.whole_classes import whole_classes
 from training_cases import configured
 
@@ -17,7 +17,7 @@ from training_cases import configured
 def test_it_is_logged_each_epoch_and_changes_nothing_else(
     vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "TRAIN_SCORED", 45)
+    monkeypatch.setattr(trainer, "TRAIN_SCORED", 45)
     config = configured(
         "features", vectors, "supcon", "data.validation=0.34", "batches.classes=4", "batches.per_class=5"
     )

@@ -19,7 +19,7 @@ CODES = [
     (["recipes"], 0),
     (["data", "/nowhere/at/all"], 1),
     (["train", "/nowhere/at/all"], 1),
-    (["train", "sketches", "--set", "optimiser.momentun=1"], 1),
+    (["train", "sketches", "--set", "optimizer.momentun=1"], 1),
     (["losses", "tripelt"], 1),
     (["recipes", "tripelt"], 1),
     (["train", "--no-such-option"], 2),

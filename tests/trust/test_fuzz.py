@@ -1,4 +1,4 @@
-"""Bad input is refused by one line. The full run: python -m nearfar.bench.fuzz."""
+"""Bad input is refused by one line. The full run: python -m harness.fuzz."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from nearfar.bench.fuzz import Outcome, Targets, _try, attack, cpu_limit
-from nearfar.bench.fuzz_input import changed
+from harness.fuzz import Outcome, Targets, _try, attack, cpu_limit
+from harness.fuzz_input import changed
 from nearfar.errors import NearfarError
 
 
@@ -60,7 +60,7 @@ def test_other_errors_are_wrong(error: Exception, wrong: str) -> None:
 
 
 def test_what_takes_for_ever_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nearfar.bench.fuzz.SECONDS", 0.05)
+    monkeypatch.setattr("harness.fuzz.SECONDS", 0.05)
 
     def attempt(_: random.Random) -> None:
         while True:

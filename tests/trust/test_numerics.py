@@ -1,4 +1,4 @@
-"""Every loss is finite on extreme batches. The full run: python -m nearfar.bench.numerics."""
+"""Every loss is finite on extreme batches. The full run: python -m harness.numerics."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nearfar.bench.numerics import EVERY, batches, examine, look, title
+from harness.numerics import EVERY, batches, examine, look, title
 from nearfar.losses import names
 
 

@@ -13,11 +13,11 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from nearfar.config.merge import LEAST, from_dict, resolve
 from nearfar.data import open_data
 from nearfar.errors import NearfarError
 from nearfar.training.checkpoint import load_state, save_state
 from nearfar.training.log import read_log
-from nearfar.training.resolve import LEAST, from_dict, resolve
 
 some = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 text = st.text(max_size=12)
@@ -25,7 +25,7 @@ plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) |
 trees = st.recursive(
     plain, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3), max_leaves=8
 )
-sections = ("data", "loss", "batches", "model", "optimiser", "schedule", "select", "steps", "epochs", "metrics", "seed")
+sections = ("data", "loss", "batches", "model", "optimizer", "schedule", "select", "steps", "epochs", "metrics", "seed")
 
 
 @some

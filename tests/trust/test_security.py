@@ -17,15 +17,15 @@ import torch
 from PIL import Image
 
 import nearfar
-from nearfar.bench.hostile import _bomb
+from harness.hostile import _bomb
+from nearfar.config.merge import parse_setting, read_config
 from nearfar.data import open_data
 from nearfar.data.features import open_npz
-from nearfar.data.pictures import Reader, decode
+from nearfar.data.images import Reader, decode
 from nearfar.errors import NearfarError
 from nearfar.models import read_tensors
+from nearfar.runs import load_embedder
 from nearfar.training.checkpoint import load_state
-from nearfar.training.resolve import parse_setting, read_config
-from nearfar.training.run import load_embedder
 
 SOURCE = Path(nearfar.__file__).parent
 ROOT = SOURCE.parent.parent

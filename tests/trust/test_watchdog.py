@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from nearfar.data import Manifest, save
 from nearfar.errors import NearfarError
 from nearfar.training import Run, train
-from nearfar.training.setup import make_embedder
+from nearfar.training.prepare import make_embedder
 from nearfar.training.watchdog import KEPT, again, check_finite, kept, main
 from training_cases import configured
 
@@ -25,7 +25,7 @@ def failed(out: Path, source: str, recipe: str, *settings: str) -> str:
 
 
 def test_the_kept_batch_raises_what_training_raised(vectors: str, tmp_path: Path) -> None:
-    message = failed(tmp_path, vectors, "lifted", "optimiser.lr=1e30")
+    message = failed(tmp_path, vectors, "lifted", "optimizer.lr=1e30")
     assert KEPT in message
     with pytest.raises(ValueError, match="embeddings") as error:
         again(tmp_path)
@@ -35,7 +35,7 @@ def test_the_kept_batch_raises_what_training_raised(vectors: str, tmp_path: Path
 
 @pytest.fixture(scope="module")
 def overflowed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A run on vectors of length 1e15, whose squares times the weight of the regulariser are beyond float32."""
+    """A run on vectors of length 1e15, whose squares times the weight of the regularizer are beyond float32."""
     folder = tmp_path_factory.mktemp("overflow")
     labels = np.repeat(np.arange(8), 6)
     features = (1e15 * np.random.default_rng(0).normal(size=(48, 10))).astype(np.float32)

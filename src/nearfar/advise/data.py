@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from nearfar.audit.command import embeddings_of
+from nearfar.config.schema import Data
 from nearfar.data import Manifest, open_data, save
 from nearfar.data.manifest import Ints
 from nearfar.errors import NearfarError
-from nearfar.training.config import Data
-from nearfar.training.setup import open_manifest
+from nearfar.training.prepare import open_manifest
 
 LARGEST = 10_000  # samples; a race does not see more of them
 FEWEST = 4  # classes: two to learn from, two to judge on

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nearfar import recipes
-from nearfar.checks import nearest
+from nearfar.config import recipes
+from nearfar.config.merge import parse_setting
 from nearfar.errors import NearfarError
-from nearfar.training.resolve import parse_setting
+from nearfar.validation import nearest
 
 # From simple to elaborate, one of each kind. Proxy-ISA's memory begins at once (ours: races have few epochs).
 DEFAULT = (
@@ -34,8 +34,8 @@ class Entrant:
 def parse_entrants(text: str) -> tuple[Entrant, ...]:
     """Entrants between commas, each a recipe and after spaces its settings.
 
-    >>> [each.settings for each in parse_entrants("supcon, proxy-anchor loss.alpha=16 optimiser.lr=1e-4")]
-    [(), ('loss.alpha=16', 'optimiser.lr=1e-4')]
+    >>> [each.settings for each in parse_entrants("supcon, proxy-anchor loss.alpha=16 optimizer.lr=1e-4")]
+    [(), ('loss.alpha=16', 'optimizer.lr=1e-4')]
     """
     found = []
     known = recipes.names()

@@ -19,9 +19,9 @@ from typing import Any
 from nearfar.advise.data import Course
 from nearfar.advise.entrant import Entrant
 from nearfar.advise.race import Clock, full_length, race
-from nearfar.bench.suite_results import ResultsFile
 from nearfar.errors import NearfarError
-from nearfar.words import duration
+from nearfar.formatting import duration
+from nearfar.suites.results import ResultsFile
 
 Record = Mapping[str, Any]
 KINDS = ("advise", "probe", "round", "race")

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from nearfar.advise.data import SIDE, Course
 from nearfar.advise.entrant import Entrant
+from nearfar.config.merge import resolve, with_settings
+from nearfar.config.recipes import merged
+from nearfar.config.schema import Config
 from nearfar.data import Batch
 from nearfar.errors import NearfarError
-from nearfar.recipes import merged
-from nearfar.training.config import Config
-from nearfar.training.loop import Training
-from nearfar.training.resolve import resolve, with_settings
-from nearfar.training.setup import make_batches
+from nearfar.training.prepare import make_batches
+from nearfar.training.trainer import Training
 
 METRIC = "map@r"
 PREFIX = "nearfar-advise-"

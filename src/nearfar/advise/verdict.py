@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nearfar.advise.halving import ranking, scores_of
-from nearfar.bench.suite_interval import Interval, interval
+from nearfar.metrics.intervals import Interval, interval
 
 DEFAULTS = ("proxy-anchor", "contrastive")  # what one would take without asking
 QUICKER = 1.1  # a recipe whose step takes this many times less is the faster one

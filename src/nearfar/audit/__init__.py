@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from nearfar.audit.audit import Audit, audit
 from nearfar.audit.decisions import Change, apply_decisions, read_decisions, save_corrected
-from nearfar.audit.detection import auroc, precision_at
 from nearfar.audit.job import audit_data
 from nearfar.audit.page import write_page
 from nearfar.audit.table import write_csv
+from nearfar.metrics.detection import auroc, precision_at
 
 __all__ = [
     "Audit",

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from nearfar.geometry import unit
 from nearfar.metrics.inputs import Embeddings, as_embeddings
+from nearfar.ops.geometry import unit
 from nearfar.pacing.objective import Floats, Ints, WeightProblem
 from nearfar.pacing.schedule import solve_for_share
 from nearfar.pacing.xi import MEMORY_MB, hardness
@@ -26,16 +26,16 @@ class Audit:
     """What `audit` found of every sample, [N] each.
 
     `score` ranks: the higher, the more probably the label is wrong; about 0 on average. `suggested` is the label that
-    the neighbours and class centres speak for, the sample's own where they do. `neighbours` [N, k] are rows, the
+    the neighbors and class centers speak for, the sample's own where they do. `neighbors` [N, k] are rows, the
     nearest first. `votes` and `similarity` [N, 2] belong to the own and to the best other label `rival`: how many of
-    the neighbours have it, and the cosine to its centre. `weight` is the mean self-paced weight.
+    the neighbors have it, and the cosine to its center. `weight` is the mean self-paced weight.
     """
 
     labels: Ints
     score: Floats
     suggested: Ints
     rival: Ints
-    neighbours: Ints
+    neighbors: Ints
     votes: Floats
     similarity: Floats
     weight: Floats
@@ -55,7 +55,7 @@ class Audit:
     def reason(self, row: int) -> str:
         """Why a sample is where it is in the order, in a sentence or two."""
         own, other = self.name(int(self.labels[row])), self.name(int(self.rival[row]))
-        k = self.neighbours.shape[1]
+        k = self.neighbors.shape[1]
         votes, sims = self.votes[row].round().astype(int).tolist(), self.similarity[row].tolist()
         return (
             f"Of the {k} nearest, {votes[0]} are {own} and {votes[1]} {other}. "
@@ -76,9 +76,9 @@ def audit(
 ) -> Audit:
     """Rank samples by how probably their label is wrong, from embeddings [N, d] of any model and labels [N].
 
-    score = z(centre) + z(votes) + 0.5 z(self-paced), z: minus the mean, over the standard deviation, and
+    score = z(center) + z(votes) + 0.5 z(self-paced), z: minus the mean, over the standard deviation, and
 
-    - centre: cosine to the nearest other class mean, minus that to the mean of the own class without the sample;
+    - center: cosine to the nearest other class mean, minus that to the mean of the own class without the sample;
     - votes: log(1 + most votes of another label) - log(1 + votes of the own) among the k nearest others;
     - self-paced: 1 - the mean of BSPML's weights (mu=1, threshold=1) at the given shares of samples kept.
 
@@ -108,19 +108,19 @@ def audit(
 
     x = unit(rows - rows.mean(0) if center else rows)
     y = torch.from_numpy(number.astype(np.int64)).to(x.device)
-    near = _neighbourhood(x, y, min(k, len(x) - 1), memory_mb)
+    near = _neighborhood(x, y, min(k, len(x) - 1), memory_mb)
     weight = self_paced_weight(x, y, shares=shares, memory_mb=memory_mb)
 
-    centre = standard(near["centre_other"] - near["centre_own"])
+    centroid = standard(near["center_other"] - near["center_own"])
     vote = standard(np.log1p(near["votes_other"]) - np.log1p(near["votes_own"]))
-    score = centre + vote + SELF_PACED_WEIGHT * standard(1 - weight)
+    score = centroid + vote + SELF_PACED_WEIGHT * standard(1 - weight)
 
-    # the two rivals, by centre and by votes, each with both kinds of evidence in the units of the score
+    # the two rivals, by center and by votes, each with both kinds of evidence in the units of the score
     sims, votes = near["rival_similarity"], near["rival_votes"]
-    scale = _deviation(near["centre_other"] - near["centre_own"])
+    scale = _deviation(near["center_other"] - near["center_own"])
     vote_scale = _deviation(np.log1p(near["votes_other"]) - np.log1p(near["votes_own"]))
     strength = sims / scale + np.log1p(votes) / vote_scale
-    own = near["centre_own"] / scale + np.log1p(near["votes_own"]) / vote_scale
+    own = near["center_own"] / scale + np.log1p(near["votes_own"]) / vote_scale
     line, chosen = np.arange(len(x)), strength.argmax(1)
     rival = near["rivals"][line, chosen]
     return Audit(
@@ -128,9 +128,9 @@ def audit(
         score=score,
         suggested=ids[np.where(strength[line, chosen] > own, rival, number)].astype(np.int64),
         rival=ids[rival].astype(np.int64),
-        neighbours=near["neighbours"],
+        neighbors=near["neighbors"],
         votes=np.stack([near["votes_own"], votes[line, chosen]], 1),
-        similarity=np.stack([near["centre_own"], sims[line, chosen]], 1),
+        similarity=np.stack([near["center_own"], sims[line, chosen]], 1),
         weight=weight,
         classes=None if classes is None else tuple(classes),
     )
@@ -155,11 +155,11 @@ def _deviation(values: Floats) -> float:
 
 
 @torch.no_grad()
-def _neighbourhood(x: Tensor, y: Tensor, k: int, memory_mb: int) -> dict[str, NDArray[Any]]:
-    """Neighbours, votes and centres of unit rows, block by block."""
+def _neighborhood(x: Tensor, y: Tensor, k: int, memory_mb: int) -> dict[str, NDArray[Any]]:
+    """Neighbors, votes and centers of unit rows, block by block."""
     classes = int(y.max()) + 1
     sums = torch.zeros(classes, x.shape[1], dtype=x.dtype, device=x.device).index_add_(0, y, x)
-    centres = unit(sums)
+    centers = unit(sums)
     parts: list[dict[str, Tensor]] = []
     step = max(1, memory_mb * 2**20 // (2 * x.element_size() * (len(x) + 2 * classes)))
     for start in range(0, len(x), step):
@@ -171,23 +171,23 @@ def _neighbourhood(x: Tensor, y: Tensor, k: int, memory_mb: int) -> dict[str, ND
         nearest = sim.topk(k, dim=1).indices
         votes = torch.zeros(len(here), classes, dtype=x.dtype, device=x.device)
         votes.scatter_add_(1, y[nearest], torch.ones_like(nearest, dtype=x.dtype))
-        to_centre = here @ centres.T
-        own_centre = (here * unit(sums[label[:, 0]] - here)).sum(1)
+        to_center = here @ centers.T
+        own_center = (here * unit(sums[label[:, 0]] - here)).sum(1)
         own_votes = votes.gather(1, label)[:, 0]
 
-        to_centre.scatter_(1, label, -torch.inf)
-        by_centre = to_centre.argmax(1)
-        # of several labels with the most votes the one whose centre is nearest
-        by_votes = (votes.scatter(1, label, -1.0) * 8 + to_centre).argmax(1)
-        rivals = torch.stack([by_centre, by_votes], 1)
+        to_center.scatter_(1, label, -torch.inf)
+        by_center = to_center.argmax(1)
+        # of several labels with the most votes the one whose center is nearest
+        by_votes = (votes.scatter(1, label, -1.0) * 8 + to_center).argmax(1)
+        rivals = torch.stack([by_center, by_votes], 1)
         parts.append(
             {
-                "neighbours": nearest,
+                "neighbors": nearest,
                 "rivals": rivals,
-                "rival_similarity": to_centre.gather(1, rivals),
+                "rival_similarity": to_center.gather(1, rivals),
                 "rival_votes": votes.gather(1, rivals),
-                "centre_own": own_centre,
-                "centre_other": to_centre.gather(1, by_centre[:, None])[:, 0],
+                "center_own": own_center,
+                "center_other": to_center.gather(1, by_center[:, None])[:, 0],
                 "votes_own": own_votes,
                 "votes_other": votes.gather(1, by_votes[:, None])[:, 0],
             }

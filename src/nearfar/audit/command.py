@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 from nearfar.audit.decisions import save_corrected
-from nearfar.audit.detection import auroc, precision_at
 from nearfar.audit.job import audit_data
+from nearfar.config.schema import Images
 from nearfar.data import Manifest, NoiseRecord, open_data, with_label_noise
 from nearfar.errors import NearfarError
+from nearfar.formatting import slug
+from nearfar.metrics.detection import auroc, precision_at
 from nearfar.models import Embedder, create_embedder
 from nearfar.training import Run
-from nearfar.training.config import Images
-from nearfar.training.embedding import embed, raw_rows
-from nearfar.training.setup import make_loader, with_noise
-from nearfar.words import slug
+from nearfar.training.evaluate import embed, raw_rows
+from nearfar.training.prepare import make_loader, with_noise
 
 
 def audit_command(
@@ -57,7 +57,7 @@ def audit_command(
         )
     found = audit_data(manifest, embeddings_of(manifest, run, model, size), where, shown=shown)
     doubted = int((found.suggested != found.labels).sum())
-    print(f"{len(manifest):,} samples, {doubted:,} whose neighbours and class speak for another label")
+    print(f"{len(manifest):,} samples, {doubted:,} whose neighbors and class speak for another label")
     if record is not None:
         _judge(found.score, record)
     for row in found.order()[:5].tolist():

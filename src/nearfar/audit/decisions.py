@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from nearfar.checks import nearest
-from nearfar.data.atomic import atomic
 from nearfar.data.manifest import Manifest
-from nearfar.data.opening import save
+from nearfar.data.open import save
 from nearfar.errors import NearfarError
+from nearfar.files import atomic
+from nearfar.validation import nearest
 
 DECISIONS = ("", "keep", "relabel", "remove")
 NEEDED = ("row", "path", "label", "suggested", "decision")

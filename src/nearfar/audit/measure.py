@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nearfar.audit.audit import audit
-from nearfar.audit.detection import confident_learning, judged, knn_vote, loss_ranking, precision_at
-from nearfar.bench.timing import markdown_table
 from nearfar.data import Manifest, open_data, with_label_noise
 from nearfar.errors import NearfarError
+from nearfar.formatting import markdown_table
+from nearfar.metrics.detection import confident_learning, judged, knn_vote, loss_ranking, precision_at
 from nearfar.pacing.objective import Floats
 
 Score = tuple[float, float, float]
@@ -41,7 +41,7 @@ def scores(x: Tensor, labels: Tensor, names: list[str]) -> dict[str, Floats]:
     ours = {
         "audit": found.score,
         "its self-paced weights alone": 1 - found.weight,
-        "its centre margin alone": found.similarity[:, 1] - found.similarity[:, 0],
+        "its center margin alone": found.similarity[:, 1] - found.similarity[:, 0],
     }
     return ours | {name: BASELINES[name](x, labels) for name in names}
 

@@ -1,4 +1,4 @@
-"""The page of an audit: suspicious samples beside their neighbours and their class, in one file without any other."""
+"""The page of an audit: suspicious samples beside their neighbors and their class, in one file without any other."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 
 from nearfar.audit.audit import Audit
 from nearfar.audit.table import check_same_rows
-from nearfar.data.atomic import atomic
 from nearfar.data.manifest import Ints, Manifest
+from nearfar.files import atomic
 from nearfar.report.thumbnails import Thumbnails
 
 LEAST_SHOWN = 10
@@ -79,7 +79,7 @@ def write_page(found: Audit, manifest: Manifest, path: Path, *, shown: int = 100
     """Write the page of the most suspicious samples, at once or not at all, and give its path.
 
     It shows all for which another label is suggested, and at least ten, but not more than `shown`.
-    Each has its label and suggestion, why, its `beside` nearest neighbours, and as many others of its class (the least
+    Each has its label and suggestion, why, its `beside` nearest neighbors, and as many others of its class (the least
     suspicious). Pictures are in the file; samples without pictures show their names. It reads without
     scripts; with them a button downloads the decisions as decisions.csv, for `apply_decisions`.
     """
@@ -94,9 +94,9 @@ def write_page(found: Audit, manifest: Manifest, path: Path, *, shown: int = 100
 <title>Label audit: {_text(manifest.source or "data")}</title><style>{STYLE}</style></head><body>
 <h1>Labels to check: {_text(manifest.source or "data")}</h1>
 <p>The {len(cards):,} most suspicious of {len(manifest):,} samples in {len(manifest.classes):,} classes, the worst
-first; for {doubted:,} in all neighbours and class speak for another label. A dashed orange frame is the label it has, a
+first; for {doubted:,} in all neighbors and class speak for another label. A dashed orange frame is the label it has, a
 solid green one the label suggested.</p>
-<p class="soft">Where few labels are wrong these are unusual samples that are labelled well: look at each. Nothing has
+<p class="soft">Where few labels are wrong these are unusual samples that are labeled well: look at each. Nothing has
 been changed. Choose below, save decisions.csv, and apply it.</p>
 <main>
 {"".join(cards)}
@@ -115,7 +115,7 @@ def _card(found: Audit, manifest: Manifest, pictures: Thumbnails, row: int, orde
     label, suggested = int(manifest.labels[row]), int(found.suggested[row])
     own, other = manifest.classes[label], manifest.classes[suggested]
     mates = order[(manifest.labels[order] == label) & (order != row)][::-1][:beside]
-    near = found.neighbours[row, :beside]
+    near = found.neighbors[row, :beside]
 
     def strip(rows: Ints) -> str:
         return "".join(_figure(manifest, pictures, i, label, suggested) for i in rows.tolist())
@@ -128,7 +128,7 @@ def _card(found: Audit, manifest: Manifest, pictures: Thumbnails, row: int, orde
     )
     values = {"row": str(row), "path": manifest.name(row), "label": own, "suggested": other}
     data = " ".join(f'data-{key}="{_text(value)}"' for key, value in values.items())
-    rest = f"<h3>Others labelled {_text(own)}</h3><div class='strip'>{strip(mates)}</div>" if len(mates) else ""
+    rest = f"<h3>Others labeled {_text(own)}</h3><div class='strip'>{strip(mates)}</div>" if len(mates) else ""
     return f"""<article {data}>
 <figure class="suspect">{_image(pictures, row, manifest.name(row), own)}<span class="soft">{_text(manifest.name(row))}
 </span></figure>
@@ -152,7 +152,7 @@ def _image(pictures: Thumbnails, row: int, name: str, label: str) -> str:
     uri = pictures.large(row)
     if uri is None:
         return f'<span class="blank">{_text(name)}</span>'
-    return f'<img loading="lazy" src="{uri}" alt="{_text(f"{name}, labelled {label}")}">'
+    return f'<img loading="lazy" src="{uri}" alt="{_text(f"{name}, labeled {label}")}">'
 
 
 def _text(words: str) -> str:

@@ -6,8 +6,8 @@ import csv
 from pathlib import Path
 
 from nearfar.audit.audit import Audit
-from nearfar.data.atomic import atomic
 from nearfar.data.manifest import Manifest
+from nearfar.files import atomic
 
 COLUMNS = ("row", "path", "label", "suggested", "score", "reason", "nearest", "decision")
 SHOWN = 5
@@ -25,7 +25,7 @@ def write_csv(found: Audit, manifest: Manifest, path: Path) -> Path:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
         for row in found.order().tolist():
-            near = [f"{manifest.name(i)} ({names[labels[i]]})" for i in found.neighbours[row, :SHOWN].tolist()]
+            near = [f"{manifest.name(i)} ({names[labels[i]]})" for i in found.neighbors[row, :SHOWN].tolist()]
             label, suggested = names[labels[row]], names[int(found.suggested[row])]
             score, reason = f"{found.score[row]:.4f}", found.reason(row)
             writer.writerow([row, manifest.name(row), label, suggested, score, reason, "; ".join(near), ""])

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from nearfar.checks import nearest
+from nearfar.validation import nearest
 
 REFUSED = ("embedding_regularizer", "weight_regularizer", "collect_stats")
 WITHOUT_EFFECT = ("embedding_reg_weight", "weight_reg_weight")  # they weight a regularizer, and there is none
 
 
 def refusal(what: object, argument: str, value: object, cure: str = "leave it out") -> ValueError:
-    """The error for an argument that cannot be honoured.
+    """The error for an argument that cannot be honored.
 
     >>> print(refusal("TripletMarginLoss", "swap", True))
     TripletMarginLoss: swap=True is not in nearfar.compat: leave it out, or keep pytorch_metric_learning for it

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from nearfar.compat.arguments import absent, refusal
-from nearfar.geometry import cosine_matrix, distance_matrix, dot_matrix, unit, unit_distance_matrix
 from nearfar.losses.snr import snr_distance
+from nearfar.ops.geometry import cosine_matrix, distance_matrix, dot_matrix, unit, unit_distance_matrix
 
 __all__ = ["CosineSimilarity", "DotProductSimilarity", "LpDistance", "SNRDistance"]
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nearfar.losses.pair_loss import Batch
-from nearfar.pairs import pair_masks, row_count
+from nearfar.ops.pairs import pair_masks, row_count
 
 Indices = Sequence[Tensor]
 

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from nearfar import mining
-from nearfar.checks import check_choice
 from nearfar.compat.arguments import absent, refuse
 from nearfar.compat.distances import CosineSimilarity, Distance, LpDistance, checked
 from nearfar.losses.pair_loss import make_batch
-from nearfar.pairs import Pairs, pair_masks
-from nearfar.triples import positive_table
+from nearfar.ops.pairs import Pairs, pair_masks
+from nearfar.ops.triplets import positive_table
+from nearfar.validation import check_choice
 
 __all__ = [
     "BatchHardMiner",

@@ -1,4 +1,4 @@
-"""Arguments that all losses have in common, for type checkers; what is not honoured is an error at run time."""
+"""Arguments that all losses have in common, for type checkers; what is not honored is an error at run time."""
 
 from __future__ import annotations
 

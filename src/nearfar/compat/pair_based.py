@@ -15,7 +15,7 @@ from nearfar.compat.indices import Chosen, Indices, chosen
 from nearfar.compat.reducers import MeanReducer, Reducer
 from nearfar.compat.reducers import checked as checked_reducer
 from nearfar.losses.pair_loss import Batch, make_batch
-from nearfar.pairs import Pairs
+from nearfar.ops.pairs import Pairs
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -23,7 +23,7 @@ from nearfar.losses.nt_xent import NTXent
 from nearfar.losses.pair_loss import Batch
 from nearfar.losses.smooth_ap import smooth_ap
 from nearfar.losses.supcon import SupCon
-from nearfar.pairs import Pairs, same_kind
+from nearfar.ops.pairs import Pairs, same_kind
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -190,7 +190,7 @@ class NPairsLoss(PairBased):
 class AngularLoss(PairBased):
     """`nearfar.losses.Angular` on the positive pairs that a miner chose, against all negatives.
 
-    There, the negatives are not normalised, so that values grow with the lengths of the embeddings; here they are, as
+    There, the negatives are not normalized, so that values grow with the lengths of the embeddings; here they are, as
     in the paper. On unit rows both are the same.
     """
 

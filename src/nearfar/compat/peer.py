@@ -85,7 +85,7 @@ Made = tuple[Any, Any, str]  # the loss, its miner or None, and how it differs
 
 def _angular(p: Any, z: Angular) -> Made:
     _same(z, "batch", "full")
-    return p.losses.AngularLoss(alpha=z.angle), None, "negatives are not normalised there"
+    return p.losses.AngularLoss(alpha=z.angle), None, "negatives are not normalized there"
 
 
 def _contrastive(p: Any, z: Contrastive) -> Made:
@@ -144,14 +144,14 @@ def _snr(p: Any, z: SNR) -> Made:
 
 def _soft_triple(p: Any, z: SoftTriple) -> Made:
     _same(z, "similarity", "softmax")
-    regularised: dict[str, Any] = {}
+    regularized: dict[str, Any] = {}
     if z.tau and z.proxies_per_class > 1:
         merge = p.regularizers.SparseCentersRegularizer(z.classes, z.proxies_per_class)
-        regularised = {"weight_regularizer": merge, "weight_reg_weight": z.tau}
+        regularized = {"weight_regularizer": merge, "weight_reg_weight": z.tau}
     loss = p.losses.SoftTripleLoss(
-        z.classes, z.dim, z.proxies_per_class, la=z.scale, gamma=z.gamma, margin=z.delta, **regularised
+        z.classes, z.dim, z.proxies_per_class, la=z.scale, gamma=z.gamma, margin=z.delta, **regularized
     )
-    return loss, None, f"there is no reg_eps={z.reg_eps:g}" if regularised and z.reg_eps else ""
+    return loss, None, f"there is no reg_eps={z.reg_eps:g}" if regularized and z.reg_eps else ""
 
 
 def _triplet(p: Any, z: Triplet) -> Made:

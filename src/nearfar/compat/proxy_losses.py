@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from nearfar.checks import check_embeddings, check_labels
 from nearfar.compat.arguments import refuse
 from nearfar.compat.distances import CosineSimilarity, Distance, DotProductSimilarity, LpDistance
 from nearfar.compat.distances import checked as checked_distance
 from nearfar.compat.indices import Indices, miner_weights
 from nearfar.compat.reducers import DivisorReducer, MeanReducer, Reducer
 from nearfar.compat.reducers import checked as checked_reducer
-from nearfar.geometry import unit
 from nearfar.losses.arcface import add_angle
-from nearfar.losses.multi_proxy import class_similarity
 from nearfar.losses.normalized_softmax import softmax_terms
 from nearfar.losses.pair_loss import full_precision
+from nearfar.losses.proxies.class_similarity import Ties, cosines
+from nearfar.losses.proxies.multi_proxy import class_similarity
+from nearfar.losses.proxies.proxy_loss import check_class_ids
 from nearfar.losses.proxy_anchor import proxy_anchor_terms
-from nearfar.losses.proxy_loss import check_class_ids
 from nearfar.losses.proxy_nca import proxy_nca
-from nearfar.losses.ties import Ties, cosines
+from nearfar.ops.geometry import unit
+from nearfar.validation import check_embeddings, check_labels
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -244,12 +244,12 @@ class SubCenterArcFaceLoss(ArcFaceLoss):
         self.sub_centers = sub_centers
 
     def similarity(self, rows: Tensor) -> Tensor:
-        centres = self.W.t().reshape(self.num_classes, self.sub_centers, -1)
-        return class_similarity(cosines(rows, centres.to(rows.dtype)), "max")
+        centers = self.W.t().reshape(self.num_classes, self.sub_centers, -1)
+        return class_similarity(cosines(rows, centers.to(rows.dtype)), "max")
 
 
 class SoftTripleLoss(ProxyBased):
-    """`nearfar.losses.SoftTriple` without its regulariser (there: a weight_regularizer, which is refused here)."""
+    """`nearfar.losses.SoftTriple` without its regularizer (there: a weight_regularizer, which is refused here)."""
 
     def __init__(
         self,
@@ -269,8 +269,8 @@ class SoftTripleLoss(ProxyBased):
         nn.init.kaiming_uniform_(parameter, a=math.sqrt(5))
 
     def similarity(self, rows: Tensor) -> Tensor:
-        centres = self.fc.t().reshape(self.num_classes, self.centers_per_class, -1)
-        return class_similarity(cosines(rows, centres.to(rows.dtype)), "softmax", 1 / self.gamma)
+        centers = self.fc.t().reshape(self.num_classes, self.centers_per_class, -1)
+        return class_similarity(cosines(rows, centers.to(rows.dtype)), "softmax", 1 / self.gamma)
 
     def terms(self, ties: Ties) -> Tensor:
         return softmax_terms(ties, self.la, ties.own() - self.margin)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from nearfar.compat.arguments import absent, refusal
-from nearfar.pairs import ratio
+from nearfar.ops.pairs import ratio
 
 __all__ = ["AvgNonZeroReducer", "DivisorReducer", "MeanReducer", "SumReducer", "ThresholdReducer"]
 

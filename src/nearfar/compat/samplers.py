@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch.utils.data import Sampler
 
-from nearfar.batches import PK
 from nearfar.compat.arguments import absent
+from nearfar.samplers import PK
 
 __all__ = ["MPerClassSampler"]
 
 
 class MPerClassSampler(Sampler[int]):
-    """`nearfar.batches.PK` as a sampler: each batch_size indices in a row hold batch_size / m classes, m samples each.
+    """`nearfar.samplers.PK` as a sampler: each batch_size indices in a row hold batch_size / m classes, m samples each.
 
     Unlike there, every class comes once before any comes again. Without batch_size all classes do, one after the
     other. Seeded by numpy's global state, as there.

@@ -14,7 +14,7 @@ from nearfar.compat.reducers import AvgNonZeroReducer, DivisorReducer, MeanReduc
 from nearfar.losses.margin import boundary_hinges
 from nearfar.losses.pair_loss import Batch
 from nearfar.losses.triplet import Triplet
-from nearfar.triples import mean_over_triplets
+from nearfar.ops.triplets import mean_over_triplets
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -50,7 +50,7 @@ class BatchAugment:
     """What may happen to a sample; everything off by default.
 
     `crop` (area) and `ratio`: a random part of the picture, as RandomResizedCrop; `shift`: share of the side; `rotate`:
-    degrees; `zoom`: factors about the centre; `stretch`: the aspect ratio changes by up to this factor; `flip`:
+    degrees; `zoom`: factors about the center; `stretch`: the aspect ratio changes by up to this factor; `flip`:
     probability; `brightness` and `contrast`: relative. Beyond the border is `fill` (0..255), or
     the border repeated.
 
@@ -89,9 +89,9 @@ class BatchAugment:
         part_y = np.minimum(np.sqrt(area / aspect * width / height), 1)
         if self.crop == (1.0, 1.0) and self.ratio == (1.0, 1.0):
             part_x = part_y = np.ones_like(area)
-        centre_x, centre_y = (2 * u[2] - 1) * (1 - part_x), (2 * u[3] - 1) * (1 - part_y)
-        centre_x += (2 * u[4] - 1) * 2 * self.shift
-        centre_y += (2 * u[5] - 1) * 2 * self.shift
+        center_x, center_y = (2 * u[2] - 1) * (1 - part_x), (2 * u[3] - 1) * (1 - part_y)
+        center_x += (2 * u[4] - 1) * 2 * self.shift
+        center_y += (2 * u[5] - 1) * 2 * self.shift
         angle = np.radians((2 * u[6] - 1) * self.rotate)
         zoom = np.exp(_between(np.log(self.zoom), u[7]))
         stretch = np.exp((2 * u[8] - 1) * math.log(self.stretch) / 2)
@@ -101,8 +101,8 @@ class BatchAugment:
         # a rotation in pixels, not in the unit square, so that a wide picture is not sheared
         wide = width / height
         rows = [
-            [cos * scale_x * mirror, -sin * scale_y / wide, centre_x],
-            [sin * scale_x * mirror * wide, cos * scale_y, centre_y],
+            [cos * scale_x * mirror, -sin * scale_y / wide, center_x],
+            [sin * scale_x * mirror * wide, cos * scale_y, center_y],
         ]
         stacked = np.stack([np.stack(row, axis=1) for row in rows], axis=1)
         return torch.from_numpy(stacked.astype(np.float32))

@@ -12,11 +12,11 @@ from typing import Literal
 
 import numpy as np
 
-from nearfar.data.atomic import atomic
+from nearfar.data.images import MAX_PIXELS, Reader, ordered_map, without
 from nearfar.data.manifest import Array, Manifest
-from nearfar.data.pictures import MAX_PIXELS, Reader, ordered_map, without
 from nearfar.data.transforms import CenterCrop, Resize, sample_rng
 from nearfar.errors import NearfarError
+from nearfar.files import atomic
 
 VERSION = 1
 

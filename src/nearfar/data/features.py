@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from nearfar.data.atomic import atomic
 from nearfar.data.manifest import SPLITS, Array, Ints, Manifest, number_labels
 from nearfar.errors import NearfarError
+from nearfar.files import atomic
 
 CONTENT = ("features", "pixels", "x", "embeddings", "images")
 LABELS = ("labels", "y", "label")

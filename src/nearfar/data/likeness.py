@@ -12,10 +12,10 @@ INK = 32
 
 
 def likeness(picture: Image.Image, shape: tuple[int, ...], *, drawings: bool) -> Array:
-    """uint8 of this shape, [H, W] grey or [H, W, 3], from a picture of any size and mode.
+    """uint8 of this shape, [H, W] gray or [H, W, 3], from a picture of any size and mode.
 
-    `drawings`: the data are grey and white on black, see `drawing_of`. Other pictures are cut to the shape about their
-    centre and scaled.
+    `drawings`: the data are gray and white on black, see `drawing_of`. Other pictures are cut to the shape about their
+    center and scaled.
 
     >>> likeness(Image.new("RGB", (90, 40), "red"), (8, 8, 3), drawings=False)[0, 0].tolist()
     [255, 0, 0]
@@ -32,17 +32,17 @@ def drawing_of(picture: Image.Image, shape: tuple[int, int]) -> Array:
     Where the edge of the picture is bright it is ink on paper and turned round. A picture of just this shape is left in
     its place, so that a drawing of the data stays what it is.
     """
-    grey: Array = np.asarray(picture.convert("L"))
-    edge = np.concatenate([grey[0], grey[-1], grey[:, 0], grey[:, -1]])
+    gray: Array = np.asarray(picture.convert("L"))
+    edge = np.concatenate([gray[0], gray[-1], gray[:, 0], gray[:, -1]])
     if np.median(edge) > 127:
-        grey = 255 - grey
-    if grey.shape == shape:
-        return grey
+        gray = 255 - gray
+    if gray.shape == shape:
+        return gray
     result = np.zeros(shape, np.uint8)
-    rows, columns = (np.flatnonzero((grey > INK).any(axis)) for axis in (1, 0))
+    rows, columns = (np.flatnonzero((gray > INK).any(axis)) for axis in (1, 0))
     if not len(rows):
         return result
-    ink = Image.fromarray(grey[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1])
+    ink = Image.fromarray(gray[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1])
     scale = min(shape[0] / ink.height, shape[1] / ink.width)
     small = ink.resize((max(1, round(ink.width * scale)), max(1, round(ink.height * scale))), Image.Resampling.BOX)
     result[: small.height, : small.width] = np.asarray(small)

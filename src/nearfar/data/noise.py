@@ -15,10 +15,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from nearfar.checks import check_choice
-from nearfar.data.atomic import atomic
 from nearfar.data.manifest import Array, Ints, Manifest
 from nearfar.errors import NearfarError
+from nearfar.files import atomic
+from nearfar.validation import check_choice
 
 NoiseKind = Literal["symmetric", "small-cluster"]
 Mask = NDArray[np.bool_]

@@ -17,12 +17,12 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from nearfar.checks import check_choice
 from nearfar.data.augment import DRAWINGS, BatchAugment
+from nearfar.data.images import MAX_PIXELS, Reader, ordered_map
 from nearfar.data.manifest import Array, Manifest
-from nearfar.data.pictures import MAX_PIXELS, Reader, ordered_map
 from nearfar.data.transforms import IMAGENET_MEAN, IMAGENET_STD, Pipeline, eval_transform, sample_rng, train_transform
 from nearfar.errors import NearfarError
+from nearfar.validation import check_choice
 
 Transform = Pipeline | Callable[[Image.Image], Tensor]
 OnError = Literal["raise", "skip"]
@@ -62,7 +62,7 @@ class FeatureSet:
 class PixelSet:
     """Small pictures in memory (or in a mapped cache), augmented a batch at a time.
 
-    `size` of the result: by default that of the pictures. For evaluation a different size is reached by the centre
+    `size` of the result: by default that of the pictures. For evaluation a different size is reached by the center
     crop if it is smaller. One channel for [N, H, W], three for [N, H, W, 3].
     """
 
@@ -214,18 +214,18 @@ def open_samples(
 ) -> FeatureSet | PixelSet | PictureSet:
     """The samples of a manifest by its kind, with sensible defaults.
 
-    Files: RandomResizedCrop + flip to `size` (224) for training, resize + centre crop for evaluation, ImageNet's mean
+    Files: RandomResizedCrop + flip to `size` (224) for training, resize + center crop for evaluation, ImageNet's mean
     and std. Drawings [N, H, W]: small affine maps and flips, values 0..1. Cached photos [N, H, W, 3]: crops and flips.
     """
     if manifest.kind == "features":
         return FeatureSet(manifest)
-    colour = manifest.pixels is None or manifest.pixels.ndim == 4
-    means = tuple(mean) if mean is not None else (IMAGENET_MEAN if colour else (0.0,))
-    stds = tuple(std) if std is not None else (IMAGENET_STD if colour else (1.0,))
+    color = manifest.pixels is None or manifest.pixels.ndim == 4
+    means = tuple(mean) if mean is not None else (IMAGENET_MEAN if color else (0.0,))
+    stds = tuple(std) if std is not None else (IMAGENET_STD if color else (1.0,))
     if manifest.kind == "pixels":
         if train_transform is not None or eval_transform is not None:
             raise ValueError("transforms of pictures are for files: pass augment=BatchAugment(...) for arrays")
-        usual = PHOTOS if colour else DRAWINGS
+        usual = PHOTOS if color else DRAWINGS
         chosen = usual if augment is None else augment
         return PixelSet(manifest, augment=chosen, size=size, mean=means, std=stds, seed=seed)
     side = 224 if size is None else size

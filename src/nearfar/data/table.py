@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from nearfar.checks import nearest
-from nearfar.data.archive import SUFFIXES as ARCHIVES
-from nearfar.data.archive import load_archive
-from nearfar.data.atomic import atomic
-from nearfar.data.layout import missing
+from nearfar.data.layouts.archive import SUFFIXES as ARCHIVES
+from nearfar.data.layouts.archive import load_archive
+from nearfar.data.layouts.paths import missing
 from nearfar.data.manifest import ROLES, SPLITS, Manifest, number_labels
 from nearfar.errors import NearfarError
+from nearfar.files import atomic
+from nearfar.validation import nearest
 
 COLUMNS = ("path", "label", "split", "role")
 MARK = "# nearfar manifest 1: "

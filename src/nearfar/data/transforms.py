@@ -39,7 +39,7 @@ def sample_rng(seed: int, epoch: int, index: int) -> Rng:
 class RandomResizedCrop:
     """A random part of the picture, `scale` of its area and with an aspect ratio in `ratio`, resized to a square.
 
-    The rule of GoogLeNet's training: area uniform, ratio log-uniform, ten tries, then the largest centred part with an
+    The rule of GoogLeNet's training: area uniform, ratio log-uniform, ten tries, then the largest centerd part with an
     allowed ratio. `scale=(0.16, 1)` is MLRC's.
     """
 
@@ -131,7 +131,7 @@ class ColorJitter:
 
 @dataclass(frozen=True)
 class RandomAffine:
-    """A small rotation (degrees), shift (share of the side) and zoom about the centre; what comes in is `fill`."""
+    """A small rotation (degrees), shift (share of the side) and zoom about the center; what comes in is `fill`."""
 
     degrees: float = 0.0
     shift: float = 0.0
@@ -147,7 +147,7 @@ class RandomAffine:
         zoom = math.exp(rng.uniform(math.log(self.zoom[0]), math.log(self.zoom[1])))
         width, height = picture.size
         dx, dy = dx * self.shift * width, dy * self.shift * height
-        # output -> input: undo the shift, turn back and shrink about the centre
+        # output -> input: undo the shift, turn back and shrink about the center
         cos, sin = math.cos(angle) / zoom, math.sin(angle) / zoom
         cx, cy = width / 2, height / 2
         x0, y0 = cx + dx, cy + dy
@@ -182,19 +182,19 @@ class Normalize:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Steps, then normalisation. `draft` is the shortest side a JPEG must still have after decoding (None: all)."""
+    """Steps, then normalization. `draft` is the shortest side a JPEG must still have after decoding (None: all)."""
 
     steps: tuple[Step, ...]
     normalize: Normalize = Normalize()
     draft: int | None = None
-    grey: bool = False
+    gray: bool = False
 
     def __call__(self, picture: Picture, rng: Rng | None = None) -> Tensor:
         """Without `rng`, as evaluation calls it, a random step draws from a generator with seed 0."""
         rng = sample_rng(0, 0, 0) if rng is None else rng
         for step in self.steps:
             picture = step(picture, rng)
-        return self.normalize(picture.convert("L") if self.grey else picture)
+        return self.normalize(picture.convert("L") if self.gray else picture)
 
 
 def train_transform(
@@ -207,7 +207,7 @@ def train_transform(
     mean: tuple[float, ...] = IMAGENET_MEAN,
     std: tuple[float, ...] = IMAGENET_STD,
 ) -> Pipeline:
-    """RandomResizedCrop, flip, jitter (brightness[, contrast[, saturation]]), normalise. One mean = grey pictures.
+    """RandomResizedCrop, flip, jitter (brightness[, contrast[, saturation]]), normalize. One mean = gray pictures.
 
     JPEGs are decoded no smaller than lets the smallest crop have `size` pixels, so no detail is lost to the draft.
     """
@@ -218,7 +218,7 @@ def train_transform(
         steps.append(ColorJitter(*jitter))
     # the narrowest crop of the smallest area: side * sqrt(scale * ratio)
     needed = math.ceil(size / math.sqrt(scale[0] * min(ratio[0], 1 / ratio[1])))
-    return Pipeline(tuple(steps), Normalize(mean, std), needed, grey=len(mean) == 1)
+    return Pipeline(tuple(steps), Normalize(mean, std), needed, gray=len(mean) == 1)
 
 
 def eval_transform(
@@ -228,14 +228,14 @@ def eval_transform(
     mean: tuple[float, ...] = IMAGENET_MEAN,
     std: tuple[float, ...] = IMAGENET_STD,
 ) -> Pipeline:
-    """Short side to `resize` (by default size * 256 / 224, rounded), centre crop, normalise. One mean = grey pictures.
+    """Short side to `resize` (by default size * 256 / 224, rounded), center crop, normalize. One mean = gray pictures.
 
     JPEGs are decoded at no less than twice `resize`: below, the picture would differ visibly from a full decode.
     """
     resize = round(size * 256 / 224) if resize is None else resize
     if resize < size:
         raise ValueError(f"resize must be at least the size {size}, got {resize}")
-    return Pipeline((Resize(resize), CenterCrop(size)), Normalize(mean, std), 2 * resize, grey=len(mean) == 1)
+    return Pipeline((Resize(resize), CenterCrop(size)), Normalize(mean, std), 2 * resize, gray=len(mean) == 1)
 
 
 def _check_range(name: str, value: tuple[float, float], low: float, high: float) -> None:

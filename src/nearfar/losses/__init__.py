@@ -10,14 +10,13 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from nearfar.checks import nearest
 from nearfar.losses.angular import Angular
 from nearfar.losses.arcface import ArcFace
 from nearfar.losses.binomial import Binomial
 from nearfar.losses.circle import Circle
 from nearfar.losses.contrastive import Contrastive
 from nearfar.losses.cosface import CosFace
-from nearfar.losses.dro import DRO
+from nearfar.losses.dro.loss import DRO
 from nearfar.losses.fastap import FastAP
 from nearfar.losses.hap2s import HAP2S
 from nearfar.losses.lifted import Lifted
@@ -31,9 +30,9 @@ from nearfar.losses.normalized_softmax import NormalizedSoftmax
 from nearfar.losses.nt_xent import NTXent
 from nearfar.losses.pair_loss import Loss, PairLoss
 from nearfar.losses.pair_margin import PairMargin
+from nearfar.losses.proxies.proxy_loss import ProxyLoss
 from nearfar.losses.proxy_anchor import ProxyAnchor
 from nearfar.losses.proxy_isa import ProxyISA
-from nearfar.losses.proxy_loss import ProxyLoss
 from nearfar.losses.proxy_nca import ProxyNCA
 from nearfar.losses.rdml import RDML
 from nearfar.losses.smooth_ap import SmoothAP
@@ -43,6 +42,7 @@ from nearfar.losses.subcenter_arcface import SubcenterArcFace
 from nearfar.losses.supcon import SupCon
 from nearfar.losses.triplet import Triplet
 from nearfar.mining import named_miner
+from nearfar.validation import nearest
 
 _LOSSES: dict[str, type[Loss]] = {
     "angular": Angular,

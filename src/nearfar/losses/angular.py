@@ -7,17 +7,17 @@ import math
 import torch
 from torch import Tensor
 
-from nearfar.analytic import analytic
-from nearfar.checks import check_choice
-from nearfar.geometry import cosine_matrix
 from nearfar.losses.n_pair import examples_against_representatives, first_against_second
 from nearfar.losses.pair_loss import Batch, PairLoss
-from nearfar.pairs import Pairs, softplus, to_one
-from nearfar.triples import positive_table
+from nearfar.ops.custom_grad import analytic
+from nearfar.ops.geometry import cosine_matrix
+from nearfar.ops.pairs import Pairs, softplus, to_one
+from nearfar.ops.triplets import positive_table
+from nearfar.validation import check_choice
 
 
 class Angular(PairLoss):
-    """Angular loss (Wang et al., ICCV 2017, arXiv 1708.01682, Eq. 8), every vector normalised, negatives too.
+    """Angular loss (Wang et al., ICCV 2017, arXiv 1708.01682, Eq. 8), every vector normalized, negatives too.
 
     Mean over ordered positive pairs (a, p) of log(1 + sum_{n in N_a} e^{f}) with
     f = 4 tan^2(angle) (x_a + x_p).x_n - 2 (1 + tan^2(angle)) x_a.x_p.

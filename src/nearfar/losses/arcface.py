@@ -7,11 +7,11 @@ import math
 import torch
 from torch import Tensor
 
-from nearfar.checks import check_positive
-from nearfar.geometry import safe_sqrt
 from nearfar.losses.normalized_softmax import softmax_terms
-from nearfar.losses.proxy_loss import DataWiseLoss
-from nearfar.losses.ties import Ties
+from nearfar.losses.proxies.class_similarity import Ties
+from nearfar.losses.proxies.proxy_loss import DataWiseLoss
+from nearfar.ops.geometry import safe_sqrt
+from nearfar.validation import check_positive
 
 
 class ArcFace(DataWiseLoss):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nearfar.checks import check_positive
 from nearfar.losses.pair_loss import Batch, PairLoss
-from nearfar.pairs import Pairs, softplus
+from nearfar.ops.pairs import Pairs, softplus
+from nearfar.validation import check_positive
 
 
 def binomial(sim: Tensor, same: Tensor, scale_pos: float, scale_neg: float, threshold: float) -> Tensor:

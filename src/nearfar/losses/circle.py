@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from nearfar.checks import check_positive
 from nearfar.losses.pair_loss import Batch, PairLoss
-from nearfar.pairs import Pairs, softplus
+from nearfar.ops.pairs import Pairs, softplus
+from nearfar.validation import check_positive
 
 
 class Circle(PairLoss):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nearfar.checks import check_choice
-from nearfar.geometry import cosine_matrix, unit_distance_matrix
 from nearfar.losses.pair_loss import Batch, PairLoss
 from nearfar.mining import closest_negatives
-from nearfar.pairs import Pairs
+from nearfar.ops.geometry import cosine_matrix, unit_distance_matrix
+from nearfar.ops.pairs import Pairs
+from nearfar.validation import check_choice
 
 DEFAULT_MARGINS = {"squared": (0.0, 1.0), "distance": (0.0, 1.0), "cosine": (1.0, 0.0)}
 

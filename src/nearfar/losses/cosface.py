@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from nearfar.checks import check_positive
 from nearfar.losses.normalized_softmax import softmax_terms
-from nearfar.losses.proxy_loss import DataWiseLoss
-from nearfar.losses.ties import Ties
+from nearfar.losses.proxies.class_similarity import Ties
+from nearfar.losses.proxies.proxy_loss import DataWiseLoss
+from nearfar.validation import check_positive
 
 
 class CosFace(DataWiseLoss):

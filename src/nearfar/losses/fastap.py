@@ -7,19 +7,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nearfar.analytic import first_derivative_only
 from nearfar.losses.pair_loss import Batch, PairLoss
-from nearfar.pairs import Pairs, ratio, to_one
+from nearfar.ops.custom_grad import first_derivative_only
+from nearfar.ops.pairs import Pairs, ratio, to_one
 
 
 class FastAP(PairLoss):
     """FastAP (Cakir et al., CVPR 2019), on unit vectors.
 
-    Per anchor, squared distances fall into triangular bins centred at 4k/bins, k = 0..bins: h_k over all pairs, h+_k
+    Per anchor, squared distances fall into triangular bins centerd at 4k/bins, k = 0..bins: h_k over all pairs, h+_k
     over positives, H and H+ their running sums; FastAP_i = (1/|P_i|) sum_k H+_k h+_k / H_k. The loss is the mean over
     anchors with positives of 1 - FastAP_i. bins=10 is the paper's.
 
-    A distance touches two neighbouring bins only, so all histograms together are two scatter-adds, not `bins` passes.
+    A distance touches two neighboring bins only, so all histograms together are two scatter-adds, not `bins` passes.
     Memory: the similarities, a bin number (int64) and a place within the bin for each pair, about 7 B^2 floats at the
     peak, whatever the number of bins.
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nearfar.checks import check_choice, check_positive
 from nearfar.losses.pair_loss import Batch, PairLoss
-from nearfar.pairs import Pairs, ratio
+from nearfar.ops.pairs import Pairs, ratio
+from nearfar.validation import check_choice, check_positive
 
 
 class HAP2S(PairLoss):
@@ -17,7 +17,7 @@ class HAP2S(PairLoss):
     positives, weights constant in the gradient; anchors that lack one of the two add nothing, B counts them all.
 
     form="exponential": weights e^{-S/gamma} on positives and e^{S/gamma} on negatives; B times its gradient is the
-    gradient of generalised lifted structure where the hinge is active (DRO, arXiv 1912.11194, section 6).
+    gradient of generalized lifted structure where the hinge is active (DRO, arXiv 1912.11194, section 6).
     form="polynomial": (D + 1)^power on positives and (D + 1)^(-2 power) on negatives, D = sqrt(2 - 2S); Yu's form, with
     power=10. That both forms average cosines, and gamma=0.5, margin=0.5, are ours.
 

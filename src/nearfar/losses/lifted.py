@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nearfar.checks import check_choice, check_positive
-from nearfar.geometry import cosine_matrix, distance_matrix, unit_distance_matrix
 from nearfar.losses.pair_loss import Batch, PairLoss, pair_weights, with_weights
-from nearfar.pairs import Pairs, log_sum_exp, pair_masks
+from nearfar.ops.geometry import cosine_matrix, distance_matrix, unit_distance_matrix
+from nearfar.ops.pairs import Pairs, log_sum_exp, pair_masks
+from nearfar.validation import check_choice, check_positive
 
 
 class Lifted(PairLoss):

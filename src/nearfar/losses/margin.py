@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from nearfar.checks import check_choice
-from nearfar.geometry import unit_distance_matrix
 from nearfar.losses.pair_loss import Batch, PairLoss
 from nearfar.mining import closest_negatives
-from nearfar.pairs import Pairs, ratio
+from nearfar.ops.geometry import unit_distance_matrix
+from nearfar.ops.pairs import Pairs, ratio
+from nearfar.validation import check_choice
 
 
 def boundary_hinges(dist: Tensor, same: Tensor, beta: Tensor | float, delta: float) -> Tensor:
@@ -25,7 +25,7 @@ class Margin(PairLoss):
 
     average="all" divides by the number of pairs (PROFS, default), "nonzero" by the number of non-zero terms (Wu et
     al.). beta=1.2, delta=0.2 are Wu's. `classes=C` trains one beta for each class, taken by the anchor's label. `nu`
-    adds nu x (mean over anchors of beta), Wu's regulariser (0: off). `trainable=False` keeps beta fixed.
+    adds nu x (mean over anchors of beta), Wu's regularizer (0: off). `trainable=False` keeps beta fixed.
     With `representatives` each representative has as many negatives, its closest, as positives (PROFS).
 
     >>> loss = Margin()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from nearfar.checks import check_positive
-from nearfar.losses.multi_proxy import MultiProxyLoss
+from nearfar.losses.proxies.class_similarity import Ties
+from nearfar.losses.proxies.multi_proxy import MultiProxyLoss
 from nearfar.losses.proxy_anchor import proxy_anchor_terms
-from nearfar.losses.ties import Ties
-from nearfar.pairs import ratio
+from nearfar.ops.pairs import ratio
+from nearfar.validation import check_positive
 
 
 class MPA(MultiProxyLoss):

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from nearfar.losses.mpa import MPA
-from nearfar.losses.proxy_loss import DataWiseLoss
-from nearfar.losses.ties import Ties
+from nearfar.losses.proxies.class_similarity import Ties
+from nearfar.losses.proxies.proxy_loss import DataWiseLoss
 
 
 class MPAAP(DataWiseLoss, MPA):

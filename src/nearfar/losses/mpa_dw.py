@@ -5,9 +5,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from nearfar.losses.mpa import MPA
-from nearfar.losses.proxy_loss import DataWiseLoss
-from nearfar.losses.ties import Ties
-from nearfar.pairs import softplus
+from nearfar.losses.proxies.class_similarity import Ties
+from nearfar.losses.proxies.proxy_loss import DataWiseLoss
+from nearfar.ops.pairs import softplus
 
 
 class MPADW(DataWiseLoss, MPA):

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from nearfar.checks import check_choice, check_positive
 from nearfar.losses.pair_loss import Batch, PairLoss, pair_weights
 from nearfar.mining import multi_similarity
-from nearfar.pairs import Pairs, pair_masks, row_count
+from nearfar.ops.pairs import Pairs, pair_masks, row_count
+from nearfar.validation import check_choice, check_positive
 
 
 class MultiSimilarity(PairLoss):

@@ -7,9 +7,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from nearfar.geometry import cosine_matrix, dot_matrix
 from nearfar.losses.pair_loss import Batch, PairLoss
-from nearfar.pairs import Pairs, ratio, row_count, softplus
+from nearfar.ops.geometry import cosine_matrix, dot_matrix
+from nearfar.ops.pairs import Pairs, ratio, row_count, softplus
 
 
 def positives_against_negatives(pairs: Pairs, logits: Tensor) -> Tensor:
@@ -59,7 +59,7 @@ class NPair(PairLoss):
     second its positive; more are an error, and `all_pairs=True` takes every ordered positive pair and all negatives
     (ours).
     With `representatives` they are the references and the other rows the anchors (PROFS).
-    l2_reg=0.001 is TensorFlow's npairs_loss default (PROFS is written in it), in this normalisation.
+    l2_reg=0.001 is TensorFlow's npairs_loss default (PROFS is written in it), in this normalization.
 
     >>> NPair(l2_reg=0)(torch.zeros(4, 2), torch.tensor([0, 0, 1, 1]))  # log 2
     tensor(0.6931)

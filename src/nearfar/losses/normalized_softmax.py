@@ -1,17 +1,17 @@
-"""Normalised softmax: cross entropy of cosines to one proxy a class."""
+"""Normalized softmax: cross entropy of cosines to one proxy a class."""
 
 from __future__ import annotations
 
 from torch import Tensor
 
-from nearfar.checks import check_positive
-from nearfar.losses.proxy_loss import DataWiseLoss
-from nearfar.losses.ties import Ties
-from nearfar.pairs import softplus
+from nearfar.losses.proxies.class_similarity import Ties
+from nearfar.losses.proxies.proxy_loss import DataWiseLoss
+from nearfar.ops.pairs import softplus
+from nearfar.validation import check_positive
 
 
 class NormalizedSoftmax(DataWiseLoss):
-    """Normalised softmax loss (Zhai and Wu, BMVC 2019, arXiv 1811.12649), on cosines S.
+    """Normalized softmax loss (Zhai and Wu, BMVC 2019, arXiv 1811.12649), on cosines S.
 
     Mean over samples of -log( e^{S_y / temperature} / sum_c e^{S_c / temperature} ).
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from nearfar.checks import check_positive
 from nearfar.losses.n_pair import positives_against_negatives
 from nearfar.losses.pair_loss import Batch, PairLoss
-from nearfar.pairs import Pairs
+from nearfar.ops.pairs import Pairs
+from nearfar.validation import check_positive
 
 
 class NTXent(PairLoss):
-    """Normalised temperature-scaled cross entropy (Chen et al., SimCLR, ICML 2020, Eq. 1), with labels.
+    """Normalized temperature-scaled cross entropy (Chen et al., SimCLR, ICML 2020, Eq. 1), with labels.
 
     Mean over ordered positive pairs (i, p) of -log( e^{S_ip/T} / (e^{S_ip/T} + sum_{n in N_i} e^{S_in/T}) ): other
     positives of i are not in the denominator. temperature=0.07 is pytorch-metric-learning's default (SimCLR: 0.1 to

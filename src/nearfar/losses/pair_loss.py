@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nearfar.checks import check_embeddings, check_labels, check_weights
-from nearfar.geometry import cosine_matrix
-from nearfar.pairs import Pairs, pair_masks
+from nearfar.ops.geometry import cosine_matrix
+from nearfar.ops.pairs import Pairs, pair_masks
+from nearfar.validation import check_embeddings, check_labels, check_weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +65,7 @@ class PairLoss(Loss):
     but the first two are keyword-only. Labels are integers [B] or multi-hot [B, C] (the same kind = at least one
     label in common).
     With `ref_emb` the pairs are anchors x references and nothing is a self pair; without it the references are the
-    batch. `weights` multiply a pair's term by the product of its samples' and count in the normaliser; weight 0 is
+    batch. `weights` multiply a pair's term by the product of its samples' and count in the normalizer; weight 0 is
     removal. `representatives=n` (PROFS): the first n rows are class representatives and only pairs with them count.
     A batch with nothing to compare gives 0 with a graph. Half precision is computed in float32, autocast or not.
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from nearfar.losses.contrastive import hinges
 from nearfar.losses.pair_loss import Batch, PairLoss
-from nearfar.pairs import Pairs
+from nearfar.ops.pairs import Pairs
 
 
 class PairMargin(PairLoss):

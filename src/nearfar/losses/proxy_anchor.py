@@ -6,9 +6,9 @@ import math
 
 from torch import Tensor
 
-from nearfar.checks import check_positive
-from nearfar.losses.proxy_loss import ProxyLoss
-from nearfar.losses.ties import Ties, others_per_class, own_per_class
+from nearfar.losses.proxies.class_similarity import Ties, others_per_class, own_per_class
+from nearfar.losses.proxies.proxy_loss import ProxyLoss
+from nearfar.validation import check_positive
 
 
 class ProxyAnchor(ProxyLoss):

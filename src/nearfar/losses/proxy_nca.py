@@ -1,13 +1,13 @@
-"""Proxy-NCA: neighbourhood components analysis against one proxy a class."""
+"""Proxy-NCA: neighborhood components analysis against one proxy a class."""
 
 from __future__ import annotations
 
 from torch import Tensor
 
-from nearfar.checks import check_choice, check_positive
-from nearfar.losses.proxy_loss import DataWiseLoss
-from nearfar.losses.ties import Ties
-from nearfar.pairs import softplus
+from nearfar.losses.proxies.class_similarity import Ties
+from nearfar.losses.proxies.proxy_loss import DataWiseLoss
+from nearfar.ops.pairs import softplus
+from nearfar.validation import check_choice, check_positive
 
 
 class ProxyNCA(DataWiseLoss):

@@ -7,12 +7,12 @@ import math
 import torch
 from torch import Tensor
 
-from nearfar.checks import check_choice
-from nearfar.geometry import cosine_matrix, unit_distance_matrix
 from nearfar.losses.margin import boundary_hinges
 from nearfar.losses.pair_loss import Batch, PairLoss
-from nearfar.pairs import Pairs
-from nearfar.triples import mean_over_triplets
+from nearfar.ops.geometry import cosine_matrix, unit_distance_matrix
+from nearfar.ops.pairs import Pairs
+from nearfar.ops.triplets import mean_over_triplets
+from nearfar.validation import check_choice
 
 
 class RDML(PairLoss):

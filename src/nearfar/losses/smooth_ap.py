@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nearfar.analytic import analytic
-from nearfar.checks import check_positive
 from nearfar.losses.pair_loss import Batch, PairLoss
-from nearfar.pairs import Pairs
-from nearfar.triples import positive_table
+from nearfar.ops.custom_grad import analytic
+from nearfar.ops.pairs import Pairs
+from nearfar.ops.triplets import positive_table
+from nearfar.validation import check_positive
 
 
 class SmoothAP(PairLoss):

@@ -7,10 +7,10 @@ import math
 import torch
 from torch import Tensor
 
-from nearfar.geometry import dot_matrix, unit
 from nearfar.losses.contrastive import hinges, nonzero_means
 from nearfar.losses.pair_loss import Batch, PairLoss
-from nearfar.pairs import Pairs
+from nearfar.ops.geometry import dot_matrix, unit
+from nearfar.ops.pairs import Pairs
 
 
 def snr_distance(x: Tensor, y: Tensor | None = None) -> Tensor:

@@ -6,11 +6,11 @@ import math
 
 from torch import Tensor
 
-from nearfar.checks import check_positive
-from nearfar.losses.multi_proxy import MultiProxyLoss
 from nearfar.losses.normalized_softmax import softmax_terms
-from nearfar.losses.proxy_loss import DataWiseLoss
-from nearfar.losses.ties import Ties
+from nearfar.losses.proxies.class_similarity import Ties
+from nearfar.losses.proxies.multi_proxy import MultiProxyLoss
+from nearfar.losses.proxies.proxy_loss import DataWiseLoss
+from nearfar.validation import check_positive
 
 
 class SoftTriple(MultiProxyLoss, DataWiseLoss):

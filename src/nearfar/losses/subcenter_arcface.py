@@ -1,22 +1,22 @@
-"""Sub-centre ArcFace: several centres a class, of which the nearest counts."""
+"""Sub-center ArcFace: several centers a class, of which the nearest counts."""
 
 from __future__ import annotations
 
 from torch import Tensor
 
-from nearfar.checks import check_positive
 from nearfar.losses.arcface import add_angle, check_angle
-from nearfar.losses.multi_proxy import class_similarity
 from nearfar.losses.normalized_softmax import softmax_terms
-from nearfar.losses.proxy_loss import DataWiseLoss
-from nearfar.losses.ties import Ties, cosines
+from nearfar.losses.proxies.class_similarity import Ties, cosines
+from nearfar.losses.proxies.multi_proxy import class_similarity
+from nearfar.losses.proxies.proxy_loss import DataWiseLoss
+from nearfar.validation import check_positive
 
 
 class SubcenterArcFace(DataWiseLoss):
-    """Sub-centre ArcFace (Deng et al., ECCV 2020, Eq. 3): ArcFace with S_c = max_k cos(x, w_ck).
+    """Sub-center ArcFace (Deng et al., ECCV 2020, Eq. 3): ArcFace with S_c = max_k cos(x, w_ck).
 
-    Outliers and mislabelled samples find a centre of their own instead of pulling the class's. proxies_per_class=3 is
-    the paper's; `angle` (degrees) and `scale` are ArcFace's. Equally near centres share the gradient.
+    Outliers and mislabeled samples find a center of their own instead of pulling the class's. proxies_per_class=3 is
+    the paper's; `angle` (degrees) and `scale` are ArcFace's. Equally near centers share the gradient.
 
     >>> import torch
     >>> loss = SubcenterArcFace(classes=3, dim=2, angle=0.0)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from nearfar.checks import check_positive
 from nearfar.losses.pair_loss import Batch, PairLoss
-from nearfar.pairs import Pairs
+from nearfar.ops.pairs import Pairs
+from nearfar.validation import check_positive
 
 
 class SupCon(PairLoss):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nearfar.checks import check_choice
-from nearfar.geometry import cosine_matrix, unit_distance_matrix
 from nearfar.losses.pair_loss import Batch, PairLoss
-from nearfar.pairs import Pairs, ratio, softplus, to_one
-from nearfar.triples import mean_over_triplets, semi_hard_negatives
+from nearfar.ops.geometry import cosine_matrix, unit_distance_matrix
+from nearfar.ops.pairs import Pairs, ratio, softplus, to_one
+from nearfar.ops.triplets import mean_over_triplets, semi_hard_negatives
+from nearfar.validation import check_choice
 
 
 class Triplet(PairLoss):

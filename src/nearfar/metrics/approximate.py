@@ -7,14 +7,14 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
+from nearfar.metrics.exact.positions import BEYOND
 from nearfar.metrics.inputs import Ints
 from nearfar.metrics.names import depth_of
-from nearfar.metrics.ranks import BEYOND
 from nearfar.metrics.relevance import Relevance
 from nearfar.metrics.retrieval import Columns, empty_columns, from_ranks
 
 BLOCK = 1024
-# Neighbours that an index is asked for at least, so that mrr does not depend on what else was asked for.
+# Neighbors that an index is asked for at least, so that mrr does not depend on what else was asked for.
 DEPTH = 1000
 
 
@@ -59,7 +59,7 @@ def search_columns(
 ) -> Columns:
     """The columns of `stream`, with the ranking that `index` returns (the order of its answer breaks ties).
 
-    The index is asked for 1,000 neighbours, or more if the metrics need them. A positive it does not return counts as
+    The index is asked for 1,000 neighbors, or more if the metrics need them. A positive it does not return counts as
     not found: mrr and map see only the part of the ranking that was returned, and "first" is 0 if it returned none.
     """
     columns = empty_columns(names, len(queries))

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from nearfar.metrics.approximate import check_index, measured_error, search_columns
 from nearfar.metrics.clustering import adjusted_mutual_info, normalized_mutual_info, pairwise_f1
+from nearfar.metrics.exact.half_matrix import triangle
 from nearfar.metrics.inputs import Array, Embeddings, Labels, as_embeddings, as_ignored, as_labels
 from nearfar.metrics.kmeans import kmeans
 from nearfar.metrics.names import CLUSTERING, RETRIEVAL, expand
@@ -19,7 +20,6 @@ from nearfar.metrics.scores import Scores
 from nearfar.metrics.silhouette import silhouette
 from nearfar.metrics.similarity import DISTANCES, checked_squared_lengths, gallery, squared_lengths
 from nearfar.metrics.streaming import stream
-from nearfar.metrics.triangle import triangle
 
 AGREEMENT = {"nmi": normalized_mutual_info, "ami": adjusted_mutual_info, "f1": pairwise_f1}
 
@@ -135,7 +135,7 @@ def _points(rows: Tensor, distance: str) -> Tensor:
     return rows.float() / squared_lengths(rows).sqrt().clamp_min(1e-30)[:, None].float()
 
 
-def _centred(rows: Tensor, distance: str) -> Tensor:
+def _centerd(rows: Tensor, distance: str) -> Tensor:
     """`_points` for clustering, around the origin: float32 products lose what is small beside a large common part."""
     return _points(rows, distance) if distance == "cosine" else (rows - rows.double().mean(0)).float()
 
@@ -157,7 +157,7 @@ def _cluster(
         raise ValueError(f"{groups[0]} needs one label a row, labels are multi-hot of shape {labels.shape}")
     if not seeds:
         raise ValueError("seeds is empty: k-means needs at least one")
-    points = _centred(rows, distance)
+    points = _centerd(rows, distance)
     classes, codes = np.unique(labels, return_inverse=True)
     if "silhouette" in groups:
         values["silhouette"] = silhouette(points, codes, distance=distance, memory_mb=memory_mb)

@@ -39,10 +39,10 @@ def kmeans(points: NDArray[np.float32], clusters: int, *, seed: int) -> Ints:
 
 
 def plus_plus(points: NDArray[np.float32], clusters: int, *, seed: int) -> NDArray[np.float32]:
-    """k-means++ centres: each drawn with probability proportional to D^2, the squared distance to the nearest so far.
+    """k-means++ centers: each drawn with probability proportional to D^2, the squared distance to the nearest so far.
 
     Arthur and Vassilvitskii, SODA 2007. Up to 512 clusters one at a time, as published. Beyond, a round draws
-    ceil(clusters / 512) centres before D^2 is updated (as k-means|| does), which bounds the start at 512 passes.
+    ceil(clusters / 512) centers before D^2 is updated (as k-means|| does), which bounds the start at 512 passes.
     """
     rng = np.random.default_rng(seed)
     x = torch.from_numpy(points)

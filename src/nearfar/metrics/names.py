@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from numbers import Integral
 from typing import Any
 
-from nearfar.checks import nearest
+from nearfar.validation import nearest
 
 CUT = ("recall", "precision", "map", "ndcg")
 WHOLE = ("map@r", "r-precision", "map", "mrr")

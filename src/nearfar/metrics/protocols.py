@@ -111,7 +111,7 @@ def class_disjoint_split(labels: Labels, *, fraction: float = 0.2, seed: int | N
 
 
 def concatenated(models: Sequence[Embeddings]) -> Tensor:
-    """One embedding from several models': each normalised, side by side (MLRC's concatenated evaluation).
+    """One embedding from several models': each normalized, side by side (MLRC's concatenated evaluation).
 
     >>> concatenated([[[3.0, 4.0]], [[2.0]]]).tolist()
     [[0.6000000238418579, 0.800000011920929, 1.0]]

@@ -20,9 +20,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from nearfar.metrics.exact.positions import BEYOND
 from nearfar.metrics.inputs import Ints
 from nearfar.metrics.names import cut_of
-from nearfar.metrics.ranks import BEYOND
 
 Floats = NDArray[np.float64]
 Columns = dict[str, Floats]

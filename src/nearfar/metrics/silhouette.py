@@ -1,4 +1,4 @@
-"""Silhouette of labelled embeddings, blocked."""
+"""Silhouette of labeled embeddings, blocked."""
 
 import torch
 from torch import Tensor

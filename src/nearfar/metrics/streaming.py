@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nearfar.metrics.exact.positions import by_device_sort, positive_ranks
 from nearfar.metrics.inputs import Ints
 from nearfar.metrics.names import depth_of
-from nearfar.metrics.ranks import by_device_sort, positive_ranks
 from nearfar.metrics.relevance import Relevance
 from nearfar.metrics.retrieval import Columns, empty_columns, fill
 from nearfar.metrics.similarity import Gallery

@@ -13,21 +13,21 @@ from pathlib import Path
 
 from torch import nn
 
-from nearfar.checks import nearest
-from nearfar.losses.proxy_loss import check_count
-from nearfar.models.backbone import Backbone
-from nearfar.models.bn_inception import BN_INCEPTION_WEIGHTS, BNInception
-from nearfar.models.efficientnet_lite import EFFICIENTNET_LITE0_WEIGHTS, EfficientNetLite0
+from nearfar.losses.proxies.proxy_loss import check_count
+from nearfar.models.backbones.base import Backbone
+from nearfar.models.backbones.bn_inception import BN_INCEPTION_WEIGHTS, BNInception
+from nearfar.models.backbones.efficientnet_lite import EFFICIENTNET_LITE0_WEIGHTS, EfficientNetLite0
+from nearfar.models.backbones.features import Features
+from nearfar.models.backbones.googlenet import GOOGLENET_BN_WEIGHTS, GOOGLENET_WEIGHTS, GoogLeNet
+from nearfar.models.backbones.hub import Timm, Transformer
+from nearfar.models.backbones.resnet import RESNET18_WEIGHTS, RESNET50_WEIGHTS, resnet18, resnet50
+from nearfar.models.backbones.small import SmallConv, SmallResNet
 from nearfar.models.embedder import Embedder
-from nearfar.models.features import Features
-from nearfar.models.googlenet import GOOGLENET_BN_WEIGHTS, GOOGLENET_WEIGHTS, GoogLeNet
-from nearfar.models.head import create_head
-from nearfar.models.hub import Timm, Transformer
+from nearfar.models.heads import create_head
+from nearfar.models.init import half_whitened_pca, proxies_from_class_means, start_from_pca
 from nearfar.models.pooling import Grid, create_pooling
-from nearfar.models.resnet import RESNET18_WEIGHTS, RESNET50_WEIGHTS, resnet18, resnet50
-from nearfar.models.small import SmallConv, SmallResNet
-from nearfar.models.start import half_whitened_pca, proxies_from_class_means, start_from_pca
 from nearfar.models.weights import WeightFile, backbone_part, find_weights, load_tensors, read_tensors
+from nearfar.validation import nearest
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def create_embedder(
         pooling: average, max, average+max, gem, gem-trainable, grid (keeps what is where, the default of the small
             nets; the others' is average); None where the backbone gives vectors.
         gem_p: GeM's p, the start of a trainable one.
-        head: linear, mlp (`hidden` wide), identity. `layer_norm` normalises the pooled features before it.
+        head: linear, mlp (`hidden` wide), identity. `layer_norm` normalizes the pooled features before it.
         init: of the head's linear layer: kaiming (the default) or random, or pca (the default for features), which
             `start_from_pca(embedder, training_features)` completes.
         input_size: the side that pictures get, where it is not the backbone's own.

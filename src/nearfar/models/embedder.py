@@ -7,12 +7,12 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from nearfar.checks import check_positive
-from nearfar.models.backbone import Backbone
+from nearfar.models.backbones.base import Backbone
+from nearfar.validation import check_positive
 
 
 class Embedder(nn.Module):
-    """Pictures [B, channels, H, W] (or vectors [B, channels]) to raw embeddings [B, dim]; losses and search normalise.
+    """Pictures [B, channels, H, W] (or vectors [B, channels]) to raw embeddings [B, dim]; losses and search normalize.
 
     Made by `nearfar.models.create_embedder`. `dim`, `channels`, `input_size`, `mean`, `std` say what goes in and comes
     out: the input is (picture / 255 - mean) / std, RGB where it has three channels. `config` makes the same one again.
@@ -79,7 +79,7 @@ class Embedder(nn.Module):
     def parameter_groups(
         self, lr: float, head_lr_multiplier: float = 1.0, weight_decay: float = 0.0, *, decay_vectors: bool = True
     ) -> list[dict[str, Any]]:
-        """Parameter groups for an optimiser, named "trunk" and "head", the head at `head_lr_multiplier` times `lr`.
+        """Parameter groups for an optimizer, named "trunk" and "head", the head at `head_lr_multiplier` times `lr`.
 
         10 is PROFS's. Frozen parameters and empty groups are left out. With `decay_vectors=False` biases, norms and
         GeM's p are in groups of their own, "trunk vectors" and "head vectors", without weight decay.

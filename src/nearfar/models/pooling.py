@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from nearfar.checks import check_choice, check_positive
+from nearfar.validation import check_choice, check_positive
 
 POOLINGS = ("average", "max", "average+max", "gem", "gem-trainable", "grid")
 
@@ -32,7 +32,7 @@ class AverageMax(nn.Module):
 
 
 class GeM(nn.Module):
-    """Generalised mean (mean x^p)^(1/p) over the positions (Radenovic et al., arXiv 1711.02512, Eq. 3).
+    """Generalized mean (mean x^p)^(1/p) over the positions (Radenovic et al., arXiv 1711.02512, Eq. 3).
 
     x below eps counts as eps. p=1 is the average and p -> inf the largest of a map that is not negative. p=3, fixed, is
     MPA's; `trainable` makes p one parameter, shared by all channels, that starts there.

@@ -10,11 +10,11 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from nearfar.checks import nearest
 from nearfar.pacing.pacer import Pacer
 from nearfar.pacing.point_wise import PointWise
 from nearfar.pacing.prism import PRISM
 from nearfar.pacing.self_paced import SelfPaced
+from nearfar.validation import nearest
 
 _PACERS: dict[str, type[Pacer]] = {each.name: each for each in (PointWise, PRISM, SelfPaced)}
 

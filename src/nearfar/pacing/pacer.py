@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nearfar.losses.proxy_loss import check_count
+from nearfar.losses.proxies.proxy_loss import check_count
 from nearfar.pacing.objective import maw, sdaw
 
 

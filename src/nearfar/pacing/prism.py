@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nearfar.checks import check_choice
-from nearfar.geometry import unit
-from nearfar.losses.class_memory import ClassMemory
-from nearfar.losses.proxy_loss import check_class_ids, check_count
+from nearfar.losses.proxies.class_memory import ClassMemory
+from nearfar.losses.proxies.proxy_loss import check_class_ids, check_count
+from nearfar.ops.geometry import unit
 from nearfar.pacing.pacer import Pacer
+from nearfar.validation import check_choice
 
 
 class PRISM(Pacer):

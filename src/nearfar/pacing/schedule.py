@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nearfar.checks import check_positive
 from nearfar.pacing.objective import Floats, WeightProblem
 from nearfar.pacing.solver import Solution, solve
+from nearfar.validation import check_positive
 
 TRIES = 16
 CLOSE = 0.002

@@ -6,17 +6,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nearfar.checks import check_choice, check_positive
 from nearfar.pacing.coordinate import coordinate_descent
 from nearfar.pacing.objective import Floats, WeightProblem
 from nearfar.pacing.pacer import Pacer
 from nearfar.pacing.schedule import easiest, schedule, solve_for_share
 from nearfar.pacing.solver import solve
 from nearfar.pacing.xi import MEMORY_MB, hardness
+from nearfar.validation import check_choice, check_positive
 
 
 class SelfPaced(Pacer):
-    """Weights that minimise Eq. 6 of BSPML at the present embeddings (Zhang et al., AAAI 2023, arXiv 2211.11751).
+    """Weights that minimize Eq. 6 of BSPML at the present embeddings (Zhang et al., AAAI 2023, arXiv 2211.11751).
 
     Each update computes xi+ and xi- over the whole training set and solves for the weights: samples that are hard in
     their own class or easily taken for another class leave. Meant for `multi-similarity` with weighting="outside" and

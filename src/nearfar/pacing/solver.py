@@ -1,8 +1,8 @@
-"""Our solver of the weight sub-problem: projected block-coordinate descent, vectorised over classes.
+"""Our solver of the weight sub-problem: projected block-coordinate descent, vectorized over classes.
 
 Two kinds of blocks, both over all classes at once:
 
-- one sample of each class: every weight moves to its own exact minimiser, clip(w - slope N_c^2 / (2 mu), 0, 1), or for
+- one sample of each class: every weight moves to its own exact minimizer, clip(w - slope N_c^2 / (2 mu), 0, 1), or for
   mu = 0, where the objective is linear in it, to 0 or 1;
 - all samples of each class: every class moves to its best set (`best_sets`). This leaves the poor local minima in which
   single weights get stuck: a small class drops out or comes back as a whole.
@@ -91,7 +91,7 @@ class _Descent:
         self.problem, self.w, self.sums = problem, w.copy(), problem.sums(w)
 
     def move(self, rows: Ints, target: Floats | None = None) -> None:
-        """Move the weights of `rows` towards `target` (their own minimisers) by the best step in [0, 1]."""
+        """Move the weights of `rows` toward `target` (their own minimizers) by the best step in [0, 1]."""
         problem, sums = self.problem, self.sums
         c, w, others = problem.labels[rows], self.w[rows], problem.classes - 1
         pos, neg, size, norm = problem.pos[rows], problem.neg[rows], problem.sizes[c], problem.pair_norm[c]
@@ -100,7 +100,7 @@ class _Descent:
         slope = (sums.pos[c] + (mean * size - 2 * w) * pos) * norm  # N_c dL/dw
         slope += (sums.neg.sum() - sums.neg[c]) / others + rest * neg + 2 * problem.mu * (mean - rest) - problem.age
         if target is None:
-            target = _minimiser(w, slope, size, problem.mu)
+            target = _minimizer(w, slope, size, problem.mu)
         d = target - w
 
         change = problem.sums_of(c, d, pos, neg)
@@ -114,7 +114,7 @@ class _Descent:
         )
 
 
-def _minimiser(w: Floats, slope: Floats, size: Floats, mu: float) -> Floats:
+def _minimizer(w: Floats, slope: Floats, size: Floats, mu: float) -> Floats:
     """Of each weight, all others fixed: its curvature is 2 mu / N_c^2 and its slope `slope` / N_c."""
     if mu == 0:
         return np.where(slope < 0, 1.0, np.where(slope > 0, 0.0, w))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nearfar.checks import check_embeddings, check_labels, check_positive
-from nearfar.geometry import unit
+from nearfar.ops.geometry import unit
+from nearfar.validation import check_embeddings, check_labels, check_positive
 
 MEMORY_MB = 256
 

@@ -9,7 +9,7 @@ from nearfar.report.examples import (
     Judged,
     confusions,
     judge,
-    neighbours_of,
+    neighbors_of,
     search_examples,
     worst_queries,
 )
@@ -22,7 +22,7 @@ __all__ = [
     "Judged",
     "confusions",
     "judge",
-    "neighbours_of",
+    "neighbors_of",
     "search_examples",
     "tsne",
     "worst_queries",

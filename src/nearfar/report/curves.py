@@ -1,4 +1,4 @@
-"""Training curves from the entries of run logs, as small SVG panels that follow the page's colours."""
+"""Training curves from the entries of run logs, as small SVG panels that follow the page's colors."""
 
 from __future__ import annotations
 

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nearfar.data.manifest import Ints, Manifest
-from nearfar.geometry import unit
+from nearfar.ops.geometry import unit
 from nearfar.report.thumbnails import Thumbnails
 from nearfar.report.tsne import tsne
 
 WIDTH, HEIGHT, EDGE = 1000, 760, 34
 LABELS = 24
-# eight inks that read on white and, lightened, on black, apart for every kind of colour vision (after Okabe and Ito)
+# eight inks that read on white and, lightened, on black, apart for every kind of color vision (after Okabe and Ito)
 INKS = ("#0068a8", "#c04f00", "#00805c", "#a8467f", "#8a6100", "#5a55c8", "#8c2f2f", "#4d5b66")
 SHAPES = (
     '<circle r="5.5"/>',
@@ -75,7 +75,7 @@ def lay_out(data: Manifest, embeddings: Tensor, rows: Ints, *, proxies: Tensor |
 
 
 def map_svg(data: Manifest, laid: Map, pictures: Thumbnails) -> str:
-    """The map as SVG: pictures where there are some, otherwise dots of eight colours and seven shapes."""
+    """The map as SVG: pictures where there are some, otherwise dots of eight colors and seven shapes."""
     labels = data.labels[laid.rows]
     shown, code = np.unique(labels, return_inverse=True)
     kind = pictures.look

@@ -1,6 +1,6 @@
 """What a search finds: examples, the queries that go wrong the most, and the classes that are taken for each other.
 
-By cosine. A query is not its own neighbour. Ties rank by row, as in `evaluate`. Where the data has the roles query and
+By cosine. A query is not its own neighbor. Ties rank by row, as in `evaluate`. Where the data has the roles query and
 gallery, queries of the one search the other; otherwise every sample searches all the others.
 """
 
@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearfar.checks import check_embeddings
 from nearfar.data.manifest import Ints, Manifest
-from nearfar.geometry import unit
+from nearfar.ops.geometry import unit
+from nearfar.validation import check_embeddings
 
 BLOCK = 512
 # beyond this many queries a sample of them tells the same (ours); against the whole gallery in any case
@@ -24,7 +24,7 @@ MOST_QUERIES = 4000
 
 @dataclass(frozen=True)
 class Found:
-    """A query and its neighbours, the nearest first: rows of the data, their classes, and whether they are right.
+    """A query and its neighbors, the nearest first: rows of the data, their classes, and whether they are right.
 
     `first` is the rank of the nearest right one in the whole gallery, None where there is none.
     """
@@ -49,9 +49,9 @@ class Judged:
 
 @dataclass(frozen=True)
 class Confusion:
-    """Two classes taken for each other: of `queries` of both, `count` have a nearest neighbour of the other class.
+    """Two classes taken for each other: of `queries` of both, `count` have a nearest neighbor of the other class.
 
-    `rows` is an example, a query of either class and its nearest neighbour, which is of the other.
+    `rows` is an example, a query of either class and its nearest neighbor, which is of the other.
     """
 
     names: tuple[str, str]
@@ -61,15 +61,15 @@ class Confusion:
 
 
 def search_examples(
-    data: Manifest, embeddings: Tensor, *, queries: int = 12, neighbours: int = 8, seed: int = 0
+    data: Manifest, embeddings: Tensor, *, queries: int = 12, neighbors: int = 8, seed: int = 0
 ) -> list[Found]:
-    """The neighbours of some queries: classes spread evenly over their order, in each class a sample by chance.
+    """The neighbors of some queries: classes spread evenly over their order, in each class a sample by chance.
 
     Classes with a right answer in the gallery go first. With fewer classes than queries a class is asked several times.
 
     >>> m = Manifest(labels=[0, 0, 1, 1], classes=("ant", "owl"), split=["test"] * 4, paths=("a", "b", "c", "d"))
     >>> x = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
-    >>> [(found.name, found.names, found.right) for found in search_examples(m, x, queries=2, neighbours=2)]
+    >>> [(found.name, found.names, found.right) for found in search_examples(m, x, queries=2, neighbors=2)]
     [('ant', ['ant', 'owl'], [True, False]), ('owl', ['owl', 'ant'], [True, False])]
     """
     asking, gallery = _roles(data, embeddings)
@@ -84,11 +84,11 @@ def search_examples(
         places = np.linspace(0, len(order) - 1, min(queries - len(rounds), len(order))).round().astype(int)
         rounds += [left[order[place]].pop() for place in places]
         left = {label: rows for label, rows in left.items() if rows}
-    return neighbours_of(data, embeddings, rounds, neighbours=neighbours)
+    return neighbors_of(data, embeddings, rounds, neighbors=neighbors)
 
 
-def neighbours_of(data: Manifest, embeddings: Tensor, rows: Sequence[int], *, neighbours: int = 8) -> list[Found]:
-    """The neighbours of these rows, in their order."""
+def neighbors_of(data: Manifest, embeddings: Tensor, rows: Sequence[int], *, neighbors: int = 8) -> list[Found]:
+    """The neighbors of these rows, in their order."""
     _, gallery = _roles(data, embeddings)
     found = []
     for block, similarity in _blocks(embeddings, np.asarray(rows, dtype=np.int64), gallery):
@@ -99,7 +99,7 @@ def neighbours_of(data: Manifest, embeddings: Tensor, rows: Sequence[int], *, ne
             real = np.isfinite(cosine)  # all but the query itself
             order, cosine = order[real], cosine[real]
             hits = np.flatnonzero(right[i][order])
-            near = order[:neighbours]
+            near = order[:neighbors]
             found.append(
                 Found(
                     row=row,
@@ -115,7 +115,7 @@ def neighbours_of(data: Manifest, embeddings: Tensor, rows: Sequence[int], *, ne
 
 
 def judge(data: Manifest, embeddings: Tensor, *, queries: int = MOST_QUERIES, seed: int = 0) -> Judged:
-    """The nearest neighbour and the rank of the first right one, of all queries or of a sample of them."""
+    """The nearest neighbor and the rank of the first right one, of all queries or of a sample of them."""
     asking, gallery = _roles(data, embeddings)
     asking = asking[_positives(data, asking, gallery) > 0]
     if len(asking) > queries:
@@ -132,7 +132,7 @@ def judge(data: Manifest, embeddings: Tensor, *, queries: int = MOST_QUERIES, se
 
 
 def worst_queries(data: Manifest, judged: Judged, *, queries: int = 6) -> list[int]:
-    """Rows of the queries whose first right neighbour comes last, at most one a class; none whose nearest is right."""
+    """Rows of the queries whose first right neighbor comes last, at most one a class; none whose nearest is right."""
     order = np.argsort(-judged.first, kind="stable")
     order = order[judged.first[order] > 1]
     _, one_each = np.unique(data.labels[judged.rows[order]], return_index=True)
@@ -141,7 +141,7 @@ def worst_queries(data: Manifest, judged: Judged, *, queries: int = 6) -> list[i
 
 
 def confusions(data: Manifest, judged: Judged, *, pairs: int = 8) -> list[Confusion]:
-    """The pairs of classes with the most queries whose nearest neighbour is of the other class, as a share of both's.
+    """The pairs of classes with the most queries whose nearest neighbor is of the other class, as a share of both's.
 
     Ties go to the pair that comes first in class order.
     """

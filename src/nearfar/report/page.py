@@ -15,13 +15,12 @@ import numpy as np
 from torch import Tensor
 
 from nearfar import __version__
-from nearfar.checks import check_embeddings
-from nearfar.data.atomic import atomic
 from nearfar.data.manifest import Manifest
+from nearfar.files import atomic
 from nearfar.metrics import Scores
 from nearfar.report.curves import curve_figures
 from nearfar.report.embedding_map import lay_out, map_rows, map_svg
-from nearfar.report.examples import confusions, judge, neighbours_of, search_examples, worst_queries
+from nearfar.report.examples import confusions, judge, neighbors_of, search_examples, worst_queries
 from nearfar.report.sections import (
     confusion_cards,
     found_rows,
@@ -32,6 +31,7 @@ from nearfar.report.sections import (
     settings_table,
 )
 from nearfar.report.thumbnails import Thumbnails
+from nearfar.validation import check_embeddings
 
 # points and classes of the map: what can still be told apart
 DOTS, PICTURES = (1000, 16), (600, 12)
@@ -50,7 +50,7 @@ def write_report(
     settings: Mapping[str, Any] | None = None,
     footer: str = "",
     queries: int = 12,
-    neighbours: int = 8,
+    neighbors: int = 8,
     proxies: Tensor | None = None,
     seed: int = 0,
 ) -> Path:
@@ -62,7 +62,7 @@ def write_report(
     plain text, an empty line starts a paragraph. The same arguments give the same file.
     """
     check_embeddings("embeddings", embeddings)
-    for name, count in (("queries", queries), ("neighbours", neighbours)):
+    for name, count in (("queries", queries), ("neighbors", neighbors)):
         if count < 1:
             raise ValueError(f"{name} must be at least 1, got {count}")
     if proxies is not None and (
@@ -74,8 +74,8 @@ def write_report(
     figures, more = curve_figures(curves, metric_title)
     sections = {
         "scores": ("Scores", score_table(scores) if scores else ""),
-        "found": ("What it finds", _found(data, embeddings, pictures, queries, neighbours, seed)),
-        "errors": ("Where it errs", _errors(data, embeddings, pictures, neighbours, seed)),
+        "found": ("What it finds", _found(data, embeddings, pictures, queries, neighbors, seed)),
+        "errors": ("Where it errs", _errors(data, embeddings, pictures, neighbors, seed)),
         "training": ("Training", _training(figures, more, len(curves))),
         "map": ("Embedding map", _map(data, embeddings, pictures, proxies, seed)),
         "settings": ("Settings", _settings(settings)),
@@ -103,33 +103,33 @@ def write_report(
     return path
 
 
-def _found(data: Manifest, embeddings: Tensor, pictures: Thumbnails, queries: int, neighbours: int, seed: int) -> str:
-    found = search_examples(data, embeddings, queries=queries, neighbours=neighbours, seed=seed)
+def _found(data: Manifest, embeddings: Tensor, pictures: Thumbnails, queries: int, neighbors: int, seed: int) -> str:
+    found = search_examples(data, embeddings, queries=queries, neighbors=neighbors, seed=seed)
     right, shown = sum(sum(each.right) for each in found), sum(len(each.right) for each in found)
     classes = len(np.unique(data.labels))
     text = (
         f"Each query, left, searched {_gallery(data):,} samples of {classes:,} classes; the nearest come first. The "
-        f"queries are drawn by chance, from classes spread over the alphabet: {right:,} of the {shown:,} neighbours "
+        f"queries are drawn by chance, from classes spread over the alphabet: {right:,} of the {shown:,} neighbors "
         f"shown are right."
     )
     return f"<p>{text}</p>{legend()}{found_rows(data, found, pictures)}"
 
 
-def _errors(data: Manifest, embeddings: Tensor, pictures: Thumbnails, neighbours: int, seed: int) -> str:
+def _errors(data: Manifest, embeddings: Tensor, pictures: Thumbnails, neighbors: int, seed: int) -> str:
     judged = judge(data, embeddings, seed=seed)
     if not len(judged.rows):
         return "<p>No sample has another of its class to be found: there is nothing to judge.</p>"
     wrong = int((judged.first > 1).sum())
-    what = f"{wrong:,} of {len(judged.rows):,} queries looked at have a nearest neighbour of another class"
+    what = f"{wrong:,} of {len(judged.rows):,} queries looked at have a nearest neighbor of another class"
     if not wrong:
         return (
-            f"<p>Nowhere: none of {len(judged.rows):,} queries looked at has a nearest neighbour of another class.</p>"
+            f"<p>Nowhere: none of {len(judged.rows):,} queries looked at has a nearest neighbor of another class.</p>"
         )
-    rows = neighbours_of(data, embeddings, worst_queries(data, judged), neighbours=neighbours)
+    rows = neighbors_of(data, embeddings, worst_queries(data, judged), neighbors=neighbors)
     return (
-        f"<p>{what}. Below those whose first right neighbour comes last, at most one a class: hard, unusual, or "
-        f"labelled wrongly.</p>{found_rows(data, rows, pictures)}"
-        f"<h3>Classes taken for each other</h3><p>The share of the queries of both classes whose nearest neighbour is "
+        f"<p>{what}. Below those whose first right neighbor comes last, at most one a class: hard, unusual, or "
+        f"labeled wrongly.</p>{found_rows(data, rows, pictures)}"
+        f"<h3>Classes taken for each other</h3><p>The share of the queries of both classes whose nearest neighbor is "
         f"of the other, with an example: a query, and what it was taken for.</p>"
         f"{confusion_cards(data, confusions(data, judged), pictures)}"
     )
@@ -151,11 +151,11 @@ def _map(data: Manifest, embeddings: Tensor, pictures: Thumbnails, proxies: Tens
     laid = lay_out(data, embeddings, rows, proxies=proxies, seed=seed)
     classes = len(np.unique(data.labels[rows]))
     chosen = "" if len(rows) == len(data) else f", chosen by chance out of {len(np.unique(data.labels)):,}"
-    colours = "Colours repeat after eight classes; p" if classes > 8 else "P"
+    colors = "Colors repeat after eight classes; p" if classes > 8 else "P"
     stars = " Stars are proxies." if proxies is not None else ""
     text = (
-        f"{len(rows):,} samples of {classes:,} classes{chosen}, laid out by t-SNE: neighbours stay neighbours, "
-        f"distances between groups mean little. {colours}oint at a sample for its class.{stars}"
+        f"{len(rows):,} samples of {classes:,} classes{chosen}, laid out by t-SNE: neighbors stay neighbors, "
+        f"distances between groups mean little. {colors}oint at a sample for its class.{stars}"
     )
     return f'<p>{text}</p><div class="mapbox" tabindex="0">{map_svg(data, laid, pictures)}</div>'
 

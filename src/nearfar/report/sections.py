@@ -71,7 +71,7 @@ def legend() -> str:
 
 
 def found_rows(data: Manifest, found: Iterable[Found], pictures: Thumbnails) -> str:
-    """A row for each query: the query, then its neighbours, the nearest first."""
+    """A row for each query: the query, then its neighbors, the nearest first."""
     return "".join(_found(data, each, pictures) for each in found)
 
 
@@ -152,7 +152,7 @@ def _found(data: Manifest, found: Found, pictures: Thumbnails) -> str:
         zip(found.rows, found.names, found.right, found.similarities, strict=True), start=1
     ):
         kind = "right" if right else "wrong"
-        shot = _shot(data, row, pictures, f"neighbour {place}, {kind}", BADGES[kind])
+        shot = _shot(data, row, pictures, f"neighbor {place}, {kind}", BADGES[kind])
         tip = escape(f"{place}. {data.name(row)}, cosine {cosine:.3f}", quote=True)
         items.append(
             f'<li class="{kind}" title="{tip}"><figure>{shot}<figcaption>{_breakable(name)}</figcaption></figure></li>'

@@ -1,7 +1,7 @@
 """Small pictures of samples as data URIs, whatever a sample is; None where there is nothing to show.
 
-Grey drawings on black become ink on paper; other arrays and files are shown as they are, cut to a square as the
-evaluation's centre crop does.
+Gray drawings on black become ink on paper; other arrays and files are shown as they are, cut to a square as the
+evaluation's center crop does.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Literal
 import numpy as np
 from PIL import Image, ImageOps
 
+from nearfar.data.images import Reader
 from nearfar.data.manifest import Array, Manifest
-from nearfar.data.pictures import Reader
 from nearfar.errors import NearfarError
 
 SIDE, SMALL_SIDE = 96, 44
 LEVELS = 16
-# a drawing on black is mostly black: its median is 0, that of a grey photo hardly ever below this
+# a drawing on black is mostly black: its median is 0, that of a gray photo hardly ever below this
 DARK = 32
 Look = Literal["drawings", "pictures", "words"]
 
@@ -27,7 +27,7 @@ Look = Literal["drawings", "pictures", "words"]
 class Thumbnails:
     """Pictures of the samples of a manifest.
 
-    `look` is "drawings" (grey, on black), "pictures" (arrays or files) or "words" (vectors: there is only a name).
+    `look` is "drawings" (gray, on black), "pictures" (arrays or files) or "words" (vectors: there is only a name).
     Vectors whose `paths` can be read below `root` are shown by those files.
     """
 
@@ -47,7 +47,7 @@ class Thumbnails:
                 self.look = "words"
 
     def picture(self, row: int, side: int = SIDE) -> Image.Image | None:
-        """RGB or grey, square for files; None for words and for a file that cannot be read."""
+        """RGB or gray, square for files; None for words and for a file that cannot be read."""
         if self.look == "words":
             return None
         if self.data.pixels is not None:
@@ -65,18 +65,18 @@ class Thumbnails:
         if image is None:
             return None
         if self.look == "drawings":
-            return grey_png(image.resize((SIDE, SIDE), Image.Resampling.LANCZOS))
+            return gray_png(image.resize((SIDE, SIDE), Image.Resampling.LANCZOS))
         image.thumbnail((SIDE, SIDE))
         return jpeg(image)
 
-    def small(self, row: int, colour: str = "#000000") -> str | None:
-        """For a map of hundreds: about 44 pixels, or a drawing in its own size as ink of a colour without paper."""
+    def small(self, row: int, color: str = "#000000") -> str | None:
+        """For a map of hundreds: about 44 pixels, or a drawing in its own size as ink of a color without paper."""
         image = self.picture(row, SMALL_SIDE)
         if image is None:
             return None
         if self.look == "drawings":
             image.thumbnail((SMALL_SIDE, SMALL_SIDE))
-            return ink_png(image, colour)
+            return ink_png(image, color)
         image = image if max(image.size) <= SMALL_SIDE else ImageOps.fit(image, (SMALL_SIDE, SMALL_SIDE))
         return jpeg(image, quality=72)
 
@@ -95,14 +95,14 @@ def png(image: Image.Image) -> str:
     return _uri("png", buffer.getvalue())
 
 
-def grey_png(image: Image.Image) -> str:
-    """A grey picture in 16 levels as a data URI."""
+def gray_png(image: Image.Image) -> str:
+    """A gray picture in 16 levels as a data URI."""
     return _indexed(_levels(image), [level * 255 // (LEVELS - 1) for level in range(LEVELS) for _ in range(3)], None)
 
 
-def ink_png(image: Image.Image, colour: str) -> str:
-    """Dark on white as a colour on nothing: 16 levels of opacity."""
-    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+def ink_png(image: Image.Image, color: str) -> str:
+    """Dark on white as a color on nothing: 16 levels of opacity."""
+    red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
     opacity = bytes(level * 255 // (LEVELS - 1) for level in range(LEVELS))
     return _indexed(LEVELS - 1 - _levels(image), [red, green, blue] * LEVELS, opacity)
 

@@ -1,4 +1,4 @@
-"""Exact t-SNE: points of a plane whose neighbourhoods are those of the rows, for at most a few thousand rows.
+"""Exact t-SNE: points of a plane whose neighborhoods are those of the rows, for at most a few thousand rows.
 
     P_ij = (p_j|i + p_i|j) / 2N,   p_j|i ~ exp(-beta_i ||x_i - x_j||^2),   beta_i so that exp(entropy) = perplexity
     Q_ij ~ 1 / (1 + ||y_i - y_j||^2)
@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nearfar.checks import check_embeddings, check_positive
+from nearfar.validation import check_embeddings, check_positive
 
 EXAGGERATION, EARLY = 12.0, 0.25
 START = 1e-4
@@ -22,7 +22,7 @@ LOG_BETA, HALVINGS = 40.0, 40
 
 
 def tsne(x: Tensor, *, perplexity: float = 30.0, steps: int = 500, seed: int = 0) -> Tensor:
-    """[N, 2] float32, centred, for rows x [N, d]; the same for the same input and seed.
+    """[N, 2] float32, centerd, for rows x [N, d]; the same for the same input and seed.
 
     The perplexity is at most (N - 1) / 3, so that few rows work too. A quarter of the steps is exaggerated. The seed
     moves the start by a hundredth of its size, which parts rows that PCA puts onto one line.
@@ -36,7 +36,7 @@ def tsne(x: Tensor, *, perplexity: float = 30.0, steps: int = 500, seed: int = 0
     n = len(x)
     if n == 1:
         return torch.zeros(1, 2)
-    near = neighbourhoods(torch.cdist(x, x).square_(), min(perplexity, max(1.0, (n - 1) / 3)))
+    near = neighborhoods(torch.cdist(x, x).square_(), min(perplexity, max(1.0, (n - 1) / 3)))
     p = ((near + near.T) / (2 * n)).clamp_min_(1e-12)
     y = _start(x, seed)
     rate = max(n / EXAGGERATION, 10.0)
@@ -64,10 +64,10 @@ def kl_gradient(p: Tensor, y: Tensor, kernel: Tensor, pull: Tensor) -> Tensor:
     return 4 * (pull.sum(1, keepdim=True) * y - pull @ y)
 
 
-def neighbourhoods(square: Tensor, perplexity: float) -> Tensor:
+def neighborhoods(square: Tensor, perplexity: float) -> Tensor:
     """p_j|i [N, N] with rows of this perplexity, exp(entropy), from squared distances; zero on the diagonal.
 
-    beta is found for all rows at once by bisection of its logarithm. A row whose neighbours are equally far has the
+    beta is found for all rows at once by bisection of its logarithm. A row whose neighbors are equally far has the
     same p whatever beta is.
     """
     n = len(square)
@@ -86,11 +86,11 @@ def neighbourhoods(square: Tensor, perplexity: float) -> Tensor:
 
 def _start(x: Tensor, seed: int) -> Tensor:
     """The first two principal components, the first with standard deviation 1e-4, a column's largest entry positive."""
-    centred = x.double() - x.double().mean(0)
+    centerd = x.double() - x.double().mean(0)
     if x.shape[1] <= len(x):
-        y = centred @ torch.linalg.eigh(centred.T @ centred)[1].flip(1)[:, :2]
+        y = centerd @ torch.linalg.eigh(centerd.T @ centerd)[1].flip(1)[:, :2]
     else:
-        values, vectors = torch.linalg.eigh(centred @ centred.T)
+        values, vectors = torch.linalg.eigh(centerd @ centerd.T)
         y = vectors.flip(1)[:, :2] * values.flip(0)[:2].clamp_min(0).sqrt()
     y = torch.nn.functional.pad(y, (0, 2 - y.shape[1]))
     y = y * torch.where(y.gather(0, y.abs().argmax(0, keepdim=True)) < 0, -1.0, 1.0)

@@ -28,9 +28,9 @@ EXACT_UP_TO, HNSW_UP_TO = 200_000, 2_000_000
 LINKS, CONSTRUCTION = 32, 100
 CODE_BITS = 8
 FEWEST = 1 << CODE_BITS
-# rows that k-means sees for each centre
+# rows that k-means sees for each center
 SEEN = 64
-# candidates of IVF-PQ for each neighbour asked for
+# candidates of IVF-PQ for each neighbor asked for
 REFINED = 10
 TARGET, MOST_EFFORT = 0.95, 1024
 

@@ -15,16 +15,16 @@ from tqdm import tqdm
 
 from nearfar.data import Manifest, decode, eval_transform
 from nearfar.data.digest import sha256_of
-from nearfar.data.layout import read_regular
+from nearfar.data.layouts.paths import read_regular
 from nearfar.data.likeness import likeness
-from nearfar.data.opening import EMBEDDED
+from nearfar.data.open import EMBEDDED
 from nearfar.data.transforms import Pipeline
 from nearfar.errors import NearfarError
 from nearfar.report.thumbnails import Thumbnails
 from nearfar.search.nearest import Floats, Ints
 from nearfar.training import Run
-from nearfar.training.embedding import embed, to_device
-from nearfar.training.setup import make_loader, readable, side_of
+from nearfar.training.evaluate import embed, to_device
+from nearfar.training.prepare import make_loader, readable, side_of
 
 
 class Encoder:
@@ -78,9 +78,9 @@ class Encoder:
         channels, height, width = self.input_shape
         if self._own is not None:
             look = ", white on black, the ink at the top left and as large as fits" if self._drawings else ""
-            return f"Pictures are {'grey' if channels == 1 else 'RGB'}, {height} x {width}{look}."
+            return f"Pictures are {'gray' if channels == 1 else 'RGB'}, {height} x {width}{look}."
         resize = self.run.config.images.resize or round(height * 256 / 224)
-        return f"Pictures are RGB: the short side resized to {resize} (bilinear), then the centre {height} x {width}."
+        return f"Pictures are RGB: the short side resized to {resize} (bilinear), then the center {height} x {width}."
 
     def prepared(self, x: Tensor) -> Floats:
         """Embeddings of uint8 pictures [B, C, H, W] of the network's size, or of vectors [B, channels]."""
@@ -125,10 +125,10 @@ class Encoder:
             what = f"vectors of {have} numbers"
         elif manifest.pixels is not None:
             have = 1 if manifest.pixels.ndim == 3 else 3
-            what = "grey pictures" if have == 1 else "colour pictures"
+            what = "gray pictures" if have == 1 else "color pictures"
         if have != channels or (manifest.kind != "features") != pictures:
             own = (
-                ("grey pictures" if channels == 1 else "colour pictures")
+                ("gray pictures" if channels == 1 else "color pictures")
                 if pictures
                 else f"vectors of {channels} numbers"
             )

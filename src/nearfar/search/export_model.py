@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from nearfar.data.atomic import atomic
 from nearfar.errors import NearfarError
-from nearfar.geometry import unit
+from nearfar.files import atomic
 from nearfar.models import Embedder
+from nearfar.ops.geometry import unit
 from nearfar.search.encoder import Encoder
 from nearfar.search.model_card import model_card
 
@@ -177,7 +177,7 @@ The input is [batch, {_sizes(encoder)}], {input_}. {encoder.preparation}
 from pathlib import Path
 
 import torch
-from nearfar.geometry import unit
+from nearfar.ops.geometry import unit
 from nearfar.training import load_embedder
 
 embedder = load_embedder(Path("model.safetensors"))

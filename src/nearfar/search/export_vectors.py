@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from nearfar.data.atomic import atomic
+from nearfar.files import atomic
 from nearfar.search.index import Index
 
 ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})

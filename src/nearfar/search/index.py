@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from nearfar.checks import check_choice
-from nearfar.checks import nearest as near_word
 from nearfar.data.manifest import Manifest
 from nearfar.metrics.inputs import Embeddings
 from nearfar.search.approximate import APPROXIMATE, FEWEST, KINDS, Approximate, kind_for
@@ -27,6 +25,8 @@ from nearfar.search.inputs import (
     unit_rows,
 )
 from nearfar.search.nearest import Floats, Found, Ints, in_order, nearest, present, ranked, slack
+from nearfar.validation import check_choice
+from nearfar.validation import nearest as near_word
 
 if TYPE_CHECKING:
     from nearfar.training import Run
@@ -187,7 +187,7 @@ class Index:
             return self._with_ids(self._approximate(asked, count, given=queries))
         asked = unit_rows("queries", queries, dim=self.dim)
         if label is not None:
-            return self._with_ids(nearest(asked, self.vectors, count, rows=self.rows_labelled(label)))
+            return self._with_ids(nearest(asked, self.vectors, count, rows=self.rows_labeled(label)))
         return self._with_ids(self._found(asked, count))
 
     def add(
@@ -265,7 +265,7 @@ class Index:
             raise ValueError(f"id {unknown[0]} is not in the index of {len(self):,} ids{span}")
         return rows
 
-    def rows_labelled(self, label: str | Sequence[str]) -> Ints:
+    def rows_labeled(self, label: str | Sequence[str]) -> Ints:
         """Where the samples of a class, or of several, are."""
         wanted = [label] if isinstance(label, str) else list(label)
         if self.labels is None:
@@ -283,7 +283,7 @@ class Index:
     def measure(self, sample: int = 1000, k: int = 10) -> float:
         """Recall@k against exact: the share of the k nearest others of some rows that `search` finds.
 
-        Rows are drawn with a fixed seed. A neighbour counts as found if it is as near as the exact k-th, but for the
+        Rows are drawn with a fixed seed. A neighbor counts as found if it is as near as the exact k-th, but for the
         last digits.
         """
         check_at_least_one(k)
@@ -307,7 +307,7 @@ class Index:
         return self._approximate(asked, k)
 
     def _approximate(self, asked: Floats, k: int, *, given: Embeddings | None = None) -> Found:
-        """given: queries whose lengths are not checked yet. One that is wrong shows as neighbours without an order."""
+        """given: queries whose lengths are not checked yet. One that is wrong shows as neighbors without an order."""
         assert self.approximate is not None
         if self.slots is not None and self._alive is None:
             self._alive = np.packbits(self.slots >= 0, bitorder="little")

@@ -10,9 +10,9 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from nearfar.checks import check_embeddings
 from nearfar.metrics.inputs import Embeddings
 from nearfar.search.nearest import Floats, Ints
+from nearfar.validation import check_embeddings
 
 
 def unit_rows(name: str, vectors: Embeddings, *, dim: int | None = None, check: bool = True) -> Floats:

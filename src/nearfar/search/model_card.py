@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nearfar import __version__, recipes
+from nearfar import __version__
+from nearfar.config import recipes
 from nearfar.report.sections import metric_title
 from nearfar.search.encoder import Encoder
 

@@ -2,7 +2,7 @@
 
 Candidates come from fast products, whose last digits depend on how rows are laid out in blocks. Their similarities are
 then computed again one pair at a time, in an order that depends on the two vectors alone, and ranked: ties by row. A
-query whose candidates do not end clearly below its k-th neighbour gets more of them, at last all rows.
+query whose candidates do not end clearly below its k-th neighbor gets more of them, at last all rows.
 """
 
 from __future__ import annotations

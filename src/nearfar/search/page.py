@@ -1,4 +1,4 @@
-"""What a search found as a page: each query beside its neighbours, in one file without scripts."""
+"""What a search found as a page: each query beside its neighbors, in one file without scripts."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from PIL import ImageOps
 
 from nearfar import __version__
 from nearfar.data import Manifest, decode
-from nearfar.data.atomic import atomic
-from nearfar.data.layout import read_regular
+from nearfar.data.layouts.paths import read_regular
 from nearfar.errors import NearfarError
+from nearfar.files import atomic
 from nearfar.report.page import POLICY
 from nearfar.report.sections import BADGES, legend, paragraphs
 from nearfar.report.thumbnails import SIDE, Thumbnails, jpeg
@@ -60,7 +60,7 @@ class Pictures:
 def write_page(path: Path, results: Results, run: Run, index: Index, say: Callable[[str], object]) -> Path:
     """Write the page whole or not at all, and give its path.
 
-    Where a query is a sample of the index, a frame says whether a neighbour is of its class.
+    Where a query is a sample of the index, a frame says whether a neighbor is of its class.
     """
     pictures = Pictures(run, index, say)
     known = any(query.id is not None for query, _ in results) and index.labels is not None

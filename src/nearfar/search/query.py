@@ -63,7 +63,7 @@ def read_queries(words: str, index: Index, encoder: Encoder) -> list[Query]:
 
 
 def find(index: Index, query: Query, k: int, *, label: tuple[str, ...] = ()) -> list[Hit]:
-    """The k nearest samples; a sample that is looked for by its id is not its own neighbour."""
+    """The k nearest samples; a sample that is looked for by its id is not its own neighbor."""
     own = query.id is not None
     try:
         distances, ids = index.search(query.vector[None], k + own, label=label or None)

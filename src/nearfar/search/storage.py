@@ -29,9 +29,9 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from nearfar.data.atomic import atomic
 from nearfar.data.digest import sha256_of
 from nearfar.errors import NearfarError
+from nearfar.files import atomic
 from nearfar.search.approximate import APPROXIMATE, KINDS, Approximate
 from nearfar.search.index import Index, Part
 

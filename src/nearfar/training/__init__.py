@@ -1,8 +1,8 @@
 """Training: a configuration, the loop, and the directory of a run."""
 
-from nearfar.training.config import Config
-from nearfar.training.loop import train
-from nearfar.training.resolve import resolve
-from nearfar.training.run import Run, load_embedder, save_embedder
+from nearfar.config.merge import resolve
+from nearfar.config.schema import Config
+from nearfar.runs import Run, load_embedder, save_embedder
+from nearfar.training.trainer import train
 
 __all__ = ["Config", "Run", "load_embedder", "resolve", "save_embedder", "train"]

@@ -19,8 +19,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from nearfar.data.atomic import atomic
 from nearfar.errors import NearfarError
+from nearfar.files import atomic
 
 KEY = "nearfar"
 
@@ -100,7 +100,7 @@ def checksum(tensors: Mapping[str, Tensor], text: str) -> str:
 def _encode(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, Tensor):
         tensors[name] = value
-        # a fused optimiser reads its state in the layout of the parameter, whatever the state's own is
+        # a fused optimizer reads its state in the layout of the parameter, whatever the state's own is
         return {"channels last" if _channels_last(value) else "tensor": name}
     if isinstance(value, dict):
         items = []

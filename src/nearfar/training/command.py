@@ -9,16 +9,16 @@ from typing import Any
 
 from tqdm import tqdm
 
+from nearfar.config.merge import build, read_config, resolve, with_settings
+from nearfar.config.recipes import merged
+from nearfar.config.schema import Config, Data
 from nearfar.errors import NearfarError
-from nearfar.recipes import merged
-from nearfar.training import ranks
-from nearfar.training.config import Config, Data
-from nearfar.training.loop import train
-from nearfar.training.memory import keep_freed_memory
-from nearfar.training.resolve import build, read_config, resolve, with_settings
-from nearfar.training.run import Run
-from nearfar.training.setup import open_manifest
-from nearfar.words import counted, slug
+from nearfar.formatting import counted, slug
+from nearfar.runs import Run
+from nearfar.training.distributed import process_group
+from nearfar.training.malloc import keep_freed_memory
+from nearfar.training.prepare import open_manifest
+from nearfar.training.trainer import train
 
 DEFAULT = "proxy-anchor"
 
@@ -46,11 +46,11 @@ def train_command(
         return None
     where = out or Path("runs") / slug(f"{Path(config.data.source).stem}-{config.recipe or config.loss['name']}")
     keep_freed_memory()
-    with ranks.joined():
-        if ranks.first():
+    with process_group.joined():
+        if process_group.first():
             print(f"{config.recipe or config.loss['name']} on {config.data.source}, to {where}")
         run = train(config, where, resume=resume, report=True, say=tqdm.write)
-        if ranks.first():
+        if process_group.first():
             print(describe(run))
     return run
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from nearfar.diagnostics import activity, effective_rank
-from nearfar.geometry import unit
 from nearfar.losses.pair_loss import PairLoss
+from nearfar.ops.geometry import unit
+from nearfar.training.diagnostics import activity, effective_rank
 
 ROWS = 64
 
@@ -44,7 +44,7 @@ def warnings(seen: dict[str, float], *, dim: int, rows: int) -> dict[str, str]:
     if rows > 2 and (seen["spread"] < 1e-3 or (dim > 2 and seen["rank"] < 1.5)):
         found["collapse"] = (
             f"the embeddings have collapsed to one direction (spread {seen['spread']:.1e}, rank {seen['rank']:.1f}): "
-            "lower optimiser.lr, or use a loss or mining that does not take only the hardest pairs"
+            "lower optimizer.lr, or use a loss or mining that does not take only the hardest pairs"
         )
     if seen.get("without_positives", 0.0) > 0.5:
         found["positives"] = (

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from nearfar.data.atomic import atomic
 from nearfar.errors import NearfarError
+from nearfar.files import atomic
 from nearfar.training.trackers import Tracker
 
 

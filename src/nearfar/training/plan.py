@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from nearfar.words import counted
+from nearfar.formatting import counted
 
 # ours: below this a fine-tuning has hardly begun
 FEW_STEPS = 50

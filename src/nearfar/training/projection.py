@@ -33,7 +33,7 @@ class Projection:
     """(weight / 2) ||theta - theta_k||^2 as a gradient term (PROFS, Can et al., arXiv 1907.07585, Eq. 4.6).
 
     `snapshot()` at the start of each cycle keeps theta_k; `add_to_gradients()` after each backward pass (and after
-    unscaling, before clipping and the optimiser, whose weight decay and moments see the sum) adds
+    unscaling, before clipping and the optimizer, whose weight decay and moments see the sum) adds
     weight (theta - theta_k) to the gradients. Parameters without a gradient are left alone. Where theta = theta_k, as
     on the first step of a cycle, gradients keep every bit, so with one step a cycle any weight is weight 0.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from nearfar.training.config import Schedule
+from nearfar.config.schema import Schedule
 
 
 def factor(schedule: Schedule, *, step: int, steps: int, epoch: int) -> float:

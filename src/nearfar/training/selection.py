@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from nearfar.config.schema import Select
 from nearfar.errors import NearfarError
-from nearfar.training.config import Select
 
 
 class Selection:

@@ -7,8 +7,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
-from nearfar.checks import nearest
 from nearfar.errors import NearfarError
+from nearfar.validation import nearest
 
 
 class Tracker(Protocol):

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from nearfar.errors import NearfarError
+from nearfar.runs import Run
 from nearfar.training.checkpoint import load_state, save_state
-from nearfar.training.run import Run
-from nearfar.training.setup import make_loss
+from nearfar.training.prepare import make_loss
 
 KEPT = "failed-batch.safetensors"
 

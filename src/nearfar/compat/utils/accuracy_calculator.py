@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from nearfar.checks import check_choice
 from nearfar.compat.arguments import refusal
 from nearfar.metrics import Scores, evaluate
+from nearfar.validation import check_choice
 
 METRICS = {
     "AMI": "ami",
@@ -18,7 +18,7 @@ METRICS = {
     "mean_average_precision": "map",
     "mean_average_precision_at_r": "map@r",
     "mean_reciprocal_rank": "mrr",
-    "precision_at_1": "recall@1",  # the first neighbour is right: the same number
+    "precision_at_1": "recall@1",  # the first neighbor is right: the same number
     "r_precision": "r-precision",
 }
 CLUSTERING = ("AMI", "NMI")

@@ -1,0 +1,131 @@
+"""What the training loop costs over a bare loop with the same operations: loading, forward, loss, backward, step.
+
+    python -m benchmarks.loop_overhead --markdown docs/benchmarks/loop.md
+
+Both sides train the same network on the same batches, in one process, in turns; the best of the rounds counts, in CPU
+time, so that other work on the machine does not. The loop also schedules the learning rate, logs every 20 steps, looks
+at the embeddings, shows progress, and keeps time for checkpoints; evaluation and the checkpoint at the end are not part
+of an epoch and are not measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from nearfar.config.merge import resolve
+from nearfar.data import Manifest, save
+from nearfar.training.prepare import open_manifest
+from nearfar.training.trainer import Training
+
+
+def vectors(folder: Path, samples: int = 6400, classes: int = 100, width: int = 1280) -> str:
+    """Random vectors of the size of CUB's, as a file."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(samples) % classes
+    features = rng.normal(size=(samples, width)).astype(np.float32)
+    names = tuple(f"{i:03d}" for i in range(classes))
+    path = folder / "vectors.npz"
+    save(Manifest(labels=labels, classes=names, split=np.full(samples, "train"), features=features), path)
+    return str(path)
+
+
+def training(kind: str, source: str, recipe: str, steps: int, out: Path) -> Training:
+    settings = [f"data.source={source}", "data.split=all", f"steps={steps}", "save_every=1000000"]
+    config = resolve(kind, recipe=recipe, settings=settings)
+    return Training(config, open_manifest(config.data), out, say=lambda _: None)
+
+
+def bare(parts: Training) -> float:
+    """CPU seconds of the same steps, without everything else."""
+    parts._train_mode()
+    done = 0
+    start = time.process_time()
+    while done < parts.steps:
+        for batch in parts.loader.epoch(parts.batches, epoch=parts.batches.epoch):
+            parts.optimizer.zero_grad(set_to_none=True)
+            x = batch.x.to(memory_format=torch.channels_last) if batch.x.ndim == 4 else batch.x
+            parts.loss(parts.embedder(x), batch.labels).backward()
+            parts.optimizer.step()
+            done += 1
+            if done == parts.steps:
+                break
+    return time.process_time() - start
+
+
+def ours(parts: Training) -> float:
+    """CPU seconds of the loop."""
+    parts.save = lambda: None  # type: ignore[method-assign]
+    ended = time.process_time()
+
+    def finish(*_: object) -> None:
+        nonlocal ended
+        ended = time.process_time()
+
+    parts._finish = finish  # type: ignore[method-assign, assignment]
+    start = time.process_time()
+    parts.run()
+    return ended - start
+
+
+CASES = {
+    "vectors, multi-similarity": ("features", "multi-similarity", 200),
+    "vectors, proxy-anchor": ("features", "proxy-anchor", 200),
+    "drawings, proxy-anchor": ("pixels", "proxy-anchor", 40),
+}
+
+
+def measure(rounds: int, folder: Path) -> list[tuple[str, float, float]]:
+    """(case, milliseconds a step of the bare loop, of ours)."""
+    source = vectors(folder)
+    rows = []
+    for name, (kind, recipe, steps) in CASES.items():
+        data = source if kind == "features" else "sketches"
+        best = {"bare": float("inf"), "ours": float("inf")}
+        for i in range(rounds):
+            best["bare"] = min(best["bare"], bare(training(kind, data, recipe, steps, folder / f"{name}-b{i}")))
+            best["ours"] = min(best["ours"], ours(training(kind, data, recipe, steps, folder / f"{name}-o{i}")))
+        rows.append((name, 1e3 * best["bare"] / steps, 1e3 * best["ours"] / steps))
+        print(f"{name}: {rows[-1][1]:.2f} ms, {rows[-1][2]:.2f} ms, {rows[-1][2] / rows[-1][1] - 1:+.1%}", flush=True)
+    return rows
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--markdown", type=Path, help="write the page here")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(options.threads)
+    with tempfile.TemporaryDirectory() as folder:
+        rows = measure(options.rounds, Path(folder))
+    lines = [
+        "# The loop's overhead",
+        "",
+        "Milliseconds of CPU a step of a bare loop (loading, forward, loss, backward, step) and of `nearfar.training`, "
+        "which also schedules, logs every 20 steps and watches. "
+        f"{options.threads} thread(s), best of {options.rounds} rounds in turns, torch {torch.__version__}, "
+        f"{platform.machine()}. Budget: 5%.",
+        "",
+        "| what | bare | nearfar | more |",
+        "|---|---:|---:|---:|",
+        *(f"| {name} | {plain:.2f} | {loop:.2f} | {loop / plain - 1:+.1%} |" for name, plain, loop in rows),
+        "",
+        "Made by",
+        "",
+        f"    python -m benchmarks.loop_overhead --rounds {options.rounds} --threads {options.threads} "
+        "--markdown docs/benchmarks/loop.md",
+        "",
+    ]
+    if options.markdown:
+        options.markdown.write_text("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,279 @@
+"""The weight solver of BSPML: `python -m benchmarks.pacing_speed`.
+
+- Ours against Algorithm 3 from the same start: who ends lower after 50 N of its steps, over several seeds.
+- Time of xi+ and xi- and of the solver at the size of Stanford Online Products, and the memory of the former.
+- The objective over the steps (Theorem 1) and over rounds of training and solving (Theorem 2), and the mean and spread
+  of the class weights over lambda and mu (Figs. 3 and 4 of the paper) on the embedded drawings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from benchmarks.timing import class_batch, machine, peak_bytes
+from nearfar.data import sketches, with_label_noise
+from nearfar.formatting import markdown_table
+from nearfar.losses import create as create_loss
+from nearfar.pacing import create
+from nearfar.pacing.coordinate import coordinate_descent
+from nearfar.pacing.objective import Floats, WeightProblem, maw, sdaw
+from nearfar.pacing.schedule import easiest
+from nearfar.pacing.solver import solve
+from nearfar.pacing.xi import hardness
+from nearfar.samplers import PK
+from nearfar.suites.line_plot import Style, line_plot, svg
+
+SOP = (59_551, 11_318, 512)
+PASSES = (0, 1, 2, 5, 10, 20, 30, 40, 50)
+OURS, CONSTANT, DECREASING = "ours", "Algorithm 3", "Algorithm 3, decreasing"
+STYLES = {
+    OURS: Style("blue"),
+    CONSTANT: Style("vermilion", "triangle", True),
+    DECREASING: Style("orange", "square", True),
+}
+MUS = {0.0: Style("black"), 1.0: Style("blue", "square"), 10.0: Style("green", "triangle")}
+AGES = (1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0)
+
+
+def noisy_batch(samples: int, classes: int, dim: int, *, seed: int) -> tuple[Tensor, Tensor]:
+    """Unit rows in noisy classes, a fifth of them under a random label, every class with at least one."""
+    x, labels = class_batch(samples, dim, per_class=1, seed=seed)
+    generator = torch.Generator().manual_seed(seed)
+    truth = torch.arange(samples) % classes
+    centers = torch.randn(classes, dim, generator=generator)
+    x = torch.nn.functional.normalize(x * dim**0.5 * 1.5 + centers[truth])
+    wrong = torch.rand(samples, generator=generator) < 0.2
+    wrong[:classes] = False
+    labels = torch.where(wrong, torch.randint(classes, (samples,), generator=generator), truth)
+    return x, labels
+
+
+def noisy_problem(samples: int, classes: int, *, mu: float, seed: int) -> tuple[WeightProblem, Floats]:
+    """The weight problem of such rows at the age that its easiest 80% give, and these as the start."""
+    x, labels = noisy_batch(samples, classes, 64, seed=seed)
+    pos, neg = hardness(x, labels)
+    problem = WeightProblem.of(pos, neg, labels, age=0.0, mu=mu)
+    start, age = easiest(problem, 0.8)
+    return problem.at_age(age), start
+
+
+def race(samples: int, classes: int, *, mu: float, seed: int) -> dict[str, list[float]]:
+    """The objective of the three at each of PASSES; a pass is N steps, or one sweep of ours."""
+    problem, start = noisy_problem(samples, classes, mu=mu, seed=seed)
+    traces: dict[str, list[float]] = {OURS: list(solve(problem, start).trace)}
+    first = 0.5 * samples / problem.classes
+    rates = {CONSTANT: None, DECREASING: lambda t: first / (1 + t / (2 * samples))}
+    for name, rate in rates.items():
+        seen = [problem.value(start)]
+
+        def note(_: int, w: Floats, seen: list[float] = seen) -> None:
+            seen.append(problem.value(w))
+
+        coordinate_descent(problem, start, steps=PASSES[-1] * samples, rate=rate, seed=seed, trace=note)
+        traces[name] = seen
+    return {name: [values[min(p, len(values) - 1)] for p in PASSES] for name, values in traces.items()}
+
+
+def races(kinds: Sequence[tuple[int, int, float]], seeds: int) -> list[dict[str, Any]]:
+    """For each N, C and mu: how often ours ends no worse than each form of Algorithm 3, and by how much on average."""
+    found = []
+    for samples, classes, mu in kinds:
+        ends = [{k: v[-1] for k, v in race(samples, classes, mu=mu, seed=s).items()} for s in range(seeds)]
+        wins = {name: sum(e[OURS] <= e[name] for e in ends) for name in (CONSTANT, DECREASING)}
+        gap = {name: float(np.mean([e[name] - e[OURS] for e in ends])) for name in wins}
+        found.append({"samples": samples, "classes": classes, "mu": mu, "seeds": seeds, "wins": wins, "gap": gap})
+    return found
+
+
+def speed(samples: int, classes: int, dim: int) -> dict[str, Any]:
+    """Seconds and extra bytes of xi, and seconds and sweeps of the solver, each once.
+
+    Seconds are of the processor, summed over threads: on a busy machine those of the clock say little.
+    """
+    x, labels = noisy_batch(samples, classes, dim, seed=0)
+    result: dict[str, Any] = {"samples": samples, "classes": classes, "dim": dim, "solver": []}
+    found: list[tuple[Tensor, Tensor]] = []
+    began = time.process_time()
+    result["xi_megabytes"] = peak_bytes(lambda: found.append(hardness(x, labels))) / 2**20
+    result["xi_seconds"] = time.process_time() - began
+    pos, neg = found[0]
+    for mu in MUS:
+        problem = WeightProblem.of(pos, neg, labels, age=0.0, mu=mu)
+        start, age = easiest(problem, 0.8)
+        problem = problem.at_age(age)
+        began = time.process_time()
+        solution = solve(problem, start)
+        took = time.process_time() - began
+        line = {"mu": mu, "seconds": took, "sweeps": len(solution.trace) - 1, "residual": solution.residual}
+        result["solver"].append(line | {"kept": float(solution.weights.mean())})
+    return result
+
+
+def rounds(number: int, *, samples: int = 1000, classes: int = 20, dim: int = 32) -> list[float]:
+    """L(theta, w; lambda) after each round of BSPML with a linear embedder: Theorem 2 says that it settles."""
+    x, labels = noisy_batch(samples, classes, 2 * dim, seed=0)
+    torch.manual_seed(0)
+    net = nn.Linear(2 * dim, dim)
+    loss = create_loss("multi-similarity", weighting="outside", threshold=1.0)
+    pacer = create("self-paced", samples=samples, classes=classes, age=2.0, growth=1.1, most=3.5)
+    steps, batches = torch.optim.Adam(net.parameters(), lr=1e-3), PK(labels.numpy(), classes=16, per_class=4)
+    values = []
+    for _ in range(number):
+        for rows in batches:
+            index = torch.tensor(rows)
+            emb = net(x[index])
+            steps.zero_grad()
+            loss(emb, labels[index], weights=pacer.batch_weights(emb.detach(), labels[index], index)).backward()
+            steps.step()
+        with torch.no_grad():
+            values.append(pacer.update(net(x), labels)["objective"])
+    return values
+
+
+def drawings(classes: int, each: int) -> tuple[Tensor, Tensor]:
+    """Pixels of drawings, blurred and centerd, with a fifth of the labels wrong."""
+    data = sketches()
+    data = data.subset(np.flatnonzero((np.arange(len(data)) % 100 < each) & (data.labels < classes))).compact()
+    noisy, _ = with_label_noise(data.subset(np.arange(len(data))), 0.2)
+    assert data.pixels is not None
+    x = torch.nn.functional.avg_pool2d(torch.tensor(data.pixels[:, None]).float(), 2).flatten(1)
+    return x - x.mean(0), torch.tensor(noisy.labels)
+
+
+def weights_over_age(classes: int, each: int) -> dict[str, dict[str, list[float]]]:
+    """MAW and SDAW of the solution at each age, for each mu (Figs. 3 and 4)."""
+    x, labels = drawings(classes, each)
+    pos, neg = hardness(x, labels)
+    found: dict[str, dict[str, list[float]]] = {"maw": {}, "sdaw": {}}
+    for mu in MUS:
+        w = np.ones(len(x))
+        for age in AGES:
+            w = solve(WeightProblem.of(pos, neg, labels, age=age, mu=mu), w).weights
+            found["maw"].setdefault(f"mu = {mu:g}", []).append(maw(w, labels))
+            found["sdaw"].setdefault(f"mu = {mu:g}", []).append(sdaw(w, labels))
+    return found
+
+
+def figures(result: dict[str, Any]) -> tuple[str, str]:
+    """The traces of Theorems 1 and 2, and Figs. 3 and 4."""
+    trace, values = result["trace"], result["rounds"]
+    first = line_plot(
+        PASSES,
+        trace,
+        STYLES,
+        title="Objective over passes (Theorem 1)",
+        x_label="passes: N steps, or one sweep",
+        y_label="objective",
+    )
+    marks = sorted({min(i, len(values) - 1) for i in (0, *range(4, len(values), 5), len(values) - 1)})
+    line = {"BSPML": [values[i] for i in marks]}
+    second = line_plot(
+        [i + 1 for i in marks],
+        line,
+        {"BSPML": Style("blue")},
+        title="Objective over rounds (Theorem 2)",
+        x_label="rounds of training and solving",
+        y_label="objective",
+    )
+    styles = {f"mu = {mu:g}": style for mu, style in MUS.items()}
+    weights = [
+        line_plot(AGES, result["weights"][key], styles, title=title, x_label="lambda", y_label=key.upper())
+        for key, title in (("maw", "Mean of class weights (Fig. 3)"), ("sdaw", "Their spread (Fig. 4)"))
+    ]
+    return svg([first, second]), svg(weights)
+
+
+def report(result: dict[str, Any], command: str, names: Sequence[str]) -> str:
+    """The page docs/benchmarks/pacing.md."""
+    sop = result["speed"]
+    parts = [
+        "# The weight solver of BSPML\n",
+        f"Made by `{command}` on {result['machine']}. What is measured: [BSPML](../methods/bspml.md).\n",
+        "## Ours against Algorithm 3\n",
+        "From the same start, noisy clusters with 20% wrong labels, lambda from the easiest 80%. Algorithm 3 takes "
+        "50 N steps with a constant rate, 0.5 N/C, or one that falls as 1/(1 + t/(2N)). How often ours ends no worse, "
+        "and how much lower on average:\n",
+        markdown_table(
+            ["N, C, mu", "no worse than constant", "decreasing", "lower than constant by", "decreasing by"],
+            [
+                [
+                    f"{r['samples']:,}, {r['classes']:,}, {r['mu']:g}",
+                    *[f"{r['wins'][name]} of {r['seeds']}" for name in (CONSTANT, DECREASING)],
+                    *[f"{r['gap'][name]:.3g}" for name in (CONSTANT, DECREASING)],
+                ]
+                for r in result["races"]
+            ],
+        ),
+        "",
+    ]
+    if names:
+        parts.append(f"![The objective over passes and rounds]({names[0]})\n")
+    parts += [
+        f"## Time at N = {sop['samples']:,}, C = {sop['classes']:,}, d = {sop['dim']}\n",
+        f"In seconds of the processor. xi+ and xi-, exact over all pairs: {sop['xi_seconds']:.0f} s and "
+        f"{sop['xi_megabytes']:.0f} MB beside the embeddings. The solver:\n",
+        markdown_table(
+            ["mu", "seconds", "sweeps", "residual", "mean weight"],
+            [
+                [f"{s['mu']:g}", f"{s['seconds']:.2f}", str(s["sweeps"]), f"{s['residual']:.0e}", f"{s['kept']:.3f}"]
+                for s in sop["solver"]
+            ],
+        ),
+        "",
+        "## Figs. 3 and 4 of the paper\n",
+        "On pixels of the embedded drawings with 20% wrong labels: the mean of the class weights rises with lambda, "
+        "and their spread falls with mu.\n",
+    ]
+    if names:
+        parts.append(f"![Mean and spread of the class weights]({names[1]})\n")
+    return "\n".join(parts)
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.pacing_speed", description=__doc__.split("\n")[0] if __doc__ else None
+    )
+    parser.add_argument("--samples", type=int, default=6000, help="N of the race (default 6000)")
+    parser.add_argument("--seeds", type=int, default=10, help="seeds of the race (default 10)")
+    parser.add_argument("--large", type=int, nargs=3, default=list(SOP), metavar=("N", "C", "D"), help="the timed size")
+    parser.add_argument("--rounds", type=int, default=40, help="rounds of training (default 40)")
+    parser.add_argument("--drawings", type=int, nargs=2, default=[40, 50], metavar=("C", "EACH"), help="for Figs. 3, 4")
+    parser.add_argument("--threads", type=int, default=1, help="threads of torch (default 1)")
+    parser.add_argument("--out", type=Path, metavar="STEM", help="write STEM.md, .json, .svg and .weights.svg")
+    args = parser.parse_args(argv)
+    torch.set_num_threads(args.threads)
+    n = args.samples
+    result = {
+        "machine": machine(),
+        "passes": PASSES,
+        "races": races([(n // 6, n // 30, 0.0), (n // 6, n // 30, 1.0), (n, n // 60, 1.0)], args.seeds),
+        "trace": race(n, n // 60, mu=1.0, seed=0),
+        "speed": speed(*args.large),
+        "rounds": rounds(args.rounds),
+        "ages": AGES,
+        "weights": weights_over_age(*args.drawings),
+    }
+    plain = ("samples", "seeds", "rounds", "threads")
+    changed = {name: getattr(args, name) for name in plain if getattr(args, name) != parser.get_default(name)}
+    command = "python -m benchmarks.pacing_speed" + "".join(f" --{k} {v}" for k, v in changed.items())
+    names = [f"{args.out.name}.svg", f"{args.out.name}.weights.svg"] if args.out else []
+    page = report(result, command, names)
+    print(page)
+    if args.out:
+        args.out.with_name(f"{args.out.name}.md").write_text(page)
+        args.out.with_name(f"{args.out.name}.json").write_text(json.dumps(result, indent=1) + "\n")
+        for name, figure in zip(names, figures(result), strict=True):
+            args.out.with_name(name).write_text(figure)
+
+
+if __name__ == "__main__":
+    main()

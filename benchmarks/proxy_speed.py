@@ -1,0 +1,82 @@
+"""Speed of the proxy losses, at the size of the largest benchmark and of the smallest; part of benchmarks.speed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from benchmarks.peers import proxy_peer
+from benchmarks.speed_report import Row
+from benchmarks.timing import best_ms, peak_bytes, step
+from nearfar.losses import create
+from nearfar.losses.proxy_isa import ProxyISA
+
+SINGLE_PROXY = ("arcface", "cosface", "normalized-softmax", "proxy-anchor", "proxy-nca", "proxy-isa")
+MULTI_PROXY = ("mpa", "mpa-ap", "mpa-dw", "soft-triple", "subcenter-arcface")
+PROXY_LOSSES = sorted(SINGLE_PROXY + MULTI_PROXY)
+SIZES = ((128, 512, 11318, 2), (180, 512, 100, 10))  # B, d, C, K
+
+
+def make(label: str, classes: int, dim: int, k: int) -> nn.Module:
+    """The loss with K proxies a class where it takes several; Proxy-ISA with memory and filter at work."""
+    if label in MULTI_PROXY:
+        return create(label, classes=classes, dim=dim, proxies_per_class=k)
+    loss = create(label, classes=classes, dim=dim)
+    if isinstance(loss, ProxyISA):
+        loss.start_epoch(3)
+    return loss
+
+
+def proxy_floor(x: Tensor, proxies: int) -> Callable[[], None]:
+    """The three matrix products of a proxy loss: S = X P^T, G P and G^T X."""
+    x = x.detach()
+    p, g = torch.randn(proxies, x.shape[1]), torch.randn(len(x), proxies)
+
+    def call() -> None:
+        _ = x @ p.T, g @ p, g.T @ x
+
+    return call
+
+
+def measure_proxy(label: str, batch: int, dim: int, classes: int, k: int, *, peers: bool, repeats: int) -> Row:
+    """Time one proxy loss at one size."""
+    k = 1 if label in SINGLE_PROXY else k
+    loss = make(label, classes, dim, k)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(batch, dim, generator=generator, requires_grad=True)
+    y = torch.randint(classes, (batch,), generator=generator)
+    ours = step(loss, x, y)
+    candidates: dict[str, Callable[[], object]] = {"floor": proxy_floor(x, classes * k), "ours": ours}
+    rival = proxy_peer(label, classes, dim, k) if peers else None
+    if rival is not None:
+        candidates["peer"] = step(rival, x, y)
+    ms = best_ms(candidates, repeats=repeats)
+    peak, peer_ms = peak_bytes(ours), ms.get("peer")
+    return Row(
+        loss=label,
+        B=batch,
+        d=dim,
+        ms=round(ms["ours"], 3),
+        floor_ratio=round(ms["ours"] / ms["floor"], 3),
+        peer_ratio=None if peer_ms is None else round(peer_ms / ms["ours"], 2),
+        peak_mb=round(peak / 2**20, 2),
+        peak_floats=round(peak / 4 / (classes * k * dim), 2),
+        peer_ms=None if peer_ms is None else round(peer_ms, 2),
+        peer_stopped=False,
+        peer_same_value=None,
+        C=classes,
+        K=k,
+    )
+
+
+def run_proxies(labels: list[str], *, peers: bool, repeats: int) -> Iterator[Row]:
+    """The proxy losses at their two sizes."""
+    for batch, dim, classes, k in SIZES:
+        for label in tqdm(labels, desc=f"proxy losses C={classes}", unit="cell", disable=None):
+            # a small size is over in a millisecond: it needs more turns, and they cost nothing
+            yield measure_proxy(
+                label, batch, dim, classes, k, peers=peers, repeats=repeats * (1 if classes > 1000 else 9)
+            )

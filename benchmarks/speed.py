@@ -1,0 +1,194 @@
+"""Speed of the losses: `python -m benchmarks.speed`.
+
+Forward and backward of every loss against its floor, the three matrix products that no pair loss can do without
+(S = X X^T, and G X and G^T X of the gradient), and against pytorch-metric-learning. All candidates of a size take turns
+in one process; the best of several turns counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from itertools import chain
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from benchmarks.peers import SECONDS, Guard, peer
+from benchmarks.proxy_speed import PROXY_LOSSES, run_proxies
+from benchmarks.speed_report import Row, cell, report
+from benchmarks.timing import best_ms, class_batch, peak_bytes, step
+from nearfar.losses import create
+from nearfar.losses.margin import Margin
+from nearfar.losses.pair_loss import PairLoss
+from nearfar.mining import distance_weighted
+
+BATCHES = (80, 320, 640, 1280, 2048)
+DIMS = (128, 512)
+
+
+def distance_weighted_margin() -> PairLoss:
+    """The margin loss on negatives drawn by distance-weighted sampling; its similarities are negative distances."""
+    loss = Margin()
+    loss.mine = lambda pairs: distance_weighted(pairs, dim=512, distances=-pairs.sim)
+    return loss
+
+
+# label -> how to make it; the first word is the loss's name
+LOSSES: dict[str, Callable[[], nn.Module]] = {
+    "angular": lambda: create("angular"),
+    "binomial": lambda: create("binomial"),
+    "circle": lambda: create("circle"),
+    "contrastive": lambda: create("contrastive"),
+    "contrastive distance": lambda: create("contrastive", form="distance"),
+    "contrastive cosine": lambda: create("contrastive", form="cosine"),
+    "dro topk": lambda: create("dro", uncertainty="topk"),
+    "dro topk-pn": lambda: create("dro", uncertainty="topk-pn"),
+    "dro kl": lambda: create("dro", uncertainty="kl"),
+    "dro kl-g": lambda: create("dro", uncertainty="kl-g"),
+    "dro chi2": lambda: create("dro", uncertainty="chi2"),
+    "fastap": lambda: create("fastap"),
+    "hap2s": lambda: create("hap2s"),
+    "hap2s polynomial": lambda: create("hap2s", form="polynomial"),
+    "lifted": lambda: create("lifted"),
+    "lifted anchor": lambda: create("lifted", form="anchor"),
+    "lifted scaled": lambda: create("lifted", form="scaled"),
+    "margin": lambda: create("margin"),
+    "margin distance-weighted": distance_weighted_margin,
+    "multi-similarity": lambda: create("multi-similarity"),
+    "multi-similarity unmined": lambda: create("multi-similarity", epsilon=None),
+    "n-pair": lambda: create("n-pair", l2_reg=0.0),  # the peer has no such term
+    "n-pair all pairs": lambda: create("n-pair", all_pairs=True),
+    "nt-xent": lambda: create("nt-xent"),
+    "pair-margin": lambda: create("pair-margin"),
+    "rdml": lambda: create("rdml"),
+    "rdml margin": lambda: create("rdml", hinge="margin"),
+    "smooth-ap": lambda: create("smooth-ap"),
+    "snr": lambda: create("snr"),
+    "supcon": lambda: create("supcon"),
+    "triplet": lambda: create("triplet"),
+    "triplet smooth": lambda: create("triplet", smooth=True, squared=False, margin=0.0),
+    "triplet hard": lambda: create("triplet", mining="hard"),
+    "triplet semi-hard": lambda: create("triplet", mining="semi-hard"),
+}
+# N-pair batches hold an anchor and a positive of each class; everything else gets five a class.
+PER_CLASS = {"n-pair": 2}
+
+
+def floor(x: Tensor) -> Callable[[], None]:
+    """The three matrix products of a pair loss on these rows."""
+    x = x.detach()
+    g = torch.randn(len(x), len(x))
+
+    def call() -> None:
+        _ = x @ x.T, g @ x, g.T @ x
+
+    return call
+
+
+def measure(label: str, guard: Guard | None, batch: int, dim: int, repeats: int) -> Row:
+    """Time one loss at one size."""
+    loss = LOSSES[label]()
+    x, y = class_batch(batch, dim, per_class=PER_CLASS.get(label, 5))
+    stopped = guard is not None and not guard.allows(x, y)
+    x.requires_grad_()
+    ours = step(loss, x, y)
+    candidates: dict[str, Callable[[], object]] = {"floor": floor(x), "ours": ours}
+    same_value = None
+    rival = peer(label) if guard is not None and not stopped else None
+    if rival is not None:
+        candidates["peer"] = step(rival, x, y)
+        same_value = math.isclose(rival(x, y).item(), loss(x, y).item(), rel_tol=1e-4)
+    ms = best_ms(candidates, repeats=repeats, budget=6.0)
+    peer_ms = SECONDS * 1e3 if stopped else ms.get("peer")
+    peak = peak_bytes(ours)
+    return Row(
+        loss=label,
+        B=batch,
+        d=dim,
+        ms=round(ms["ours"], 3),
+        floor_ratio=round(ms["ours"] / ms["floor"], 3),
+        peer_ratio=None if peer_ms is None else round(peer_ms / ms["ours"], 2),
+        peak_mb=round(peak / 2**20, 2),
+        peak_floats=round(peak / 4 / batch**2, 2),
+        peer_ms=None if peer_ms is None else round(peer_ms, 2),
+        peer_stopped=stopped,
+        peer_same_value=same_value,
+    )
+
+
+def run(labels: list[str], batches: list[int], dims: list[int], *, peers: bool, repeats: int) -> Iterator[Row]:
+    """All measurements, a row as soon as it is there."""
+    with tqdm(total=len(labels) * len(batches) * len(dims), unit="cell", disable=None) as bar:
+        for label in labels:
+            for dim in dims:
+                rival = peers and peer(label) is not None
+                guard = Guard(label, torch.get_num_threads()) if rival else None
+                for batch in sorted(batches):
+                    bar.set_description(f"{label} B={batch} d={dim}")
+                    yield measure(label, guard, batch, dim, repeats)
+                    bar.update()
+                if guard is not None:
+                    guard.close()
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.speed", description=__doc__.split("\n")[0] if __doc__ else None
+    )
+    parser.add_argument("--batch", type=int, nargs="+", default=list(BATCHES), help="batch sizes")
+    parser.add_argument("--dim", type=int, nargs="+", default=list(DIMS), help="embedding dimensions")
+    parser.add_argument(
+        "--only", nargs="+", metavar="LOSS", help="losses by name, with all their forms, or one form in quotes"
+    )
+    parser.add_argument("--no-peers", action="store_true", help="leave out pytorch-metric-learning")
+    parser.add_argument("--threads", type=int, default=1, help="threads of torch (default 1)")
+    parser.add_argument("--repeats", type=int, default=7, help="turns of each candidate (default 7)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows as JSON")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the page")
+    args = parser.parse_args(argv)
+    labels = [n for n in LOSSES if args.only is None or n in args.only or n.split()[0] in args.only]
+    proxied = [n for n in PROXY_LOSSES if args.only is None or n in args.only]
+    known = {*LOSSES, *PROXY_LOSSES, *(name.split()[0] for name in LOSSES)}
+    for name in args.only or ():
+        if name not in known:
+            parser.error(f"--only {name}: no such loss; there are {', '.join([*LOSSES, *PROXY_LOSSES])}")
+    torch.set_num_threads(args.threads)
+    rows = []
+    options = {"peers": not args.no_peers, "repeats": args.repeats}
+    for row in chain(run(labels, args.batch, args.dim, **options), run_proxies(proxied, **options)):
+        rows.append(row)
+        tqdm.write(f"{row.loss:26s} B={row.B:<5d} d={row.d:<4d} {cell(row)}")
+        _write(args.json, json.dumps([asdict(r) for r in rows], indent=1) + "\n")
+    command = "python -m benchmarks.speed" + _changed(parser, args)
+    _write(args.markdown, report(rows, command))
+
+
+def _changed(parser: argparse.ArgumentParser, args: argparse.Namespace) -> str:
+    """The arguments that differ from their defaults, files aside, as they would be typed."""
+    words = []
+    for name, value in vars(args).items():
+        if name in ("json", "markdown") or value == parser.get_default(name):
+            continue
+        flag = "--" + name.replace("_", "-")
+        words.append(
+            flag if value is True else f"{flag} {' '.join(map(str, value)) if isinstance(value, list) else value}"
+        )
+    return "".join(" " + w for w in words)
+
+
+def _write(path: Path | None, text: str) -> None:
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_suffix(path.suffix + ".part")
+        temporary.write_text(text)
+        temporary.replace(path)
+
+
+if __name__ == "__main__":
+    main()

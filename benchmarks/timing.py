@@ -1,0 +1,81 @@
+"""Honest timing on a busy machine: candidates take turns in one process, and the best of several turns counts."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+
+def best_ms(
+    candidates: Mapping[str, Callable[[], object]], *, repeats: int = 7, budget: float = 20.0
+) -> dict[str, float]:
+    """Best milliseconds of each candidate, one call of each in turn.
+
+    Every candidate is called once untimed, then timed `repeats` times, or fewer (never less than once) for those that
+    would take more than `budget` seconds in all.
+    """
+    best: dict[str, float] = {}
+    spent = dict.fromkeys(candidates, 0.0)
+    for call in candidates.values():
+        call()
+    for turn in range(repeats):
+        for name, call in candidates.items():
+            if turn and spent[name] * (turn + 1) / turn > budget:
+                continue
+            start = time.perf_counter()
+            call()
+            took = time.perf_counter() - start
+            spent[name] += took
+            best[name] = min(best.get(name, float("inf")), took * 1e3)
+    return best
+
+
+def peak_bytes(call: Callable[[], object]) -> int:
+    """The most that tensors allocated within the call hold at one time, from torch's own allocation record."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as recorded:
+        call()
+    results = recorded.profiler.kineto_results if recorded.profiler else None
+    events = [] if results is None else [e for e in results.events() if e.name() == "[memory]"]
+    held = peak = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        held += event.nbytes()
+        peak = max(peak, held)
+    return peak
+
+
+def class_batch(batch: int, dim: int, *, per_class: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Unit rows in noisy classes, as in the middle of training, and their labels (the last class may be smaller)."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(batch) // per_class
+    centers = torch.randn(int(labels.max()) + 1, dim, generator=generator)
+    rows = centers[labels] + 1.5 * torch.randn(batch, dim, generator=generator)
+    return torch.nn.functional.normalize(rows), labels
+
+
+def step(loss: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor) -> Callable[[], None]:
+    """One forward and backward pass, as a function without arguments."""
+
+    def call() -> None:
+        x.grad = None
+        loss(x, y).backward()  # type: ignore[no-untyped-call]
+
+    return call
+
+
+def machine() -> str:
+    """One line about what a measurement ran on."""
+    return (
+        f"torch {torch.__version__}, {torch.get_num_threads()} thread(s), Python {platform.python_version()}, {_cpu()}"
+    )
+
+
+def _cpu() -> str:
+    try:
+        with open("/proc/cpuinfo") as lines:
+            return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()

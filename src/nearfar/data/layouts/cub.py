@@ -1,0 +1,51 @@
+"""CUB-200-2011 in its official layout: classes 1 to 100 train, 101 to 200 test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from nearfar.data.layouts.official import CUB, checked, read_table
+from nearfar.data.layouts.paths import missing
+from nearfar.data.manifest import Manifest
+from nearfar.errors import NearfarError
+
+FILES = ("images.txt", "image_class_labels.txt", "classes.txt")
+
+
+def is_cub(root: Path) -> bool:
+    """Whether the folder has one of the data set's own tables (a missing one is then an error, not another layout)."""
+    return (root / "image_class_labels.txt").is_file() or (
+        (root / "images.txt").is_file() and (root / "images").is_dir()
+    )
+
+
+def open_cub(root: Path, *, allow_partial: bool = False) -> Manifest:
+    """`images.txt` (id, path), `image_class_labels.txt` (id, class), `classes.txt` (class, name), `images/`."""
+    for name in FILES:
+        if not (root / name).is_file():
+            raise NearfarError(f"{root / name}: is missing: a copy of CUB-200-2011 has it beside images/")
+    classes = {int(number): name for number, name in read_table(root / "classes.txt", 2)}
+    of_image = dict(read_table(root / "image_class_labels.txt", 2))
+    numbers = sorted(classes)
+    position = {number: i for i, number in enumerate(numbers)}
+    paths, labels = [], []
+    for image, path in read_table(root / "images.txt", 2):
+        if image not in of_image:
+            raise NearfarError(f"{root / 'image_class_labels.txt'}: has no class for image {image} ({path})")
+        number = int(of_image[image])
+        if number not in position:
+            raise NearfarError(f"{root / 'classes.txt'}: has no class {number}, that of image {image} ({path})")
+        paths.append(f"images/{path}")
+        labels.append(position[number])
+    manifest = Manifest(
+        labels=np.array(labels, dtype=np.int64),
+        classes=tuple(classes[number] for number in numbers),
+        split=np.array(["train" if numbers[label] <= CUB.train_classes else "test" for label in labels]),
+        paths=tuple(paths),
+        root=root,
+        source="CUB-200-2011",
+    )
+    absent = missing(root, paths)
+    return checked(manifest, CUB, absent=absent, table="images.txt", root=root, allow_partial=allow_partial)

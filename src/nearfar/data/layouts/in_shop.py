@@ -1,0 +1,49 @@
+"""In-Shop Clothes Retrieval (DeepFashion) in its official layout: train, and queries against a gallery."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from nearfar.data.layouts.official import IN_SHOP, checked, read_table
+from nearfar.data.layouts.paths import missing
+from nearfar.data.manifest import Manifest, number_labels
+from nearfar.errors import NearfarError
+
+TABLES = ("Eval/list_eval_partition.txt", "list_eval_partition.txt")
+FOLDERS = ("Img", ".", "img_highres")
+STATUS = ("train", "query", "gallery")
+
+
+def is_in_shop(root: Path) -> bool:
+    """Whether the folder has the partition list."""
+    return any((root / table).is_file() for table in TABLES)
+
+
+def open_in_shop(root: Path, *, allow_partial: bool = False) -> Manifest:
+    """`Eval/list_eval_partition.txt`: a count, a header, then image_name item_id evaluation_status; pictures in Img/.
+
+    Queries and gallery are both `split == "test"`, told apart by `role`: one set, or one against the other.
+    """
+    table = next(table for table in TABLES if (root / table).is_file())
+    rows = read_table(root / table, 3, skip=2)
+    odd = next((row for row in rows if row[2] not in STATUS), None)
+    if odd:
+        raise NearfarError(f"{root / table}: {odd[0]} has the status {odd[2]!r}, expected {', '.join(STATUS)}")
+    labels, classes = number_labels([row[1] for row in rows])
+    # the pictures' own folder differs between releases; the first picture tells which this is
+    folder = next((f for f in FOLDERS if rows and (root / f / rows[0][0]).is_file()), FOLDERS[0])
+    paths = [row[0] if folder == "." else f"{folder}/{row[0]}" for row in rows]
+    role = np.array([row[2] for row in rows])
+    manifest = Manifest(
+        labels=labels,
+        classes=classes,
+        split=np.where(role == "train", "train", "test"),
+        role=role,
+        paths=tuple(paths),
+        root=root,
+        source=IN_SHOP.name,
+    )
+    absent = missing(root, paths)
+    return checked(manifest, IN_SHOP, absent=absent, table=table, root=root, allow_partial=allow_partial)

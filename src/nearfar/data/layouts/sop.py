@@ -1,0 +1,41 @@
+"""Stanford Online Products in its official layout: its own train and test lists, classes disjoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from nearfar.data.layouts.official import SOP, checked, read_table
+from nearfar.data.layouts.paths import missing
+from nearfar.data.manifest import Manifest, number_labels
+from nearfar.errors import NearfarError
+
+LISTS = {"train": "Ebay_train.txt", "test": "Ebay_test.txt"}
+
+
+def is_sop(root: Path) -> bool:
+    """Whether the folder has one of the two lists."""
+    return any((root / name).is_file() for name in LISTS.values())
+
+
+def open_sop(root: Path, *, allow_partial: bool = False) -> Manifest:
+    """`Ebay_train.txt` and `Ebay_test.txt`: image_id class_id super_class_id path, after one header line."""
+    paths: list[str] = []
+    ids: list[str] = []
+    split: list[str] = []
+    for part, name in LISTS.items():
+        if not (root / name).is_file():
+            raise NearfarError(f"{root / name}: is missing: a copy of {SOP.name} has both lists")
+        rows = read_table(root / name, 4, skip=1)
+        paths += [row[3] for row in rows]
+        ids += [row[1] for row in rows]
+        split += [part] * len(rows)
+    labels, classes = number_labels(ids)
+    manifest = Manifest(
+        labels=labels, classes=classes, split=np.array(split), paths=tuple(paths), root=root, source=SOP.name
+    )
+    absent = missing(root, paths)
+    return checked(
+        manifest, SOP, absent=absent, table="Ebay_train.txt + Ebay_test.txt", root=root, allow_partial=allow_partial
+    )

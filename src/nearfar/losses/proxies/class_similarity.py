@@ -1,0 +1,181 @@
+"""Ties: the similarity matrix of proxies x samples, and the log-sum-exps that proxy losses are made of.
+
+Matrices are laid out [C, B], a row a class: with K proxies a class the product is [C, K, B], and reductions over K,
+over the classes and over the samples all run along contiguous memory. A sample has one tie with its own class and C - 1
+with others; own ties are picked by index, so that no mask is ever made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from nearfar.ops.pairs import ratio
+
+
+@dataclass(frozen=True, eq=False)
+class Ties:
+    """Similarities of classes and samples [C, B], class ids [B] and sample weights [B] (None: each counts once).
+
+    `rows` [B, d] are the samples' unit vectors; `gram` [C, K, K] the cosines between the proxies of a class, where a
+    loss asks for them.
+    """
+
+    sim: Tensor
+    labels: Tensor
+    weights: Tensor | None
+    rows: Tensor
+    gram: Tensor | None = None
+
+    def own(self) -> Tensor:
+        """Each sample's similarity to its own class, [B]."""
+        return self.sim.gather(0, self.labels[None])[0]
+
+    def others(self, *, scale: float, shift: float = 0.0, plus_one: bool = False) -> Tensor:
+        """Per sample [B]: log( [1 +] sum over the other classes of e^{scale S + shift} )."""
+        return others_per_sample(self.sim, self.labels, scale=scale, shift=shift, plus_one=plus_one)
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Weighted mean over the samples; 0 with a graph where every weight is 0."""
+        return values.mean() if self.weights is None else ratio((values * self.weights).sum(), self.weights.sum())
+
+    def counts(self) -> Tensor:
+        """Samples of each class in the batch [C], those of weight 0 not counted."""
+        alive = torch.ones_like(self.labels) if self.weights is None else (self.weights > 0).to(self.labels.dtype)
+        return self.labels.new_zeros(len(self.sim)).index_add(0, self.labels, alive)
+
+
+def cosines(rows: Tensor, proxies: Tensor) -> Tensor:
+    """p_c . x_i / ||p_c|| of unit rows [B, d] and raw proxies [C, d] or [C, K, d], as [C, B] or [C, K, B].
+
+    A zero proxy has cosine 0 with everything and gets no gradient.
+
+    The proxies are not normalized: their lengths divide the product, and the gradient's part along a proxy is one
+    pass over [C, d].
+
+    >>> cosines(torch.eye(2), torch.tensor([[3.0, 4.0]]))
+    tensor([[0.6000, 0.8000]])
+    """
+    each = proxies if proxies.ndim == 3 else proxies[:, None]
+    sim: Tensor = _Cosines.apply(rows, each, False)[0]  # type: ignore[no-untyped-call]
+    return sim if proxies.ndim == 3 else sim[:, 0]
+
+
+def cosines_and_gram(rows: Tensor, proxies: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosines [C, K, B] of unit rows [B, d] and raw proxies [C, K, d], and [C, K, K] of the proxies of each class."""
+    sim, gram = _Cosines.apply(rows, proxies, True)  # type: ignore[no-untyped-call]
+    return sim, gram
+
+
+def others_per_sample(
+    sim: Tensor, labels: Tensor, *, scale: float, shift: float = 0.0, plus_one: bool = False
+) -> Tensor:
+    """log( [1 +] sum_{c != y_i} e^{scale S_ci + shift} ) for each sample i, [B]; -inf (0) where there is one class.
+
+    >>> others_per_sample(torch.zeros(3, 1), torch.tensor([1]), scale=5.0).exp()
+    tensor([2.])
+    """
+    result: Tensor = _OthersLogSumExp.apply(sim, labels, None, scale, shift, 0, plus_one)  # type: ignore[no-untyped-call]
+    return result
+
+
+def others_per_class(
+    sim: Tensor, labels: Tensor, *, scale: float, shift: float = 0.0, weights: Tensor | None = None
+) -> Tensor:
+    """log( 1 + sum_{i: y_i != c} w_i e^{scale S_ci + shift} ) for each class c, [C]."""
+    bias = None if weights is None else weights.log()
+    result: Tensor = _OthersLogSumExp.apply(sim, labels, bias, scale, shift, 1, True)  # type: ignore[no-untyped-call]
+    return result
+
+
+def own_per_class(z: Tensor, labels: Tensor, classes: int, *, weights: Tensor | None = None) -> Tensor:
+    """log( 1 + sum_{i: y_i = c} w_i e^{z_i} ) for each class c, [C]; 0 for a class without samples.
+
+    >>> own_per_class(torch.zeros(3), torch.tensor([0, 0, 2]), 3).exp()
+    tensor([3., 1., 2.])
+    """
+    if weights is not None:
+        z = z + weights.log()
+    # the largest exponent of a class, or 0: a constant that cancels, hence without a gradient
+    top = z.new_zeros(classes).scatter_reduce(0, labels, z.detach(), "amax")
+    total = z.new_zeros(classes).index_add(0, labels, (z - top[labels]).exp())
+    return top + (total + torch.expm1(-top)).log1p()
+
+
+class _Cosines(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, proxies: Tensor, with_gram: bool) -> tuple[Tensor, Tensor]:
+        c, k, d = proxies.shape
+        norm = torch.linalg.vector_norm(proxies, dim=2, keepdim=True)
+        inverse = torch.where(norm > torch.finfo(norm.dtype).tiny, norm.reciprocal(), 0.0)
+        sim = (proxies.reshape(c * k, d) @ rows.T).view(c, k, len(rows)).mul_(inverse)
+        gram = torch.bmm(proxies, proxies.mT).mul_(inverse).mul_(inverse.mT) if with_gram else proxies.new_empty(0)
+        ctx.with_gram = with_gram
+        ctx.save_for_backward(rows, proxies, inverse, sim, gram)
+        return sim, gram
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor, h: Tensor) -> tuple[Tensor, Tensor, None]:
+        # backward() may be called inside an autocast that forward never saw
+        with torch.autocast(g.device.type, enabled=False):
+            return (*_Cosines.gradients(ctx.with_gram, g, h, *ctx.saved_tensors), None)
+
+    @staticmethod
+    def gradients(
+        with_gram: bool, g: Tensor, h: Tensor, rows: Tensor, proxies: Tensor, inverse: Tensor, sim: Tensor, gram: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        c, k, d = proxies.shape
+        flat = (g * inverse).view(c * k, len(rows))
+        # d cos / d p = (x - cos unit(p)) / ||p||: what lies along p, for all samples at once
+        along = (g * sim).sum(2, keepdim=True)
+        by_rows = flat.T @ proxies.reshape(c * k, d)
+        by_proxies = (flat @ rows).view(c, k, d)
+        if not with_gram:
+            return by_rows, by_proxies.addcmul_(proxies, along * inverse.square(), value=-1)
+        h = h + h.mT
+        along = along + (h * gram).sum(2, keepdim=True)
+        mix = h * inverse * inverse.mT
+        mix.diagonal(dim1=1, dim2=2).sub_((along * inverse.square())[:, :, 0])
+        return by_rows, by_proxies.baddbmm_(mix, proxies)
+
+
+class _OthersLogSumExp(torch.autograd.Function):
+    """Along dim 0 (the classes of a sample) or 1 (the samples of a class), own ties left out; bias [B] is added."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        sim: Tensor,
+        labels: Tensor,
+        bias: Tensor | None,
+        scale: float,
+        shift: float,
+        dim: int,
+        plus_one: bool,
+    ) -> Tensor:
+        e = sim * scale if bias is None else torch.add(bias, sim, alpha=scale)
+        e.scatter_(0, labels[None], -torch.inf)
+        top = e.amax(dim, keepdim=True).add_(shift)
+        top = top.clamp_min_(0) if plus_one else torch.where(top > -torch.inf, top, 0.0)
+        e.sub_(top - shift).exp_()
+        total = e.sum(dim, keepdim=True)
+        if plus_one:
+            # the sum less 1: log1p keeps a value near 0 that 1 + e^z would round away
+            less_one = total + torch.expm1(-top)
+            value, total = top + less_one.log1p(), less_one + 1
+        else:
+            value = top + total.log()
+        ctx.scale, ctx.dim = scale, dim
+        ctx.save_for_backward(e, total)
+        return value.squeeze(dim)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        e, total = ctx.saved_tensors
+        return e * ratio(ctx.scale * g.unsqueeze(ctx.dim), total), None, None, None, None, None, None

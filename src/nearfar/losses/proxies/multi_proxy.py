@@ -1,0 +1,107 @@
+"""Several proxies a class: how similar a sample is to a class of K proxies, and the regularizer that merges them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from nearfar.losses.proxies.class_similarity import Ties, cosines, cosines_and_gram
+from nearfar.losses.proxies.proxy_loss import ProxyLoss
+from nearfar.ops.geometry import safe_sqrt
+from nearfar.validation import check_choice, check_positive
+
+STRATEGIES = ("softmax", "max", "mean")
+
+
+class MultiProxyLoss(ProxyLoss):
+    """A proxy loss with K proxies a class; a subclass prices the ties between samples and classes.
+
+    S(x, c) = sum_k softmax_k(x.w_ck / gamma) x.w_ck (MPA, arXiv 2110.03997, Eq. 1), or the largest or the mean of
+    x.w_ck (`similarity`), and tau R (Eq. 3) is added: see `class_similarity` and `regularizer`.
+    """
+
+    def __init__(
+        self,
+        classes: int,
+        dim: int,
+        *,
+        proxies_per_class: int,
+        similarity: str,
+        gamma: float,
+        tau: float,
+        reg_eps: float,
+        gain: float | None = None,
+    ) -> None:
+        super().__init__(classes, dim, per_class=proxies_per_class, gain=gain)
+        self.proxies_per_class = proxies_per_class
+        self.similarity = check_choice("similarity", similarity, STRATEGIES)
+        self.gamma = check_positive("gamma", gamma)
+        self.tau, self.reg_eps = check_not_negative("tau", tau), check_not_negative("reg_eps", reg_eps)
+
+    def tie(self, rows: Tensor, proxies: Tensor, labels: Tensor, weights: Tensor | None) -> Ties:
+        sim, gram = cosines_and_gram(rows, proxies) if self.tau > 0 else (cosines(rows, proxies), None)
+        return Ties(class_similarity(sim, self.similarity, self.gamma), labels, weights, rows, gram)
+
+    def penalty(self, ties: Ties) -> Tensor | float:
+        return 0.0 if ties.gram is None else self.tau * regularizer(ties.gram, self.reg_eps)
+
+
+def class_similarity(sim: Tensor, strategy: str = "softmax", gamma: float = 0.1) -> Tensor:
+    """S(x, c) of cosines [C, K, B], as [C, B] (MPA, Eq. 1).
+
+    "softmax": sum_k q_k s_k with q = softmax(s / gamma); "max" and "mean", over the K, are its limits at gamma -> 0 and
+    gamma -> inf. With K = 1 each is the cosine itself. Equal largest cosines share the gradient of "max".
+
+    >>> class_similarity(torch.tensor([[[0.0], [1.0]]]), "mean")
+    tensor([[0.5000]])
+    """
+    if sim.shape[1] == 1:
+        return sim[:, 0]
+    if strategy == "max":
+        return sim.amax(1)
+    if strategy == "mean":
+        return sim.mean(1)
+    result: Tensor = _SoftmaxMean.apply(sim, gamma)  # type: ignore[no-untyped-call]
+    return result
+
+
+def regularizer(gram: Tensor, eps: float = 1e-5) -> Tensor:
+    """R = sum_c sum_{t < s} sqrt(2 + eps - 2 w_cs.w_ct) / (C K (K - 1)) of cosines [C, K, K]; 0 for K = 1.
+
+    Half the mean distance between the proxies of a class (MPA, Eq. 3, and SoftTriple's released code, whose eps is
+    1e-5). With eps=0 the gradient of two proxies that coincide is taken to be 0; it has no bound near there.
+    """
+    c, k, _ = gram.shape
+    if k == 1:
+        return 0.0 * gram.sum()
+    return safe_sqrt(2 + eps - 2 * gram).triu(1).sum() / (c * k * (k - 1))
+
+
+def check_not_negative(name: str, value: float) -> float:
+    """A finite number, at least 0."""
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{name} must be a finite number, not negative, got {value}")
+    return value
+
+
+class _SoftmaxMean(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, sim: Tensor, gamma: float) -> Tensor:
+        q = (sim - sim.amax(1, keepdim=True)).mul_(1 / gamma).exp_()
+        q.div_(q.sum(1, keepdim=True))
+        mean = (q * sim).sum(1, keepdim=True)
+        ctx.gamma = gamma
+        ctx.save_for_backward(sim, q, mean)
+        return mean.squeeze(1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+        # d S / d s_k = q_k (1 + (s_k - S) / gamma)
+        sim, q, mean = ctx.saved_tensors
+        g = g.unsqueeze(1)
+        return (sim * (g / ctx.gamma)).add_(g * (1 - mean / ctx.gamma)).mul_(q), None

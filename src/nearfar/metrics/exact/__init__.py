@@ -1,0 +1,1 @@
+"""Exact retrieval positions without a full sort."""

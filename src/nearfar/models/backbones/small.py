@@ -1,0 +1,74 @@
+"""Small nets for pictures of 28 to 64 pixels, trained from scratch on a CPU."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from nearfar.models.backbones.base import Backbone, conv_start
+
+# of the embedded drawings, white on black; a batch norm follows, so other pictures need no others
+MEAN, STD = (0.15,), (0.31,)
+
+
+class SmallConv(Backbone):
+    """Three 3x3 convolutions, each with batch norm, ReLU and 2x2 max pooling: the plain baseline, 32, 64, 128 wide."""
+
+    pooling = "grid"
+
+    def __init__(self, *, channels: int = 1, width: int = 32) -> None:
+        super().__init__(features=4 * width, channels=channels, input_size=28, mean=MEAN, std=STD)
+        parts: list[nn.Module] = []
+        for inputs, outputs in ((channels, width), (width, 2 * width), (2 * width, 4 * width)):
+            parts += [*conv_bn(inputs, outputs), nn.ReLU(inplace=True), nn.MaxPool2d(2, ceil_mode=True)]
+        self.layers = nn.Sequential(*parts)
+        conv_start(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.layers(x)
+        return y
+
+
+class Block(nn.Module):
+    """Two 3x3 convolutions around a shortcut, which averages 2x2 where the stride is 2 (arXiv 1812.01187, "D")."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            *conv_bn(inputs, outputs, stride=stride), nn.ReLU(inplace=True), *conv_bn(outputs, outputs)
+        )
+        shortcut: list[nn.Module] = [nn.AvgPool2d(2, ceil_mode=True)] if stride == 2 else []
+        if inputs != outputs or stride == 2:
+            shortcut += conv_bn(inputs, outputs, kernel=1)
+        self.shortcut = nn.Sequential(*shortcut)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.layers(x) + self.shortcut(x)
+        return y.relu_()
+
+
+class SmallResNet(Backbone):
+    """A residual net for drawings and thumbnails."""
+
+    pooling = "grid"
+
+    def __init__(
+        self, *, channels: int = 1, widths: tuple[int, ...] = (24, 48, 96), blocks: tuple[int, ...] = (0, 1, 2)
+    ) -> None:
+        super().__init__(features=widths[-1], channels=channels, input_size=28, mean=MEAN, std=STD)
+        parts: list[nn.Module] = [*conv_bn(channels, widths[0], kernel=5, stride=2), nn.ReLU(inplace=True)]
+        inputs = widths[0]
+        for stage, (width, count) in enumerate(zip(widths, blocks, strict=True)):
+            for i in range(count):
+                parts.append(Block(inputs, width, 2 if stage > 0 and i == 0 else 1))
+                inputs = width
+        self.layers = nn.Sequential(*parts)
+        conv_start(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.layers(x)
+        return y
+
+
+def conv_bn(inputs: int, outputs: int, *, kernel: int = 3, stride: int = 1) -> list[nn.Module]:
+    """Convolution and batch norm."""
+    return [nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False), nn.BatchNorm2d(outputs)]

@@ -1,0 +1,121 @@
+"""Where training starts on good features: the head from their half-whitened PCA, proxies from class means.
+
+Both are ours. A random head throws away most of what good features know before training has begun: on CUB with vectors
+of EfficientNet-Lite0 it ends below the untrained vectors with every loss (docs/models.md has the numbers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from nearfar.losses.proxies.proxy_loss import ProxyLoss
+from nearfar.metrics.kmeans import kmeans
+from nearfar.models.embedder import Embedder
+from nearfar.models.heads import Head
+from nearfar.ops.geometry import unit
+from nearfar.validation import check_embeddings, check_labels
+
+ROWS = 16_384
+
+
+@torch.no_grad()
+def half_whitened_pca(features: Tensor, dim: int, *, power: float = 0.25) -> tuple[Tensor, Tensor]:
+    """W [dim, D] and b [dim] of y = W x + b = diag(v^-power) U^T (x - mean).
+
+    v and U are the largest `dim` eigenvalues and eigenvectors of the covariance. power 0 is PCA, 1/2 whitens, 1/4 is
+    half way: the standard deviation of a direction becomes its square root, so that directions of little variance count
+    more than in PCA and less than after whitening. Directions without variance are 0. Each row of U^T has its largest
+    entry positive: the result does not depend on the solver. float64 inside.
+
+    >>> x = torch.tensor([[3.0, 0.0], [-3.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+    >>> weight, bias = half_whitened_pca(x, 2, power=0.5)
+    >>> (x @ weight.T + bias).var(0, correction=0)
+    tensor([1.0000, 1.0000])
+    """
+    check_embeddings("features", features)
+    count, width = features.shape
+    if dim > width:
+        raise ValueError(
+            f"dim must be at most the {width} columns of the features, got {dim}: there are no more directions"
+        )
+    parts = torch.split(features, ROWS)  # float64 of all rows would take twice what they do
+    mean = sum((part.double().sum(0) for part in parts), features.new_zeros(width, dtype=torch.float64)) / count
+    squares = torch.zeros(width, width, dtype=torch.float64, device=features.device)
+    for part in parts:
+        centerd = part.double() - mean
+        squares.addmm_(centerd.T, centerd)
+    values, vectors = torch.linalg.eigh(squares / count)
+    values, vectors = values.flip(0)[:dim], vectors.flip(1)[:, :dim]
+    vectors = vectors * vectors.gather(0, vectors.abs().argmax(0, keepdim=True)).sign()
+    real = values > values[0].clamp_min(0) * width * torch.finfo(torch.float32).eps
+    scale = torch.where(real, values.clamp_min(torch.finfo(torch.float64).tiny) ** -power, 0.0)
+    weight = vectors.T * scale[:, None]
+    return weight.to(features.dtype), -(weight @ mean).to(features.dtype)
+
+
+@torch.no_grad()
+def start_from_pca(
+    embedder: Embedder, inputs: Tensor | Iterable[Tensor], *, power: float = 0.25, batch: int = 256
+) -> Tensor:
+    """Set the head's linear layer to the half-whitened PCA of what reaches it for these inputs (the training set).
+
+    The embeddings are scaled so that their mean squared length is `dim`, as those of a fresh network are: the learning
+    rates that suit one suit the other. Works on features and, where one pass over the training pictures is worth it, on
+    any backbone. inputs: rows, which pass in batches, or batches. Returns the embeddings of the inputs.
+    """
+    head = embedder.head
+    if not isinstance(head, Head):
+        raise ValueError("head='identity' has nothing to start: use head='linear' or 'mlp'")
+    mode = embedder.training
+    embedder.eval()
+    parts = torch.split(inputs, batch) if isinstance(inputs, Tensor) else inputs
+    features = torch.cat([head.norm(embedder.pooled(part)) for part in parts])
+    embedder.train(mode)
+    weight, bias = half_whitened_pca(features, embedder.dim, power=power)
+    length = (features @ weight.T + bias).square().mean().sqrt().clamp_min(torch.finfo(torch.float32).tiny)
+    head.linear.weight.copy_(weight / length)
+    head.linear.bias.copy_(bias / length)
+    return torch.cat([head(part) for part in torch.split(features, 4096)])
+
+
+@torch.no_grad()
+def proxies_from_class_means(loss: ProxyLoss, embeddings: Tensor, labels: Tensor, *, seed: int = 0) -> None:
+    """Point each class's proxies to the mean of its unit embeddings, or with K proxies to K k-means centers of them.
+
+    Lengths stay what they were, because an optimizer's step turns a long proxy less than a short one. A class without
+    embeddings keeps its proxies. Where a class has fewer distinct embeddings than proxies, the rest are its mean
+    moved a little at random, since proxies that coincide would never part.
+
+    >>> from nearfar.losses import create
+    >>> loss = create("proxy-anchor", classes=2, dim=2)
+    >>> proxies_from_class_means(loss, torch.tensor([[2.0, 0.0], [0.0, 3.0], [0.0, 1.0]]), torch.tensor([0, 1, 1]))
+    >>> torch.nn.functional.normalize(loss.proxies)
+    tensor([[1., 0.],
+            [0., 1.]], grad_fn=<DivBackward0>)
+    """
+    check_embeddings("embeddings", embeddings, dim=loss.dim)
+    check_labels("labels", labels, rows=len(embeddings), rows_name="embeddings")
+    rows, proxies = unit(embeddings.float()), loss.proxies
+    generator = torch.Generator().manual_seed(seed)
+    for label in torch.unique(labels).tolist():
+        if not 0 <= label < loss.classes:
+            raise ValueError(f"labels must be in range({loss.classes}) (classes), got {label}")
+        own = rows[labels == label]
+        old = proxies[label].reshape(-1, loss.dim)
+        centers = class_centers(own.cpu(), len(old), seed=seed, generator=generator).to(old)
+        proxies[label] = (centers * torch.linalg.vector_norm(old, dim=1, keepdim=True)).reshape(proxies[label].shape)
+
+
+def class_centers(rows: Tensor, count: int, *, seed: int, generator: torch.Generator, jitter: float = 0.1) -> Tensor:
+    """`count` unit vectors for unit rows [N, d]: the mean, or k-means centers and, if those are few, moved means."""
+    middle = unit(rows.mean(0, keepdim=True))
+    if count == 1:
+        return middle
+    distinct = torch.unique(rows, dim=0)
+    groups = torch.from_numpy(kmeans(distinct.numpy(), min(count, len(distinct)), seed=seed))
+    centers = torch.stack([distinct[groups == group].mean(0) for group in torch.unique(groups)])
+    noise = torch.randn(count - len(centers), rows.shape[1], generator=generator) * jitter / rows.shape[1] ** 0.5
+    return unit(torch.cat([centers, middle + noise]))

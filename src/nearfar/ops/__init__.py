@@ -1,0 +1,1 @@
+"""Tensor operations that losses, mining and metrics are built from."""

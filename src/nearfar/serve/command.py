@@ -1,0 +1,19 @@
+"""The command, apart from everything that needs the extra: an error says what to install."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nearfar.errors import NearfarError
+
+
+def serve_command(run: Path, *, host: str, port: int, token: str | None, split: str) -> None:
+    """Everything that the command does."""
+    try:
+        import fastapi  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise NearfarError(f"nearfar serve needs {error.name}: pip install 'nearfar[web]'") from None
+    from nearfar.serve.serving import serve
+
+    serve(run, host=host, port=port, token=token, split=split)

@@ -1,0 +1,83 @@
+"""The results of a suite as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from typing import Any
+
+from nearfar.metrics.intervals import Interval
+from nearfar.suites.columns import DETECTION, QUOTED, marks, paper_numbers, quoted_names
+from nearfar.suites.paper import Printed
+from nearfar.suites.results import Results
+from nearfar.suites.summary import summarize
+
+NAMES = (
+    *("suite", "data", "form", "sweep_key", "sweep", "method", "baseline", "metric"),
+    *("n", "expected", "mean", "low", "high"),
+    *("difference_n", "difference", "difference_low", "difference_high", "clear", "paper", "paper_table"),
+    *(f"{key}{part}" for key in DETECTION for part in ("", "_low", "_high")),
+    *("seconds", "selected_by", "batch", "note", "missing"),
+)
+
+
+def as_csv(results: Results) -> str:
+    """A line for each data, value of the sweep, method and metric, all digits, scores from 0 to 1.
+
+    A method that the paper only quotes has its numbers, and the note "quoted".
+    """
+    suite = results.suite
+    out = io.StringIO()
+    writer = csv.DictWriter(out, NAMES, lineterminator="\n")
+    writer.writeheader()
+    for block in summarize(results):
+        place: dict[str, Any] = {
+            "suite": suite.name,
+            "data": block.data,
+            "form": block.form,
+            "sweep_key": suite.sweep_key,
+            "sweep": block.sweep,
+        }
+        for row in block.rows:
+            of_row = {
+                "method": row.method,
+                "baseline": row.baseline,
+                "n": row.n,
+                "expected": row.expected,
+                "seconds": row.seconds,
+                "selected_by": " ".join(row.selected_by),
+                "batch": row.batch,
+                "note": "; ".join(marks(row)),
+                "missing": "; ".join(f"seed {seed}: {reason}" for seed, reason in row.missing.items()),
+            }
+            for key in DETECTION:
+                of_row |= _interval(row.detection.get(key), (key, f"{key}_low", f"{key}_high"))
+            for metric in suite.metrics_of(block.source):
+                score, difference = row.scores.get(metric), row.differences.get(metric)
+                of_metric = {
+                    "metric": metric,
+                    **_interval(score, ("mean", "low", "high")),
+                    **_interval(difference, ("difference", "difference_low", "difference_high")),
+                    **({} if difference is None else {"difference_n": difference.n, "clear": difference.clear}),
+                    **_paper(paper_numbers(suite, block, row.method, metric)),
+                }
+                writer.writerow({**place, **of_row, **of_metric})
+        for name in quoted_names(suite, block):
+            for metric in suite.metrics_of(block.source):
+                numbers = paper_numbers(suite, block, name, metric, quoted=True)
+                if numbers:
+                    writer.writerow({**place, "method": name, "metric": metric, "note": QUOTED, **_paper(numbers)})
+    return out.getvalue()
+
+
+def _interval(found: Interval | None, names: tuple[str, str, str]) -> dict[str, Any]:
+    if found is None:
+        return {}
+    values = zip(names, (found.mean, found.low, found.high), strict=True)
+    return {name: each for name, each in values if math.isfinite(each)}
+
+
+def _paper(numbers: list[Printed]) -> dict[str, str]:
+    values = "; ".join(f"{each.value / 100:.6g}" for each in numbers)
+    return {"paper": values, "paper_table": "; ".join(each.table for each in numbers)} if numbers else {}

@@ -1,0 +1,51 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import speed
+from benchmarks.timing import best_ms, peak_bytes
+from nearfar.losses import names
+
+
+def test_a_small_run_writes_rows_and_page(tmp_path: Path) -> None:
+    target = tmp_path / "out" / "speed.json"
+    page = tmp_path / "speed.md"
+    speed.main(f"--batch 20 --dim 8 --only supcon pair-margin --repeats 2 --json {target} --markdown {page}".split())
+    rows = json.loads(target.read_text())
+    assert [r["loss"] for r in rows] == ["pair-margin", "supcon"]
+    for row in rows:
+        assert {"loss", "B", "d", "ms", "floor_ratio", "peer_ratio", "peak_mb"} <= set(row)
+        assert row["ms"] > 0
+        assert row["floor_ratio"] > 0
+        assert row["peak_mb"] > 0
+    assert rows[0]["peer_ratio"] is None
+    assert rows[1]["peer_ratio"] > 0
+    assert rows[1]["peer_same_value"] is True
+    assert "--batch 20 --dim 8" in page.read_text()
+
+
+def test_every_loss_of_the_registry_is_measured() -> None:
+    measured = {label.split()[0] for label in speed.LOSSES}
+    assert {n for n in names() if n in measured} == measured
+    from nearfar.losses import PairLoss, loss_class
+
+    assert {n for n in names() if issubclass(loss_class(n), PairLoss)} - {"dro"} <= measured
+
+
+def test_an_unknown_loss_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        speed.main(["--only", "nonsense"])
+    assert "there are" in capsys.readouterr().err
+
+
+def test_best_of_turns_and_peak() -> None:
+    import torch
+
+    calls: list[str] = []
+    best = best_ms({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, repeats=3)
+    assert calls == ["a", "b"] * 4
+    assert set(best) == {"a", "b"}
+    x = torch.ones(256, 256)
+    held = peak_bytes(lambda: (x + 1) + (x + 2))
+    assert 3 * x.nbytes == pytest.approx(held, rel=0.05)

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from nearfar.config import recipes
+from nearfar.config.merge import OURS, from_dict, parse_setting, read_config, resolve
+from nearfar.config.schema import READ_BY, Batches
+from nearfar.errors import NearfarError
+
+
+@pytest.mark.parametrize("name", recipes.names())
+@pytest.mark.parametrize("kind", list(OURS))
+def test_every_recipe_resolves_for_every_kind_of_data_and_comes_back_equal_from_yaml(
+    name: str, kind: str, tmp_path: Path
+) -> None:
+    config = resolve(kind, recipe=name)
+    (tmp_path / "config.yaml").write_text(config.text())
+    assert from_dict(read_config(tmp_path / "config.yaml")) == config
+    assert config.loss == recipes.load(name)["loss"]
+    assert config.model.backbone == OURS[kind]["model"]["backbone"]
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_the_papers_setting_is_the_recipes(name: str) -> None:
+    recipe, config = recipes.load(name), resolve("files", recipe=name, settings=["setting=paper"])
+    assert config.epochs == recipe["epochs"]
+    assert config.steps is None
+    for section in ("model", "optimizer", "images", "schedule", "batches"):
+        for key, value in recipe[section].items():
+            assert getattr(getattr(config, section), key) == value, (section, key)
+
+
+def test_what_comes_later_wins() -> None:
+    file = {"optimizer": {"lr": 0.5, "weight_decay": 0.25}}
+    config = resolve("features", recipe="proxy-anchor", file=file, settings=["optimizer.lr=0.75"])
+    assert (config.optimizer.lr, config.optimizer.weight_decay) == (0.75, 0.25)
+    assert resolve("features", recipe="triplet", file={"recipe": "n-pair"}).loss["name"] == "n-pair"
+
+
+def test_a_benchmarks_values() -> None:
+    assert resolve("files", recipe="proxy-isa", settings=["benchmark=cars"]).loss["sensitivity"] == 0.4
+
+
+def test_another_loss_does_not_inherit_options() -> None:
+    config = resolve("features", recipe="multi-similarity", settings=["loss.name=triplet"])
+    assert config.loss == {"name": "triplet"}
+
+
+def test_another_sampler_does_not_inherit_options_and_its_config_resolves_again(tmp_path: Path) -> None:
+    config = resolve("pixels", recipe="c-profs-hncm", settings=["batches.name=pk"])
+    assert (config.batches.name, config.batches.rho, config.batches.mining) == ("pk", None, None)
+    assert (config.batches.classes, config.batches.per_class) == (32, 4)
+    config = resolve("pixels", recipe="supcon", settings=["batches.name=shuffled"])
+    assert config.batches == Batches()
+    (tmp_path / "config.yaml").write_text(config.text())
+    assert resolve("pixels", file=read_config(tmp_path / "config.yaml")) == config
+
+
+@pytest.mark.parametrize(
+    ("recipe", "setting", "owner"),
+    [
+        ("proxy-anchor", "batches.per_class=4", "batches.name=pk or profs alone, and the name is shuffled"),
+        ("proxy-anchor", "batches.epoch=classes", "batches.name=pk alone, and the name is shuffled"),
+        ("contrastive", "batches.rho=3", "batches.name=profs alone, and the name is pk: set batches.name=profs"),
+        ("c-profs", "batches.epoch=classes", "batches.name=pk alone, and the name is profs"),
+    ],
+)
+def test_a_setting_that_the_sampler_would_not_read_is_an_error(recipe: str, setting: str, owner: str) -> None:
+    with pytest.raises(NearfarError, match=f"^{setting} is read by {owner}"):
+        resolve("pixels", recipe=recipe, settings=[setting])
+
+
+def test_a_shared_setting_that_the_sampler_does_not_read_is_left_out() -> None:
+    shared = ["batches.size=32", "batches.per_class=8", "batches.rho=3"]
+    batches = resolve("pixels", recipe="proxy-anchor", settings=shared, shared=True).batches
+    assert batches == Batches(size=32)
+
+
+def test_every_setting_of_batches_is_read_by_a_sampler() -> None:
+    known = {each.name for each in fields(Batches)} - {"name"}
+    assert known == {key for keys in READ_BY.values() for key in keys}
+
+
+def test_steps_replace_epochs_and_the_other_way_round() -> None:
+    assert resolve("files", recipe="triplet", settings=["steps=7"]).epochs is None
+    assert resolve("pixels", recipe="triplet", settings=["epochs=7"]).steps is None
+    with pytest.raises(NearfarError, match="epochs or steps, not both"):
+        resolve("files", recipe="triplet", settings=["steps=7", "epochs=7"])
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("optimizer.lrr=1", "optimizer has no 'lrr'; did you mean 'lr'"),
+        ("optimizer.lr=1", "the configuration has no 'optimizer'; did you mean 'optimizer'"),
+        ("optimizer.lr=fast", "optimizer.lr must be a number, got 'fast'"),
+        ("optimizer.lr=0", "optimizer.lr must be above 0"),
+        ("optimizer=3", "optimizer must be a table"),
+        ("optimizer.name=adma", "did you mean 'adam'"),
+        ("data.validation=1", "data.validation must be below 1"),
+        ("steps=2.5", "steps must be a whole number or null"),
+        ("steps", "a setting is KEY=VALUE"),
+        ("track=[[", "not valid YAML"),
+        ("select.by=luck", "select.by must be one of"),
+        ("schedule.name=step", "schedule.every is needed"),
+        ("setting=theirs", "ours or paper"),
+        ("recipe=proxy-anker", "did you mean 'proxy-anchor'"),
+    ],
+)
+def test_errors_name_the_place_and_the_cure(setting: str, message: str) -> None:
+    with pytest.raises(NearfarError, match=message):
+        resolve("features", recipe="triplet", settings=[setting])
+
+
+def test_no_loss_is_an_error() -> None:
+    with pytest.raises(NearfarError, match="no loss"):
+        resolve("features")
+
+
+def test_values_are_read_as_yaml() -> None:
+    assert parse_setting("a.b=true") == (["a", "b"], True)
+    assert parse_setting("a=1e-4") == (["a"], 1e-4)
+    assert parse_setting("a=") == (["a"], None)
+
+
+def test_a_file_that_is_no_table(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text("- 1\n")
+    with pytest.raises(NearfarError, match="must be a table"):
+        read_config(path)
+    path.write_text("a: [")
+    with pytest.raises(NearfarError, match="cannot be read as YAML"):
+        read_config(path)
+
+
+def test_a_size_that_is_set_goes_before_the_classes_of_a_recipe() -> None:
+    def batches(*settings: str) -> tuple[int | None, int | None]:
+        found = resolve("features", recipe="multi-similarity", settings=settings).batches
+        return found.size, found.classes
+
+    assert batches() == (None, 16)
+    assert batches("batches.size=40") == (40, None)
+    assert batches("batches.size=40", "batches.classes=4") == (40, 4)
+    assert batches("batches.per_class=4") == (None, 16)

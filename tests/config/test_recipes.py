@@ -1,0 +1,155 @@
+"""Every recipe loads, its loss can be made, and each of its numbers says whose it is."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+
+from nearfar import losses
+from nearfar.config import recipes
+from nearfar.samplers import Profs
+from nearfar.training.projection import Projection
+
+EVERY = pytest.mark.parametrize("name", recipes.names())
+PROFS = {f"{loss}-profs{mined}" for loss in "ctlnam" for mined in ("", "-hncm")}
+METHODS = {"dro-topk", "dro-topk-pn", "dro-kl", "dro-kl-g", "mpa", "mpa-dw", "mpa-ap", "proxy-isa", *PROFS}
+HARD = {"contrastive-hard", "triplet-hard", "margin-hard"}
+BASELINES = set(losses.names()) - {"dro"}
+SECTIONS = {"name", "paper", "loss", "batches", "model", "images", "optimizer", "schedule", "epochs", "data"}
+
+
+def make(recipe: dict[str, Any]) -> torch.nn.Module:
+    options = dict(recipe["loss"])
+    name = options.pop("name")
+    if hasattr(losses.loss_class(name), "parameter_groups"):
+        options |= {"classes": 5, "dim": 8}
+    return losses.create(name, **options)
+
+
+def test_every_method_and_every_loss_has_a_recipe() -> None:
+    assert set(recipes.names()) >= METHODS | BASELINES | HARD
+
+
+@EVERY
+def test_recipe_is_complete(name: str) -> None:
+    recipe = recipes.load(name)
+    assert set(recipe) - {"setup", "projection", "pacing"} == SECTIONS
+    assert ("projection" in recipe) == (recipe["batches"]["name"] == "profs")
+    assert recipe["name"] == name
+    assert recipe["data"]
+    for data in (None, *recipe["data"]):
+        for_data = recipes.load(name, data=data)
+        assert for_data["epochs"] >= 1
+        assert for_data["optimizer"]["lr"] > 0
+        batches = for_data["batches"]
+        keys = {
+            "shuffled": {"name", "size"},
+            "pk": {"name", "classes", "per_class", "epoch"},
+            "profs": {"name", "classes", "per_class", "rho"},
+        }[batches["name"]]
+        assert set(batches) - {"mining", "seeds_per_batch"} == keys
+        assert ("mining" in batches) == name.endswith("-hncm")
+        schedule = for_data["schedule"]
+        assert (
+            set(schedule) - {"warm_up_epochs"}
+            == {
+                "constant": {"name"},
+                "step": {"name", "every", "factor"},
+            }[schedule["name"]]
+        )
+        assert ("gem_p" in for_data["model"]) == (for_data["model"]["pooling"] == "gem")
+
+
+@EVERY
+def test_loss_can_be_made_and_called(name: str) -> None:
+    recipe = recipes.load(name)
+    for data in (None, *recipe["data"]):
+        loss = make(recipes.load(name, data=data))
+        x = torch.randn(10, 8, requires_grad=True)
+        value = loss(x, torch.arange(5).repeat(2))
+        value.backward()
+        assert value.isfinite()
+        assert x.grad is not None
+        assert x.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("name", sorted(PROFS))
+def test_profs_batches_can_be_made_and_trained_on(name: str) -> None:
+    recipe = recipes.load(name)
+    options = dict(recipe["batches"])
+    assert options.pop("name") == "profs"
+    labels = torch.arange(100).repeat_interleave(5)
+    sampler = Profs(labels, **options)
+    assert sampler.size == 128
+    assert sampler.steps == {2: 10, 4: 19}[options["per_class"]]
+    assert (sampler.hncm is not None) == name.endswith("-hncm")
+    batch = next(iter(sampler))
+    loss = make(recipe)(torch.randn(128, 8), labels[batch], representatives=sampler.representatives)
+    assert loss > 0
+    assert Projection([torch.zeros(1)], **recipe["projection"]).weight == 1e-3
+
+
+@pytest.mark.parametrize("name", sorted(HARD))
+def test_hard_baselines_differ_from_the_plain_ones_by_the_choice_of_pairs(name: str) -> None:
+    hard, plain = recipes.load(name), recipes.load(name.removesuffix("-hard"))
+    assert hard["loss"].pop("mine") == "closest-negatives"
+    assert {key: value for key, value in hard.items() if key != "name"} == {
+        key: value for key, value in plain.items() if key != "name"
+    }
+
+
+@EVERY
+def test_proxies_have_their_own_rate(name: str) -> None:
+    recipe = recipes.load(name)
+    trains_proxies = hasattr(losses.loss_class(recipe["loss"]["name"]), "parameter_groups")
+    assert ("proxy_lr_multiplier" in recipe["optimizer"]) == trains_proxies
+
+
+@EVERY
+def test_every_number_says_whose_it_is(name: str) -> None:
+    for line in recipes.text(name).splitlines():
+        if re.match(r" *\w+: ([-\d\[]|true|false)", line):
+            _, _, comment = line.partition("#")
+            assert re.match(r" (paper|released code|ours)\b", comment), line
+
+
+@EVERY
+def test_data_sets_change_only_what_the_recipe_has(name: str) -> None:
+    recipe = recipes.load(name)
+
+    def inside(changes: dict[str, Any], base: dict[str, Any]) -> None:
+        for key, value in changes.items():
+            assert key in base
+            if isinstance(value, dict):
+                inside(value, base[key])
+
+    for changes in recipe["data"].values():
+        inside(changes, recipe)
+
+
+def test_settings_of_the_papers() -> None:
+    """A few that the papers print."""
+    inshop = recipes.load("dro-topk", data="inshop")
+    assert inshop["batches"]["classes"] * inshop["batches"]["per_class"] == 640
+    assert recipes.load("dro-kl-g", data="cars")["loss"]["gamma"] == 0.001
+    assert recipes.load("mpa", data="sop")["loss"]["proxies_per_class"] == 2
+    assert [recipes.load("mpa-ap", data=d)["batches"]["size"] for d in ("cub", "cars", "sop")] == [180, 64, 32]
+    assert recipes.load("proxy-isa", data="sop")["optimizer"] == recipes.load("proxy-isa")["optimizer"] | {
+        "name": "adamw",
+        "lr": 6e-4,
+    }
+    assert recipes.load("triplet", data="sop")["optimizer"]["lr"] == 1e-4
+
+
+def test_bad_names() -> None:
+    with pytest.raises(ValueError, match="did you mean 'proxy-anchor'"):
+        recipes.load("proxy-ancor")
+    with pytest.raises(ValueError, match="data must be one of"):
+        recipes.load("mpa", data="inshop")
+    with pytest.raises(ValueError, match="did you mean 'optimizer'"):
+        recipes.check({"optimizer": {}})
+    with pytest.raises(ValueError, match="optimizer has no 'weight_deacy'; did you mean 'weight_decay'"):
+        recipes.check({"data": {"cub": {"optimizer": {"weight_deacy": 0}}}})

@@ -1,0 +1,1 @@
+"""Test harness: fault injection, fuzzing, hostile requests and extreme numerics."""

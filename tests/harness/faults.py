@@ -1,0 +1,380 @@
+"""Kills, damaged checkpoints, a full disk, a folder without the right to write: runs must end with the same weights.
+
+    python -m harness.faults --kills 50
+
+For every recipe a run on small vectors, undisturbed. Then the same run in a process of its own that is killed
+(SIGKILL) at random moments, half of them while a file is being written, and started again with `resume` each time,
+until it is through: config, log and weights must be the same bit for bit. Then what else can go wrong:
+
+- damage: one byte of the newest checkpoint changed, or its end cut off: a warning, and the one before it is taken;
+- full: the disk has room for a part of the run (a small tmpfs, or where none may be mounted a limit on the size of a
+  file): one line, nothing half written; with room again it goes on;
+- locked: no right to write: the same.
+
+The seed decides where damage and kills fall; when exactly a process is killed is the machine's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from tqdm import tqdm
+
+from nearfar.config import recipes
+from nearfar.config.merge import resolve
+from nearfar.data import Manifest, save
+from nearfar.errors import NearfarError
+from nearfar.runs import CHECKPOINT, PREVIOUS
+from nearfar.training import Config, train
+from nearfar.training.log import read_log
+from nearfar.training.prepare import open_manifest
+from nearfar.training.trainer import Training
+
+STEPS = 9
+FINE, REFUSED, BROKEN = 0, 3, 4
+PAGE = 4096
+NOBODY = 65534
+TIMES = ("samples_per_second", "seconds")
+SMALL = (
+    f"steps={STEPS}",
+    "model.dim=8",
+    "log_every=2",
+    "save_every=0",
+    "threads=1",
+    "metrics=[recall@1]",
+    "untrained=false",
+)
+PROFS = ("batches.classes=3", "batches.steps=3")
+
+
+@dataclass
+class Outcome:
+    """What was done how often, and everything that went wrong."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+
+
+def vectors(folder: Path) -> str:
+    """8 classes of 12 vectors, half of the classes for training."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(8), 12)
+    features = (rng.normal(size=(8, 10))[labels] + 0.5 * rng.normal(size=(96, 10))).astype(np.float32)
+    manifest = Manifest(labels=labels, classes=tuple("abcdefgh"), split=np.full(96, "train"), features=features)
+    path = folder / "vectors.npz"
+    save(manifest.by_class_order_split(), path)
+    return str(path)
+
+
+def configured(recipe: str, source: str) -> Config:
+    """A run of a recipe that takes a moment and writes a checkpoint after every step."""
+    sizes = PROFS if "profs" in recipe else ("batches.size=16",)
+    if recipe == "proxy-isa":
+        sizes = (*sizes, "loss.memory_size=64", "loss.memory_epoch=1", "loss.filter_epoch=2")
+    return resolve("features", recipe=recipe, settings=[f"data.source={source}", *SMALL, *sizes])
+
+
+def started(config: Config, out: Path, *, before: Callable[[], object] = lambda: None) -> int:
+    """The id of a process that trains, or goes on; its last words are in OUT.said."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python 3.12 warns of threads; the child touches none of them
+        process = os.fork()
+    if process:
+        return process
+    code = BROKEN
+    said = open(f"{out}.said", "w", encoding="utf-8")  # noqa: SIM115 - the process ends with it
+    said.write(" " * PAGE)  # room for words, whatever happens to the disk that they are on
+    said.flush()
+    said.seek(0)
+    try:
+        # its own lock is shared by all that are forked: one that is killed with it would stop the others for ever
+        tqdm.set_lock(threading.RLock())
+        before()
+        resume = (out / "config.yaml").exists()
+        train(config, out, resume=resume, progress=False, say=lambda text: print(text, file=said, flush=True))
+        code = FINE
+    except NearfarError as error:
+        print(error, file=said)
+        code = REFUSED
+    except BaseException as error:
+        print(f"{type(error).__name__}: {error}", file=said)
+    finally:
+        with contextlib.suppress(OSError):
+            said.flush()
+        os._exit(code)
+
+
+def warm_up(folder: Path, source: str) -> None:
+    """A run in this process, so that those it forks find everything imported."""
+    train(configured("triplet", source), folder / "first", progress=False, say=lambda _: None)
+
+
+def ended(process: int) -> int:
+    """The exit code of a process; minus the signal that ended it."""
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+
+def last_words(out: Path) -> str:
+    """What the process said."""
+    return Path(f"{out}.said").read_text(encoding="utf-8").strip()
+
+
+def told(out: Path) -> tuple[list[Any], dict[str, torch.Tensor]]:
+    """The log without times, and the weights."""
+    log = [{k: v for k, v in entry.items() if k not in TIMES} for entry in read_log(out / "log.jsonl")]
+    return log, load_file(out / "model.safetensors")
+
+
+def difference(one: Path, other: Path) -> str:
+    """In what two finished runs differ; empty where in nothing."""
+    (log, a), (other_log, b) = told(one), told(other)
+    if (one / "config.yaml").read_bytes() != (other / "config.yaml").read_bytes():
+        return "the configurations differ"
+    if log != other_log:
+        return "the logs differ"
+    odd = [name for name in a if name not in b or not torch.equal(a[name], b[name])]
+    if odd or a.keys() != b.keys():
+        return f"the weights differ: {', '.join(odd[:3]) or 'their names'}"
+    left = drafts(other)
+    return f"{left[0]} is left behind" if left else ""
+
+
+def drafts(out: Path) -> list[Path]:
+    """Files that were being written."""
+    return list(out.rglob(".*.part"))
+
+
+class Case:
+    """One recipe, its undisturbed run, and the faults it is put to."""
+
+    def __init__(self, recipe: str, folder: Path, source: str, *, seed: int) -> None:
+        self.recipe, self.folder, self.rng = recipe, folder / recipe, random.Random(f"{seed} {recipe}")
+        self.folder.mkdir(parents=True)
+        self.config, self.whole, self.outcome = configured(recipe, source), self.folder / "whole", Outcome()
+        start = time.monotonic()
+        train(self.config, self.whole, progress=False, say=lambda _: None)
+        self.seconds = time.monotonic() - start
+
+    def note(self, what: str, wrong: str = "") -> None:
+        self.outcome.counts[what] += 1
+        if wrong:
+            self.outcome.wrong.append(f"{self.recipe}, {what}: {wrong}")
+
+    def finish(self, out: Path, what: str) -> None:
+        """Go on undisturbed; the end must be that of the undisturbed run."""
+        code = ended(started(self.config, out))
+        wrong = last_words(out) if code != FINE else difference(self.whole, out)
+        self.note(what, wrong)
+        shutil.rmtree(out, ignore_errors=True)
+
+    def kill(self, times: int) -> None:
+        """Kill and go on, so many times, beginning again where it came through."""
+        out, landed = self.folder / "killed", 0
+        while landed < times:
+            process = started(self.config, out)
+            writing = self._wait(process, out, aimed=landed % 2 == 1)
+            os.kill(process, signal.SIGKILL)
+            code = ended(process)
+            if code == -signal.SIGKILL:
+                landed += 1
+                left = bool(drafts(out))
+                self.note("killed while a file was written" if left or writing else "killed elsewhere")
+            elif code == FINE:
+                self.note("came through", difference(self.whole, out))
+                shutil.rmtree(out)
+            else:
+                self.note("failed after a kill", last_words(out))
+                shutil.rmtree(out)
+        self.finish(out, "came through")
+
+    def _wait(self, process: int, out: Path, *, aimed: bool) -> bool:
+        """Until a random moment; `aimed`, from then on until a file is being written, which is told."""
+        until = time.monotonic() + self.rng.uniform(0, self.seconds)
+        while time.monotonic() < until and not _over(process):
+            time.sleep(min(0.005, max(0.0, until - time.monotonic())))
+        while aimed and not _over(process):
+            if drafts(out):
+                return True
+            time.sleep(0.0005)
+        return False
+
+    def damage(self, kind: str) -> None:
+        """Stop in the middle, damage the newest checkpoint, go on."""
+        out = self.folder / kind
+        train(self.config, out, progress=False, say=lambda _: None, stop_after=self.rng.randint(4, STEPS - 2))
+        path = out / CHECKPOINT
+        data = bytearray(path.read_bytes())
+        if kind == "changed":
+            data[self.rng.randrange(8, len(data))] ^= 1 << self.rng.randrange(8)
+        path.write_bytes(data[: self.rng.randrange(len(data))] if kind == "cut" else data)
+        good = (out / PREVIOUS).read_bytes()
+        code = ended(started(self.config, out))
+        words = last_words(out)
+        wrong = words if code != FINE else difference(self.whole, out)
+        if not wrong and "warning" not in words:
+            wrong = "the damage was not found"
+        if not good:
+            wrong = "there was no checkpoint before it"
+        self.note(f"checkpoint {kind}", wrong)
+        shutil.rmtree(out)
+
+    def refuse(self, what: str, out: Path, *, before: Callable[[], object] = lambda: None) -> None:
+        """The run must end in one line about the disk, with nothing half written."""
+        code = ended(started(self.config, out, before=before))
+        words = last_words(out)
+        self.note(what, "" if code in (FINE, REFUSED) and not drafts(out) else f"exit {code}: {words} {drafts(out)}")
+
+    def fill(self, rooms: int) -> None:
+        """Room for a random part of what the run needs."""
+        need = sum(path.stat().st_size for path in self.whole.rglob("*") if path.is_file())
+        largest = max(path.stat().st_size for path in self.whole.rglob("*") if path.is_file())
+        for _ in range(rooms):
+            with small_disk(self.folder / "disk") as disk:
+                out = (disk or self.folder) / "full"
+                if disk is not None:
+                    filler, share = disk / "filler", self.rng.uniform(0, 1)
+                    filler.write_bytes(bytes(max(0, shutil.disk_usage(disk).free - int(share * need) - PAGE)))
+                    Path(f"{out}.said").touch()
+                    self.refuse("full disk", out)
+                    filler.unlink()
+                else:
+                    most = self.rng.randrange(largest)
+                    self.refuse("full disk", out, before=lambda most=most: limit_files(most))  # type: ignore[misc]
+                self.finish(out, "went on with room")
+
+    def lock(self) -> None:
+        """No right to write into the run, from the start and in the middle."""
+        for stop in (0, STEPS // 2):
+            out = self.folder / "locked"
+            out.mkdir()
+            if stop:
+                train(self.config, out, progress=False, say=lambda _: None, stop_after=stop)
+            places = [out, out / "checkpoint"] if stop else [out]
+            for place in places:
+                place.chmod(0o555)
+            Path(f"{out}.said").touch(mode=0o666)
+            self.refuse("no right to write", out, before=without_rights)
+            for place in places:
+                place.chmod(0o755)
+            self.finish(out, "went on with the right")
+
+
+def _over(process: int) -> bool:
+    return os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path) -> Iterator[Path | None]:
+    """A tmpfs of 8 MB; None where none may be mounted."""
+    folder.mkdir(exist_ok=True)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)]
+    try:
+        mounted = subprocess.run(mount, capture_output=True, check=False).returncode == 0
+    except OSError:
+        mounted = False
+    try:
+        yield folder if mounted else None
+    finally:
+        if mounted:
+            subprocess.run(["umount", str(folder)], check=True)
+
+
+def limit_files(size: int) -> None:
+    """No file of this process may grow beyond this; what is more is an OSError."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+def without_rights() -> None:
+    """Root may write everywhere, so it becomes nobody."""
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+
+
+def try_recipe(recipe: str, folder: Path, source: str, *, kills: int, rooms: int, seed: int) -> Outcome:
+    """Everything, for one recipe."""
+    case = Case(recipe, folder, source, seed=seed)
+    case.kill(kills)
+    if rooms:
+        for kind in ("changed", "cut"):
+            case.damage(kind)
+        case.fill(rooms)
+        case.lock()
+    shutil.rmtree(case.folder)
+    return case.outcome
+
+
+def checkpoint_cost(folder: Path, *, steps: int = 8, saves: int = 3) -> tuple[float, float]:
+    """(seconds of an epoch of the demo, seconds of a checkpoint of it), in CPU time, the best of each."""
+    settings = ["batches.size=64", f"steps={steps}", "threads=1"]
+    config = resolve("pixels", recipe="proxy-anchor", settings=["data.source=sketches", *settings])
+    training = Training(config, open_manifest(config.data), folder / "cost", say=lambda _: None)
+    training._train_mode()
+    best = float("inf")
+    for batch, _ in zip(training.loader.epoch(training.batches, epoch=0), range(steps), strict=False):
+        start = time.process_time()
+        training.train_on(batch)
+        best = min(best, time.process_time() - start)
+    cost = float("inf")
+    for _ in range(saves):
+        start = time.process_time()
+        training.save()
+        cost = min(cost, time.process_time() - start)
+    return best * len(training.batches), cost
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--kills", type=int, default=50, help="for each recipe")
+    parser.add_argument("--rooms", type=int, default=2, help="full disks for each recipe; 0: only kills")
+    parser.add_argument("--recipe", action="append", help="only this one (may be repeated)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--cost", action="store_true", help="only what a checkpoint costs")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory(prefix="nearfar-faults-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        if options.cost:
+            epoch, cost = checkpoint_cost(folder)
+            print(f"a checkpoint {cost:.3f} s, an epoch of the demo {epoch:.1f} s: {cost / epoch:.2%}")
+            return 0
+        source = vectors(folder)
+        warm_up(folder, source)
+        total, wrong = Counter[str](), 0
+        for recipe in options.recipe or recipes.names():
+            found = try_recipe(recipe, folder, source, kills=options.kills, rooms=options.rooms, seed=options.seed)
+            total.update(found.counts)
+            wrong += len(found.wrong)
+            print(f"{recipe:20s} {found.counts.total()} done, {len(found.wrong)} wrong", flush=True)
+            for line in found.wrong[:3]:
+                print("   ", line)
+    print(f"seed {options.seed}:")
+    for what, n in total.most_common():
+        print(f"{n:8,} {what}")
+    print(f"{wrong:8,} wrong")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,179 @@
+"""Every loss on extreme batches: the value and all gradients must be finite numbers.
+
+    python -m harness.numerics --batches 1000
+
+Rows of lengths from 1e-8 to 1e8, within one batch or between batches, duplicates, opposite and zero rows, one class,
+only singletons, weights of zero, in float16, bfloat16, float32 and float64. The same seed gives the same batches.
+
+What a dtype cannot hold is no matter of a loss: a batch that overflows when it is made (float16 ends at 65,504) must
+be refused by a ValueError that names the argument. A gradient may be infinite only where, computed in float64 (for
+float16 in float32, as losses do), it is above what the dtype of the rows holds. A row of length 1e-6 turns a million
+times faster than one of length 1, which is too fast for float16. SNR divides by the variance of a row, so that beside a
+row 1e15 times as long its gradient is above 3e38, which is too much for float32 and bfloat16.
+"""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nearfar.losses import ProxyLoss, create, loss_class, names
+
+DIM, CLASSES = 8, 6
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+# forms of a loss whose arithmetic is another than that of its default
+FORMS: dict[str, tuple[dict[str, Any], ...]] = {
+    "angular": ({"batch": "n-pair"},),
+    "contrastive": ({"form": "distance"}, {"form": "cosine"}),
+    "dro": tuple({"uncertainty": kind} for kind in ("mean", "max", "topk-pn", "kl", "kl-g", "chi2")),
+    "hap2s": ({"form": "polynomial"},),
+    "lifted": ({"form": "anchor"}, {"form": "scaled"}, {"normalize": True}),
+    "multi-similarity": ({"epsilon": None}, {"weighting": "outside"}),
+    "n-pair": ({"all_pairs": True},),
+    "rdml": ({"hinge": "margin"},),
+    "snr": ({"normalize": True}, {"reg": 0.1}),
+    "triplet": ({"squared": False}, {"smooth": True}, {"mining": "hard"}, {"mining": "semi-hard"}),
+}
+EVERY = tuple((name, options) for name in names() for options in ({}, *FORMS.get(name, ())))
+
+
+@dataclass
+class Outcome:
+    """How many batches came to what, and everything that is wrong."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+
+
+def batches(count: int, *, seed: int, most: int = 12, alike: int | None = None) -> Iterator[dict[str, Any]]:
+    """Arguments of a loss; no class has more than `alike` samples where that is given."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def chance(share: float) -> bool:
+        return bool(torch.rand((), generator=generator) < share)
+
+    def number(low: int, high: int) -> int:
+        return int(torch.randint(low, high + 1, (), generator=generator))
+
+    for i in range(count):
+        rows = number(1, most)
+        x = torch.randn(rows, DIM, generator=generator, dtype=torch.float64)
+        lengths = torch.rand(rows if chance(0.5) else 1, 1, generator=generator, dtype=torch.float64) * 16 - 8
+        x = x * 10.0**lengths
+        if chance(0.3):
+            x = x[torch.randint(0, rows, (rows,), generator=generator)]  # duplicates
+        if chance(0.2):
+            x[number(0, rows - 1)] = -x[number(0, rows - 1)]
+        if chance(0.3):
+            x[torch.rand(rows, generator=generator) < 0.4] = 0
+        if chance(0.2):
+            x[:, number(0, DIM - 1) :] = 0
+        kind = number(0, 3)
+        labels = torch.randint(0, CLASSES, (rows,), generator=generator)
+        if kind == 0:
+            labels = torch.full((rows,), number(0, CLASSES - 1))
+        elif kind == 1:
+            labels = torch.randperm(max(rows, CLASSES), generator=generator)[:rows]
+        if alike is not None:
+            kept = torch.tensor([int((labels[:j] == labels[j]).sum()) < alike for j in range(rows)])
+            x, labels = x[kept], labels[kept]
+        batch: dict[str, Any] = {"x": x.to(DTYPES[i % len(DTYPES)]), "labels": labels}
+        if chance(0.3):
+            weights = torch.rand(len(x), generator=generator) * 10.0 ** number(-6, 6)
+            batch["weights"] = torch.where(torch.rand(len(x), generator=generator) < 0.3, 0.0, weights)
+        yield batch
+
+
+def value_and_gradients(loss: nn.Module, batch: dict[str, Any], dtype: torch.dtype | None = None) -> list[Tensor]:
+    """The value and the gradients of rows and parameters."""
+    batch = dict(batch)
+    x, labels = batch.pop("x"), batch.pop("labels")
+    x = x.detach().to(dtype or x.dtype).requires_grad_()
+    loss.zero_grad(set_to_none=True)
+    value: Tensor = loss(x, labels, **batch)
+    value.backward()  # type: ignore[no-untyped-call]
+    found = [value.detach(), x.grad, *(p.grad for p in loss.parameters() if p.requires_grad)]
+    return [each for each in found if each is not None]
+
+
+def look(loss: nn.Module, batch: dict[str, Any]) -> str:
+    """What a loss comes to on a batch; what begins with `wrong` must not be."""
+    x: Tensor = batch["x"]
+    fits = bool(x.isfinite().all())
+    try:
+        found = value_and_gradients(loss, batch)
+    except Exception as error:
+        refused = isinstance(error, ValueError) and not fits and "embeddings" in str(error)
+        return "refused: infinite rows" if refused else f"wrong: {type(error).__name__}: {error}"
+    if not fits:
+        return "wrong: infinite rows were taken"
+    if all(bool(each.isfinite().all()) for each in found):
+        return "finite"
+    exact = value_and_gradients(loss, batch, torch.float32 if x.dtype == torch.float16 else torch.float64)
+    if found[0].isfinite() and all(bool(each.isfinite().all()) for each in exact):
+        above = [float(each.abs().max()) > torch.finfo(got.dtype).max for each, got in zip(exact, found, strict=True)]
+        if all(bool(got.isfinite().all()) or high for got, high in zip(found, above, strict=True)):
+            return f"beyond {str(x.dtype).removeprefix('torch.')}: the gradient"
+    return f"wrong: value {float(found[0])}, gradients finite: {[bool(each.isfinite().all()) for each in found[1:]]}"
+
+
+def examine(name: str, options: dict[str, Any], count: int, *, seed: int = 0) -> Outcome:
+    """One form of a loss on so many batches."""
+    proxies = issubclass(loss_class(name), ProxyLoss)
+    most = CLASSES if proxies else 12
+    alike = 2 if (name == "n-pair" and not options) or options.get("batch") == "n-pair" else None
+    torch.manual_seed(seed)
+    sizes: dict[str, Any] = {"classes": CLASSES, "dim": DIM} if proxies else {}
+    loss = create(name, **sizes, **options)
+    outcome = Outcome()
+    for i, batch in enumerate(batches(count, seed=seed, most=most, alike=alike)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # DRO says where a batch has fewer pairs than it wants
+            found = look(loss, batch)
+        outcome.counts[found.partition(":")[0]] += 1
+        if found.startswith("wrong"):
+            rows = batch["x"]
+            place = f"seed {seed}, batch {i}, {rows.dtype} {list(rows.shape)}"
+            outcome.wrong.append(f"{title(name, options)}, {place}: {found}")
+    return outcome
+
+
+def title(name: str, options: dict[str, Any]) -> str:
+    """The loss as one word."""
+    return "-".join([name, *(f"{key}={value}" for key, value in options.items())])
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--batches", type=int, default=1000, help="for each form of each loss")
+    parser.add_argument("--loss", action="append", help="only this one (may be repeated)")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    total, wrong = Counter[str](), 0
+    chosen = [each for each in EVERY if each[0] in (options.loss or names())]
+    for name, form in chosen:
+        outcome = examine(name, form, options.batches, seed=options.seed)
+        total.update(outcome.counts)
+        wrong += len(outcome.wrong)
+        counts = ", ".join(f"{n:,} {what}" for what, n in outcome.counts.most_common())
+        print(f"{title(name, form):36s} {counts}", flush=True)
+        for line in outcome.wrong[:3]:
+            print("   ", line)
+    print(
+        f"{len(chosen)} forms of {len(options.loss or names())} losses, {total.total():,} batches, seed {options.seed}:"
+    )
+    for what, n in total.most_common():
+        print(f"{n:10,} {what}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,370 @@
+"""The page in Debian's Chromium: search, click-through, history, map, audit, look, phone; skipped where it is not."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+from web.conftest import HOSTILE
+
+from benchmarks.serve_map import browser
+from nearfar.serve.collection import Collection
+
+FLAGS = (
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--force-device-scale-factor=1",
+)
+Browser = Any
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    if shutil.which("chromium") is None or shutil.which("chromedriver") is None:
+        warnings.warn("THE PAGE IS NOT TESTED: there is no chromium with chromedriver (make browser)", stacklevel=1)
+        pytest.skip("no chromium with chromedriver: make browser installs them")
+    pytest.importorskip("selenium.webdriver")
+    found = browser(*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}")
+    yield found
+    found.quit()
+
+
+@pytest.fixture
+def page(chromium: Browser, address: str, collection: Collection) -> Iterator[Callable[[str], Browser]]:
+    """Opens an address of the page on an empty desk; nothing may be refused by the policy or fail in the console."""
+    collection.map.wait()
+    collection.audit.wait()
+    size(chromium, 1200, 800)
+    chromium.get(f"{address}/docs")
+    chromium.execute_script("localStorage.clear(); sessionStorage.clear()")
+    chromium.get_log("browser")
+
+    def opened(hash_: str = "") -> Browser:
+        chromium.get("about:blank")
+        chromium.get(f"{address}/{hash_}")
+        return chromium
+
+    yield opened
+    problems = [each for each in chromium.get_log("browser") if each["level"] == "SEVERE"]
+    assert problems == []
+    outside = "return performance.getEntriesByType('resource').map(e => e.name).filter(n => !/^(blob|data):/.test(n))"
+    assert [name for name in chromium.execute_script(outside) if not name.startswith(address)] == []
+
+
+def size(browser: Browser, width: int, height: int, *, phone: bool = False) -> None:
+    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": phone}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+
+
+def until(what: Callable[[], Any], seconds: float = 30.0) -> Any:
+    """What it gives, once that is something; an element that went away meanwhile is looked up again."""
+    from selenium.common.exceptions import StaleElementReferenceException
+
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            if found := what():
+                return found
+        except StaleElementReferenceException:
+            pass
+        time.sleep(0.05)
+    raise AssertionError("it did not come")
+
+
+def all_of(browser: Browser, selector: str) -> list[Any]:
+    return list(browser.find_elements("css selector", selector))
+
+
+def one(browser: Browser, selector: str) -> Any:
+    return until(lambda: (all_of(browser, selector) or [None])[0])
+
+
+def texts(browser: Browser, selector: str) -> list[str]:
+    script = "return [...document.querySelectorAll(arguments[0])].map(e => e.textContent)"
+    return list(browser.execute_script(script, selector))
+
+
+def title(browser: Browser, words: str) -> None:
+    until(lambda: any(words in each for each in texts(browser, "h1")))
+
+
+def where(browser: Browser) -> str:
+    return str(browser.execute_script("return location.hash"))
+
+
+def loaded(browser: Browser, selector: str) -> bool:
+    script = "return [...document.querySelectorAll(arguments[0])].every(e => e.complete && e.naturalWidth > 0)"
+    return bool(browser.execute_script(script, selector))
+
+
+def pressed(browser: Browser, key: str) -> None:
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    ActionChains(browser).send_keys(key).perform()
+
+
+def test_upload_click_through_back_and_reload(
+    page: Callable[[str], Browser], collection: Collection, tmp_path: Path
+) -> None:
+    assert collection.manifest.pixels is not None
+    Image.fromarray(255 - collection.manifest.pixels[40]).save(tmp_path / "mine.png")
+    browser = page("")
+    title(browser, "Draw something")
+    one(browser, "input[type=file]").send_keys(str(tmp_path / "mine.png"))
+    title(browser, "Nearest to your picture")
+    first = one(browser, ".cards a")
+    assert first.get_attribute("href").endswith("#/sample/40")
+    assert texts(browser, ".cards .note")[0] == "0.000"
+    until(lambda: loaded(browser, ".seen img"))
+    mine = where(browser)
+    assert mine.startswith("#/picture/")
+
+    first.click()
+    title(browser, "Nearest to this circle")
+    assert where(browser) == "#/sample/40"
+    second = one(browser, ".cards a").get_attribute("href").split("#")[1]
+    one(browser, ".cards a").click()
+    until(lambda: where(browser) == f"#{second}")
+    browser.back()
+    title(browser, "Nearest to this circle")
+    browser.back()
+    title(browser, "Nearest to your picture")
+    assert where(browser) == mine
+    browser.refresh()
+    title(browser, "Nearest to your picture")
+    assert one(browser, ".cards a").get_attribute("href").endswith("#/sample/40")
+    browser.forward()
+
+
+def test_drawing_is_searched_and_has_an_address(page: Callable[[str], Browser]) -> None:
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    browser = page("")
+    pad = one(browser, ".pad")
+    for start, end in (((-60, -60), (60, 60)), ((60, -60), (-60, 60))):
+        moves = ActionChains(browser, duration=20).move_to_element_with_offset(pad, *start).click_and_hold()
+        moves.move_to_element_with_offset(pad, 0, 0).move_to_element_with_offset(pad, *end).release().perform()
+    title(browser, "Nearest to your drawing")
+    until(lambda: where(browser).count("-") == 1)
+    until(lambda: len(all_of(browser, ".cards a")) == 24)
+    address, notes = where(browser), texts(browser, ".cards .note")
+    browser.refresh()
+    title(browser, "Nearest to your drawing")
+    assert where(browser) == address
+    assert texts(browser, ".cards .note") == notes
+    ink = (
+        "const pad = document.querySelector('.pad'); "
+        "return pad.getContext('2d').getImageData(0, 0, pad.width, pad.height).data.some(value => value)"
+    )
+    assert browser.execute_script(ink)
+    one(browser, ".buttons button:nth-child(1)").click()
+    until(lambda: "-" not in where(browser))
+    one(browser, ".buttons button:nth-child(2)").click()
+    title(browser, "Draw something")
+    assert not browser.execute_script(ink)
+    browser.back()
+    title(browser, "Nearest to your drawing")
+
+
+def test_names_stay_text(page: Callable[[str], Browser]) -> None:
+    browser = page("#/classes")
+    until(lambda: HOSTILE in texts(browser, ".cards .name"))
+    one(browser, ".tools input").send_keys("onerror")
+    until(lambda: len(all_of(browser, ".cards a")) == 1)
+    one(browser, ".cards a").click()
+    title(browser, HOSTILE)
+    until(lambda: len(all_of(browser, ".cards a")) == 12)
+    one(browser, ".cards a").click()
+    title(browser, f"Nearest to this {HOSTILE}")
+    assert browser.execute_script("return document.querySelectorAll('img[src=x]').length") == 0
+    assert "broken" not in browser.title
+
+
+def test_only_a_class(page: Callable[[str], Browser]) -> None:
+    browser = page("#/sample/3")
+    title(browser, "Nearest to this apple")
+    one(browser, ".only input").send_keys("cat\n")
+    until(lambda: set(texts(browser, ".cards .name")) == {"cat"})
+    assert where(browser) == "#/sample/3?label=2"
+
+
+def test_map_hover_shows_the_picture_and_a_click_opens_it(page: Callable[[str], Browser], client: httpx.Client) -> None:
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    data = client.get("/api/map/points").content
+    x, y = np.frombuffer(data, "<f4", 240).reshape(2, 120)
+    browser = page("#/map")
+    plane = one(browser, ".plane")
+    until(lambda: plane.get_property("width") > 0)
+    width, height = plane.get_property("width"), plane.get_property("height")
+    scale = min(0.48 * width / np.abs(x).max(), 0.45 * height / np.abs(y).max())
+    lonely = int(np.argmax([np.sort(np.hypot(x - x[i], y - y[i]))[1] for i in range(120)]))
+    across, down = (round(float(value * scale)) for value in (x[lonely], y[lonely]))
+    ActionChains(browser).move_to_element_with_offset(plane, across, down).perform()
+    tip = one(browser, ".tip:not([hidden])")
+    assert tip.get_attribute("data-id") == str(lonely)
+    until(lambda: loaded(browser, ".tip img"))
+    ActionChains(browser).move_to_element_with_offset(plane, across, down).click().perform()
+    until(lambda: where(browser) == f"#/sample/{lonely}")
+
+
+def test_map_zooms_moves_and_highlights(page: Callable[[str], Browser]) -> None:
+    browser = page("#/map")
+    plane = one(browser, ".plane")
+    shot = "return document.querySelector('.plane').toDataURL()"
+    until(lambda: plane.get_property("width") > 300)
+    seen = [until(lambda: browser.execute_script(shot))]
+    for act in ("zoom", "move", "highlight"):
+        if act == "zoom":
+            one(browser, ".zoom button").click()
+        elif act == "move":
+            plane.send_keys("\ue014")
+        else:
+            one(browser, ".maptools input").send_keys("star\n")
+            assert one(browser, ".chip").text.startswith("star")
+        seen.append(until(lambda: (now := browser.execute_script(shot)) not in seen and now))
+    assert len(set(seen)) == 4
+
+
+def test_audit_by_keyboard_is_on_disk_and_survives_a_reload(
+    page: Callable[[str], Browser], collection: Collection
+) -> None:
+    def decisions() -> dict[int, dict[str, str]]:
+        with (collection.run.path / "decisions.csv").open(encoding="utf-8", newline="") as file:
+            return {int(each["row"]): each for each in csv.DictReader(file)}
+
+    def current() -> int:
+        return int(one(browser, ".suspect[data-id]").get_attribute("data-id"))
+
+    def decide(key: str) -> int:
+        row = current()
+        pressed(browser, key)
+        until(lambda: current() != row)
+        return row
+
+    browser = page("#/audit")
+    order = [collection.ids[row] for row in collection.audit.wait().order()[:4]]
+    rejected, accepted, removed = (decide(key) for key in "rax")
+    assert [rejected, accepted, removed] == order[:3]
+    written = decisions()
+    assert written[rejected]["decision"] == "keep"
+    assert written[accepted]["decision"] == "relabel"
+    assert written[accepted]["suggested"] != written[accepted]["label"]
+    assert written[removed]["decision"] == "remove"
+
+    relabeled = current()
+    pressed(browser, "l")
+    until(lambda: browser.switch_to.active_element.get_attribute("aria-label") == "Relabel as")
+    name = "umbrella" if collection.manifest.labels[relabeled] != 9 else "apple"
+    browser.switch_to.active_element.send_keys(f"{name}\n")
+    until(lambda: current() != relabeled)
+    assert decisions()[relabeled]["suggested"] == name
+
+    browser.refresh()
+    until(lambda: texts(browser, ".progress [data-count]") == ["4 decided"])
+    browser.get(browser.current_url.split("#")[0] + "#/audit/1")
+    until(lambda: texts(browser, ".state") == ["kept"])
+    assert len(all_of(browser, ".mini:not(.open)")) == 4
+
+    pressed(browser, "x")
+    until(lambda: decisions()[rejected]["decision"] == "remove")
+    pressed(browser, "u")
+    until(lambda: decisions()[rejected]["decision"] == "keep")
+    for row in decisions():
+        httpx.put(f"{browser.current_url.split('#')[0]}api/audit/{row}", json={"decision": ""}).raise_for_status()
+
+
+def test_undo_waits_for_the_decision_that_is_on_its_way(page: Callable[[str], Browser]) -> None:
+    browser = page("#/audit/2")
+    one(browser, ".suspect[data-id]")
+    slow = "const now = window.fetch; window.fetch = async (...a) => {await new Promise(r => setTimeout(r, 500)); "
+    browser.execute_script(slow + "window.asked = (window.asked ?? 0) + 1; return now(...a)}")
+    pressed(browser, "x")
+    pressed(browser, "u")
+    until(lambda: "Taken back" in one(browser, "#toast").text)
+    until(lambda: where(browser) == "#/audit/2")
+    assert browser.execute_script("return window.asked") >= 2
+    assert texts(browser, ".progress [data-count]") == ["0 decided"]
+
+
+def test_a_decision_that_cannot_be_saved_is_said(page: Callable[[str], Browser], collection: Collection) -> None:
+    browser = page("#/audit/1")
+    one(browser, ".suspect[data-id]")
+    browser.execute_script("window.fetch = () => Promise.reject(new TypeError('gone'))")
+    pressed(browser, "r")
+    until(lambda: "Not saved" in one(browser, "#toast").text)
+    assert texts(browser, ".progress [data-count]") == ["0 decided"]
+
+
+def test_dark_and_light(page: Callable[[str], Browser]) -> None:
+    browser = page("")
+
+    def ground() -> str:
+        return str(browser.execute_script("return getComputedStyle(document.body).backgroundColor"))
+
+    title(browser, "Draw something")
+    light = ground()
+    for scheme, expected in (("dark", True), ("light", False)):
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+        until(lambda expected=expected: (ground() != light) == expected)
+    one(browser, "#theme").click()
+    until(lambda: ground() != light)
+    browser.refresh()
+    title(browser, "Draw something")
+    assert ground() != light
+    one(browser, "#theme").click()
+    until(lambda: ground() == light)
+
+
+@pytest.mark.parametrize("view", ["", "#/sample/8", "#/classes", "#/class/4", "#/map", "#/audit", "#/run", "docs"])
+def test_on_a_phone_nothing_is_cut_off(page: Callable[[str], Browser], view: str) -> None:
+    browser = page("")
+    size(browser, 375, 700, phone=True)
+    browser = page(view)
+    until(lambda: len(texts(browser, "h1, canvas.plane")) > 0)
+    until(lambda: not all_of(browser, ".busy"))
+    wide = "return [document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+    assert browser.execute_script(wide)[0] <= 375
+    if view != "docs":
+        tabs = all_of(browser, ".tabs a")
+        assert len(tabs) == 5
+        assert all(tab.rect["y"] > 600 and tab.rect["height"] >= 40 for tab in tabs)
+
+
+def test_by_keyboard_alone(page: Callable[[str], Browser]) -> None:
+    browser = page("#/sample/8")
+    title(browser, "Nearest to this apple")
+    target = one(browser, ".cards a").get_attribute("href").split("#")[1]
+    for _ in range(40):
+        pressed(browser, "\ue004")
+        if browser.switch_to.active_element.get_attribute("href") == one(browser, ".cards a").get_attribute("href"):
+            break
+    pressed(browser, "\ue007")
+    until(lambda: where(browser) == f"#{target}")
+    browser = page("#/map")
+    plane = one(browser, ".plane")
+    until(lambda: plane.get_property("width") > 300)
+    plane.send_keys("+", "\ue012")
+    one(browser, ".tip:not([hidden])")
+    plane.send_keys("\ue007")
+    until(lambda: where(browser).startswith("#/sample/"))
+
+
+def test_the_run(page: Callable[[str], Browser]) -> None:
+    browser = page("#/run")
+    title(browser, "proxy-anchor on sketches.npz")
+    assert "Recall@1" in texts(browser, "th")
+    assert len(all_of(browser, ".curves svg polyline")) >= 2

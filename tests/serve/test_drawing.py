@@ -1,0 +1,53 @@
+"""Strokes become drawings like those of the data."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from nearfar.data import sketches
+from nearfar.serve.drawing import rendered, simplified, thinned
+
+
+def test_a_flat_line_sums_to_one_in_every_column_as_the_data_does() -> None:
+    flat = rendered([[[0, 0], [255, 40]]], 28)
+    data = sketches()
+    assert data.pixels is not None
+    lines = data.pixels[data.labels == data.classes.index("line")].astype(int)
+    flat_ones = lines[(lines > 80).any(2).sum(1) <= 8]
+    for sums in (flat.astype(int).sum(0)[2:26], np.median(flat_ones.sum(1)[:, 6:22], axis=0)):
+        assert abs(sums / 255 - 1).max() <= 0.34
+    assert set(np.unique(flat)) <= {0, 85, 170, 255}
+
+
+def test_it_starts_at_the_top_left_and_fills_the_side_as_the_data_does() -> None:
+    data = sketches()
+    assert data.pixels is not None
+    some = data.pixels[::97]
+    star = rendered([[[300, 500], [340, 420], [380, 500], [290, 450], [390, 450], [300, 500]]], 28)
+    for share, drawing in ((0.99, some), (1.0, star[None])):
+        assert (drawing[:, 0].max(1) > 0).mean() >= share
+        assert (drawing[:, :, 0].max(1) > 0).mean() >= share
+    assert star[:, 27].max() > 0
+    assert (
+        np.abs(rendered([[[3, 5], [3.4, 4.2]]], 28).astype(int) - rendered([[[300, 500], [340, 420]]], 28)).max() == 0
+    )
+
+
+def test_a_dot_is_ink() -> None:
+    assert rendered([[[5, 5]]], 28)[0, 0] == 255
+
+
+def test_thinning_keeps_what_matters() -> None:
+    circle = np.array([[100 * np.cos(a), 100 * np.sin(a)] for a in np.linspace(0, 6, 400)])
+    few = thinned(circle)
+    assert 10 < len(few) < 60
+    assert np.abs(np.hypot(*few.T) - 100).max() < 1e-9
+    back = thinned(np.array([[0.0, 0], [50, 0], [0, 0]]))
+    assert len(back) == 3
+
+
+@pytest.mark.parametrize("strokes", [[], [[]], [[[0, float("nan")]]], [[[-1.7e308, 0], [1.7e308, 0]]]])
+def test_what_is_no_drawing(strokes: list[list[list[float]]]) -> None:
+    with pytest.raises(ValueError, match="strokes must"):
+        simplified(strokes)

@@ -1,0 +1,203 @@
+"""Pictures of runs and results: what they show is what the run has, and the same bytes each time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+
+from nearfar.cli import main
+from nearfar.errors import NearfarError
+from nearfar.losses.proxy_isa import progress
+from nearfar.runs import CHECKPOINT
+from nearfar.suites.plots import decay, overfitting, picture, settings_map, similarity, space
+from nearfar.suites.plots.trained import trained
+from nearfar.suites.results import ResultsFile
+from nearfar.suites.suite import suite_from_dict
+from nearfar.training import Run, train
+from training_cases import configured
+
+pytest.importorskip("matplotlib")
+
+
+@pytest.fixture(scope="module")
+def runs(vectors: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with three proxies a class, one of Proxy-ISA, and one of a pair loss, of six epochs."""
+    folder = tmp_path_factory.mktemp("runs")
+    made = {
+        "mpa": ("mpa", ("loss.proxies_per_class=3",)),
+        "isa": ("proxy-isa", ("loss.volume=20",)),
+        "ms": ("triplet", ()),
+    }
+    for name, (recipe, settings) in made.items():
+        config = configured("features", vectors, recipe, "steps=24", "data.validation=0.34", *settings)
+        train(config, folder / name, say=lambda _: None)
+    return folder
+
+
+def points(axes: Any) -> list[Any]:
+    return [np.asarray(each.get_offsets()) for each in axes.collections]
+
+
+def test_what_is_shown_is_the_end_of_training(runs: Path) -> None:
+    found = trained(runs / "mpa")
+    assert found.proxies is not None
+    assert found.proxies.shape == (4, 3, 8)  # six training classes, two of them held out
+    torch.testing.assert_close(found.proxies.norm(dim=2), torch.ones(4, 3))
+    torch.testing.assert_close(found.embeddings.norm(dim=1), torch.ones(80))
+    # a proxy is nearer to the samples of its own class than to those of others
+    mean = torch.stack([found.embeddings[torch.from_numpy(found.data.labels == c)].mean(0) for c in range(4)])
+    cosines = torch.einsum("ckd,ed->cke", found.proxies, mean).mean(1)
+    assert cosines.argmax(1).tolist() == [0, 1, 2, 3]
+    assert trained(runs / "mpa", "test").proxies is None
+    assert trained(runs / "ms").proxies is None
+    assert len(trained(runs / "mpa", "val").data.compact().classes) == 2
+
+
+def test_the_map_has_all_samples_and_a_star_for_each_proxy(runs: Path) -> None:
+    (axes,) = space(runs / "mpa").axes
+    samples, stars = points(axes)[::2], points(axes)[1::2]
+    assert [len(each) for each in samples] == [20] * 4
+    assert [len(each) for each in stars] == [3] * 4
+    (axes,) = space(runs / "mpa", split="test", classes=3, points=30).axes
+    assert sum(map(len, points(axes))) == 30
+    assert "test" in axes.get_title()
+    assert "stars" not in axes.get_title()
+
+
+def test_similarities_are_cosines_of_the_same_samples(runs: Path) -> None:
+    proxies, samples, _ = similarity(runs / "mpa", classes=3, per_class=2).axes
+    ours, beside = samples.images[0].get_array(), proxies.images[0].get_array()
+    assert ours.shape == (6, 6)
+    assert beside.shape == (6, 9)
+    np.testing.assert_allclose(np.diag(ours), 1, atol=1e-5)
+    np.testing.assert_allclose(ours, ours.T, atol=1e-6)
+    assert np.abs(beside).max() <= 1 + 1e-5
+    own = [beside[i, 3 * (i // 2) : 3 * (i // 2) + 3].mean() for i in range(6)]
+    assert np.mean(own) > beside.mean() + 0.2
+    assert len(similarity(runs / "ms", split="test").axes) == 2  # no proxies: one map and the scale
+
+
+def test_decay_is_that_of_the_loss(runs: Path) -> None:
+    (axes,) = decay(runs / "isa").axes
+    lines = {line.get_label(): np.asarray(line.get_ydata()) for line in axes.lines}
+    want = progress(torch.tensor([150]), torch.ones(1), volume=20.0, sensitivity=0.9, margin=0.1, tau=1.5)
+    assert lines["sigma"][150] == pytest.approx(float(want.sigma))
+    assert lines["nu"][150] == pytest.approx(float(want.nu))
+    assert lines["1 / max(1, E)"][150] == pytest.approx(1 / float(want.effective))
+    assert lines["sigma"][0] == lines["nu"][0] == 1
+    assert len(lines["sigma"]) == 201
+    with pytest.raises(NearfarError, match="is of a proxy-isa run, this one has the loss mpa"):
+        decay(runs / "mpa")
+
+
+def test_overfitting_shows_what_the_logs_have(runs: Path) -> None:
+    (axes,) = overfitting([runs / "mpa", runs / "isa"], metric="map@r").axes
+    assert [line.get_label() for line in axes.lines] == ["mpa, validation", "isa, validation"]
+    entries = [each for each in Run(runs / "isa").log() if each["kind"] == "epoch"]
+    assert axes.lines[1].get_ydata() == pytest.approx([100 * each["validation"]["map@r"] for each in entries])
+    assert list(axes.lines[1].get_xdata()) == [each["epoch"] + 1 for each in entries]
+    with pytest.raises(NearfarError, match="has no mrr over epochs"):
+        overfitting([runs / "mpa"], metric="mrr")
+
+
+def results_of(path: Path, selected_by: str = "validation") -> Path:
+    """Recall@1 of margin + k, in hundredths; one seed of a field is missing, and all of another."""
+    tree = {
+        "name": "s",
+        "data": [{"name": "d"}],
+        "methods": [
+            {"name": "wide", "settings": ["loss.margin=0.3"]},
+            {"name": "narrow", "settings": ["loss.margin=0.1"]},
+            {"name": "other"},
+        ],
+        "sweep": {"loss.k": [2, 1]},
+        "seeds": [0, 1],
+        "metrics": ["recall@1"],
+    }
+    suite = suite_from_dict(tree)
+    places = [
+        {"data": "d", "method": m.name, "sweep": k, "seed": s, "id": f"{m.name}{k}{s}"}
+        for m in suite.methods
+        for k in (2, 1)
+        for s in (0, 1)
+    ]
+    with ResultsFile(path) as file:
+        file.append({"kind": "suite", "suite": suite.to_dict(), "places": places})
+        for place in places:
+            margin = {"wide": 0.3, "narrow": 0.1}.get(str(place["method"]), 0.9)
+            if place["id"] not in ("wide21", "narrow10", "narrow11"):
+                scores = {"recall@1": margin + 0.01 * place["sweep"]}  # type: ignore[operator]
+                cell = {"kind": "cell", "id": place["id"], "test": scores, "untrained": scores}
+                file.append({**cell, "selected_by": selected_by})
+    return path
+
+
+def test_a_map_of_two_settings_is_ordered_by_their_values(tmp_path: Path) -> None:
+    path = results_of(tmp_path / "r.jsonl")
+    axes, _ = settings_map(path, x="loss.k", y="loss.margin").axes
+    np.testing.assert_allclose(axes.images[0].get_array().filled(np.nan), [[np.nan, 12.0], [31.0, 32.0]])
+    assert [each.get_text() for each in axes.get_xticklabels()] == ["1", "2"]
+    assert [each.get_text() for each in axes.get_yticklabels()] == ["0.1", "0.3"]
+    assert sorted(each.get_text() for each in axes.texts) == ["12.0", "31.0", "32.0*"]
+    assert axes.get_title() == "d"
+    axes, _ = settings_map(results_of(tmp_path / "t.jsonl", "test"), x="loss.k", y="loss.margin").axes
+    assert axes.get_title() == "d\n(as in the paper, chosen on the test set)"
+    for wrong, message in (
+        ({"x": "loss.kk", "y": "loss.margin"}, "sweeps loss.k, not 'loss.kk'"),
+        ({"x": "loss.k", "y": "loss.margn"}, "no method of s sets 'loss.margn'"),
+        ({"x": "loss.k", "y": "loss.margin", "metric": "recall@2"}, "did you mean 'recall@1'"),
+    ):
+        with pytest.raises(NearfarError, match=message):
+            settings_map(path, **wrong)
+
+
+def test_pictures_are_the_same_bytes_each_time(runs: Path, tmp_path: Path) -> None:
+    for kind, suffix in (("map", "svg"), ("map", "png"), ("similarity", "svg"), ("decay", "svg")):
+        files = [tmp_path / f"{kind}{i}.{suffix}" for i in range(2)]
+        for file in files:
+            picture(kind, [runs / "isa"], file)
+        assert files[0].read_bytes() == files[1].read_bytes()
+        if suffix == "svg":
+            ElementTree.parse(files[0])
+        else:
+            assert files[0].read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_command(runs: Path, tmp_path: Path) -> None:
+    def run(*args: str) -> Any:
+        return CliRunner().invoke(main, ["bench", "picture", *args])
+
+    out = str(tmp_path / "x.svg")
+    done = run("overfitting", str(runs / "mpa"), str(runs / "isa"), "--metric", "map@r", "--out", out)
+    assert done.exit_code == 0, done.output
+    assert "isa, validation" in Path(out).read_text()
+    results = str(results_of(tmp_path / "r.jsonl"))
+    assert run("settings", results, "--x", "loss.k", "--y", "loss.margin", "--out", out).exit_code == 0
+    for args, message in (
+        (("settings", results, "--x", "loss.k", "--out", out), "picture settings needs y: pass --y"),
+        (
+            ("decay", str(runs / "isa"), "--split", "test", "--out", out),
+            "picture decay has no option split. It takes none",
+        ),
+        (("map", str(runs / "isa"), str(runs / "mpa"), "--out", out), "is of one source, got 2"),
+        (("map", str(tmp_path), "--out", out), "is no run"),
+        (("decay", str(runs / "isa"), "--out", str(tmp_path / "x.pdf")), "a picture is .svg or .png"),
+    ):
+        failed = run(*args)
+        assert failed.exit_code == 1
+        assert message in failed.output
+    with pytest.raises(NearfarError, match="did you mean 'map'"):
+        picture("mapp", [runs / "isa"], Path(out))
+
+
+def test_a_run_without_its_state_is_told(runs: Path, tmp_path: Path) -> None:
+    for file in ("config.yaml", "model.safetensors"):
+        (tmp_path / file).write_bytes((runs / "isa" / file).read_bytes())
+    with pytest.raises(NearfarError, match=CHECKPOINT.name):
+        space(tmp_path)

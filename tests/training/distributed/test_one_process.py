@@ -1,0 +1,77 @@
+"""Without a process group nothing is different; and what cannot work with several ranks is refused with a cure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from nearfar.errors import NearfarError
+from nearfar.losses import create
+from nearfar.losses.proxies.sharded import ShardedProxies
+from nearfar.training import train
+from nearfar.training.distributed import process_group
+from training_cases import configured
+
+
+def test_everything_is_given_back_as_it_is() -> None:
+    rows = torch.randn(3, 2, requires_grad=True)
+    assert process_group.gather_rows(rows, 3) is rows
+    assert process_group.share([4, 5, 6]) == [4, 5, 6]
+    assert process_group.even_parts(7, 2) == 2
+    parameter = nn.Parameter(torch.zeros(2))
+    parameter.grad = torch.ones(2)
+    process_group.sum_gradients([parameter])
+    assert parameter.grad.tolist() == [1, 1]
+    assert (process_group.world(), process_group.rank(), process_group.first()) == (1, 0, True)
+    assert process_group.from_first(lambda: "text") == "text"
+    process_group.check_same("a", "")
+
+
+def test_random_numbers_are_those_of_before() -> None:
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    with process_group.own_draws(0, 0) as together:
+        first = torch.rand(1)
+        with together():
+            second = torch.rand(1)
+    assert torch.equal(torch.cat([first, second, torch.rand(1)]), expected)
+
+
+def test_a_restarted_process_goes_on_with_its_run(
+    vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configured("features", vectors, "supcon", "save_every=0")
+    train(config, tmp_path / "run", stop_after=5)
+    said: list[str] = []
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert train(config, tmp_path / "run", say=said.append).finished
+    assert said[0] == "going on at step 4 of 12"  # the state before the step that was cut off
+
+
+@pytest.mark.parametrize(
+    ("recipe", "settings", "message"),
+    [
+        ("supcon", ["shard_proxies=true"], "shard_proxies needs a loss with proxies, got loss.name=supcon"),
+        ("proxy-isa", ["shard_proxies=true"], "shard_proxies: the proxies of ProxyISA cannot be split"),
+        ("mpa", ["shard_proxies=true", "optimizer.clip_norm=1"], "set optimizer.clip_value in place of clip_norm"),
+        ("mpa", ["device=nowhere"], "device=nowhere: "),
+    ],
+)
+def test_what_cannot_be(recipe: str, settings: list[str], message: str, vectors: str, tmp_path: Path) -> None:
+    with pytest.raises(NearfarError, match=message):
+        train(configured("features", vectors, recipe, *settings), tmp_path / "run")
+    assert not (tmp_path / "run" / "config.yaml").exists()
+
+
+@pytest.mark.parametrize("name", ["arcface", "mpa", "proxy-anchor"])
+def test_proxies_in_one_part_are_the_loss_itself(name: str) -> None:
+    whole = create(name, classes=5, dim=3)
+    rows, labels = torch.randn(8, 3), torch.randint(0, 5, (8,))
+    value = whole(rows, labels)
+    split = ShardedProxies(whole)  # type: ignore[arg-type]
+    assert split(rows, labels).item() == pytest.approx(value.item(), rel=1e-6)
+    assert torch.equal(split.whole_of(whole.proxies), split.part_of(whole.proxies))

@@ -1,0 +1,45 @@
+"""Freed memory stays with the process: a second use of a large block costs no page faults."""
+
+import ctypes
+import subprocess
+import sys
+
+import pytest
+
+from nearfar.training import malloc
+
+FAULTS = """
+import resource, sys
+import torch
+from nearfar.training.malloc import keep_freed_memory
+
+assert sys.argv[1] == "as it is" or keep_freed_memory()
+
+def use():
+    torch.ones(16 * 2**20)  # 64 MB, 16,384 pages
+
+use(), use(), use()  # the heap grows until an aligned block fits
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(4):
+    use()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def faults(how: str) -> int:
+    done = subprocess.run([sys.executable, "-c", FAULTS, how], capture_output=True, text=True, check=True)
+    return int(done.stdout)
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library has no mallopt")
+def test_a_block_is_used_again_without_page_faults() -> None:
+    kept, as_it_is = faults("kept"), faults("as it is")
+    assert kept < 100
+    # huge pages, where the system has them, are few faults too
+    assert as_it_is >= kept
+
+
+def test_elsewhere_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(malloc.sys, "platform", "darwin")
+    monkeypatch.setattr(malloc.ctypes, "CDLL", lambda _: pytest.fail("asked the C library"))
+    assert not malloc.keep_freed_memory()

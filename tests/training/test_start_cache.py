@@ -1,0 +1,92 @@
+"""Runs of one process that begin alike share their start, and end as if each had made its own."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from nearfar.config.schema import Config
+from nearfar.runs import Run
+from nearfar.training import train
+from nearfar.training.start_cache import KEPT, Starts
+from nearfar.training.trainer import Training
+from training_cases import configured, saved_vectors
+
+
+def quiet(text: str) -> None:
+    pass
+
+
+def ended(run: Run) -> tuple[dict[str, torch.Tensor], object, object]:
+    found = run.results()
+    return run.embedder().state_dict(), found["test"], found["untrained"]
+
+
+@pytest.fixture
+def vectors(tmp_path: Path) -> str:
+    return saved_vectors(tmp_path / "vectors.npz", classes=12, per_class=10, noise=1.0)
+
+
+def test_runs_that_share_their_start_are_bit_for_bit_those_that_do_not(vectors: str, tmp_path: Path) -> None:
+    starts = Starts()
+    for recipe in ("multi-similarity", "proxy-anchor", "proxy-anchor", "mpa-ap"):
+        config = configured("features", vectors, recipe)
+        shared = ended(train(config, tmp_path / f"{recipe}{len(list(tmp_path.iterdir()))}", say=quiet, starts=starts))
+        alone = ended(train(config, tmp_path / f"{recipe}{len(list(tmp_path.iterdir()))}", say=quiet))
+        assert shared[1:] == alone[1:]
+        torch.testing.assert_close(shared[0], alone[0], rtol=0, atol=0)
+    assert len(starts._known) == 1
+
+
+def test_a_start_is_computed_once(vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    passes: list[str] = []
+    embedded = Training._embed_all
+
+    def counted(self: Training, network: torch.nn.Module, loader: object, name: str) -> torch.Tensor:
+        passes.append(name)
+        return embedded(self, network, loader, name)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Training, "_embed_all", counted)
+    starts = Starts()
+    for i in range(3):
+        train(configured("features", vectors, "proxy-anchor"), tmp_path / f"{i}", say=quiet, starts=starts)
+    assert passes.count("test") == 1 + 3  # before training once, after it each time
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["seed=1", "model.dim=7", "model.init=random", "data.per_class=5", "data.noise.rate=0.5", "metrics=[recall@2]"],
+)
+def test_what_begins_otherwise_has_its_own_start(vectors: str, setting: str) -> None:
+    starts = Starts()
+    first = starts.of(configured("features", vectors, "proxy-anchor"))
+    assert starts.of(configured("features", vectors, "multi-similarity", "optimizer.lr=0.1")) is first
+    assert starts.of(configured("features", vectors, "proxy-anchor", setting)) is not first
+
+
+def test_only_the_newest_starts_are_kept(vectors: str) -> None:
+    def config(seed: int) -> Config:
+        return configured("features", vectors, "proxy-anchor", f"seed={seed}")
+
+    starts = Starts()
+    first = starts.of(config(0))
+    for seed in range(1, KEPT):
+        starts.of(config(seed))
+    assert starts.of(config(0)) is first  # used again: the newest now
+    for seed in range(KEPT, 2 * KEPT - 1):
+        starts.of(config(seed))
+    assert starts.of(config(0)) is first
+    assert starts.of(config(1)) is not first
+    for seed in range(KEPT):
+        starts.of(config(100 + seed))
+    assert starts.of(config(0)) is not first
+
+
+def test_a_file_of_weights_that_is_written_anew_is_another_start(vectors: str, tmp_path: Path) -> None:
+    file, starts = tmp_path / "w.safetensors", Starts()
+    config = configured("features", vectors, "proxy-anchor", f"model.pretrained={file}")
+    file.write_bytes(b"one")
+    first = starts.of(config)
+    assert starts.of(config) is first
+    file.write_bytes(b"another")
+    assert starts.of(config) is not first
