@@ -68,8 +68,8 @@ VARIANTS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
     "lifted_structured": {
         "song2016_normalized": ("lifted", SONG),
         "song2016_raw_embeddings": ("lifted", SONG),
-        "dro_eq3_eq8_generalized": ("lifted", ANCHOR),
-        "dro_eq3_eq8_generalized_other_lambda": ("lifted", ANCHOR),
+        "dro_eq3_eq8_generalised": ("lifted", ANCHOR),
+        "dro_eq3_eq8_generalised_other_lambda": ("lifted", ANCHOR),
         "dro_eq3_eq8_unbalanced_with_singleton": ("lifted", ANCHOR),
         "wang_code_scaled": ("lifted", {"form": "scaled"}),
     },

@@ -101,7 +101,7 @@ def test_train_eval_and_resume_from_the_command_line(vectors: str, tmp_path: Pat
     [
         ([], "no data"),
         (["DATA", "--recipe", "proxy-anker"], "did you mean 'proxy-anchor'"),
-        (["DATA", "--set", "optimizer.lr=1"], "did you mean 'optimizer'"),
+        (["DATA", "--set", "optimiser.lr=1"], "did you mean 'optimizer'"),
         (["DATA", "--set", "data.sourse=1"], "data has no 'sourse'"),
         (["DATA", "--set", "loss.alfa=1"], "did you mean 'alpha'"),
         (["DATA", "--set", "model.pooling=max"], "leave pooling"),

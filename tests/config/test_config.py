@@ -95,7 +95,7 @@ def test_steps_replace_epochs_and_the_other_way_round() -> None:
     ("setting", "message"),
     [
         ("optimizer.lrr=1", "optimizer has no 'lrr'; did you mean 'lr'"),
-        ("optimizer.lr=1", "the configuration has no 'optimizer'; did you mean 'optimizer'"),
+        ("optimiser.lr=1", "the configuration has no 'optimiser'; did you mean 'optimizer'"),
         ("optimizer.lr=fast", "optimizer.lr must be a number, got 'fast'"),
         ("optimizer.lr=0", "optimizer.lr must be above 0"),
         ("optimizer=3", "optimizer must be a table"),

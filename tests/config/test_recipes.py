@@ -150,6 +150,6 @@ def test_bad_names() -> None:
     with pytest.raises(ValueError, match="data must be one of"):
         recipes.load("mpa", data="inshop")
     with pytest.raises(ValueError, match="did you mean 'optimizer'"):
-        recipes.check({"optimizer": {}})
+        recipes.check({"optimiser": {}})
     with pytest.raises(ValueError, match="optimizer has no 'weight_deacy'; did you mean 'weight_decay'"):
         recipes.check({"data": {"cub": {"optimizer": {"weight_deacy": 0}}}})

@@ -18,7 +18,7 @@ def counts(monkeypatch, module, name, **numbers):
     import importlib
 
     small = official.Counts(name=name, **numbers)
-    monkeypatch.setattr(importlib.import_module(f"nearfar.data.{module}"), module.upper(), small)
+    monkeypatch.setattr(importlib.import_module(f"nearfar.data.layouts.{module}"), module.upper(), small)
 
 
 def test_published_counts_are_those_of_the_papers():
