@@ -1,0 +1,111 @@
+"""Registries: losses, samplers, pacers, backbones, layouts and uncertainty sets by name.
+
+A module registers what it defines with a decorator. The modules of the registry's package are imported at the first
+lookup, so that a new built-in is one new file. Users register their own from outside in the same way.
+"""
+
+from __future__ import annotations
+
+import inspect
+import pkgutil
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, Generic, TypeVar
+
+from nearfar.validation import nearest
+
+T = TypeVar("T", bound=Callable[..., Any])
+
+
+class Registry(Generic[T]):
+    """Map names to classes or functions of one kind.
+
+    Args:
+        kind: What an entry is, for error messages: "loss", "sampler".
+        package: The package whose modules hold the built-in entries.
+
+    >>> shapes: Registry[type] = Registry("shape")
+    >>> @shapes.register("square")
+    ... class Square:
+    ...     def __init__(self, *, side: float = 1.0) -> None:
+    ...         self.side = side
+    >>> shapes.create("square", side=2.0).side
+    2.0
+    >>> shapes.create("square", sid=2.0)
+    Traceback (most recent call last):
+    ...
+    ValueError: shape 'square' has no option 'sid'; did you mean 'side'? Options: side
+    """
+
+    def __init__(self, kind: str, *, package: str | None = None) -> None:
+        self.kind = kind
+        self._package = package
+        self._entries: dict[str, T] = {}
+
+    def register(self, name: str) -> Callable[[T], T]:
+        """Return a decorator that registers a class or function under `name`.
+
+        Raises:
+            ValueError: If another entry has this name.
+        """
+
+        def add(entry: T) -> T:
+            known = self._entries.get(name)
+            if known is not None:
+                raise ValueError(f"{self.kind} {name!r} is already registered by {known.__module__}: use another name")
+            self._entries[name] = entry
+            return entry
+
+        return add
+
+    def names(self) -> list[str]:
+        """Return the registered names, sorted."""
+        self._discover()
+        return sorted(self._entries)
+
+    def get(self, name: str) -> T:
+        """Return the entry of this name.
+
+        Raises:
+            ValueError: If the name is unknown. The message suggests a similar one and lists all.
+        """
+        self._discover()
+        if name not in self._entries:
+            known = self.names()
+            raise ValueError(f"unknown {self.kind} {name!r}{nearest(str(name), known)} Known: {', '.join(known)}")
+        return self._entries[name]
+
+    def options(self, name: str) -> dict[str, inspect.Parameter]:
+        """Return the parameters that the entry of this name accepts."""
+        return dict(inspect.signature(self.get(name)).parameters)
+
+    def check_options(self, name: str, options: dict[str, Any], *, supplied: tuple[str, ...] = ()) -> None:
+        """Raise a ValueError if an option is unknown or a required one is missing.
+
+        Args:
+            name: The registered name.
+            options: The options that a user chose.
+            supplied: Parameters that the caller fills in, which are no options of the user.
+        """
+        parameters = {key: value for key, value in self.options(name).items() if key not in supplied}
+        for option in options:
+            if option not in parameters:
+                known = ", ".join(parameters)
+                raise ValueError(
+                    f"{self.kind} {name!r} has no option {option!r}{nearest(option, parameters)} Options: {known}"
+                )
+        for option, parameter in parameters.items():
+            if parameter.default is parameter.empty and option not in options:
+                raise ValueError(f"{self.kind} {name!r} requires {option}: pass {option}=...")
+
+    def create(self, name: str, **options: Any) -> Any:
+        """Create the entry of this name with these options, after checking them."""
+        self.check_options(name, options)
+        return self.get(name)(**options)
+
+    def _discover(self) -> None:
+        if self._package is None:
+            return
+        package, self._package = import_module(self._package), None
+        for module in pkgutil.iter_modules(package.__path__):
+            import_module(f"{package.__name__}.{module.name}")
