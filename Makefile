@@ -16,6 +16,8 @@ check: test
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell
+	$(BIN)/lint-imports
 
 types: $(VENV)/.dev
 	$(BIN)/mypy

@@ -140,7 +140,7 @@ def rounds(number: int, *, samples: int = 1000, classes: int = 20, dim: int = 32
 
 
 def drawings(classes: int, each: int) -> tuple[Tensor, Tensor]:
-    """Pixels of drawings, blurred and centerd, with a fifth of the labels wrong."""
+    """Pixels of drawings, blurred and centered, with a fifth of the labels wrong."""
     data = sketches()
     data = data.subset(np.flatnonzero((np.arange(len(data)) % 100 < each) & (data.labels < classes))).compact()
     noisy, _ = with_label_noise(data.subset(np.arange(len(data))), 0.2)

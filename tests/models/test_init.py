@@ -21,10 +21,10 @@ def test_pca_is_the_direct_computation(power: float, rows: int, monkeypatch: pyt
     monkeypatch.setattr("nearfar.models.init.ROWS", rows)  # a part of them at a time
     x = correlated().double()
     weight, bias = half_whitened_pca(x, 7, power=power)
-    centerd = x.numpy() - x.numpy().mean(0)
-    _, singular, rows = np.linalg.svd(centerd, full_matrices=False)
+    centered = x.numpy() - x.numpy().mean(0)
+    _, singular, rows = np.linalg.svd(centered, full_matrices=False)
     values = singular[:7] ** 2 / len(x)
-    expected = centerd @ rows[:7].T * values**-power
+    expected = centered @ rows[:7].T * values**-power
     result = (x @ weight.T + bias).numpy()
     signs = np.sign((result * expected).sum(0))
     np.testing.assert_allclose(result, expected * signs, rtol=1e-8, atol=1e-8)

@@ -31,7 +31,7 @@ def loss_for(name: str) -> Any:
 
 @lru_cache(maxsize=1)
 def drawings() -> tuple[Tensor, Tensor, NoiseRecord]:
-    """Pixels of 20 kinds of drawings, 40 of each, centerd, with a fifth of the labels wrong."""
+    """Pixels of 20 kinds of drawings, 40 of each, centered, with a fifth of the labels wrong."""
     data = sketches().subset(np.arange(2000)[np.arange(2000) % 100 < 40]).compact()
     noisy, record = with_label_noise(data, 0.2, seed=0)
     assert data.pixels is not None

@@ -39,7 +39,7 @@ def sample_rng(seed: int, epoch: int, index: int) -> Rng:
 class RandomResizedCrop:
     """A random part of the picture, `scale` of its area and with an aspect ratio in `ratio`, resized to a square.
 
-    The rule of GoogLeNet's training: area uniform, ratio log-uniform, ten tries, then the largest centerd part with an
+    The rule of GoogLeNet's training: area uniform, ratio log-uniform, ten tries, then the largest centered part with an
     allowed ratio. `scale=(0.16, 1)` is MLRC's.
     """
 

@@ -15,7 +15,7 @@ from nearfar.ops.pairs import Pairs, ratio, to_one
 class FastAP(PairLoss):
     """FastAP (Cakir et al., CVPR 2019), on unit vectors.
 
-    Per anchor, squared distances fall into triangular bins centerd at 4k/bins, k = 0..bins: h_k over all pairs, h+_k
+    Per anchor, squared distances fall into triangular bins centered at 4k/bins, k = 0..bins: h_k over all pairs, h+_k
     over positives, H and H+ their running sums; FastAP_i = (1/|P_i|) sum_k H+_k h+_k / H_k. The loss is the mean over
     anchors with positives of 1 - FastAP_i. bins=10 is the paper's.
 

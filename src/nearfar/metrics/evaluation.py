@@ -135,7 +135,7 @@ def _points(rows: Tensor, distance: str) -> Tensor:
     return rows.float() / squared_lengths(rows).sqrt().clamp_min(1e-30)[:, None].float()
 
 
-def _centerd(rows: Tensor, distance: str) -> Tensor:
+def _centered(rows: Tensor, distance: str) -> Tensor:
     """`_points` for clustering, around the origin: float32 products lose what is small beside a large common part."""
     return _points(rows, distance) if distance == "cosine" else (rows - rows.double().mean(0)).float()
 
@@ -157,7 +157,7 @@ def _cluster(
         raise ValueError(f"{groups[0]} needs one label a row, labels are multi-hot of shape {labels.shape}")
     if not seeds:
         raise ValueError("seeds is empty: k-means needs at least one")
-    points = _centerd(rows, distance)
+    points = _centered(rows, distance)
     classes, codes = np.unique(labels, return_inverse=True)
     if "silhouette" in groups:
         values["silhouette"] = silhouette(points, codes, distance=distance, memory_mb=memory_mb)

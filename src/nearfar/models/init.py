@@ -45,8 +45,8 @@ def half_whitened_pca(features: Tensor, dim: int, *, power: float = 0.25) -> tup
     mean = sum((part.double().sum(0) for part in parts), features.new_zeros(width, dtype=torch.float64)) / count
     squares = torch.zeros(width, width, dtype=torch.float64, device=features.device)
     for part in parts:
-        centerd = part.double() - mean
-        squares.addmm_(centerd.T, centerd)
+        centered = part.double() - mean
+        squares.addmm_(centered.T, centered)
     values, vectors = torch.linalg.eigh(squares / count)
     values, vectors = values.flip(0)[:dim], vectors.flip(1)[:, :dim]
     vectors = vectors * vectors.gather(0, vectors.abs().argmax(0, keepdim=True)).sign()

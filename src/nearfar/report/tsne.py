@@ -22,7 +22,7 @@ LOG_BETA, HALVINGS = 40.0, 40
 
 
 def tsne(x: Tensor, *, perplexity: float = 30.0, steps: int = 500, seed: int = 0) -> Tensor:
-    """[N, 2] float32, centerd, for rows x [N, d]; the same for the same input and seed.
+    """[N, 2] float32, centered, for rows x [N, d]; the same for the same input and seed.
 
     The perplexity is at most (N - 1) / 3, so that few rows work too. A quarter of the steps is exaggerated. The seed
     moves the start by a hundredth of its size, which parts rows that PCA puts onto one line.
@@ -86,11 +86,11 @@ def neighborhoods(square: Tensor, perplexity: float) -> Tensor:
 
 def _start(x: Tensor, seed: int) -> Tensor:
     """The first two principal components, the first with standard deviation 1e-4, a column's largest entry positive."""
-    centerd = x.double() - x.double().mean(0)
+    centered = x.double() - x.double().mean(0)
     if x.shape[1] <= len(x):
-        y = centerd @ torch.linalg.eigh(centerd.T @ centerd)[1].flip(1)[:, :2]
+        y = centered @ torch.linalg.eigh(centered.T @ centered)[1].flip(1)[:, :2]
     else:
-        values, vectors = torch.linalg.eigh(centerd @ centerd.T)
+        values, vectors = torch.linalg.eigh(centered @ centered.T)
         y = vectors.flip(1)[:, :2] * values.flip(0)[:2].clamp_min(0).sqrt()
     y = torch.nn.functional.pad(y, (0, 2 - y.shape[1]))
     y = y * torch.where(y.gather(0, y.abs().argmax(0, keepdim=True)) < 0, -1.0, 1.0)

@@ -83,7 +83,7 @@ def relaxed(y: Tensor, near: Tensor, generator: torch.Generator, *, steps: int =
 
 
 def _framed(y: Tensor) -> Tensor:
-    """Turned so that the longest direction lies across, centerd, the farthest coordinate at 1."""
+    """Turned so that the longest direction lies across, centered, the farthest coordinate at 1."""
     y = y - y.mean(0)
     if len(y) > 2:
         y = y @ torch.linalg.eigh(y.T @ y)[1].flip(1)

@@ -85,7 +85,7 @@ export function pad({changed, label}) {
   };
 }
 
-// scaled and centerd onto the pad
+// scaled and centered onto the pad
 function fitted(strokes, side) {
   const points = strokes.flat();
   if (!points.length) return [];
