@@ -5,7 +5,7 @@
 Starts `nearfar serve RUN` as its own process. Each of the clients keeps one connection and asks again as soon as it has
 its answer: first with a picture of the data, which the server decodes, embeds and searches, then for the neighbors of
 a sample, which it only searches. Beside it stands the network's forward pass alone, of one picture and of 32 at a time,
-a picture. Then the hostile requests of harness.hostile, with a canary file in the run's folder.
+a picture. Then the hostile requests of tests.harness.hostile, with a canary file in the run's folder.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from urllib.request import urlopen
 import numpy as np
 import torch
 
-from harness.hostile import Outcome, attack, hostile_requests
 from nearfar.errors import NearfarError
 from nearfar.serve.batching import MOST
 from nearfar.serve.collection import Collection, open_collection
 from nearfar.training import Run
+from tests.harness.hostile import Outcome, attack, hostile_requests
 
 STARTING = 600.0
 

@@ -35,7 +35,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 EVERY_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 BLOCK = re.compile(r"(?:^<!-- not run: (\S[^\n]*) -->\n)?^```([^\n`]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-INDENTED = re.compile(r"^    ((?:nearfar|python -m nearfar)(?:.*\\\n)*.*)$", re.MULTILINE)
+INDENTED = re.compile(r"^    ((?:nearfar|python -m \w+\.\w+)(?:.*\\\n)*.*)$", re.MULTILINE)
 TEXT = ("text", "yaml", "csv", "diff")
 KINDS = {"python": "python", "pycon": "example", "": "commands", **dict.fromkeys(TEXT, "text")}
 SECONDS = 60.0  # of the processor, at most, for one block; all together take less
@@ -215,7 +215,7 @@ def test_links_lead_somewhere(page: Path) -> None:
         ("nearfar train sketches --set optimizer.rate=1", "optimizer has no 'rate'"),
         ("pip install 'nearfar[wep]'", "wep"),
         ("make demos", "demos"),
-        ("python -m nearfar.suites.sped", "sped"),
+        ("python -m benchmarks.sped", "sped"),
     ],
 )
 def test_a_stale_command_is_found(line: str, error: str) -> None:

@@ -1,6 +1,6 @@
 """Kills, damaged checkpoints, a full disk, a folder without the right to write: runs must end with the same weights.
 
-    python -m harness.faults --kills 50
+    python -m tests.harness.faults --kills 50
 
 For every recipe a run on small vectors, undisturbed. Then the same run in a process of its own that is killed
 (SIGKILL) at random moments, half of them while a file is being written, and started again with `resume` each time,

@@ -1,7 +1,7 @@
 """Bad input, made by chance: files, settings and requests must be taken, or refused by one line that names them.
 
-    python -m harness.fuzz --count 100000
-    python -m harness.fuzz --target csv --first 4711 --count 1     # one input again
+    python -m tests.harness.fuzz --count 100000
+    python -m tests.harness.fuzz --target csv --first 4711 --count 1     # one input again
 
 Good files are changed (bits, cuts, splices, huge numbers in headers), and others are put together from parts that do
 not fit. For each target: everything but a NearfarError with the name of the file in it is wrong (or, over HTTP, an
@@ -29,8 +29,8 @@ from pathlib import Path
 
 import torch
 
-from harness.fuzz_targets import Attempt, Targets
 from nearfar.errors import NearfarError
+from tests.harness.fuzz_targets import Attempt, Targets
 
 SECONDS = 5.0
 MEMORY = 12 << 30

@@ -20,9 +20,6 @@ import numpy as np
 import torch
 from safetensors.torch import save
 
-from harness.faults import configured, vectors
-from harness.fuzz_input import KNOWN, NUMBERS, PLACES, WORDS, Rng, array, changed, encoded, setting, tree, zipped
-from harness.hostile import hostile_requests
 from nearfar.audit.decisions import read_decisions
 from nearfar.config.merge import from_dict, read_config, resolve
 from nearfar.data import Manifest, open_data
@@ -37,6 +34,9 @@ from nearfar.training.checkpoint import load_state, save_state, sealed
 from nearfar.training.log import read_log
 from nearfar.training.prepare import open_manifest
 from nearfar.training.trainer import Training
+from tests.harness.faults import configured, vectors
+from tests.harness.fuzz_input import KNOWN, NUMBERS, PLACES, WORDS, Rng, array, changed, encoded, setting, tree, zipped
+from tests.harness.hostile import hostile_requests
 
 Attempt = Callable[[Rng], object]
 

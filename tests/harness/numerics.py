@@ -1,6 +1,6 @@
 """Every loss on extreme batches: the value and all gradients must be finite numbers.
 
-    python -m harness.numerics --batches 1000
+    python -m tests.harness.numerics --batches 1000
 
 Rows of lengths from 1e-8 to 1e8, within one batch or between batches, duplicates, opposite and zero rows, one class,
 only singletons, weights of zero, in float16, bfloat16, float32 and float64. The same seed gives the same batches.

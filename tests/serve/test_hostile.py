@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from harness.hostile import attack, hostile_requests
 from nearfar.serve.collection import Collection
+from tests.harness.hostile import attack, hostile_requests
 
 
 @pytest.mark.parametrize("seed", [0, 1])

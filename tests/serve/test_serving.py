@@ -14,11 +14,11 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.serve import forward_pass, load, page, picture_requests, sample_requests
-from harness.hostile import Outcome
 from nearfar.cli import main
 from nearfar.errors import NearfarError
 from nearfar.serve.collection import Collection, open_collection
 from nearfar.serve.command import serve_command
+from tests.harness.hostile import Outcome
 
 TOKEN = "a-token-of-enough-letters"
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from harness import faults
 from nearfar.errors import NearfarError
 from nearfar.files import atomic
 from nearfar.runs import CHECKPOINT, PREVIOUS
 from nearfar.training import train
 from nearfar.training.checkpoint import KEY, load_state, save_state
+from tests.harness import faults
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Bad input is refused by one line. The full run: python -m harness.fuzz."""
+"""Bad input is refused by one line. The full run: python -m tests.harness.fuzz."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.fuzz import Outcome, Targets, _try, attack, cpu_limit
-from harness.fuzz_input import changed
 from nearfar.errors import NearfarError
+from tests.harness.fuzz import Outcome, Targets, _try, attack, cpu_limit
+from tests.harness.fuzz_input import changed
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_other_errors_are_wrong(error: Exception, wrong: str) -> None:
 
 
 def test_what_takes_for_ever_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.fuzz.SECONDS", 0.05)
+    monkeypatch.setattr("tests.harness.fuzz.SECONDS", 0.05)
 
     def attempt(_: random.Random) -> None:
         while True:

@@ -1,4 +1,4 @@
-"""Every loss is finite on extreme batches. The full run: python -m harness.numerics."""
+"""Every loss is finite on extreme batches. The full run: python -m tests.harness.numerics."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from harness.numerics import EVERY, batches, examine, look, title
 from nearfar.losses import names
+from tests.harness.numerics import EVERY, batches, examine, look, title
 
 
 def test_every_loss_is_there() -> None:

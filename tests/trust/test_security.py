@@ -17,7 +17,6 @@ import torch
 from PIL import Image
 
 import nearfar
-from harness.hostile import _bomb
 from nearfar.config.merge import parse_setting, read_config
 from nearfar.data import open_data
 from nearfar.data.features import open_npz
@@ -26,6 +25,7 @@ from nearfar.errors import NearfarError
 from nearfar.models import read_tensors
 from nearfar.runs import load_embedder
 from nearfar.training.checkpoint import load_state
+from tests.harness.hostile import _bomb
 
 SOURCE = Path(nearfar.__file__).parent
 ROOT = SOURCE.parent.parent
