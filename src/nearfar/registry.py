@@ -10,11 +10,12 @@ import inspect
 import pkgutil
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from nearfar.validation import nearest
 
 T = TypeVar("T", bound=Callable[..., Any])
+E = TypeVar("E", bound=Callable[..., Any])
 
 
 class Registry(Generic[T]):
@@ -42,18 +43,22 @@ class Registry(Generic[T]):
         self._package = package
         self._entries: dict[str, T] = {}
 
-    def register(self, name: str) -> Callable[[T], T]:
+    def register(self, name: str) -> Callable[[E], E]:
         """Return a decorator that registers a class or function under `name`.
+
+        Defining the same class or function again, as a notebook does when a cell runs twice, replaces the entry.
 
         Raises:
             ValueError: If another entry has this name.
         """
 
-        def add(entry: T) -> T:
+        def add(entry: E) -> E:
+            if self._package is not None and not entry.__module__.startswith(f"{self._package}."):
+                self._discover()  # a name that a built-in entry has is refused here, not at the first lookup
             known = self._entries.get(name)
-            if known is not None:
+            if known is not None and _origin(known) != _origin(entry):
                 raise ValueError(f"{self.kind} {name!r} is already registered by {known.__module__}: use another name")
-            self._entries[name] = entry
+            self._entries[name] = cast(T, entry)
             return entry
 
         return add
@@ -75,9 +80,10 @@ class Registry(Generic[T]):
             raise ValueError(f"unknown {self.kind} {name!r}{nearest(str(name), known)} Known: {', '.join(known)}")
         return self._entries[name]
 
-    def options(self, name: str) -> dict[str, inspect.Parameter]:
-        """Return the parameters that the entry of this name accepts."""
-        return dict(inspect.signature(self.get(name)).parameters)
+    def options(self, name: str, *, supplied: tuple[str, ...] = ()) -> dict[str, inspect.Parameter]:
+        """Return the parameters that the entry of this name accepts, without those that the caller supplies."""
+        parameters = inspect.signature(self.get(name)).parameters
+        return {key: value for key, value in parameters.items() if key not in supplied}
 
     def check_options(self, name: str, options: dict[str, Any], *, supplied: tuple[str, ...] = ()) -> None:
         """Raise a ValueError if an option is unknown or a required one is missing.
@@ -85,9 +91,9 @@ class Registry(Generic[T]):
         Args:
             name: The registered name.
             options: The options that a user chose.
-            supplied: Parameters that the caller fills in, which are no options of the user.
+            supplied: Parameters that the caller fills in and a user cannot set.
         """
-        parameters = {key: value for key, value in self.options(name).items() if key not in supplied}
+        parameters = self.options(name, supplied=supplied)
         for option in options:
             if option not in parameters:
                 known = ", ".join(parameters)
@@ -98,10 +104,17 @@ class Registry(Generic[T]):
             if parameter.default is parameter.empty and option not in options:
                 raise ValueError(f"{self.kind} {name!r} requires {option}: pass {option}=...")
 
-    def create(self, name: str, **options: Any) -> Any:
-        """Create the entry of this name with these options, after checking them."""
-        self.check_options(name, options)
-        return self.get(name)(**options)
+    def create(self, name: str, *, supplied: dict[str, Any] | None = None, **options: Any) -> Any:
+        """Check the options and call the entry of this name with them.
+
+        Args:
+            name: The registered name.
+            supplied: Arguments from the caller, such as labels. Error messages do not list them as options.
+            options: The options that a user chose.
+        """
+        supplied = supplied or {}
+        self.check_options(name, options, supplied=tuple(supplied))
+        return self.get(name)(**supplied, **options)
 
     def _discover(self) -> None:
         if self._package is None:
@@ -109,3 +122,7 @@ class Registry(Generic[T]):
         package, self._package = import_module(self._package), None
         for module in pkgutil.iter_modules(package.__path__):
             import_module(f"{package.__name__}.{module.name}")
+
+
+def _origin(entry: Callable[..., Any]) -> tuple[str, str]:
+    return entry.__module__, entry.__qualname__

@@ -80,6 +80,13 @@ def check_weights(name: str, weights: Tensor, *, rows: int, rows_name: str) -> N
         raise ValueError(f"{name} must be finite and not negative, got {float(weights[bad])} at {bad}")
 
 
+def check_count(name: str, value: int) -> int:
+    """Check that the value is an integer of at least 1, and return it."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name} must be a whole number, at least 1, got {value!r}")
+    return value
+
+
 def check_positive(name: str, value: float) -> float:
     """A finite number above zero."""
     if not 0 < value < float("inf"):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from nearfar.samplers import PK, PlannedBatches, Profs, Shuffled
+from nearfar.samplers import PK, BatchSampler, Profs, Shuffled
 
 
 def labels_of(sizes: list[int], seed: int = 0) -> np.ndarray:
@@ -13,7 +13,7 @@ def labels_of(sizes: list[int], seed: int = 0) -> np.ndarray:
 
 UNEVEN = [1, 2, 3, 4, 5, 6, 7, 30, 4, 4]
 SAMPLERS = {
-    "shuffled": lambda **kw: Shuffled(samples=66, size=8, **kw),
+    "shuffled": lambda **kw: Shuffled(range(66), size=8, **kw),
     "pk": lambda **kw: PK(labels_of(UNEVEN), classes=3, per_class=4, **kw),
     "pk classes": lambda **kw: PK(labels_of(UNEVEN), classes=4, per_class=5, epoch="classes", **kw),
     "profs": lambda **kw: Profs(labels_of(UNEVEN), classes=3, per_class=4, steps=4, **kw),
@@ -57,15 +57,15 @@ def test_an_epoch_of_classes_visits_each_once() -> None:
 
 
 def test_shuffled_covers_and_drops_the_rest() -> None:
-    assert sorted(i for b in Shuffled(samples=20, size=8, drop_last=False) for i in b) == list(range(20))
-    assert [len(b) for b in Shuffled(samples=20, size=8)] == [8, 8]
-    assert [len(b) for b in Shuffled(samples=5, size=8)] == [5]
+    assert sorted(i for b in Shuffled(range(20), size=8, drop_last=False) for i in b) == list(range(20))
+    assert [len(b) for b in Shuffled(range(20), size=8)] == [8, 8]
+    assert [len(b) for b in Shuffled(range(5), size=8)] == [5]
 
 
 @pytest.mark.parametrize("make", SAMPLERS.values(), ids=SAMPLERS)
 def test_seed_decides_and_epochs_differ(make: object) -> None:
     def epochs(seed: int) -> list[list[list[int]]]:
-        sampler: PlannedBatches = make(seed=seed)  # type: ignore[operator]
+        sampler: BatchSampler = make(seed=seed)  # type: ignore[operator]
         return [list(sampler) for _ in range(2)]
 
     assert epochs(3) == epochs(3)
@@ -76,7 +76,7 @@ def test_seed_decides_and_epochs_differ(make: object) -> None:
 @pytest.mark.parametrize("make", SAMPLERS.values(), ids=SAMPLERS)
 @pytest.mark.parametrize("stop", [0, 1, 3, 9, 17])
 def test_resume_in_the_middle(make: object, stop: int) -> None:
-    def stream(sampler: PlannedBatches, count: int) -> list[list[int]]:
+    def stream(sampler: BatchSampler, count: int) -> list[list[int]]:
         out: list[list[int]] = []
         while len(out) < count:
             for batch in sampler:
@@ -129,11 +129,18 @@ def test_many_classes_are_quick_to_plan() -> None:
 def test_bad_input() -> None:
     with pytest.raises(ValueError, match="labels must be class ids"):
         PK([0.5, 1.5], classes=2, per_class=2)
-    with pytest.raises(ValueError, match="at least 1, got 0 and 2"):
+    with pytest.raises(ValueError, match="classes must be at least 1, got 0"):
         PK([0, 1], classes=0, per_class=2)
     with pytest.raises(ValueError, match="epoch must be one of"):
         PK([0, 1], classes=1, per_class=2, epoch="sample")
     with pytest.raises(ValueError, match="size=0"):
-        Shuffled(samples=3, size=0)
+        Shuffled(range(3), size=0)
     with pytest.raises(ValueError, match=r"rank must be in range\(world=2\), got 2"):
-        Shuffled(samples=3, size=1, rank=2, world=2)
+        Shuffled(range(3), size=1, rank=2, world=2)
+
+
+def test_pk_takes_a_size_in_place_of_classes() -> None:
+    labels = np.arange(400) % 40
+    assert PK(labels).size == 128
+    assert (PK(labels, size=10, per_class=3).classes, PK(labels, size=10, classes=5).classes) == (3, 5)
+    assert PK(labels, size=1, per_class=4).classes == 2

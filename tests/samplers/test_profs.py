@@ -128,6 +128,9 @@ def test_an_epoch_is_as_long_as_the_data_and_cycles_go_on_across() -> None:
 
 def test_size_and_small_data() -> None:
     assert make(classes=None, size=9).representatives == 3
+    assert make(classes=None, size=10).size == 9, "whole classes only"
+    assert make(classes=3, size=60).size == 9, "classes take precedence over size"
+    assert make(np.arange(300) % 60, classes=None).size == 126, "128 is the default"
     few = make(classes=64, per_class=2, rho=6)
     assert (few.representatives, few.size, few.steps) == (10, 20, 6)
     one = make(np.zeros(3, dtype=int), classes=2)
@@ -268,9 +271,7 @@ def test_many_classes_are_quick() -> None:
 def test_bad_input() -> None:
     for options, text in (
         ({"per_class": 1}, "per_class must be at least 2"),
-        ({"size": 9}, "give one of size and classes, got size=9 and classes=3"),
-        ({"classes": None}, "give one of size and classes, got size=None"),
-        ({"classes": None, "size": 10}, "size must be a multiple of per_class=3, got 10"),
+        ({"classes": None, "size": 0}, "size must be at least 1, got 0"),
         ({"classes": 0}, "classes must be at least 1, got 0"),
         ({"rho": 0}, "rho must be a finite number above 0"),
         ({"steps": 0}, "steps must be at least 1"),

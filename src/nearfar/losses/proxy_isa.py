@@ -10,9 +10,9 @@ from torch import Tensor
 
 from nearfar.losses.proxies.class_memory import ClassMemory
 from nearfar.losses.proxies.class_similarity import Ties, others_per_class, others_per_sample, own_per_class
-from nearfar.losses.proxies.proxy_loss import ProxyLoss, check_count
+from nearfar.losses.proxies.proxy_loss import ProxyLoss
 from nearfar.ops.pairs import ratio
-from nearfar.validation import check_choice, check_positive
+from nearfar.validation import check_choice, check_count, check_positive
 
 POSITIVE = ("sigma", "nu", "inverse", "none")
 NEGATIVE = ("inverse", "none")

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from torch import nn
 
-from nearfar.losses.proxies.proxy_loss import check_count
 from nearfar.models.backbones.base import Backbone
 from nearfar.models.backbones.bn_inception import BN_INCEPTION_WEIGHTS, BNInception
 from nearfar.models.backbones.efficientnet_lite import EFFICIENTNET_LITE0_WEIGHTS, EfficientNetLite0
@@ -27,7 +26,7 @@ from nearfar.models.heads import create_head
 from nearfar.models.init import half_whitened_pca, proxies_from_class_means, start_from_pca
 from nearfar.models.pooling import Grid, create_pooling
 from nearfar.models.weights import WeightFile, backbone_part, find_weights, load_tensors, read_tensors
-from nearfar.validation import nearest
+from nearfar.validation import check_count, nearest
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from nearfar.losses.proxies.proxy_loss import check_count
 from nearfar.pacing.objective import maw, sdaw
+from nearfar.registry import Registry
+from nearfar.validation import check_count
+
+C = TypeVar("C", bound="type[Pacer]")
+PACERS: Registry[Any] = Registry("pacer", package="nearfar.pacing")
 
 
 class Pacer:
@@ -64,3 +69,13 @@ class Pacer:
         if len(state["weights"]) != self.samples:
             raise ValueError(f"state is of {len(state['weights'])} samples, this pacer has {self.samples}")
         self.rounds, self.weights = int(state["rounds"]), state["weights"].clone().float()
+
+
+def register(name: str) -> Callable[[C], C]:
+    """Return a class decorator that registers a pacer under `name`, which is also its `name` in checkpoints."""
+
+    def add(pacer: C) -> C:
+        pacer.name = name
+        return PACERS.register(name)(pacer)
+
+    return add

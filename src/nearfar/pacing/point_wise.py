@@ -5,12 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from nearfar.pacing.pacer import Pacer
+from nearfar.pacing.pacer import Pacer, register
 from nearfar.pacing.schedule import schedule, share_count
 
 CHUNK = 1024
 
 
+@register("point-wise")
 class PointWise(Pacer):
     """w_i = 1 where the loss of sample i is at most the age, else 0 (Kumar et al., NIPS 2010; BSPML's Eq. 2).
 
@@ -18,8 +19,6 @@ class PointWise(Pacer):
     below which `share` of the samples lie (0.7, times `growth` 1.05 each round, at most `most` 0.95: ours), ties
     included; or the number `age`, times growth.
     """
-
-    name = "point-wise"
 
     def __init__(
         self,

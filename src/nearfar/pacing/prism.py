@@ -8,12 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from nearfar.losses.proxies.class_memory import ClassMemory
-from nearfar.losses.proxies.proxy_loss import check_class_ids, check_count
+from nearfar.losses.proxies.proxy_loss import check_class_ids
 from nearfar.ops.geometry import unit
-from nearfar.pacing.pacer import Pacer
-from nearfar.validation import check_choice
+from nearfar.pacing.pacer import Pacer, register
+from nearfar.validation import check_choice, check_count
 
 
+@register("prism")
 class PRISM(Pacer):
     """Noise-resistant selection by ranking (Liu et al., CVPR 2021, arXiv 2103.16047).
 
@@ -30,8 +31,6 @@ class PRISM(Pacer):
     failing, and v_c is always that of the rows in memory. The first `warm_up` batches (0) are remembered whole.
     `weights` are the last decision on every sample.
     """
-
-    name = "prism"
 
     def __init__(
         self,

@@ -8,13 +8,14 @@ from torch import Tensor, nn
 
 from nearfar.pacing.coordinate import coordinate_descent
 from nearfar.pacing.objective import Floats, WeightProblem
-from nearfar.pacing.pacer import Pacer
+from nearfar.pacing.pacer import Pacer, register
 from nearfar.pacing.schedule import easiest, schedule, solve_for_share
 from nearfar.pacing.solver import solve
 from nearfar.pacing.xi import MEMORY_MB, hardness
 from nearfar.validation import check_choice, check_positive
 
 
+@register("self-paced")
 class SelfPaced(Pacer):
     """Weights that minimize Eq. 6 of BSPML at the present embeddings (Zhang et al., AAAI 2023, arXiv 2211.11751).
 
@@ -33,8 +34,6 @@ class SelfPaced(Pacer):
       "quantile".
     - the first update comes after one epoch with all weights 1 (Algorithm 1), then one every epoch.
     """
-
-    name = "self-paced"
 
     def __init__(
         self,

@@ -1,9 +1,62 @@
-"""Batches: who meets whom. Samplers of data set indices with a seed and a state."""
+"""Batch samplers: choose which samples share a batch. Each has a seed and a state, and `create` makes one by its name.
 
-from nearfar.samplers.batch_sampler import PlannedBatches
+>>> sampler = create("pk", labels=[0, 0, 1, 1, 2, 2], classes=2, per_class=2)
+>>> len(next(iter(sampler)))
+4
+>>> sorted(options("shuffled"))
+['drop_last', 'size']
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from nearfar.samplers.batch_sampler import SAMPLERS, SUPPLIED, BatchSampler, register
 from nearfar.samplers.hncm import HNCM
 from nearfar.samplers.pk import PK
 from nearfar.samplers.profs import Profs, steps_per_cycle
 from nearfar.samplers.shuffled import Shuffled
 
-__all__ = ["HNCM", "PK", "PlannedBatches", "Profs", "Shuffled", "steps_per_cycle"]
+
+def names() -> list[str]:
+    """Return the names of all registered samplers."""
+    return SAMPLERS.names()
+
+
+def options(name: str) -> dict[str, inspect.Parameter]:
+    """Return the options of a sampler: the settings that it reads from `batches` in a configuration."""
+    return SAMPLERS.options(name, supplied=SUPPLIED)
+
+
+def create(name: str, *, labels: object, seed: int = 0, rank: int = 0, world: int = 1, **options: Any) -> BatchSampler:
+    """Create a sampler by its name.
+
+    Args:
+        name: A registered name, see `names`.
+        labels: The class of every sample [N].
+        seed: Seed of everything that the sampler draws.
+        rank: Rank of this process.
+        world: Number of processes that split each batch.
+        options: Options of the sampler, see `options`.
+
+    Raises:
+        ValueError: If the name or an option is unknown. The message suggests the nearest one.
+    """
+    supplied = {"labels": labels, "seed": seed, "rank": rank, "world": world}
+    sampler: BatchSampler = SAMPLERS.create(name, supplied=supplied, **options)
+    return sampler
+
+
+__all__ = [
+    "HNCM",
+    "PK",
+    "BatchSampler",
+    "Profs",
+    "Shuffled",
+    "create",
+    "names",
+    "options",
+    "register",
+    "steps_per_cycle",
+]

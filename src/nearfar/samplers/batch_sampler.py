@@ -8,10 +8,17 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from nearfar.registry import Registry
 from nearfar.samplers.class_index import Indices
 
+SAMPLERS: Registry[Any] = Registry("sampler", package="nearfar.samplers")
+# What the training loop passes to every sampler. All other parameters of its constructor are options.
+SUPPLIED = ("labels", "seed", "rank", "world")
 
-class PlannedBatches:
+register = SAMPLERS.register
+
+
+class BatchSampler:
     """A `batch_sampler` for a DataLoader: iterating goes through one epoch, from where it stopped, then on to the next.
 
     A subclass plans an epoch: `plan(rng)` gives its batches, a pure function of the generator, which is seeded by

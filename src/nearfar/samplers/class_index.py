@@ -39,3 +39,15 @@ def by_class(labels: object) -> Classes:
     order = np.argsort(ids, kind="stable").astype(np.int64)
     _, starts, sizes = np.unique(ids[order], return_index=True, return_counts=True)
     return Classes(order, starts.astype(np.int64), sizes.astype(np.int64))
+
+
+def classes_per_batch(size: int, classes: int | None, per_class: int) -> int:
+    """Return `classes`, or without it the number of whole classes that fit into `size` samples, at least 2.
+
+    >>> classes_per_batch(128, None, 4), classes_per_batch(128, 8, 4), classes_per_batch(10, None, 3)
+    (32, 8, 3)
+    """
+    for name, value in (("size", size), ("classes", classes), ("per_class", per_class)):
+        if value is not None and value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    return max(2, size // per_class) if classes is None else classes

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from nearfar.samplers.batch_sampler import PlannedBatches
-from nearfar.samplers.class_index import Indices, by_class
+from nearfar.samplers.batch_sampler import BatchSampler, register
+from nearfar.samplers.class_index import Indices, by_class, classes_per_batch
 from nearfar.validation import check_choice
 
 
-class PK(PlannedBatches):
+@register("pk")
+class PK(BatchSampler):
     """Batches of `classes` (P) different classes with `per_class` (K) samples each, grouped by class.
+
+    Without `classes`, a batch has as many whole classes as fit into `size` samples, at least 2.
 
     epoch="samples" (default): every sample comes at least once an epoch. Each class is shuffled and cut into groups of
     K; a group that is not full is filled with other samples of its class, different ones as long as there are any, and
@@ -29,18 +32,18 @@ class PK(PlannedBatches):
         self,
         labels: object,
         *,
-        classes: int,
-        per_class: int,
+        size: int = 128,
+        classes: int | None = None,
+        per_class: int = 4,
         epoch: str = "samples",
         seed: int = 0,
         rank: int = 0,
         world: int = 1,
     ) -> None:
         super().__init__(seed=seed, rank=rank, world=world)
-        if classes < 1 or per_class < 1:
-            raise ValueError(f"classes and per_class must be at least 1, got {classes} and {per_class}")
         self.members = by_class(labels).members
-        self.classes, self.per_class = min(classes, len(self.members)), per_class
+        self.classes = min(classes_per_batch(size, classes, per_class), len(self.members))
+        self.per_class = per_class
         self.size = self.classes * per_class
         self.mode = check_choice("epoch", epoch, ("samples", "classes"))
 

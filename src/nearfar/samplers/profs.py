@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from nearfar.samplers.batch_sampler import PlannedBatches
-from nearfar.samplers.class_index import Indices, by_class
+from nearfar.samplers.batch_sampler import BatchSampler, register
+from nearfar.samplers.class_index import Indices, by_class, classes_per_batch
 from nearfar.samplers.hncm import HNCM
 from nearfar.samplers.plateau import Stall
 from nearfar.samplers.representatives import Queues
@@ -28,15 +28,16 @@ def steps_per_cycle(*, classes: int, size: int, per_class: int, rho: float = 6.0
     return math.ceil(rho * per_class * classes / size)
 
 
-class Profs(PlannedBatches):
+@register("profs")
+class Profs(BatchSampler):
     """Batches of PROFS (Can et al., arXiv 1907.07585, Algorithm 1): `classes` classes of `per_class` (I) samples.
 
     The first `representatives` rows are one representative a class; then come the I - 1 examples of each class, first
     those of all classes, then the second ones, and so on. Hand the number to the loss: `loss(x, y, representatives=)`.
     A cycle keeps its representatives for `steps` (M) batches, ceil(rho / p) unless given, with rho=6 the paper's; the
     next cycle takes the next sample of each class's shuffled queue, different ones as long as the class has any left.
-    Give `size` (B = classes x per_class, representatives included) or `classes`; fewer classes in all: every batch
-    holds all of them.
+    Without `classes`, a batch has as many whole classes as fit into `size` samples (B, representatives included), at
+    least 2. If there are fewer classes in all, every batch holds all of them.
 
     Classes come in random order, each once before any comes again but for those that fill up the last batch of a round.
     mining="hncm": the nearest classes by the representatives' embeddings instead, see `HNCM`: `seeds_per_batch` classes
@@ -60,9 +61,9 @@ class Profs(PlannedBatches):
         self,
         labels: object,
         *,
-        per_class: int,
-        size: int | None = None,
+        size: int = 128,
         classes: int | None = None,
+        per_class: int = 4,
         rho: float = 6.0,
         steps: int | None = None,
         mining: str | None = None,
@@ -76,8 +77,10 @@ class Profs(PlannedBatches):
         world: int = 1,
     ) -> None:
         super().__init__(seed=seed, rank=rank, world=world)
+        if per_class < 2:
+            raise ValueError(f"per_class must be at least 2, a representative and an example, got {per_class}")
         self._classes, self.per_class = by_class(labels), per_class
-        self.representatives: int = min(_count(size, classes, per_class), len(self._classes))
+        self.representatives: int = min(classes_per_batch(size, classes, per_class), len(self._classes))
         self.size = self.representatives * per_class
         check_positive("rho", rho)
         if steps is not None and steps < 1:
@@ -191,21 +194,6 @@ class Profs(PlannedBatches):
         cycle, step = state["next"]
         self._next = (int(cycle), int(step))
         self._start_over()
-
-
-def _count(size: int | None, classes: int | None, per_class: int) -> int:
-    """Classes of a batch, from one of size and classes."""
-    if per_class < 2:
-        raise ValueError(f"per_class must be at least 2, a representative and an example, got {per_class}")
-    if (size is None) == (classes is None):
-        raise ValueError(f"give one of size and classes, got size={size} and classes={classes}")
-    if classes is None:
-        if size is None or size < per_class or size % per_class:
-            raise ValueError(f"size must be a multiple of per_class={per_class}, got {size}")
-        return size // per_class
-    if classes < 1:
-        raise ValueError(f"classes must be at least 1, got {classes}")
-    return classes
 
 
 def distinct(sizes: Indices, count: int, rng: np.random.Generator) -> Indices:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from torch import nn
 from tqdm import tqdm
 
-from nearfar import pacing
+from nearfar import pacing, samplers
 from nearfar.compat.peer import peer_loss
-from nearfar.config.schema import READ_BY, Config, Data, Images
+from nearfar.config.schema import Config, Data, Images
 from nearfar.data import (
     BatchAugment,
     Loader,
@@ -38,7 +38,7 @@ from nearfar.losses.proxies.sharded import ShardedProxies
 from nearfar.metrics.protocols import class_disjoint_split, mlrc_folds
 from nearfar.models import Embedder, create_embedder, proxies_from_class_means, start_from_pca
 from nearfar.pacing import Pacer
-from nearfar.samplers import PK, PlannedBatches, Profs, Shuffled
+from nearfar.samplers import BatchSampler
 from nearfar.training.distributed import process_group
 from nearfar.training.evaluate import dtype_of, to_device
 from nearfar.training.projection import Projection
@@ -254,19 +254,14 @@ def shard(config: Config, loss: Loss) -> Loss:
         raise NearfarError(f"shard_proxies: {error}") from None
 
 
-def make_batches(config: Config, train: Manifest) -> PlannedBatches:
-    """The sampler of training rows."""
-    want = config.batches
+def make_batches(config: Config, train: Manifest) -> BatchSampler:
+    """Create the sampler of the training samples from the settings that it reads."""
+    settings = {key: value for key, value in asdict(config.batches).items() if value is not None}
+    name = settings.pop("name")
     try:
-        if want.name == "shuffled":
-            return Shuffled(samples=len(train), size=want.size or 128, seed=config.seed)
-        per_class = want.per_class or 4
-        classes = want.classes or max(2, (want.size or 128) // per_class)
-        if want.name == "pk":
-            return PK(train.labels, classes=classes, per_class=per_class, epoch=want.epoch, seed=config.seed)
-        own = [name for name in READ_BY["profs"] if name not in READ_BY["pk"]]
-        options = {name: getattr(want, name) for name in own if getattr(want, name) is not None}
-        return Profs(train.labels, classes=classes, per_class=per_class, seed=config.seed, **options)
+        known = samplers.options(name)
+        options = {key: value for key, value in settings.items() if key in known}
+        return samplers.create(name, labels=train.labels, seed=config.seed, **options)
     except ValueError as error:
         raise NearfarError(f"batches: {error}") from None
 

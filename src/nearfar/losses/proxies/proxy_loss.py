@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from nearfar.losses.pair_loss import Loss, full_precision
 from nearfar.losses.proxies.class_similarity import Ties, cosines
 from nearfar.ops.geometry import unit
-from nearfar.validation import check_embeddings, check_labels, check_positive, check_weights
+from nearfar.validation import check_count, check_embeddings, check_labels, check_positive, check_weights
 
 
 class ProxyLoss(Loss):
@@ -118,13 +118,6 @@ class DataWiseLoss(ProxyLoss):
 
     def cost(self, ties: Ties) -> Tensor:
         return ties.mean(self.terms(ties))
-
-
-def check_count(name: str, value: int) -> int:
-    """A whole number, at least 1."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name} must be a whole number, at least 1, got {value!r}")
-    return value
 
 
 def check_class_ids(labels: Tensor, classes: int) -> None:
