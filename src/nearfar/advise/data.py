@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from nearfar.audit.command import embeddings_of
 from nearfar.config.schema import Data
 from nearfar.data import Manifest, open_data, save
 from nearfar.data.manifest import Ints
 from nearfar.errors import NearfarError
 from nearfar.training.prepare import open_manifest
+from nearfar.training.pretrained_embeddings import embed_pretrained
 
 LARGEST = 10_000  # samples; a race does not see more of them
 FEWEST = 4  # classes: two to learn from, two to judge on
@@ -102,7 +102,7 @@ def _vectors(pictures: Manifest, path: Path, seconds: float, say: Callable[[str]
     def embedded(rows: Ints) -> tuple[Manifest, float]:
         started = time.monotonic()
         part = pictures.subset(rows)
-        vectors = embeddings_of(part, None, None, SIDE).numpy()
+        vectors = embed_pretrained(part, size=SIDE).numpy()
         return replace(part, features=vectors, root=None, source=fingerprint), time.monotonic() - started
 
     _, took = embedded(np.arange(min(TIMED, len(pictures))))

@@ -6,20 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from nearfar.audit.decisions import save_corrected
 from nearfar.audit.job import audit_data
-from nearfar.config.schema import Images
 from nearfar.data import Manifest, NoiseRecord, open_data, with_label_noise
 from nearfar.errors import NearfarError
 from nearfar.formatting import slug
 from nearfar.metrics.detection import auroc, precision_at
-from nearfar.models import Embedder, create_embedder
 from nearfar.training import Run
-from nearfar.training.evaluate import embed, raw_rows
-from nearfar.training.prepare import make_loader, with_noise
+from nearfar.training.prepare import with_noise
+from nearfar.training.pretrained_embeddings import embed_pretrained
 
 
 def audit_command(
@@ -81,12 +78,7 @@ def embeddings_of(manifest: Manifest, run: Run | None, model: Path | None, size:
         return chosen.embed(manifest)
     if manifest.kind == "pixels":
         print("there is no pretrained network for small pictures, comparing pixels: --model RUN would see more")
-    if manifest.kind != "files":
-        return raw_rows(manifest)
-    network: Embedder = create_embedder("efficientnet-lite0", pretrained=True, head="identity", input_size=size)
-    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    loader = make_loader(manifest, Images(), network, side=size or network.input_size, seed=0, workers=2)
-    return embed(network, loader, batch_size=64)
+    return embed_pretrained(manifest, size=size)
 
 
 def _judge(score: np.ndarray[tuple[int], np.dtype[np.float64]], record: NoiseRecord) -> None:
