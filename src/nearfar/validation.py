@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from difflib import get_close_matches
 
 import torch
 from torch import Tensor
 
-LONGEST_WORD = 100
+from nearfar.spelling import suggest
+
+nearest = suggest
 
 
 def check_embeddings(name: str, x: Tensor, *, dim: int | None = None) -> None:
@@ -102,10 +103,3 @@ def check_choice(name: str, value: str, choices: Iterable[str]) -> str:
             f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}{nearest(str(value), choices)}"
         )
     return value
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """The end of a sentence about an unknown word: '; did you mean ...?' where something near is known, else '.'."""
-    # no word that long is a slip of the pen, and comparing takes the square of its length
-    near = get_close_matches(word, list(known), n=1, cutoff=0.4) if len(word) <= LONGEST_WORD else []
-    return f"; did you mean {near[0]!r}?" if near else "."
