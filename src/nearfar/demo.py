@@ -161,7 +161,7 @@ def _introduce(seen: Manifest, unseen: Manifest) -> None:
 def _search(data: Manifest, embeddings: Tensor, name: str) -> None:
     print(f"\nSearching with {name}, the nearest first, (what is wrong) in brackets:")
     for each in search_examples(data, embeddings, queries=12, neighbors=6)[3:8]:
-        near = (name if right else f"({name})" for name, right in zip(each.names, each.right, strict=True))
+        near = (name if right else f"({name})" for name, right in zip(each.names, each.is_match, strict=True))
         print(f"  {each.name:16s} -> {', '.join(near)}")
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 
 def duration(seconds: float) -> str:
@@ -39,3 +41,39 @@ def markdown_table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     head = list(header)
     lines = [head, ["---"] + ["---:"] * (len(head) - 1), *[list(row) for row in rows]]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def metric_title(name: str) -> str:
+    """Return a metric's name as papers write it.
+
+    >>> [metric_title(name) for name in ("recall@1", "map@r", "r-precision", "nmi")]
+    ['Recall@1', 'MAP@R', 'R-precision', 'NMI']
+    """
+    word, at, k = name.partition("@")
+    is_word = word.startswith(("recall", "precision", "r-", "sil"))
+    return (word.capitalize() if is_word else word.upper()) + at + k.upper()
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the leaves of nested mappings by their dotted keys; an empty mapping is a leaf.
+
+    >>> flatten({"loss": {"name": "supcon", "scale": 16.0}, "seed": 0, "pacing": {}})
+    {'loss.name': 'supcon', 'loss.scale': 16.0, 'seed': 0, 'pacing': {}}
+    """
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        is_branch = isinstance(value, Mapping) and len(value) > 0
+        flat |= flatten(value, f"{prefix}{key}.") if is_branch else {f"{prefix}{key}": value}
+    return flat
+
+
+def settings_lines(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return settings as pairs of a dotted key and a value, both in the form that `--set` takes.
+
+    >>> settings_lines({"loss": {"name": "supcon", "scale": 16.0}, "tags": []})
+    [('loss.name', 'supcon'), ('loss.scale', '16.0'), ('tags', '[]')]
+    """
+    return [
+        (key, value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False))
+        for key, value in flatten(settings).items()
+    ]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from nearfar.audit import audit, auroc, precision_at
-from nearfar.audit.audit import standard
+from nearfar.audit.ranking import standard
 from nearfar.data import sketches, with_label_noise
 from nearfar.metrics.detection import knn_vote, loss_ranking
 

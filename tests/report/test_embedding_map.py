@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from nearfar.data import Manifest
-from nearfar.report.embedding_map import HEIGHT, WIDTH, Map, lay_out, map_rows, map_svg
+from nearfar.report.embedding_map import HEIGHT, WIDTH, EmbeddingMap, choose_rows, compute_map, draw_map
 from nearfar.report.thumbnails import Thumbnails
 
 
@@ -18,26 +18,26 @@ def vectors(classes: int = 3, each: int = 10) -> tuple[Manifest, torch.Tensor]:
 
 def test_rows_are_of_few_classes_and_at_most_so_many():
     labels = np.repeat(np.arange(40), 25)
-    rows = map_rows(labels, points=100, classes=5, seed=0)
+    rows = choose_rows(labels, points=100, classes=5, seed=0)
     assert len(rows) == len(set(rows.tolist())) == 100
     assert np.unique(labels[rows], return_counts=True)[1].tolist() == [20] * 5
-    assert rows.tolist() == map_rows(labels, points=100, classes=5, seed=0).tolist()
-    assert set(labels[rows]) != set(labels[map_rows(labels, points=100, classes=5, seed=1)])
-    assert len(map_rows(labels, points=1000, classes=5)) == 1000
-    whole = map_rows(np.repeat(np.arange(300), 4), points=1000, classes=20)
+    assert rows.tolist() == choose_rows(labels, points=100, classes=5, seed=0).tolist()
+    assert set(labels[rows]) != set(labels[choose_rows(labels, points=100, classes=5, seed=1)])
+    assert len(choose_rows(labels, points=1000, classes=5)) == 1000
+    whole = choose_rows(np.repeat(np.arange(300), 4), points=1000, classes=20)
     assert len(whole) == 80  # small classes are whole
     singles = np.concatenate([np.arange(50), [50, 50]])
-    assert map_rows(singles, points=10, classes=5).tolist() == [50, 51]
+    assert choose_rows(singles, points=10, classes=5).tolist() == [50, 51]
 
 
 def test_places_are_inside_and_classes_are_together():
     data, x = vectors()
-    laid = lay_out(data, x, np.arange(30))
-    assert laid.places.min() >= 0
-    assert (laid.places <= [WIDTH, HEIGHT]).all()
-    assert np.ptp(laid.places, axis=0).tolist() == pytest.approx([WIDTH - 68, HEIGHT - 68])
-    middles = np.stack([laid.places[data.labels == c].mean(0) for c in range(3)])
-    nearest = np.linalg.norm(laid.places[:, None] - middles, axis=2).argmin(1)
+    laid = compute_map(data, x, np.arange(30))
+    assert laid.points.min() >= 0
+    assert (laid.points <= [WIDTH, HEIGHT]).all()
+    assert np.ptp(laid.points, axis=0).tolist() == pytest.approx([WIDTH - 68, HEIGHT - 68])
+    middles = np.stack([laid.points[data.labels == c].mean(0) for c in range(3)])
+    nearest = np.linalg.norm(laid.points[:, None] - middles, axis=2).argmin(1)
     assert nearest.tolist() == data.labels.tolist()
 
 
@@ -45,19 +45,19 @@ def test_places_are_inside_and_classes_are_together():
 def test_proxies_are_stars_near_their_class(per_class):
     data, x = vectors()
     proxies = torch.eye(3) if per_class is None else torch.eye(3)[:, None].repeat(1, 2, 1)
-    laid = lay_out(data, x, np.arange(10, 30), proxies=5 * proxies)
+    laid = compute_map(data, x, np.arange(10, 30), proxies=5 * proxies)
     count = per_class or 1
-    assert laid.stars.tolist() == [1] * count + [2] * count  # class 0 is not in the map
-    for label, place in zip(laid.stars, laid.star_places, strict=True):
-        near = np.linalg.norm(laid.places - place, axis=1).argmin()
+    assert laid.proxy_labels.tolist() == [1] * count + [2] * count  # class 0 is not in the map
+    for label, place in zip(laid.proxy_labels, laid.proxy_points, strict=True):
+        near = np.linalg.norm(laid.points - place, axis=1).argmin()
         assert data.labels[laid.rows[near]] == label
-    text = map_svg(data, laid, Thumbnails(data))
+    text = draw_map(data, laid, Thumbnails(data))
     assert text.count('class="star') == 2 * count
 
 
 def test_dots_have_a_color_a_shape_and_a_title():
     data, x = vectors(9, 4)
-    text = map_svg(data, lay_out(data, x, np.arange(36)), Thumbnails(data))
+    text = draw_map(data, compute_map(data, x, np.arange(36)), Thumbnails(data))
     marks = re.findall(r'<use href="#m(\d)" class="c(\d)"[^>]*><title>([^<]*)</title>', text)
     assert len(marks) == 36
     assert len({mark[:2] for mark in marks}) == 9
@@ -70,18 +70,18 @@ def test_pictures_stand_for_themselves():
     pixels = np.zeros((12, 8, 8), np.uint8)
     pixels[:, 3, :] = 255
     data = Manifest(labels=[0, 1] * 6, classes=("a", "b"), split=["test"] * 12, pixels=pixels)
-    text = map_svg(data, lay_out(data, torch.randn(12, 4), np.arange(12)), Thumbnails(data))
+    text = draw_map(data, compute_map(data, torch.randn(12, 4), np.arange(12)), Thumbnails(data))
     assert text.count("<image href=") == 12
     color = Manifest(labels=[0, 1] * 6, classes=("a", "b"), split=["test"] * 12, pixels=pixels[..., None].repeat(3, 3))
-    text = map_svg(color, lay_out(color, torch.randn(12, 4), np.arange(12)), Thumbnails(color))
+    text = draw_map(color, compute_map(color, torch.randn(12, 4), np.arange(12)), Thumbnails(color))
     assert text.count("<rect class=") == 12
 
 
 def test_names_do_not_overlap():
     data, _ = vectors(12, 3)
     places = np.tile([[500.0, 740.0]], (36, 1)) + np.arange(36)[:, None]
-    laid = Map(np.arange(36), places, np.zeros(0, np.int64), np.zeros((0, 2)))
-    text = map_svg(data, laid, Thumbnails(data))
+    laid = EmbeddingMap(np.arange(36), places, np.zeros(0, np.int64), np.zeros((0, 2)))
+    text = draw_map(data, laid, Thumbnails(data))
     boxes = [(float(a), float(b)) for a, b in re.findall(r'<text class="name c\d" x="(\d+)" y="(-?\d+)"', text)]
     assert len(boxes) == 12
     assert max(y for _, y in boxes) <= HEIGHT
@@ -93,6 +93,6 @@ def test_names_do_not_overlap():
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_few_samples(count):
     data = Manifest(labels=[0] * count, classes=("a",), split=["test"] * count, features=np.ones((count, 2)))
-    text = map_svg(data, lay_out(data, torch.randn(count, 2), np.arange(count)), Thumbnails(data))
+    text = draw_map(data, compute_map(data, torch.randn(count, 2), np.arange(count)), Thumbnails(data))
     assert text.count("<use") == count
     assert "nan" not in text

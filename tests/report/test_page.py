@@ -81,13 +81,20 @@ def test_the_whole_page(tmp_path):
     text = path.read_text(encoding="utf-8")
     Checker(text)
     assert [p.name for p in path.parent.iterdir()] == ["report.html"]
-    assert re.findall('<section id="([a-z]+)">', text) == ["scores", "found", "errors", "training", "map", "settings"]
-    found = text[text.index('id="found"') : text.index('id="errors"')]
+    assert re.findall('<section id="([a-z]+)">', text) == [
+        "scores",
+        "examples",
+        "errors",
+        "training",
+        "map",
+        "settings",
+    ]
+    found = text[text.index('id="examples"') : text.index('id="errors"')]
     assert found.count('class="ask"') == 5
     assert found.count("<img ") == 5 * 5
     assert found.count('<li class="right" title') + found.count('<li class="wrong" title') == 5 * 4
     for kind in ("right", "wrong"):
-        right = sum(sum(each.right) for each in search_examples(data, x, queries=5, neighbors=4))
+        right = sum(sum(each.is_match) for each in search_examples(data, x, queries=5, neighbors=4))
         assert found.count(f'<li class="{kind}" title') == (right if kind == "right" else 20 - right) != 10
         assert found.count(f'<li class="{kind}" title') == found.count(f", {kind})")  # the frame and the alt text agree
     assert text.count("<image ") == 600
@@ -110,7 +117,7 @@ def test_the_same_arguments_give_the_same_file(tmp_path):
 
 
 def test_the_seed_chooses_the_classes_of_the_map(tmp_path, monkeypatch):
-    monkeypatch.setattr("nearfar.report.page.PICTURES", (20, 2))
+    monkeypatch.setattr("nearfar.report.page.IMAGE_LIMITS", (20, 2))
     data, x = drawings(700)
     texts = [report(tmp_path / str(seed), data, x, seed=seed).read_text() for seed in range(3)]
     names = [tuple(sorted(re.findall(r'<text class="name[^>]*>([^<]*)<', text))) for text in texts]
@@ -157,7 +164,7 @@ def test_different_protocols_are_named(tmp_path):
         "b": Scores({"mrr": 0.4}, queries=4, dropped=0, gallery=5, distance="cosine", approximation={"mrr": 0.1}),
     }
     text = report(tmp_path / "r.html", data, x, scores=scores).read_text()
-    assert "a: 4 queries (1 without a positive left out), gallery of 5, cosine; b: 4 queries" in text
+    assert "a: 4 queries (1 without a positive skipped), gallery of 5, cosine; b: 4 queries" in text
     assert "approximate" in text
 
 

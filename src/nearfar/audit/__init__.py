@@ -6,11 +6,11 @@
 
 from __future__ import annotations
 
-from nearfar.audit.audit import Audit, audit
+from nearfar.audit.csv_table import write_csv
+from nearfar.audit.dataset import audit_data
 from nearfar.audit.decisions import Change, apply_decisions, read_decisions, save_corrected
-from nearfar.audit.job import audit_data
 from nearfar.audit.page import write_page
-from nearfar.audit.table import write_csv
+from nearfar.audit.ranking import Audit, audit
 from nearfar.metrics.detection import auroc, precision_at
 
 __all__ = [

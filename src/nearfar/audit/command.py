@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
+from nearfar.audit.dataset import audit_data
 from nearfar.audit.decisions import save_corrected
-from nearfar.audit.job import audit_data
 from nearfar.data import Manifest, NoiseRecord, open_data, with_label_noise
 from nearfar.errors import NearfarError
 from nearfar.formatting import slug

@@ -1,30 +1,31 @@
-"""The report of a run: one HTML file with scores, examples, training curves and an embedding map.
+"""The report of a run: one HTML file with scores, search examples, training curves and an embedding map.
 
-`write_report` writes it; `search_examples`, `judge` and `confusions` give what it shows as plain values.
+`write_report` writes it. `search_examples`, `rank_queries`, `find_worst_queries` and `find_confusions` return what it
+shows as plain values.
 """
 
 from nearfar.report.examples import (
     Confusion,
-    Found,
-    Judged,
-    confusions,
-    judge,
-    neighbors_of,
+    QueryResult,
+    RankedQueries,
+    find_confusions,
+    find_neighbors,
+    find_worst_queries,
+    rank_queries,
     search_examples,
-    worst_queries,
 )
 from nearfar.report.page import write_report
 from nearfar.report.tsne import tsne
 
 __all__ = [
     "Confusion",
-    "Found",
-    "Judged",
-    "confusions",
-    "judge",
-    "neighbors_of",
+    "QueryResult",
+    "RankedQueries",
+    "find_confusions",
+    "find_neighbors",
+    "find_worst_queries",
+    "rank_queries",
     "search_examples",
     "tsne",
-    "worst_queries",
     "write_report",
 ]

@@ -1,7 +1,7 @@
-"""What a search finds: examples, the queries that go wrong the most, and the classes that are taken for each other.
+"""Search results of a dataset by cosine: example queries, the worst queries, and the classes most often confused.
 
-By cosine. A query is not its own neighbor. Ties rank by row, as in `evaluate`. Where the data has the roles query and
-gallery, queries of the one search the other; otherwise every sample searches all the others.
+A query is never its own neighbor, and ties are ordered by row, as in `evaluate`. If the data has the roles query and
+gallery, the queries search the gallery. Otherwise every sample searches all other samples.
 """
 
 from __future__ import annotations
@@ -18,40 +18,58 @@ from nearfar.ops.geometry import unit
 from nearfar.validation import check_embeddings
 
 BLOCK = 512
-# beyond this many queries a sample of them tells the same (ours); against the whole gallery in any case
-MOST_QUERIES = 4000
+# Beyond this many queries, a random sample gives the same picture; the gallery is always searched in full.
+MAX_QUERIES = 4000
 
 
 @dataclass(frozen=True)
-class Found:
-    """A query and its neighbors, the nearest first: rows of the data, their classes, and whether they are right.
+class QueryResult:
+    """A query and its nearest neighbors, nearest first.
 
-    `first` is the rank of the nearest right one in the whole gallery, None where there is none.
+    Attributes:
+        row: The query's row in the data.
+        name: The query's class.
+        rows: Rows of the neighbors.
+        names: Classes of the neighbors.
+        is_match: Whether each neighbor has the query's class.
+        similarities: Cosine of each neighbor with the query.
+        first_match: Position of the nearest sample of the query's class in the whole gallery, from 1; None if the
+            gallery has none.
     """
 
     row: int
     name: str
     rows: list[int]
     names: list[str]
-    right: list[bool]
+    is_match: list[bool]
     similarities: list[float]
-    first: int | None
+    first_match: int | None
 
 
 @dataclass(frozen=True)
-class Judged:
-    """Queries with a right answer in the gallery: their rows, the nearest rows, and the rank of the first right one."""
+class RankedQueries:
+    """Queries whose class is in the gallery, [Q] each.
+
+    Attributes:
+        rows: Rows of the queries.
+        nearest: Row of the nearest neighbor of each.
+        first_match: Position of the nearest sample of the query's class, from 1.
+    """
 
     rows: Ints
     nearest: Ints
-    first: Ints
+    first_match: Ints
 
 
 @dataclass(frozen=True)
 class Confusion:
-    """Two classes taken for each other: of `queries` of both, `count` have a nearest neighbor of the other class.
+    """Two classes that are taken for each other.
 
-    `rows` is an example, a query of either class and its nearest neighbor, which is of the other.
+    Attributes:
+        names: The two classes.
+        count: Number of their queries whose nearest neighbor is of the other class.
+        queries: Number of queries of both classes.
+        rows: An example: a query and its nearest neighbor, which is of the other class.
     """
 
     names: tuple[str, str]
@@ -62,138 +80,143 @@ class Confusion:
 
 def search_examples(
     data: Manifest, embeddings: Tensor, *, queries: int = 12, neighbors: int = 8, seed: int = 0
-) -> list[Found]:
-    """The neighbors of some queries: classes spread evenly over their order, in each class a sample by chance.
+) -> list[QueryResult]:
+    """Search for random queries of classes that are spread evenly over the list of classes.
 
-    Classes with a right answer in the gallery go first. With fewer classes than queries a class is asked several times.
+    Only classes with another sample in the gallery are used, if there are any. With fewer classes than queries, a class
+    is used more than once.
 
     >>> m = Manifest(labels=[0, 0, 1, 1], classes=("ant", "owl"), split=["test"] * 4, paths=("a", "b", "c", "d"))
     >>> x = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
-    >>> [(found.name, found.names, found.right) for found in search_examples(m, x, queries=2, neighbors=2)]
+    >>> [(result.name, result.names, result.is_match) for result in search_examples(m, x, queries=2, neighbors=2)]
     [('ant', ['ant', 'owl'], [True, False]), ('owl', ['owl', 'ant'], [True, False])]
     """
-    asking, gallery = _roles(data, embeddings)
+    candidates, gallery = _split_roles(data, embeddings)
     rng = np.random.default_rng(seed)
-    usable = asking[_positives(data, asking, gallery) > 0]
-    usable = usable if len(usable) else asking
+    usable = candidates[_count_positives(data, candidates, gallery) > 0]
+    usable = usable if len(usable) else candidates
     labels = np.unique(data.labels[usable])
-    rounds: list[int] = []
-    left = {int(label): rng.permutation(usable[data.labels[usable] == label]).tolist() for label in labels}
-    while left and len(rounds) < queries:
-        order = list(left)
-        places = np.linspace(0, len(order) - 1, min(queries - len(rounds), len(order))).round().astype(int)
-        rounds += [left[order[place]].pop() for place in places]
-        left = {label: rows for label, rows in left.items() if rows}
-    return neighbors_of(data, embeddings, rounds, neighbors=neighbors)
+    chosen: list[int] = []
+    remaining = {int(label): rng.permutation(usable[data.labels[usable] == label]).tolist() for label in labels}
+    while remaining and len(chosen) < queries:
+        order = list(remaining)
+        spread = np.linspace(0, len(order) - 1, min(queries - len(chosen), len(order))).round().astype(int)
+        chosen += [remaining[order[i]].pop() for i in spread]
+        remaining = {label: rows for label, rows in remaining.items() if rows}
+    return find_neighbors(data, embeddings, chosen, neighbors=neighbors)
 
 
-def neighbors_of(data: Manifest, embeddings: Tensor, rows: Sequence[int], *, neighbors: int = 8) -> list[Found]:
-    """The neighbors of these rows, in their order."""
-    _, gallery = _roles(data, embeddings)
-    found = []
-    for block, similarity in _blocks(embeddings, np.asarray(rows, dtype=np.int64), gallery):
-        right = data.labels[block][:, None] == data.labels[gallery][None, :]
-        values, places = torch.sort(similarity, dim=1, descending=True, stable=True)
+def find_neighbors(data: Manifest, embeddings: Tensor, rows: Sequence[int], *, neighbors: int = 8) -> list[QueryResult]:
+    """Return the nearest neighbors of the given rows, in the order of the rows."""
+    _, gallery = _split_roles(data, embeddings)
+    results = []
+    for block, similarity in _iterate_blocks(embeddings, np.asarray(rows, dtype=np.int64), gallery):
+        is_match = data.labels[block][:, None] == data.labels[gallery][None, :]
+        values, columns = torch.sort(similarity, dim=1, descending=True, stable=True)
         for i, row in enumerate(block.tolist()):
-            order, cosine = places[i].numpy(), values[i].numpy()
-            real = np.isfinite(cosine)  # all but the query itself
-            order, cosine = order[real], cosine[real]
-            hits = np.flatnonzero(right[i][order])
+            order, cosines = columns[i].numpy(), values[i].numpy()
+            is_other = np.isfinite(cosines)  # all but the query itself
+            order, cosines = order[is_other], cosines[is_other]
+            matches = np.flatnonzero(is_match[i][order])
             near = order[:neighbors]
-            found.append(
-                Found(
+            results.append(
+                QueryResult(
                     row=row,
                     name=data.classes[data.labels[row]],
                     rows=gallery[near].tolist(),
                     names=[data.classes[label] for label in data.labels[gallery[near]].tolist()],
-                    right=right[i][near].tolist(),
-                    similarities=cosine[: len(near)].tolist(),
-                    first=int(hits[0]) + 1 if len(hits) else None,
+                    is_match=is_match[i][near].tolist(),
+                    similarities=cosines[: len(near)].tolist(),
+                    first_match=int(matches[0]) + 1 if len(matches) else None,
                 )
             )
-    return found
+    return results
 
 
-def judge(data: Manifest, embeddings: Tensor, *, queries: int = MOST_QUERIES, seed: int = 0) -> Judged:
-    """The nearest neighbor and the rank of the first right one, of all queries or of a sample of them."""
-    asking, gallery = _roles(data, embeddings)
-    asking = asking[_positives(data, asking, gallery) > 0]
-    if len(asking) > queries:
-        asking = np.sort(np.random.default_rng(seed).choice(asking, queries, replace=False))
-    nearest, first = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+def rank_queries(data: Manifest, embeddings: Tensor, *, queries: int = MAX_QUERIES, seed: int = 0) -> RankedQueries:
+    """Find the nearest neighbor and the position of the first match of all queries, or of a random sample of them."""
+    candidates, gallery = _split_roles(data, embeddings)
+    candidates = candidates[_count_positives(data, candidates, gallery) > 0]
+    if len(candidates) > queries:
+        candidates = np.sort(np.random.default_rng(seed).choice(candidates, queries, replace=False))
+    nearest, first_match = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     labels, column = torch.from_numpy(data.labels[gallery]), torch.arange(len(gallery))
-    for block, similarity in _blocks(embeddings, asking, gallery):
-        wrong = torch.from_numpy(data.labels[block])[:, None] != labels
-        best, place = similarity.masked_fill(wrong, -torch.inf).max(1, keepdim=True)
-        before = (similarity > best) | ((similarity == best) & (column < place))
+    for block, similarity in _iterate_blocks(embeddings, candidates, gallery):
+        differs = torch.from_numpy(data.labels[block])[:, None] != labels
+        best, best_column = similarity.masked_fill(differs, -torch.inf).max(1, keepdim=True)
+        is_before = (similarity > best) | ((similarity == best) & (column < best_column))
         nearest.append(gallery[similarity.argmax(1).numpy()])
-        first.append(before.sum(1).numpy() + 1)
-    return Judged(asking, np.concatenate(nearest), np.concatenate(first))
+        first_match.append(is_before.sum(1).numpy() + 1)
+    return RankedQueries(candidates, np.concatenate(nearest), np.concatenate(first_match))
 
 
-def worst_queries(data: Manifest, judged: Judged, *, queries: int = 6) -> list[int]:
-    """Rows of the queries whose first right neighbor comes last, at most one a class; none whose nearest is right."""
-    order = np.argsort(-judged.first, kind="stable")
-    order = order[judged.first[order] > 1]
-    _, one_each = np.unique(data.labels[judged.rows[order]], return_index=True)
-    chosen: list[int] = judged.rows[order[np.sort(one_each)[:queries]]].tolist()
-    return chosen
+def find_worst_queries(data: Manifest, ranked: RankedQueries, *, queries: int = 6) -> list[int]:
+    """Return the rows of the queries whose first match comes last, at most one per class.
 
-
-def confusions(data: Manifest, judged: Judged, *, pairs: int = 8) -> list[Confusion]:
-    """The pairs of classes with the most queries whose nearest neighbor is of the other class, as a share of both's.
-
-    Ties go to the pair that comes first in class order.
+    Queries whose nearest neighbor has their class are left out.
     """
-    asked, got = data.labels[judged.rows], data.labels[judged.nearest]
-    sizes = np.bincount(asked, minlength=len(data.classes))
-    wrong = np.flatnonzero(asked != got)
-    low, high = np.minimum(asked, got)[wrong], np.maximum(asked, got)[wrong]
+    order = np.argsort(-ranked.first_match, kind="stable")
+    order = order[ranked.first_match[order] > 1]
+    _, one_per_class = np.unique(data.labels[ranked.rows[order]], return_index=True)
+    worst: list[int] = ranked.rows[order[np.sort(one_per_class)[:queries]]].tolist()
+    return worst
+
+
+def find_confusions(data: Manifest, ranked: RankedQueries, *, pairs: int = 8) -> list[Confusion]:
+    """Return the pairs of classes that are confused most.
+
+    Pairs are ordered by the share of their queries whose nearest neighbor is of the other class; ties are in class
+    order.
+    """
+    actual, predicted = data.labels[ranked.rows], data.labels[ranked.nearest]
+    sizes = np.bincount(actual, minlength=len(data.classes))
+    wrong = np.flatnonzero(actual != predicted)
+    low, high = np.minimum(actual, predicted)[wrong], np.maximum(actual, predicted)[wrong]
     code, example, counts = np.unique(low * len(data.classes) + high, return_index=True, return_counts=True)
     a, b = code // len(data.classes), code % len(data.classes)
     order = np.argsort(-counts / (sizes[a] + sizes[b]), kind="stable")[:pairs]
-    result = []
+    confusions = []
     for i in order.tolist():
-        at = wrong[example[i]]
-        result.append(
+        query = wrong[example[i]]
+        confusions.append(
             Confusion(
                 names=(data.classes[a[i]], data.classes[b[i]]),
                 count=int(counts[i]),
                 queries=int(sizes[a[i]] + sizes[b[i]]),
-                rows=(int(judged.rows[at]), int(judged.nearest[at])),
+                rows=(int(ranked.rows[query]), int(ranked.nearest[query])),
             )
         )
-    return result
+    return confusions
 
 
-def _roles(data: Manifest, embeddings: Tensor) -> tuple[Ints, Ints]:
-    """Rows that ask and rows that are searched."""
+def _split_roles(data: Manifest, embeddings: Tensor) -> tuple[Ints, Ints]:
+    """Return the rows of the queries and of the gallery."""
     check_embeddings("embeddings", embeddings)
     if len(embeddings) != len(data):
-        raise ValueError(f"embeddings has {len(embeddings)} rows but data has {len(data)}: pass one row a sample")
+        raise ValueError(f"embeddings has {len(embeddings)} rows but data has {len(data)}: pass one row per sample")
     everything = np.arange(len(data))
     if data.role is None:
         return everything, everything
-    asking, gallery = np.flatnonzero(data.role == "query"), np.flatnonzero(data.role == "gallery")
-    return (asking, gallery) if len(asking) and len(gallery) else (everything, everything)
+    queries, gallery = np.flatnonzero(data.role == "query"), np.flatnonzero(data.role == "gallery")
+    return (queries, gallery) if len(queries) and len(gallery) else (everything, everything)
 
 
-def _positives(data: Manifest, asking: Ints, gallery: Ints) -> Ints:
-    """How many right answers the gallery has for each asking row, itself left out."""
+def _count_positives(data: Manifest, queries: Ints, gallery: Ints) -> Ints:
+    """Count the gallery samples of each query's class, the query itself left out."""
     sizes = np.bincount(data.labels[gallery], minlength=len(data.classes))
-    positives: Ints = sizes[data.labels[asking]] - np.isin(asking, gallery)
+    positives: Ints = sizes[data.labels[queries]] - np.isin(queries, gallery)
     return positives
 
 
-def _blocks(embeddings: Tensor, rows: Ints, gallery: Ints) -> Iterator[tuple[Ints, Tensor]]:
-    """Blocks of rows with their cosines to the gallery [b, G], -inf for a row's similarity to itself."""
+def _iterate_blocks(embeddings: Tensor, rows: Ints, gallery: Ints) -> Iterator[tuple[Ints, Tensor]]:
+    """Yield blocks of rows with their cosines to the gallery [b, G]; a row's cosine with itself is -inf."""
     x = embeddings.detach().cpu()
     x = unit(x if x.dtype == torch.float64 else x.float())
-    right = x if len(gallery) == len(x) else x[torch.from_numpy(gallery)]
+    others = x if len(gallery) == len(x) else x[torch.from_numpy(gallery)]
     for start in range(0, len(rows), BLOCK):
         block = rows[start : start + BLOCK]
-        similarity = x[torch.from_numpy(block)] @ right.T
-        place = np.searchsorted(gallery, block).clip(max=len(gallery) - 1)
-        own = np.flatnonzero(gallery[place] == block)
-        similarity[torch.from_numpy(own), torch.from_numpy(place[own])] = -torch.inf
+        similarity = x[torch.from_numpy(block)] @ others.T
+        column = np.searchsorted(gallery, block).clip(max=len(gallery) - 1)
+        is_self = np.flatnonzero(gallery[column] == block)
+        similarity[torch.from_numpy(is_self), torch.from_numpy(column[is_self])] = -torch.inf
         yield block, similarity

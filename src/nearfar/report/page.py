@@ -1,41 +1,46 @@
-"""The report of a run: scores, what a search finds, training curves and an embedding map, in one HTML file.
+"""The report: one HTML file with scores, search examples, errors, training curves, an embedding map and settings.
 
-Nothing in it comes from outside and nothing in it runs: no script, no font, no link; pictures are in the file.
+The file is self-contained. It has no scripts and loads nothing; images are embedded as data URIs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 from torch import Tensor
 
-from nearfar import __version__
 from nearfar.data.manifest import Manifest
-from nearfar.files import atomic
+from nearfar.formatting import metric_title, settings_lines
 from nearfar.metrics import Scores
 from nearfar.report.curves import curve_figures
-from nearfar.report.embedding_map import lay_out, map_rows, map_svg
-from nearfar.report.examples import confusions, judge, neighbors_of, search_examples, worst_queries
-from nearfar.report.sections import (
-    confusion_cards,
-    found_rows,
-    legend,
-    metric_title,
-    paragraphs,
-    score_table,
-    settings_table,
+from nearfar.report.embedding_map import choose_rows, compute_map, draw_map
+from nearfar.report.examples import (
+    find_confusions,
+    find_neighbors,
+    find_worst_queries,
+    rank_queries,
+    search_examples,
 )
+from nearfar.report.html import write_html
+from nearfar.report.score_table import make_score_tables
 from nearfar.report.thumbnails import Thumbnails
+from nearfar.report.tiles import make_confusion_cards, make_query_rows
 from nearfar.validation import check_embeddings
 
-# points and classes of the map: what can still be told apart
-DOTS, PICTURES = (1000, 16), (600, 12)
-POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+# the most points and classes on the map that can still be told apart
+MARK_LIMITS, IMAGE_LIMITS = (1000, 16), (600, 12)
+SECTIONS = {
+    "scores": "Scores",
+    "examples": "Search examples",
+    "errors": "Errors",
+    "training": "Training",
+    "map": "Embedding map",
+    "settings": "Settings",
+}
 
 
 def write_report(
@@ -54,12 +59,22 @@ def write_report(
     proxies: Tensor | None = None,
     seed: int = 0,
 ) -> Path:
-    """Write the page whole or not at all, and give its path.
+    """Write the report atomically and return its path. The same arguments give the same file.
 
-    `embeddings` [N, d] are those of `data`, the samples to search and to map; `scores` maps names to rows of the table
-    and `curves` names of runs to the entries of their logs (what an entry lacks is not drawn; no entries, no section).
-    `proxies` [C, d] or [C, K, d], those of `data.classes`, are drawn into the map as stars. `lead` and `footer` are
-    plain text, an empty line starts a paragraph. The same arguments give the same file.
+    Args:
+        path: The HTML file to write.
+        title: Title of the page.
+        lead: Plain text below the title; an empty line starts a new paragraph.
+        scores: Rows of the table of scores, by name. Without scores there is no table.
+        curves: Log entries of runs, by name. Values that the entries lack are not drawn.
+        data: The samples to search and to map.
+        embeddings: Their embeddings, [N, d].
+        settings: Settings of the run, nested or flat.
+        footer: Plain text at the end, as `lead`.
+        queries: Number of example queries.
+        neighbors: Number of neighbors shown for each query.
+        proxies: Proxies of `data.classes`, [C, d] or [C, K, d], drawn into the map as stars.
+        seed: Seed of the random choice of queries and of the map.
     """
     check_embeddings("embeddings", embeddings)
     for name, count in (("queries", queries), ("neighbors", neighbors)):
@@ -68,104 +83,72 @@ def write_report(
     if proxies is not None and (
         proxies.ndim not in (2, 3) or len(proxies) != len(data.classes) or proxies.shape[-1] != embeddings.shape[1]
     ):
-        want = f"[{len(data.classes)}, {embeddings.shape[1]}] or [{len(data.classes)}, K, {embeddings.shape[1]}]"
-        raise ValueError(f"proxies must be {want}, one (or K) for each class of data, got {list(proxies.shape)}")
-    pictures = Thumbnails(data)
-    figures, more = curve_figures(curves, metric_title)
-    sections = {
-        "scores": ("Scores", score_table(scores) if scores else ""),
-        "found": ("What it finds", _found(data, embeddings, pictures, queries, neighbors, seed)),
-        "errors": ("Where it errs", _errors(data, embeddings, pictures, neighbors, seed)),
-        "training": ("Training", _training(figures, more, len(curves))),
-        "map": ("Embedding map", _map(data, embeddings, pictures, proxies, seed)),
-        "settings": ("Settings", _settings(settings)),
+        shape = f"[{len(data.classes)}, {embeddings.shape[1]}] or [{len(data.classes)}, K, {embeddings.shape[1]}]"
+        raise ValueError(f"proxies must be {shape}, one (or K) for each class of data, got {list(proxies.shape)}")
+    thumbnails = Thumbnails(data)
+    figures, more_figures = (Markup(each) for each in curve_figures(curves, metric_title))
+    tables = make_score_tables(scores)
+    is_empty = {"scores": not tables, "training": not figures and not more_figures, "settings": not settings}
+    return write_html(
+        Path(path),
+        "report/templates/report.html",
+        title=title,
+        lead=lead,
+        footer=footer,
+        sections={key: name for key, name in SECTIONS.items() if not is_empty.get(key, False)},
+        samples=len(data),
+        classes=len(np.unique(data.labels)),
+        gallery=_gallery_size(data),
+        tables=tables,
+        examples=_collect_examples(data, embeddings, thumbnails, queries, neighbors, seed),
+        errors=_collect_errors(data, embeddings, thumbnails, neighbors, seed),
+        curves=figures,
+        more_curves=more_figures,
+        runs=len(curves),
+        has_means='class="raw' in figures + more_figures,
+        map=_collect_map(data, embeddings, thumbnails, proxies, seed),
+        settings=settings_lines(settings or {}),
+    )
+
+
+def _collect_examples(
+    data: Manifest, embeddings: Tensor, thumbnails: Thumbnails, queries: int, neighbors: int, seed: int
+) -> dict[str, Any]:
+    results = search_examples(data, embeddings, queries=queries, neighbors=neighbors, seed=seed)
+    return {
+        "matches": sum(sum(result.is_match) for result in results),
+        "neighbors": sum(len(result.is_match) for result in results),
+        "rows": make_query_rows(data, results, thumbnails),
     }
-    shown = {key: part for key, part in sections.items() if part[1]}
-    links = "".join(f'<a href="#{key}">{name}</a>' for key, (name, _) in shown.items())
-    body = "\n".join(f'<section id="{key}"><h2>{name}</h2>{part}</section>' for key, (name, part) in shown.items())
-    style = files("nearfar.report").joinpath("style.css").read_text(encoding="utf-8")
-    text = f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<title>{escape(title)}</title><style>
-{style}</style></head><body>
-<header><h1>{escape(title)}</h1>{paragraphs(lead, "lead")}<nav aria-label="Sections">{links}</nav></header>
-<main>
-{body}
-</main>
-<footer>{paragraphs(footer)}<p>Written by nearfar {__version__}.</p></footer>
-</body></html>
-"""
-    path = Path(path)
-    with atomic(path) as draft:
-        # names of files may hold bytes that are no text
-        draft.write_text(text, encoding="utf-8", errors="replace")
-    return path
 
 
-def _found(data: Manifest, embeddings: Tensor, pictures: Thumbnails, queries: int, neighbors: int, seed: int) -> str:
-    found = search_examples(data, embeddings, queries=queries, neighbors=neighbors, seed=seed)
-    right, shown = sum(sum(each.right) for each in found), sum(len(each.right) for each in found)
-    classes = len(np.unique(data.labels))
-    text = (
-        f"Each query, left, searched {_gallery(data):,} samples of {classes:,} classes; the nearest come first. The "
-        f"queries are drawn by chance, from classes spread over the alphabet: {right:,} of the {shown:,} neighbors "
-        f"shown are right."
-    )
-    return f"<p>{text}</p>{legend()}{found_rows(data, found, pictures)}"
+def _collect_errors(
+    data: Manifest, embeddings: Tensor, thumbnails: Thumbnails, neighbors: int, seed: int
+) -> dict[str, Any]:
+    ranked = rank_queries(data, embeddings, seed=seed)
+    worst = find_neighbors(data, embeddings, find_worst_queries(data, ranked), neighbors=neighbors)
+    return {
+        "queries": len(ranked.rows),
+        "count": int((ranked.first_match > 1).sum()),
+        "rows": make_query_rows(data, worst, thumbnails),
+        "confusions": make_confusion_cards(data, find_confusions(data, ranked), thumbnails),
+    }
 
 
-def _errors(data: Manifest, embeddings: Tensor, pictures: Thumbnails, neighbors: int, seed: int) -> str:
-    judged = judge(data, embeddings, seed=seed)
-    if not len(judged.rows):
-        return "<p>No sample has another of its class to be found: there is nothing to judge.</p>"
-    wrong = int((judged.first > 1).sum())
-    what = f"{wrong:,} of {len(judged.rows):,} queries looked at have a nearest neighbor of another class"
-    if not wrong:
-        return (
-            f"<p>Nowhere: none of {len(judged.rows):,} queries looked at has a nearest neighbor of another class.</p>"
-        )
-    rows = neighbors_of(data, embeddings, worst_queries(data, judged), neighbors=neighbors)
-    return (
-        f"<p>{what}. Below those whose first right neighbor comes last, at most one a class: hard, unusual, or "
-        f"labeled wrongly.</p>{found_rows(data, rows, pictures)}"
-        f"<h3>Classes taken for each other</h3><p>The share of the queries of both classes whose nearest neighbor is "
-        f"of the other, with an example: a query, and what it was taken for.</p>"
-        f"{confusion_cards(data, confusions(data, judged), pictures)}"
-    )
+def _collect_map(
+    data: Manifest, embeddings: Tensor, thumbnails: Thumbnails, proxies: Tensor | None, seed: int
+) -> dict[str, Any]:
+    points, classes = MARK_LIMITS if thumbnails.look == "words" else IMAGE_LIMITS
+    rows = choose_rows(data.labels, points=points, classes=classes, seed=seed)
+    layout = compute_map(data, embeddings, rows, proxies=proxies, seed=seed)
+    return {
+        "samples": len(rows),
+        "classes": len(np.unique(data.labels[rows])),
+        "has_proxies": proxies is not None,
+        "svg": draw_map(data, layout, thumbnails),
+    }
 
 
-def _training(figures: str, more: str, runs: int) -> str:
-    if not figures and not more:
-        return ""
-    note = " Losses of different methods have different scales: compare shapes, not heights." if runs > 1 else ""
-    means = " Thin lines are what was logged, thick ones a running mean." if 'class="raw' in figures + more else ""
-    text = f"<p>Over training steps.{note}{means}</p>"
-    fold = f'<details><summary>More from the log</summary><div class="curves">{more}</div></details>' if more else ""
-    return f'{text}<div class="curves">{figures}</div>{fold}'
-
-
-def _map(data: Manifest, embeddings: Tensor, pictures: Thumbnails, proxies: Tensor | None, seed: int) -> str:
-    most = DOTS if pictures.look == "words" else PICTURES
-    rows = map_rows(data.labels, points=most[0], classes=most[1], seed=seed)
-    laid = lay_out(data, embeddings, rows, proxies=proxies, seed=seed)
-    classes = len(np.unique(data.labels[rows]))
-    chosen = "" if len(rows) == len(data) else f", chosen by chance out of {len(np.unique(data.labels)):,}"
-    colors = "Colors repeat after eight classes; p" if classes > 8 else "P"
-    stars = " Stars are proxies." if proxies is not None else ""
-    text = (
-        f"{len(rows):,} samples of {classes:,} classes{chosen}, laid out by t-SNE: neighbors stay neighbors, "
-        f"distances between groups mean little. {colors}oint at a sample for its class.{stars}"
-    )
-    return f'<p>{text}</p><div class="mapbox" tabindex="0">{map_svg(data, laid, pictures)}</div>'
-
-
-def _settings(settings: Mapping[str, Any] | None) -> str:
-    if not settings:
-        return ""
-    return f"<details><summary>All settings of the run</summary>{settings_table(settings)}</details>"
-
-
-def _gallery(data: Manifest) -> int:
-    searched = 0 if data.role is None else int((data.role == "gallery").sum())
-    return searched or len(data)
+def _gallery_size(data: Manifest) -> int:
+    gallery = 0 if data.role is None else int((data.role == "gallery").sum())
+    return gallery or len(data)

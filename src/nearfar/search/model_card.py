@@ -6,7 +6,7 @@ from pathlib import Path
 
 from nearfar import __version__
 from nearfar.config import recipes
-from nearfar.report.sections import metric_title
+from nearfar.formatting import metric_title
 from nearfar.search.encoder import Encoder
 
 UNTESTED = "There was no test split: nothing was measured."

@@ -23,9 +23,9 @@ from torch import Tensor
 
 import nearfar
 from nearfar.errors import NearfarError
+from nearfar.formatting import metric_title, settings_lines
 from nearfar.report.curves import curve_figures
 from nearfar.report.run_report import CREDIT
-from nearfar.report.sections import flat, metric_title
 from nearfar.search.nearest import Floats
 from nearfar.serve import query as queries
 from nearfar.serve.batching import Batcher, embedding_of, nearest_in
@@ -161,7 +161,7 @@ class Service:
         return About(
             scores=scores,
             titles={metric: metric_title(metric) for each in scores for metric in each.values},
-            settings=[(key, _text(value)) for key, value in flat(run.config.to_dict())],
+            settings=[(key, _text(value)) for key, value in settings_lines(run.config.to_dict())],
             facts=[(key.replace("_", " "), _text(str(value))) for key, value in plain.items()],
         )
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from nearfar.config.schema import Config
 from nearfar.errors import NearfarError
+from nearfar.formatting import flatten
 
 # how a run is carried out, which leaves what it comes to alone (but for rounding, by threads, ranks and device)
 CARRIED_OUT = ("threads", "device", "log_every", "log_train", "save_every", "shard_proxies", "shard_network")
@@ -25,7 +25,7 @@ def with_fingerprint(config: Config, fingerprint: str) -> Config:
 
 def same_settings(config: Config, before: Config) -> Config:
     """The configuration of the run that is there; another one now would make a run that no config describes."""
-    ours, theirs = _flat(config.to_dict()), _flat(before.to_dict())
+    ours, theirs = flatten(config.to_dict()), flatten(before.to_dict())
     free = ("data.workers", *CARRIED_OUT)
     changed = [key for key in ours if ours[key] != theirs.get(key) and key not in free]
     if changed:
@@ -35,10 +35,3 @@ def same_settings(config: Config, before: Config) -> Config:
             "leave the settings out, or start another run"
         )
     return config
-
-
-def _flat(tree: dict[str, Any], before: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        flat |= _flat(value, f"{before}{key}.") if isinstance(value, dict) else {f"{before}{key}": value}
-    return flat

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nearfar.audit.audit import Audit, audit
+from nearfar.audit.csv_table import write_csv
 from nearfar.audit.page import write_page
-from nearfar.audit.table import write_csv
+from nearfar.audit.ranking import Audit, audit
 from nearfar.data.manifest import Manifest
 from nearfar.metrics.inputs import Embeddings
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from nearfar.audit import measure
+from nearfar.audit import noise_benchmark as measure
 from nearfar.cli import main
 from nearfar.data import sketches
 from nearfar.errors import NearfarError

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nearfar.audit.audit import audit
+from nearfar.audit.ranking import audit
 from nearfar.data import Manifest, open_data, with_label_noise
 from nearfar.errors import NearfarError
 from nearfar.formatting import markdown_table

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from nearfar.audit.audit import Audit
+from nearfar.audit.ranking import Audit
 from nearfar.data.manifest import Manifest
 from nearfar.files import atomic
 

@@ -1,0 +1,62 @@
+"""HTML pages from the package's Jinja2 templates; every value is escaped."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from nearfar import __version__
+from nearfar.files import atomic
+
+
+def render(template: str, **values: Any) -> Markup:
+    """Fill in a template.
+
+    Args:
+        template: Path below the package, such as "report/templates/report.html".
+        values: What the template shows. Strings are escaped unless they are `Markup`.
+    """
+    return Markup(_environment().get_template(template).render(**values))
+
+
+def write_html(path: Path, template: str, **values: Any) -> Path:
+    """Render a template to a file atomically and return the file's path."""
+    text = render(template, **values)
+    with atomic(path) as draft:
+        # file names may contain bytes that are not valid UTF-8
+        draft.write_text(text, encoding="utf-8", errors="replace")
+    return path
+
+
+def allow_breaks(name: str) -> Markup:
+    """Escape a name and mark where a long one without spaces may wrap.
+
+    >>> str(allow_breaks("101.White_Pelican"))
+    '101.<wbr>White_<wbr>Pelican'
+    """
+    return Markup(re.sub(r"(?<=[_./-])(?=[^_./-])", "<wbr>", escape(name)))
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("nearfar", ""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(allow_breaks=allow_breaks, thousands="{:,}".format)
+    environment.globals.update(read_asset=_read_asset, version=__version__)
+    return environment
+
+
+def _read_asset(path: str) -> Markup:
+    """Return a style sheet or script of the package, to be put into a page."""
+    return Markup(files("nearfar").joinpath(path).read_text(encoding="utf-8"))
