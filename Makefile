@@ -1,4 +1,4 @@
-# Two commands matter, and each does all of its own set-up in .venv: `make demo` and `make test`.
+# The two main commands are `make demo` and `make test`. Each sets up its own environment in .venv.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -25,11 +25,11 @@ types: $(VENV)/.dev
 coverage: $(VENV)/.dev
 	$(BIN)/pytest -n 2 --cov=nearfar --cov-report=term-missing:skip-covered
 
-# The site, into site/. A broken link, or a page that is not in the nav of mkdocs.yml, is an error.
+# Build the site into site/. A broken link, or a page that is missing from the nav of mkdocs.yml, is an error.
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-# sdist and wheel into dist/; the wheel is installed in an empty environment and started there.
+# Build sdist and wheel into dist/, then install the wheel in an empty environment and run it there.
 wheel: $(VENV)/.dev
 	rm -rf dist build/wheel
 	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m build
@@ -38,18 +38,18 @@ wheel: $(VENV)/.dev
 	build/wheel/bin/pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
 	cd build && wheel/bin/nearfar --version && wheel/bin/nearfar data sketches
 
-# What the tests of the page drive. Where packages may not be installed those tests are skipped, and say so.
+# Install the browser that the tests of the web page use. Without it, those tests are skipped and say so.
 browser:
 	@if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then \
-		echo "chromium and chromedriver are there"; \
+		echo "chromium and chromedriver are installed"; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-			chromium chromium-driver || echo "chromium could not be installed: the tests of the page will be skipped"; \
+			chromium chromium-driver || echo "chromium could not be installed: the tests of the web page will be skipped"; \
 	else \
-		echo "no right to install chromium and chromium-driver: the tests of the page will be skipped"; \
+		echo "chromium and chromium-driver need root to install: the tests of the web page will be skipped"; \
 	fi
 
-# The long measurement behind docs/benchmarks/speed.md.
+# Measure docs/benchmarks/speed.md again. This takes long.
 speed: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.speed --markdown docs/benchmarks/speed.md --json docs/benchmarks/speed.json
 

@@ -1,6 +1,7 @@
-"""For the site: a file outside docs/ that a page links to comes along, so that links work there as in the repository.
+"""MkDocs hooks for the site.
 
-Markdown becomes a page and anything else text, under repository/. A folder in the nav is all of its pages.
+Files outside docs/ that a page links to are copied into the site under repository/, so that links work there as they do
+in the repository. Markdown files become pages, other files become text. A folder in the nav stands for all of its pages.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ ROOT = Path(__file__).parent.parent
 OUTSIDE = "repository/"
 
 
-def meant(page: str, link: str) -> str:
-    """The path in the repository that a link means on a page of the site."""
-    here = page.removeprefix(OUTSIDE) if page.startswith(OUTSIDE) else f"docs/{page}"
-    return normpath(join(dirname(here), link))
+def resolve_link(page: str, link: str) -> str:
+    """Return the path in the repository that a link on a page of the site refers to."""
+    source = page.removeprefix(OUTSIDE) if page.startswith(OUTSIDE) else f"docs/{page}"
+    return normpath(join(dirname(source), link))
 
 
-def in_site(path: str) -> str:
-    """Where a file of the repository stands in the site."""
+def site_path(path: str) -> str:
+    """Return the path in the site of a file of the repository."""
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
     return OUTSIDE + (path if path.endswith(".md") else f"{path}.txt")
@@ -39,24 +40,24 @@ def on_config(config: Any, **_: Any) -> None:
 
 def on_files(files: Files, config: Any, **_: Any) -> Files:
     pages = list(files.documentation_pages())
-    for page in pages:  # grows: what comes along has links too
-        for path in (meant(page.src_uri, link) for link in LINK.findall(page.content_string)):
-            known = path.startswith("docs/") or files.get_file_from_path(in_site(path)) is not None
-            if not known and (ROOT / path).is_file():
+    for page in pages:  # the list grows in the loop, because copied pages have links too
+        for path in (resolve_link(page.src_uri, link) for link in LINK.findall(page.content_string)):
+            is_in_site = path.startswith("docs/") or files.get_file_from_path(site_path(path)) is not None
+            if not is_in_site and (ROOT / path).is_file():
                 text = (ROOT / path).read_text(encoding="utf-8")
-                file = File.generated(config, in_site(path), content=text, inclusion=InclusionLevel.NOT_IN_NAV)
+                file = File.generated(config, site_path(path), content=text, inclusion=InclusionLevel.NOT_IN_NAV)
                 files.append(file)
                 pages += [file] if file.is_documentation_page() else []
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    here = page.file.src_uri
+    source = page.file.src_uri
 
-    def turned(link: re.Match[str]) -> str:
-        path = meant(here, link[1])
-        if not (ROOT / path).is_file() or (path.startswith("docs/") and not here.startswith(OUTSIDE)):
+    def rewrite(link: re.Match[str]) -> str:
+        path = resolve_link(source, link[1])
+        if not (ROOT / path).is_file() or (path.startswith("docs/") and not source.startswith(OUTSIDE)):
             return link[0]
-        return f"]({relpath(in_site(path), dirname(here))}"
+        return f"]({relpath(site_path(path), dirname(source))}"
 
-    return LINK.sub(turned, markdown)
+    return LINK.sub(rewrite, markdown)
