@@ -1,7 +1,8 @@
 """MkDocs hooks for the site.
 
 Files outside docs/ that a page links to are copied into the site under repository/, so that links work there as they do
-in the repository. Markdown files become pages, other files become text. A folder in the nav stands for all of its pages.
+in the repository. Markdown files become pages, and other files become text. A folder in the nav stands for all of its
+pages.
 """
 
 from __future__ import annotations
