@@ -136,7 +136,7 @@ def interleaved(candidates: dict[str, Callable[[], object]], repeats: int) -> di
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in candidates}
     for turn in range(repeats + 2):
         for name, call in candidates.items():
-            process_group.wait()
+            process_group.barrier()
             start = time.perf_counter(), time.process_time()
             call()
             if turn > 1:
@@ -162,7 +162,7 @@ def step(folder: Path, batch: int, repeats: int) -> Result:
         """The same rows through the network and as many through the loss, of this rank alone."""
         alone.optimizer.zero_grad(set_to_none=True)
         rows = alone.embedder(x)
-        everybody = torch.cat([rows, rows.detach().repeat(process_group.world() - 1, 1)])[:batch]
+        everybody = torch.cat([rows, rows.detach().repeat(process_group.world_size() - 1, 1)])[:batch]
         alone.loss(everybody, given.labels).backward()
         alone.optimizer.step()
 
@@ -176,9 +176,9 @@ def step(folder: Path, batch: int, repeats: int) -> Result:
             "step": lambda: ours.train_on(given),
             "step without communication": without,
             "gather of embeddings": lambda: torch.autograd.backward(
-                process_group.gather_rows(rows, batch), whole_gradient
+                process_group.gather_parts(rows, batch), whole_gradient
             ),
-            "sum of gradients": lambda: process_group.sum_gradients(parameters),
+            "sum of gradients": lambda: process_group.all_reduce_gradients(parameters),
         },
         repeats,
     )
@@ -186,7 +186,7 @@ def step(folder: Path, batch: int, repeats: int) -> Result:
         "embeddings": 4 * batch * ours.embedder.dim,
         "gradients": 4 * sum(p.numel() for p in parameters),
     }
-    return {"ranks": process_group.world(), "batch": batch, "milliseconds": times, "bytes": sizes}
+    return {"ranks": process_group.world_size(), "batch": batch, "milliseconds": times, "bytes": sizes}
 
 
 def shards(classes: int, dim: int, batch: int, repeats: int) -> Result:
@@ -208,7 +208,13 @@ def shards(classes: int, dim: int, batch: int, repeats: int) -> Result:
 
     times = interleaved({"step": one}, repeats)["step"]
     mine = loss.stop - loss.start
-    return {"ranks": process_group.world(), "classes": classes, "of this rank": mine, "dim": dim, "batch": batch} | {
+    return {
+        "ranks": process_group.world_size(),
+        "classes": classes,
+        "of this rank": mine,
+        "dim": dim,
+        "batch": batch,
+    } | {
         "milliseconds": times,
         "first loss": values[0],
         "last loss": values[-1],
@@ -228,7 +234,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     faiss.omp_set_num_threads(1)
-    with process_group.joined(), tempfile.TemporaryDirectory() as folder:
+    with process_group.join_process_group(), tempfile.TemporaryDirectory() as folder:
         where = Path(folder)
         if options.part == "step":
             result = step(where, options.batch, options.repeats)
@@ -238,14 +244,14 @@ def main(arguments: list[str] | None = None) -> None:
             work = {"whole": whole, "xi": xi, "gallery": gallery}[options.part]
             result = {"samples": options.samples, "dim": DIM, "memory_mb": options.memory_mb}
             result |= work(where, options.samples, options.memory_mb)
-        if not process_group.first():
+        if not process_group.is_main_process():
             return
         result["machine"] = machine()
         print(json.dumps(result, indent=2))
         if options.json is not None:
             known = json.loads(options.json.read_text()) if options.json.exists() else {}
             name = (
-                f"{options.part}, {process_group.world()} rank(s)"
+                f"{options.part}, {process_group.world_size()} rank(s)"
                 if options.part in ("step", "shards")
                 else options.part
             )

@@ -21,25 +21,25 @@ NAMES = {
 
 
 def rows_come_together_in_order_and_gradients_go_home() -> None:
-    for total in (7, 8, process_group.world()):
+    for total in (7, 8, process_group.world_size()):
         whole = torch.randn(total, 3, generator=torch.Generator().manual_seed(total))
         for dtype in (torch.float64, torch.float32, torch.bfloat16):
-            own = process_group.share(whole.to(dtype)).requires_grad_()
-            found = process_group.gather_rows(own, total)
+            own = process_group.local_part(whole.to(dtype)).requires_grad_()
+            found = process_group.gather_parts(own, total)
             assert torch.equal(found, whole.to(dtype))
             (found * torch.arange(total)[:, None]).sum().backward()
-            assert torch.equal(own.grad, process_group.share(torch.arange(total))[:, None].expand(-1, 3).to(dtype))
+            assert torch.equal(own.grad, process_group.local_part(torch.arange(total))[:, None].expand(-1, 3).to(dtype))
 
 
 def gradients_are_summed() -> None:
     parameters = [nn.Parameter(torch.zeros(n, 2)) for n in (3, 1, 4)]
     for i, p in enumerate(parameters[:2]):
         p.grad = torch.full_like(p, process_group.rank() + i)
-    process_group.sum_gradients(parameters)
-    total = sum(range(process_group.world()))
-    assert [p.grad[0, 0].item() for p in parameters[:2]] == [total, total + process_group.world()]
+    process_group.all_reduce_gradients(parameters)
+    total = sum(range(process_group.world_size()))
+    assert [p.grad[0, 0].item() for p in parameters[:2]] == [total, total + process_group.world_size()]
     assert parameters[2].grad is None
-    process_group.sum_gradients(parameters[:1], mean=True)
+    process_group.all_reduce_gradients(parameters[:1], mean=True)
     assert parameters[0].grad[0, 0] == total
 
 
@@ -62,26 +62,26 @@ def norms_count_the_whole_batch() -> None:
                 for i, p in enumerate(norm.parameters()):
                     p.add_(torch.arange(4) / (i + 2))
         for _ in range(2):
-            whole, own = x.clone().requires_grad_(), process_group.share(x).clone().requires_grad_()
+            whole, own = x.clone().requires_grad_(), process_group.local_part(x).clone().requires_grad_()
             expected, found = plain(whole), synced(own)
             expected.backward(g)
-            found.backward(process_group.share(g))
-        process_group.sum_gradients(synced.parameters())
-        close(found, process_group.share(expected))
-        close(own.grad, process_group.share(whole.grad))
+            found.backward(process_group.local_part(g))
+        process_group.all_reduce_gradients(synced.parameters())
+        close(found, process_group.local_part(expected))
+        close(own.grad, process_group.local_part(whole.grad))
         for p, q in zip(synced.parameters(), plain.parameters(), strict=True):
             close(p.grad, q.grad)
         for name, value in plain.state_dict().items():
             close(synced.state_dict()[name], value)
         if plain[0].track_running_stats:  # otherwise the batch's own also in evaluation, which is not synced
-            close(synced.eval()(own), process_group.share(plain.eval()(whole)))
+            close(synced.eval()(own), process_group.local_part(plain.eval()(whole)))
 
 
 def ranks_draw_their_own_and_together_the_same() -> None:
     torch.manual_seed(3)
     expected = torch.rand(4)
     torch.manual_seed(3)
-    with process_group.own_draws(0, 5) as together:
+    with process_group.per_rank_random(0, 5) as together:
         own = torch.rand(1 + process_group.rank())[:1]
         with together():
             first = torch.rand(2)
@@ -89,26 +89,29 @@ def ranks_draw_their_own_and_together_the_same() -> None:
         with together():
             second = torch.rand(1)
     assert torch.equal(torch.cat([first, second, torch.rand(1)]), expected)
-    everybody = process_group.gather_rows(torch.stack([own, again], 1), process_group.world())
-    assert len(everybody.unique()) == 2 * process_group.world()
+    everybody = process_group.gather_parts(torch.stack([own, again], 1), process_group.world_size())
+    assert len(everybody.unique()) == 2 * process_group.world_size()
 
 
 def rank_0_is_heard() -> None:
-    assert process_group.from_first(lambda: f"ä {process_group.rank()}") == "ä 0"
+    assert process_group.broadcast_text(lambda: f"ä {process_group.rank()}") == "ä 0"
     tensor = torch.full((2, 3), float(process_group.rank())).T
-    process_group.as_first([tensor])
+    process_group.broadcast_from_main([tensor])
     assert torch.equal(tensor, torch.zeros(3, 2))
-    process_group.check_same("a", "")
+    process_group.check_ranks_agree("a", "")
     with pytest.raises(NearfarError, match=r"rank \d has other settings or another state than rank 0: start again"):
-        process_group.check_same(f"{process_group.first()}", "start again")
+        process_group.check_ranks_agree(f"{process_group.is_main_process()}", "start again")
 
 
 def parts_are_as_many_on_every_rank() -> None:
-    for total in range(process_group.world(), 40):
+    for total in range(process_group.world_size(), 40):
         for size in range(1, 12):
-            parts = process_group.even_parts(total, size)
+            parts = process_group.even_chunk_size(total, size)
             assert size <= parts <= size + 4
-            counts = {-(-len(range(total)[r :: process_group.world()]) // parts) for r in range(process_group.world())}
+            counts = {
+                -(-len(range(total)[r :: process_group.world_size()]) // parts)
+                for r in range(process_group.world_size())
+            }
             assert len(counts) == 1
 
 
@@ -136,7 +139,7 @@ def split_proxies_give_value_and_gradients_of_the_whole() -> None:
                 close(same, value)
                 close(found.grad, expected.grad)
                 close(split.loss.proxies.grad, split.part_of(gradient))
-                if process_group.first():
+                if process_group.is_main_process():
                     close(split.whole_of(split.loss.proxies.detach()), whole.proxies.detach())
                 else:
                     split.whole_of(split.loss.proxies.detach())

@@ -49,18 +49,18 @@ def run_job(job: Job) -> None:
     if job.get("float64") is True:
         in_double_precision(training)
     if "begin" in job:
-        if process_group.first():
+        if process_group.is_main_process():
             (out / CHECKPOINT).parent.mkdir(parents=True, exist_ok=True)
             (out / CHECKPOINT).write_bytes(Path(job["begin"]).read_bytes())
             best = Path(job["begin"]).with_name(STOPPED_BEST)
             if best.exists():
                 (out / BEST).write_bytes(best.read_bytes())
-        process_group.wait()
+        process_group.barrier()
         training.load()
     if "stop" in job:
         training.run(progress=False, stop_after=job["stop"])
         stopped = training.state()
-        if process_group.first():
+        if process_group.is_main_process():
             save_state(out / "stopped.safetensors", stopped)
             if (out / BEST).exists():
                 (out / STOPPED_BEST).write_bytes((out / BEST).read_bytes())
@@ -109,7 +109,7 @@ def start(world: int, jobs: Sequence[Job], folder: Path, *, timeout: float = 180
 
 def main() -> None:
     torch.set_num_threads(1)
-    with process_group.joined():
+    with process_group.join_process_group():
         for job in json.loads(Path(sys.argv[1]).read_text()):
             run_job(job)
 

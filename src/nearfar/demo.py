@@ -27,9 +27,9 @@ from nearfar.metrics import Scores, evaluate
 from nearfar.report import search_examples, write_report
 from nearfar.report.run_report import CREDIT
 from nearfar.training import Config, Run, train
+from nearfar.training.allocator import keep_freed_memory
 from nearfar.training.evaluate import raw_rows
 from nearfar.training.log import read_log
-from nearfar.training.malloc import keep_freed_memory
 from nearfar.training.prepare import open_manifest, readable
 
 # ours, chosen on held-out classes of the training half (docs/training.md)

@@ -10,7 +10,7 @@ import pytest
 
 from nearfar.suites.cells import config_id
 from nearfar.training import Run, train, trainer
-from nearfar.training.whole_classes import whole_classes
+from nearfar.training.class_subset import sample_whole_classes
 from training_cases import configured
 
 
@@ -42,8 +42,11 @@ def test_it_is_logged_each_epoch_and_changes_nothing_else(
 
 def test_whole_classes_and_no_more_than_asked_for() -> None:
     labels = np.random.default_rng(1).permutation(np.repeat(np.arange(30), 7))
-    rows = whole_classes(labels, 50)
+    rows = sample_whole_classes(labels, 50)
     assert len(rows) == 49
     assert set(np.bincount(labels[rows]).tolist()) == {0, 7}
-    assert rows == whole_classes(labels, 50)
-    assert whole_classes(labels, 5) == np.flatnonzero(labels == labels[whole_classes(labels, 5)[0]])[:5].tolist()
+    assert rows == sample_whole_classes(labels, 50)
+    assert (
+        sample_whole_classes(labels, 5)
+        == np.flatnonzero(labels == labels[sample_whole_classes(labels, 5)[0]])[:5].tolist()
+    )

@@ -24,7 +24,7 @@ from nearfar.suites.suite import Suite, suite_from_dict
 from nearfar.suites.tune import choose, suite_trials, trial_entry, tuned_places
 from nearfar.suites.worker import outcome
 from nearfar.training import Config
-from nearfar.training.start_cache import Starts
+from nearfar.training.initialization import InitialStateCache
 
 NO_TRIAL = "every trial failed, so nothing can be chosen; the last"
 
@@ -189,10 +189,10 @@ def _outcomes(cells: list[Cell], workers: int, threads: int) -> Iterator[tuple[C
     """Cells with their outcome as they finish."""
     cells = [replace(cell, config=_as_cell(cell.config, threads)) for cell in cells]
     if workers == 0:
-        starts = Starts()
+        initial_states = InitialStateCache()
         with tempfile.TemporaryDirectory(prefix="nearfar-bench-") as work:
             for cell in cells:
-                yield cell, _changed(cell) or outcome(cell.config, Path(work) / "run", starts)
+                yield cell, _changed(cell) or outcome(cell.config, Path(work) / "run", initial_states)
         return
     waiting = deque(cells)
     finished: SimpleQueue[tuple[Cell, Outcome]] = SimpleQueue()

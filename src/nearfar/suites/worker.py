@@ -29,11 +29,11 @@ from nearfar.errors import NearfarError
 from nearfar.metrics.protocols import concatenated
 from nearfar.suites.code_state import code_state
 from nearfar.training import Config, Run, train
+from nearfar.training.allocator import keep_freed_memory
 from nearfar.training.distributed.process_group import local_device
 from nearfar.training.evaluate import score
-from nearfar.training.malloc import keep_freed_memory
+from nearfar.training.initialization import InitialStateCache
 from nearfar.training.prepare import readable, side_of
-from nearfar.training.start_cache import Starts
 from nearfar.training.trainer import SAVED
 
 AVERAGED = ("test", "untrained", "validation", "detection")
@@ -43,12 +43,12 @@ KEPT = (
 )
 
 
-def cell_scores(config: Config, folder: Path, starts: Starts | None = None) -> dict[str, Any]:
+def cell_scores(config: Config, folder: Path, initial_states: InitialStateCache | None = None) -> dict[str, Any]:
     """Train in a folder that is removed afterwards; gives what is kept of the run, or of the runs of all folds."""
     try:
         if config.data.folds is not None:
-            return _fold_scores(config, config.data.folds, folder, starts)
-        return _kept(train(config, folder, say=_nothing, starts=starts))
+            return _fold_scores(config, config.data.folds, folder, initial_states)
+        return _kept(train(config, folder, say=_nothing, initial_states=initial_states))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -67,12 +67,17 @@ def _kept(run: Run) -> dict[str, Any]:
     }
 
 
-def _fold_scores(config: Config, folds: int, folder: Path, starts: Starts | None) -> dict[str, Any]:
+def _fold_scores(config: Config, folds: int, folder: Path, initial_states: InitialStateCache | None) -> dict[str, Any]:
     """MLRC's two test scores (Musgrave et al., ECCV 2020): `test` is the mean of the folds' models, `concatenated` is
     that of their embeddings, each normalized, side by side. Validation is the mean over folds, seconds are their sum.
     """
     runs = [
-        train(replace(config, data=replace(config.data, fold=i)), folder / f"{i}", say=_nothing, starts=starts)
+        train(
+            replace(config, data=replace(config.data, fold=i)),
+            folder / f"{i}",
+            say=_nothing,
+            initial_states=initial_states,
+        )
         for i in range(folds)
     ]
     parts = [_kept(run) for run in runs]
@@ -107,10 +112,10 @@ def _nothing(text: str) -> None:
     """What a cell says."""
 
 
-def outcome(config: Config, folder: Path, starts: Starts | None = None) -> dict[str, Any]:
+def outcome(config: Config, folder: Path, initial_states: InitialStateCache | None = None) -> dict[str, Any]:
     """`cell_scores` as an entry of the results, or the error in its place."""
     try:
-        entry = {"kind": "cell", **cell_scores(config, folder, starts)}
+        entry = {"kind": "cell", **cell_scores(config, folder, initial_states)}
         json.dumps(entry, allow_nan=False)
     except NearfarError as error:
         return {"kind": "error", "message": _lasting(str(error), folder)}
@@ -134,7 +139,7 @@ def main() -> None:
     os.dup2(2, 1)  # nothing that a library prints gets among the answers
     work = Path(tempfile.mkdtemp(prefix="nearfar-bench-"))
     lines: SimpleQueue[str] = SimpleQueue()
-    starts = Starts()
+    initial_states = InitialStateCache()
 
     def leave(*_: object) -> None:
         shutil.rmtree(work, ignore_errors=True)
@@ -150,7 +155,7 @@ def main() -> None:
     Thread(target=listen, daemon=True).start()
     with suppress(BrokenPipeError):  # the bench was killed, which the listener may not have seen yet
         while line := lines.get():
-            answers.write(json.dumps(outcome(from_dict(json.loads(line)), work / "run", starts)) + "\n")
+            answers.write(json.dumps(outcome(from_dict(json.loads(line)), work / "run", initial_states)) + "\n")
             answers.flush()
     leave()
 

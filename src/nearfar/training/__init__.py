@@ -1,8 +1,34 @@
-"""Training: a configuration, the loop, and the directory of a run."""
+"""Training: `train` runs a configuration and returns the finished `Run`."""
 
-from nearfar.config.merge import resolve
-from nearfar.config.schema import Config
-from nearfar.runs import Run, load_embedder, save_embedder
-from nearfar.training.trainer import train
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nearfar.config.merge import resolve
+    from nearfar.config.schema import Config
+    from nearfar.runs import Run, load_embedder, save_embedder
+    from nearfar.training.trainer import train
 
 __all__ = ["Config", "Run", "load_embedder", "resolve", "save_embedder", "train"]
+
+_MODULES = {
+    "Config": "nearfar.config.schema",
+    "Run": "nearfar.runs",
+    "load_embedder": "nearfar.runs",
+    "resolve": "nearfar.config.merge",
+    "save_embedder": "nearfar.runs",
+    "train": "nearfar.training.trainer",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # nearfar.runs imports modules of this package: importing it here at once would be a cycle
+    if name in _MODULES:
+        return getattr(import_module(_MODULES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -15,8 +15,8 @@ from nearfar.config.schema import Config, Data
 from nearfar.errors import NearfarError
 from nearfar.formatting import counted, slug
 from nearfar.runs import Run
+from nearfar.training.allocator import keep_freed_memory
 from nearfar.training.distributed import process_group
-from nearfar.training.malloc import keep_freed_memory
 from nearfar.training.prepare import open_manifest
 from nearfar.training.trainer import train
 
@@ -46,11 +46,11 @@ def train_command(
         return None
     where = out or Path("runs") / slug(f"{Path(config.data.source).stem}-{config.recipe or config.loss['name']}")
     keep_freed_memory()
-    with process_group.joined():
-        if process_group.first():
+    with process_group.join_process_group():
+        if process_group.is_main_process():
             print(f"{config.recipe or config.loss['name']} on {config.data.source}, to {where}")
         run = train(config, where, resume=resume, report=True, say=tqdm.write)
-        if process_group.first():
+        if process_group.is_main_process():
             print(describe(run))
     return run
 

@@ -57,20 +57,20 @@ def embed(
     mode = network.training
     network.eval()
     wanted: Sequence[int] = range(len(loader.samples)) if rows is None else rows
-    shared = shared and len(wanted) >= process_group.world()
-    mine = process_group.share(wanted) if shared else wanted
+    shared = shared and len(wanted) >= process_group.world_size()
+    mine = process_group.local_part(wanted) if shared else wanted
     if shared:
-        batch_size = process_group.even_parts(
+        batch_size = process_group.even_chunk_size(
             len(wanted), batch_size
         )  # a network that is split over ranks needs all of them
-    hidden = None if progress and process_group.first() else True  # None: hidden where there is no terminal
+    hidden = None if progress and process_group.is_main_process() else True  # None: hidden where there is no terminal
     parts = []
     with tqdm(total=len(mine), desc=name, unit="sample", leave=False, disable=hidden) as bar, autocast(half, where):
         for batch in loader.all(mine, batch_size=batch_size):
             parts.append(network(to_device(batch.x, where, dtype)).to("cpu", torch.promote_types(dtype, torch.float32)))
             bar.update(len(batch.x))
     network.train(mode)
-    return process_group.gather_rows(torch.cat(parts), len(wanted)) if shared else torch.cat(parts)
+    return process_group.gather_parts(torch.cat(parts), len(wanted)) if shared else torch.cat(parts)
 
 
 def score(embeddings: Tensor, manifest: Manifest, metrics: Iterable[str]) -> Scores:

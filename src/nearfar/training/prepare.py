@@ -41,8 +41,8 @@ from nearfar.pacing import Pacer
 from nearfar.samplers import BatchSampler
 from nearfar.training.distributed import process_group
 from nearfar.training.evaluate import dtype_of, to_device
+from nearfar.training.initialization import InitialState
 from nearfar.training.projection import Projection
-from nearfar.training.start_cache import Start
 
 Say = Callable[[str], object]
 
@@ -100,7 +100,9 @@ def readable(manifest: Manifest, data: Data, *, size: int, say: Say = print) -> 
     if manifest.kind != "files":
         return manifest
     before = len(manifest)
-    with tqdm(total=before, unit="picture", leave=False, disable=None if process_group.first() else True) as bar:
+    with tqdm(
+        total=before, unit="picture", leave=False, disable=None if process_group.is_main_process() else True
+    ) as bar:
         if data.cache is not None:
             side = data.cache_size or round(size * 256 / 224)
             on_error: Literal["raise", "skip"] = "skip" if data.on_error == "skip" else "raise"
@@ -317,7 +319,7 @@ def _optimizer(
 
 
 @torch.no_grad()
-def start_well(config: Config, embedder: Embedder, loss: nn.Module, train: Loader, start: Start) -> None:
+def start_well(config: Config, embedder: Embedder, loss: nn.Module, train: Loader, start: InitialState) -> None:
     """With model.init=pca, the default for vectors: the head from PCA of what reaches it, proxies from class means.
 
     start: what is known of it already; the rest is added.

@@ -15,16 +15,16 @@ from nearfar.data import Batch, Loader, Manifest
 from nearfar.errors import NearfarError
 from nearfar.models import Embedder
 from nearfar.runs import CHECKPOINT, PREVIOUS, save_embedder
-from nearfar.training import prepare, watchdog
+from nearfar.training import failed_batch, prepare
 from nearfar.training.checkpoint import load_state, save_state
 from nearfar.training.distributed import process_group
 from nearfar.training.distributed.shards import load_states, states
 from nearfar.training.distributed.sync_norm import sync_batch_norms
 from nearfar.training.evaluate import dtype_of
-from nearfar.training.plan import plan
+from nearfar.training.initialization import InitialState
 from nearfar.training.randomness import random_state, set_random_state
+from nearfar.training.run_summary import summarize_run
 from nearfar.training.selection import Selection
-from nearfar.training.start_cache import Start
 
 
 class Parts:
@@ -37,7 +37,7 @@ class Parts:
         out: Path,
         *,
         say: Callable[[str], object] = print,
-        start: Start | None = None,
+        start: InitialState | None = None,
     ) -> None:
         self.config, self.out, self.say = config, out, say
         if config.threads is not None:
@@ -47,12 +47,12 @@ class Parts:
 
         self.embedder = prepare.make_embedder(config, manifest)
         side = prepare.side_of(config, self.embedder, manifest)
-        with process_group.first_goes_first():
+        with process_group.main_process_first():
             manifest = prepare.readable(manifest, config.data, size=side or self.embedder.input_size, say=say)
         if manifest.kind == "pixels":  # a cache is cropped to the size that the network wants
             side = prepare.side_of(config, self.embedder, manifest)
         self.splits = prepare.split_up(manifest, config.data, seed=config.seed)
-        if self.splits.noise is not None and process_group.first():
+        if self.splits.noise is not None and process_group.is_main_process():
             self.splits.noise.save(out / "noise.json")
 
         def loader(part: Manifest, workers: int) -> Loader:
@@ -62,16 +62,16 @@ class Parts:
         self.held_out = None if self.splits.validation is None else loader(self.splits.validation, config.data.workers)
         self.tested = None if self.splits.test is None else loader(self.splits.test, config.data.workers)
         self.loss = prepare.make_loss(config, len(self.splits.train.classes), self.embedder.dim)
-        self.start = start or Start()
+        self.start = start or InitialState()
         prepare.start_well(config, self.embedder, self.loss, self.loader, self.start)
 
         self.embedder.to(device=self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.loss.to(self.device)
-        if process_group.world() > 1:
+        if process_group.world_size() > 1:
             sync_batch_norms(self.embedder)
-            process_group.as_first([*self.embedder.state_dict().values(), *self.loss.state_dict().values()])
+            process_group.broadcast_from_main([*self.embedder.state_dict().values(), *self.loss.state_dict().values()])
         self.loss = prepare.shard(config, self.loss)
-        self.split = config.shard_network and process_group.world() > 1
+        self.split = config.shard_network and process_group.world_size() > 1
         if self.split:
             from nearfar.training.distributed.fsdp import shard_network  # a second to import
 
@@ -104,7 +104,7 @@ class Parts:
     @property
     def plan(self) -> str:
         """What is about to come, in a line."""
-        return plan(
+        return summarize_run(
             samples=len(self.splits.train),
             batch=self.batches.size,
             steps=self.steps,
@@ -125,10 +125,10 @@ class Parts:
         return self.embedder if self.ema is None else self.ema.module
 
     def _keep_batch(self, batch: Batch, rows: Tensor, weights: Tensor | None, draws: Tensor) -> str:
-        """For `nearfar.training.watchdog`; says where it is."""
-        if self._apart() or not process_group.first():
+        """For `nearfar.training.failed_batch`; says where it is."""
+        if self._apart() or not process_group.is_main_process():
             return "parts of the network or the loss are on other ranks, so the batch is not kept"
-        return watchdog.keep(
+        return failed_batch.save_failed_batch(
             self.out,
             {
                 "step": self.step,
@@ -147,7 +147,7 @@ class Parts:
 
     def _keep(self, embedder: Embedder, path: Path, about: dict[str, Any] | None = None) -> None:
         weights = self._whole(embedder.state_dict())
-        if process_group.first():
+        if process_group.is_main_process():
             save_embedder(embedder, path, about, weights=weights)
 
     def _whole(self, state: dict[str, Any]) -> dict[str, Any]:
@@ -164,9 +164,9 @@ class Parts:
 
     def save(self) -> None:
         """The whole state, in one file; one rank writes it, any number of ranks can go on from it."""
-        if process_group.first() or self._apart():
+        if process_group.is_main_process() or self._apart():
             state = self.state()
-            if process_group.first():
+            if process_group.is_main_process():
                 # a damaged one must not take the place of the good one before it
                 save_state(self.out / CHECKPOINT, state, before=self.out / PREVIOUS if self.sound else None)
                 self.sound = True

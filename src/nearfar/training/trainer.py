@@ -29,18 +29,18 @@ from nearfar.formatting import duration
 from nearfar.metrics.detection import judged
 from nearfar.report.run_report import report_run
 from nearfar.runs import BEST, CHECKPOINT, Run, load_embedder
-from nearfar.training import prepare, watchdog
+from nearfar.training import failed_batch, prepare
+from nearfar.training.class_subset import sample_whole_classes
 from nearfar.training.distributed import process_group
 from nearfar.training.evaluate import autocast, embed, score, to_device
 from nearfar.training.health import look, warnings
-from nearfar.training.large_batch import two_pass
+from nearfar.training.initialization import InitialState, InitialStateCache
 from nearfar.training.log import Log
 from nearfar.training.resume import same_settings, with_fingerprint
 from nearfar.training.schedule import factor
-from nearfar.training.start_cache import Start, Starts
 from nearfar.training.state import Parts
 from nearfar.training.trackers import open_trackers
-from nearfar.training.whole_classes import whole_classes
+from nearfar.training.two_pass import two_pass
 
 SAVED = " (what was saved before is still there)"
 CURE = f"where it diverged, lower optimizer.lr or set optimizer.clip_norm=1{SAVED}"
@@ -57,20 +57,20 @@ def train(
     report: bool = False,
     progress: bool = True,
     stop_after: int | None = None,
-    starts: Starts | None = None,
+    initial_states: InitialStateCache | None = None,
 ) -> Run:
     """Train as the configuration says, in the directory `out`; gives the finished run.
 
     resume: go on with the run that is there. report: also write report.html. progress: show a bar where there is a
-    terminal. stop_after: leave after this many steps as if killed (for tests). starts: for many runs in one process,
-    so that those that begin alike compute their start once.
+    terminal. stop_after: leave after this many steps as if killed (for tests). initial_states: for many runs in one
+    process, so that those that begin alike compute their start once.
 
     Under torchrun every rank calls this with the same arguments, `out` on a disk that all of them see. After a restart
     by torchrun the run goes on by itself.
     """
-    with process_group.joined():
-        say = say if process_group.first() else _nothing
-        start = None if starts is None else starts.of(config)
+    with process_group.join_process_group():
+        say = say if process_group.is_main_process() else _nothing
+        start = None if initial_states is None else initial_states.get(config)
         return _train(
             config, out, resume=resume, say=say, report=report, progress=progress, stop_after=stop_after, start=start
         )
@@ -85,26 +85,26 @@ def _train(
     report: bool,
     progress: bool,
     stop_after: int | None,
-    start: Start | None,
+    start: InitialState | None,
 ) -> Run:
     manifest = prepare.open_manifest(config.data)
     config = with_fingerprint(config, manifest.fingerprint)
-    resume = resume or (process_group.restarted() and (out / "config.yaml").exists())
+    resume = resume or (process_group.was_restarted() and (out / "config.yaml").exists())
     if resume:
         before = Run(out)
         config = same_settings(config, before.config)
         if before.finished:
             say(f"{out} is finished already")
-            if report and process_group.first():
+            if report and process_group.is_main_process():
                 report_run(before)
             return before
     elif (out / "config.yaml").exists():
         raise NearfarError(f"{out}: holds a run already: go on with --resume, or choose another --out")
-    process_group.check_same(
+    process_group.check_ranks_agree(
         f"{resume} {config.text()}", "start all with the same command, with --out on a shared disk"
     )
     training = Training(config, manifest, out, say=say, start=start)
-    if process_group.first():
+    if process_group.is_main_process():
         for folder in (out, (out / CHECKPOINT).parent):
             remove_drafts(folder)
         with atomic(out / "config.yaml") as draft:  # not before all parts fit: a mistake must not leave half a run
@@ -113,11 +113,11 @@ def _train(
         say(f"going on at step {training.step:,} of {training.steps:,}")
     else:
         say(training.plan)
-    process_group.check_same(f"step {training.step}", "keep --out on a disk that all ranks see")
+    process_group.check_ranks_agree(f"step {training.step}", "keep --out on a disk that all ranks see")
     training.run(progress=progress, stop_after=stop_after)
-    process_group.wait()
+    process_group.barrier()
     run = Run(out)
-    if report and run.finished and process_group.first():
+    if report and run.finished and process_group.is_main_process():
         report_run(run, training.found)
     return run
 
@@ -151,30 +151,33 @@ class Training(Parts):
 
         def value_of(own: Tensor) -> Tensor:
             nonlocal weights, value, rows
-            rows = process_group.gather_rows(own, len(labels))
+            rows = process_group.gather_parts(own, len(labels))
             with together():
                 if self.pacer is not None:
                     weights = self.pacer.batch_weights(rows.detach(), labels, batch.indices)
                 draws = torch.get_rng_state()
                 try:
                     value = self.loss(rows, labels, weights=weights, representatives=self.batches.representatives)
-                    watchdog.check_finite(value)
+                    failed_batch.check_finite(value)
                 except ValueError as error:
                     raise ValueError(f"{error} ({self._keep_batch(batch, rows, weights, draws)})") from error
             scaled: Tensor = self.scaler.scale(value)
             return scaled
 
-        with process_group.own_draws(self.config.seed, self.step) as together:
-            if self.config.micro_batch is None or process_group.largest_share(len(labels)) <= self.config.micro_batch:
+        with process_group.per_rank_random(self.config.seed, self.step) as together:
+            if (
+                self.config.micro_batch is None
+                or process_group.largest_part_size(len(labels)) <= self.config.micro_batch
+            ):
                 value_of(self._embed(x)).backward()  # type: ignore[no-untyped-call]
             else:
-                micro = process_group.even_parts(len(labels), self.config.micro_batch)
+                micro = process_group.even_chunk_size(len(labels), self.config.micro_batch)
                 two_pass(self.embedder, value_of, x, micro_batch=micro, embed=self._embed)
         if not self.split:
-            process_group.sum_gradients(self.embedder.parameters())
+            process_group.all_reduce_gradients(self.embedder.parameters())
         if self.device.type != "cpu" and not self.config.shard_proxies:
             # kernels that add in no fixed order would let the ranks' proxies drift apart
-            process_group.sum_gradients(self.loss.parameters(), mean=True)
+            process_group.all_reduce_gradients(self.loss.parameters(), mean=True)
         self.scaler.unscale_(self.optimizer)
         if self.projection is not None:
             self.projection.add_to_gradients()
@@ -203,17 +206,19 @@ class Training(Parts):
     def run(self, *, progress: bool = True, stop_after: int | None = None) -> None:
         """From where it stands to the end."""
         config = self.config
-        trackers = open_trackers(config.track, self.out, config.to_dict()) if process_group.first() else ()
+        trackers = open_trackers(config.track, self.out, config.to_dict()) if process_group.is_main_process() else ()
         log = (
             Log(self.out / "log.jsonl", step=self.step, epoch=self.epoch, trackers=trackers)
-            if process_group.first()
+            if process_group.is_main_process()
             else None
         )
         first = self.step
         if config.test and config.untrained and self.tested is not None and self.step == 0:
             self.untrained = self.start.scores = self.start.scores or self._score("test")
         started = saved = told = time.monotonic()
-        hidden = None if progress and process_group.first() else True  # None: hidden where there is no terminal
+        hidden = (
+            None if progress and process_group.is_main_process() else True
+        )  # None: hidden where there is no terminal
         with tqdm(total=self.steps, initial=first, desc="train", unit="batch", leave=False, disable=hidden) as bar:
             try:
                 while self.step < self.steps and not self.select.patience_is_over():
@@ -255,7 +260,7 @@ class Training(Parts):
     def _save_is_due(self, saved: float) -> bool:
         due = time.monotonic() - saved > self.config.save_every
         # what is split comes together for it, so all ranks must go by one clock
-        return due if not self._apart() else process_group.from_first(lambda: "yes" if due else "no") == "yes"
+        return due if not self._apart() else process_group.broadcast_text(lambda: "yes" if due else "no") == "yes"
 
     def _start_epoch(self) -> None:
         start_epoch = getattr(self.loss, "start_epoch", None)
@@ -288,15 +293,15 @@ class Training(Parts):
                     asked.append(next(epoch))
                 except StopIteration:
                     return
-                if len(asked[-1]) < process_group.world():
+                if len(asked[-1]) < process_group.world_size():
                     raise NearfarError(
-                        f"a batch of {len(asked[-1])} has no row for each of {process_group.world()} ranks"
+                        f"a batch of {len(asked[-1])} has no row for each of {process_group.world_size()} ranks"
                     )
-                yield process_group.share(asked[-1])
+                yield process_group.local_part(asked[-1])
 
         for batch in self.loader.epoch(rows(), epoch=self.epoch, read_ahead=not self.batches.live):
             whole = asked.popleft()
-            if process_group.world() == 1:
+            if process_group.world_size() == 1:
                 yield batch
             else:
                 indices = torch.tensor(whole)
@@ -309,7 +314,7 @@ class Training(Parts):
         if self.pacer is not None and not last and self.pacer.wants_update(self.epoch):
             rows = self._embed_all(self.embedder, self.loader, "pacing")
             entry["pacing"] = self.pacer.update(rows, self.loader.samples.labels, loss=self.loss)
-            process_group.as_first([self.pacer.weights])
+            process_group.broadcast_from_main([self.pacer.weights])
         if self.config.log_train:
             entry["train"] = self._train_scores()
         if self.select.wants(self.epoch, last=last):
@@ -335,20 +340,20 @@ class Training(Parts):
 
     def _train_scores(self) -> dict[str, float]:
         """Of some classes that are trained on: beside those of new classes they show overfitting."""
-        rows = whole_classes(self.splits.train.labels, TRAIN_SCORED)
+        rows = sample_whole_classes(self.splits.train.labels, TRAIN_SCORED)
         network, half = self._chosen_now(), self.config.autocast
         found = embed(network, self.loader, device=self.device, half=half, rows=rows, name="train", shared=True)
         return self._scores_of(found, self.splits.train.subset(rows))
 
     def _scores_of(self, rows: Tensor, manifest: Manifest) -> dict[str, float]:
         """Made by one rank, told to all."""
-        text = process_group.from_first(lambda: json.dumps(dict(score(rows, manifest, self.config.metrics).values)))
+        text = process_group.broadcast_text(lambda: json.dumps(dict(score(rows, manifest, self.config.metrics).values)))
         scores: dict[str, float] = json.loads(text)
         return scores
 
     def _finish(self, log: Log | None, seconds: float) -> None:
         """The chosen weights, their scores on the test split, and the end of the log."""
-        process_group.wait()  # rank 0 may still write the best weights
+        process_group.barrier()  # rank 0 may still write the best weights
         last = self.select.by == "last"
         chosen = self._chosen_now() if last else load_embedder(self.out / BEST).to(self.device)
         result: dict[str, Any] = {

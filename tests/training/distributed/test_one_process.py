@@ -18,23 +18,23 @@ from training_cases import configured
 
 def test_everything_is_given_back_as_it_is() -> None:
     rows = torch.randn(3, 2, requires_grad=True)
-    assert process_group.gather_rows(rows, 3) is rows
-    assert process_group.share([4, 5, 6]) == [4, 5, 6]
-    assert process_group.even_parts(7, 2) == 2
+    assert process_group.gather_parts(rows, 3) is rows
+    assert process_group.local_part([4, 5, 6]) == [4, 5, 6]
+    assert process_group.even_chunk_size(7, 2) == 2
     parameter = nn.Parameter(torch.zeros(2))
     parameter.grad = torch.ones(2)
-    process_group.sum_gradients([parameter])
+    process_group.all_reduce_gradients([parameter])
     assert parameter.grad.tolist() == [1, 1]
-    assert (process_group.world(), process_group.rank(), process_group.first()) == (1, 0, True)
-    assert process_group.from_first(lambda: "text") == "text"
-    process_group.check_same("a", "")
+    assert (process_group.world_size(), process_group.rank(), process_group.is_main_process()) == (1, 0, True)
+    assert process_group.broadcast_text(lambda: "text") == "text"
+    process_group.check_ranks_agree("a", "")
 
 
 def test_random_numbers_are_those_of_before() -> None:
     torch.manual_seed(1)
     expected = torch.rand(3)
     torch.manual_seed(1)
-    with process_group.own_draws(0, 0) as together:
+    with process_group.per_rank_random(0, 0) as together:
         first = torch.rand(1)
         with together():
             second = torch.rand(1)

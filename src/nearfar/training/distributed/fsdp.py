@@ -23,7 +23,7 @@ from nearfar.training.distributed import process_group
 
 def shard_network(config: Config, embedder: Embedder) -> None:
     """Split the embedder's parameters over the ranks, in place, if the configuration says so."""
-    if not config.shard_network or process_group.world() == 1:
+    if not config.shard_network or process_group.world_size() == 1:
         return
     untested = {
         "ema": config.ema > 0,
@@ -38,7 +38,7 @@ def shard_network(config: Config, embedder: Embedder) -> None:
         if wanted:
             raise NearfarError(f"shard_network does not go with {name}: leave one of them out")
     embedder.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]  # FSDP2 splits no other layout
-    mesh = init_device_mesh(next(embedder.parameters()).device.type, (process_group.world(),))
+    mesh = init_device_mesh(next(embedder.parameters()).device.type, (process_group.world_size(),))
     for block in _blocks(embedder.backbone):
         fully_shard(block, mesh=mesh)
     fully_shard(embedder, mesh=mesh)

@@ -35,7 +35,7 @@ PATIENCE = timedelta(hours=2)
 S = TypeVar("S", bound=Sequence[Any])
 
 
-def world() -> int:
+def world_size() -> int:
     """How many ranks there are."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
@@ -45,19 +45,19 @@ def rank() -> int:
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
-def first() -> bool:
+def is_main_process() -> bool:
     """Whether this rank writes files and talks."""
     return rank() == 0
 
 
-def restarts() -> int:
+def restart_count() -> int:
     """How often torchrun has started all processes again, because one of them died."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
 
 
-def restarted() -> bool:
+def was_restarted() -> bool:
     """Whether torchrun started this process in place of one that died."""
-    return restarts() > 0
+    return restart_count() > 0
 
 
 def local_device(name: str) -> torch.device:
@@ -66,7 +66,7 @@ def local_device(name: str) -> torch.device:
         device = torch.device(name if name != "auto" else "cuda" if torch.cuda.is_available() else "cpu")
     except RuntimeError as error:
         raise NearfarError(f"device={name}: {error}") from None
-    if device.type != "cuda" or device.index is not None or world() == 1:
+    if device.type != "cuda" or device.index is not None or world_size() == 1:
         return device
     here = int(os.environ.get("LOCAL_RANK", 0))
     if here >= torch.cuda.device_count():
@@ -76,15 +76,15 @@ def local_device(name: str) -> torch.device:
 
 
 @contextmanager
-def joined() -> Iterator[None]:
+def join_process_group() -> Iterator[None]:
     """The process group that torchrun has started this process for, gloo on the CPU and nccl between GPUs."""
-    if world() > 1 or int(os.environ.get("WORLD_SIZE", 1)) == 1:
+    if world_size() > 1 or int(os.environ.get("WORLD_SIZE", 1)) == 1:
         yield
         return
     # torchrun keeps one store through its restarts: without a name for each start, a rank may read where another was
     # before it died, and wait for it in vain
     store, rank_, world_ = next(rendezvous("env://", timeout=PATIENCE))
-    start = dist.PrefixStore(f"start {restarts()}", store)  # type: ignore[attr-defined]
+    start = dist.PrefixStore(f"start {restart_count()}", store)  # type: ignore[attr-defined]
     dist.init_process_group(store=start, rank=rank_, world_size=world_, timeout=PATIENCE)
     try:
         yield
@@ -92,51 +92,51 @@ def joined() -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def wait() -> None:
+def barrier() -> None:
     """Until every rank is here."""
-    if world() > 1:
+    if world_size() > 1:
         dist.barrier()
 
 
 @contextmanager
-def first_goes_first() -> Iterator[None]:
+def main_process_first() -> Iterator[None]:
     """Rank 0 does it alone, then the others: for what it writes and they can read."""
-    if not first():
-        wait()
+    if not is_main_process():
+        barrier()
     yield
-    if first():
-        wait()
+    if is_main_process():
+        barrier()
 
 
-def share(rows: S) -> S:
+def local_part(rows: S) -> S:
     """This rank's part of what all have: elements rank, rank + world, ..."""
-    mine: S = rows[rank() :: world()]  # type: ignore[assignment]
+    mine: S = rows[rank() :: world_size()]  # type: ignore[assignment]
     return mine
 
 
-def largest_share(total: int) -> int:
+def largest_part_size(total: int) -> int:
     """Rows of the rank that has most."""
-    return -(-total // world())
+    return -(-total // world_size())
 
 
-def even_parts(total: int, size: int) -> int:
+def even_chunk_size(total: int, size: int) -> int:
     """The size of parts, at least this, by which every rank has as many, so that batch norms meet: a few more at most.
 
     A rank has total // world rows or one more, which makes another part only where the former are whole parts.
     """
-    least, most = total // world(), largest_share(total)
+    least, most = total // world_size(), largest_part_size(total)
     while least < most and least % size == 0:
         size += 1
     return size
 
 
-def gather_rows(rows: Tensor, total: int) -> Tensor:
+def gather_parts(rows: Tensor, total: int) -> Tensor:
     """[total, ...] of each rank's share, in the order of the whole, on every rank.
 
     The gradient of a rank's rows is its own share of the whole gradient: nothing is summed, because every rank computes
     the same from the whole.
     """
-    if world() == 1:
+    if world_size() == 1:
         return rows
     whole: Tensor = _GatherRows.apply(rows, total)  # type: ignore[no-untyped-call]
     return whole
@@ -145,7 +145,7 @@ def gather_rows(rows: Tensor, total: int) -> Tensor:
 class _GatherRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, total: int) -> Tensor:
-        most, n = largest_share(total), world()
+        most, n = largest_part_size(total), world_size()
         if len(rows) < most:
             rows = torch.cat([rows, rows.new_zeros(most - len(rows), *rows.shape[1:])])
         parts = rows.new_empty(n, most, *rows.shape[1:])
@@ -154,12 +154,12 @@ class _GatherRows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
-        return g[rank() :: world()].contiguous(), None
+        return g[rank() :: world_size()].contiguous(), None
 
 
-def sum_gradients(parameters: Iterable[Tensor], *, mean: bool = False) -> None:
+def all_reduce_gradients(parameters: Iterable[Tensor], *, mean: bool = False) -> None:
     """Gradients summed over the ranks (or their mean), in place, a few megabytes at a time."""
-    if world() == 1:
+    if world_size() == 1:
         return
     sent = []
     for group in groups((p.grad,) for p in parameters if p.grad is not None):
@@ -169,39 +169,41 @@ def sum_gradients(parameters: Iterable[Tensor], *, mean: bool = False) -> None:
     for gradients, flat, handle in sent:
         handle.wait()
         if mean:
-            flat /= world()
+            flat /= world_size()
         parts = torch.split(flat, [each.numel() for each in gradients])
         torch._foreach_copy_(gradients, [part.view(each.shape) for part, each in zip(parts, gradients, strict=True)])
 
 
-def as_first(tensors: Iterable[Tensor]) -> None:
+def broadcast_from_main(tensors: Iterable[Tensor]) -> None:
     """Every tensor becomes that of rank 0, in place."""
-    if world() > 1:
+    if world_size() > 1:
         for each in tensors:
             whole = each.detach().contiguous()
             dist.broadcast(whole, 0)
             each.detach().copy_(whole)
 
 
-def from_first(make: Callable[[], str]) -> str:
+def broadcast_text(make: Callable[[], str]) -> str:
     """A text that rank 0 makes, on every rank."""
-    if world() == 1:
+    if world_size() == 1:
         return make()
-    text = make().encode() if first() else b""
+    text = make().encode() if is_main_process() else b""
     size = torch.tensor(len(text))
     dist.broadcast(size, 0)
     data = (
-        torch.frombuffer(bytearray(text), dtype=torch.uint8) if first() else torch.empty(int(size), dtype=torch.uint8)
+        torch.frombuffer(bytearray(text), dtype=torch.uint8)
+        if is_main_process()
+        else torch.empty(int(size), dtype=torch.uint8)
     )
     dist.broadcast(data, 0)
     return bytes(data.tolist()).decode()
 
 
-def check_same(what: str, cure: str) -> None:
+def check_ranks_agree(what: str, cure: str) -> None:
     """An error on every rank unless all have the same text."""
-    theirs = from_first(lambda: what)
+    theirs = broadcast_text(lambda: what)
     differs = torch.tensor(int(theirs != what))
-    if world() > 1:
+    if world_size() > 1:
         dist.all_reduce(differs)
     if differs:
         raise NearfarError(f"rank {rank()} has other settings or another state than rank 0: {cure}")
@@ -211,12 +213,12 @@ Together = Callable[[], AbstractContextManager[None]]
 
 
 @contextmanager
-def own_draws(seed: int, step: int) -> Iterator[Together]:
+def per_rank_random(seed: int, step: int) -> Iterator[Together]:
     """Random numbers inside are a rank's own (dropout of its rows); inside `together()` they are those of all.
 
     Without a group both are the same.
     """
-    if world() == 1:
+    if world_size() == 1:
         yield nullcontext
         return
     shared = random_state()

@@ -36,7 +36,7 @@ class SyncedBatchNorm(_BatchNorm):
         pass
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.training or process_group.world() == 1:
+        if not self.training or process_group.world_size() == 1:
             return super().forward(x)
         mean, variance, count = _statistics(x)
         with torch.no_grad():
@@ -65,7 +65,7 @@ def _statistics(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     else:
         mean = variance = x.new_zeros(x.shape[1])
     own = torch.cat([mean, variance * n, mean.new_full((1,), n)])
-    each = own.new_empty(process_group.world(), len(own))
+    each = own.new_empty(process_group.world_size(), len(own))
     dist.all_gather(list(each), own)
     means, squares, counts = each[:, : len(mean)], each[:, len(mean) : -1], each[:, -1:]
     count = counts.sum()

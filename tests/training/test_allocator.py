@@ -6,12 +6,13 @@ import sys
 
 import pytest
 
-from nearfar.training import malloc
+from nearfar.training import allocator
 
 FAULTS = """
 import resource, sys
 import torch
-from nearfar.training.malloc import keep_freed_memory
+import nearfar.training.trainer  # the heap of a process that trains
+from nearfar.training.allocator import keep_freed_memory
 
 assert sys.argv[1] == "as it is" or keep_freed_memory()
 
@@ -40,6 +41,6 @@ def test_a_block_is_used_again_without_page_faults() -> None:
 
 
 def test_elsewhere_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(malloc.sys, "platform", "darwin")
-    monkeypatch.setattr(malloc.ctypes, "CDLL", lambda _: pytest.fail("asked the C library"))
-    assert not malloc.keep_freed_memory()
+    monkeypatch.setattr(allocator.sys, "platform", "darwin")
+    monkeypatch.setattr(allocator.ctypes, "CDLL", lambda _: pytest.fail("asked the C library"))
+    assert not allocator.keep_freed_memory()

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from nearfar.losses import PairLoss, create, loss_class, names
-from nearfar.training.large_batch import still_statistics, two_pass
+from nearfar.training.two_pass import still_statistics, two_pass
 
 EVERY = [name for name in names() if name != "dro"]
 

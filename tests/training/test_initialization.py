@@ -8,7 +8,7 @@ import torch
 from nearfar.config.schema import Config
 from nearfar.runs import Run
 from nearfar.training import train
-from nearfar.training.start_cache import KEPT, Starts
+from nearfar.training.initialization import CACHE_SIZE, InitialStateCache
 from nearfar.training.trainer import Training
 from training_cases import configured, saved_vectors
 
@@ -28,14 +28,18 @@ def vectors(tmp_path: Path) -> str:
 
 
 def test_runs_that_share_their_start_are_bit_for_bit_those_that_do_not(vectors: str, tmp_path: Path) -> None:
-    starts = Starts()
+    initial_states = InitialStateCache()
     for recipe in ("multi-similarity", "proxy-anchor", "proxy-anchor", "mpa-ap"):
         config = configured("features", vectors, recipe)
-        shared = ended(train(config, tmp_path / f"{recipe}{len(list(tmp_path.iterdir()))}", say=quiet, starts=starts))
+        shared = ended(
+            train(
+                config, tmp_path / f"{recipe}{len(list(tmp_path.iterdir()))}", say=quiet, initial_states=initial_states
+            )
+        )
         alone = ended(train(config, tmp_path / f"{recipe}{len(list(tmp_path.iterdir()))}", say=quiet))
         assert shared[1:] == alone[1:]
         torch.testing.assert_close(shared[0], alone[0], rtol=0, atol=0)
-    assert len(starts._known) == 1
+    assert len(initial_states._states) == 1
 
 
 def test_a_start_is_computed_once(vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,9 +51,11 @@ def test_a_start_is_computed_once(vectors: str, tmp_path: Path, monkeypatch: pyt
         return embedded(self, network, loader, name)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Training, "_embed_all", counted)
-    starts = Starts()
+    initial_states = InitialStateCache()
     for i in range(3):
-        train(configured("features", vectors, "proxy-anchor"), tmp_path / f"{i}", say=quiet, starts=starts)
+        train(
+            configured("features", vectors, "proxy-anchor"), tmp_path / f"{i}", say=quiet, initial_states=initial_states
+        )
     assert passes.count("test") == 1 + 3  # before training once, after it each time
 
 
@@ -58,35 +64,35 @@ def test_a_start_is_computed_once(vectors: str, tmp_path: Path, monkeypatch: pyt
     ["seed=1", "model.dim=7", "model.init=random", "data.per_class=5", "data.noise.rate=0.5", "metrics=[recall@2]"],
 )
 def test_what_begins_otherwise_has_its_own_start(vectors: str, setting: str) -> None:
-    starts = Starts()
-    first = starts.of(configured("features", vectors, "proxy-anchor"))
-    assert starts.of(configured("features", vectors, "multi-similarity", "optimizer.lr=0.1")) is first
-    assert starts.of(configured("features", vectors, "proxy-anchor", setting)) is not first
+    initial_states = InitialStateCache()
+    first = initial_states.get(configured("features", vectors, "proxy-anchor"))
+    assert initial_states.get(configured("features", vectors, "multi-similarity", "optimizer.lr=0.1")) is first
+    assert initial_states.get(configured("features", vectors, "proxy-anchor", setting)) is not first
 
 
 def test_only_the_newest_starts_are_kept(vectors: str) -> None:
     def config(seed: int) -> Config:
         return configured("features", vectors, "proxy-anchor", f"seed={seed}")
 
-    starts = Starts()
-    first = starts.of(config(0))
-    for seed in range(1, KEPT):
-        starts.of(config(seed))
-    assert starts.of(config(0)) is first  # used again: the newest now
-    for seed in range(KEPT, 2 * KEPT - 1):
-        starts.of(config(seed))
-    assert starts.of(config(0)) is first
-    assert starts.of(config(1)) is not first
-    for seed in range(KEPT):
-        starts.of(config(100 + seed))
-    assert starts.of(config(0)) is not first
+    initial_states = InitialStateCache()
+    first = initial_states.get(config(0))
+    for seed in range(1, CACHE_SIZE):
+        initial_states.get(config(seed))
+    assert initial_states.get(config(0)) is first  # used again: the newest now
+    for seed in range(CACHE_SIZE, 2 * CACHE_SIZE - 1):
+        initial_states.get(config(seed))
+    assert initial_states.get(config(0)) is first
+    assert initial_states.get(config(1)) is not first
+    for seed in range(CACHE_SIZE):
+        initial_states.get(config(100 + seed))
+    assert initial_states.get(config(0)) is not first
 
 
 def test_a_file_of_weights_that_is_written_anew_is_another_start(vectors: str, tmp_path: Path) -> None:
-    file, starts = tmp_path / "w.safetensors", Starts()
+    file, initial_states = tmp_path / "w.safetensors", InitialStateCache()
     config = configured("features", vectors, "proxy-anchor", f"model.pretrained={file}")
     file.write_bytes(b"one")
-    first = starts.of(config)
-    assert starts.of(config) is first
+    first = initial_states.get(config)
+    assert initial_states.get(config) is first
     file.write_bytes(b"another")
-    assert starts.of(config) is not first
+    assert initial_states.get(config) is not first

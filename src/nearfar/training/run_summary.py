@@ -12,13 +12,13 @@ FEW_STEPS = 50
 AT_ONCE = "--set loss.memory_epoch=0 --set loss.filter_epoch=1"
 
 
-def plan(*, samples: int, batch: int, steps: int, epoch: int, by_epochs: bool, waits: int = 0) -> str:
+def summarize_run(*, samples: int, batch: int, steps: int, epoch: int, by_epochs: bool, waits: int = 0) -> str:
     """batch: rows of one. epoch: the batches of one. by_epochs: its length is in epochs: small data makes it short.
     waits: epochs that Proxy-ISA trains with next to no weight on negatives, before its memory starts.
 
-    >>> plan(samples=8000, batch=128, steps=189, epoch=63, by_epochs=True)
+    >>> summarize_run(samples=8000, batch=128, steps=189, epoch=63, by_epochs=True)
     '8,000 training samples, 189 steps of 128, 3 epochs'
-    >>> plan(samples=80, batch=80, steps=5, epoch=1, by_epochs=True)
+    >>> summarize_run(samples=80, batch=80, steps=5, epoch=1, by_epochs=True)
     '80 training samples, 5 steps of 80, 5 epochs: that is little, try --set epochs=100'
     """
     epochs = math.ceil(steps / max(1, epoch))

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from nearfar.config.schema import Config
 
-KEPT = 8
+CACHE_SIZE = 8
 
 
 @dataclass
-class Start:
+class InitialState:
     """The head from PCA with the embeddings of the training set, and the test scores; None: not computed yet."""
 
     head: dict[str, Tensor] | None = None
@@ -26,21 +26,21 @@ class Start:
     scores: dict[str, float] | None = None
 
 
-class Starts:
+class InitialStateCache:
     """The starts of the runs before, the newest few."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Start] = {}
+        self._states: dict[str, InitialState] = {}
 
-    def of(self, config: Config) -> Start:
+    def get(self, config: Config) -> InitialState:
         """That of the runs with the same network, data, pictures and seed; whatever else differs comes after it."""
         parts = [asdict(each) for each in (config.model, config.data, config.images)]
         weights = config.model.pretrained  # a file that is written anew is another start
         file = Path(weights).expanduser() if isinstance(weights, str) else None
         state = (file.stat().st_size, file.stat().st_mtime_ns) if file is not None and file.is_file() else None
         key = json.dumps([*parts, state, config.seed, config.autocast, config.device, sorted(config.metrics)])
-        start = self._known.pop(key, Start())
-        self._known[key] = start  # the newest is the last
-        while len(self._known) > KEPT:
-            del self._known[next(iter(self._known))]
+        start = self._states.pop(key, InitialState())
+        self._states[key] = start  # the newest is the last
+        while len(self._states) > CACHE_SIZE:
+            del self._states[next(iter(self._states))]
         return start

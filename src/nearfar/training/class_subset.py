@@ -6,12 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def whole_classes(labels: NDArray[np.int64], most: int) -> list[int]:
+def sample_whole_classes(labels: NDArray[np.int64], most: int) -> list[int]:
     """At most so many rows, all of some classes by chance (always the same); of one class where none fits, its first.
 
-    >>> whole_classes(np.array([5, 5, 5, 7, 7, 9]), 4)
+    >>> sample_whole_classes(np.array([5, 5, 5, 7, 7, 9]), 4)
     [0, 1, 2, 5]
-    >>> whole_classes(np.array([5, 5, 5]), 2)
+    >>> sample_whole_classes(np.array([5, 5, 5]), 2)
     [0, 1]
     """
     classes, counts = np.unique(labels, return_counts=True)

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from nearfar.data import Manifest, save
 from nearfar.errors import NearfarError
 from nearfar.training import Run, train
+from nearfar.training.failed_batch import FILE_NAME, check_finite, load_failed_batch, main, recompute_loss
 from nearfar.training.prepare import make_embedder
-from nearfar.training.watchdog import KEPT, again, check_finite, kept, main
 from training_cases import configured
 
 
@@ -26,11 +26,11 @@ def failed(out: Path, source: str, recipe: str, *settings: str) -> str:
 
 def test_the_kept_batch_raises_what_training_raised(vectors: str, tmp_path: Path) -> None:
     message = failed(tmp_path, vectors, "lifted", "optimizer.lr=1e30")
-    assert KEPT in message
+    assert FILE_NAME in message
     with pytest.raises(ValueError, match="embeddings") as error:
-        again(tmp_path)
+        recompute_loss(tmp_path)
     assert str(error.value) in message
-    assert kept(tmp_path)["step"] == int(message.split("at step ")[1].partition(":")[0])
+    assert load_failed_batch(tmp_path)["step"] == int(message.split("at step ")[1].partition(":")[0])
 
 
 @pytest.fixture(scope="module")
@@ -47,14 +47,14 @@ def overflowed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 def test_the_kept_batch_gives_the_same_value(overflowed: tuple[Path, str]) -> None:
     out, message = overflowed
-    assert kept(out)["rows"].isfinite().all()
-    assert math.isinf(float(again(out)))
+    assert load_failed_batch(out)["rows"].isfinite().all()
+    assert math.isinf(float(recompute_loss(out)))
     assert message.startswith("at step 0: the loss is inf")
     assert not (out / "checkpoint").exists()  # it stopped before the weights changed
 
 
 def test_network_and_inputs_give_the_rows(overflowed: tuple[Path, str]) -> None:
-    run, batch = Run(overflowed[0]), kept(overflowed[0])
+    run, batch = Run(overflowed[0]), load_failed_batch(overflowed[0])
     network = make_embedder(run.config, run.manifest())
     network.load_state_dict(batch["embedder"])
     torch.testing.assert_close(network(batch["x"]), batch["rows"], rtol=1e-5, atol=0)  # threads may differ
