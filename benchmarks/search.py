@@ -21,10 +21,10 @@ import torch
 
 from benchmarks.timing import machine
 from nearfar.formatting import markdown_table
-from nearfar.search.approximate import CONSTRUCTION, LINKS, faiss, plain_search
+from nearfar.search.approximate import CONSTRUCTION, LINKS, faiss, numpy_search
+from nearfar.search.exact import Vectors
 from nearfar.search.index import Index
-from nearfar.search.inputs import unit_rows
-from nearfar.search.nearest import Floats
+from nearfar.search.inputs import as_unit_vectors
 
 K = 10
 # seconds after which a comparison has enough turns
@@ -34,16 +34,16 @@ DISTINCT = 200
 Row = tuple[str, int, int, float, float]
 
 
-def rows_around_centers(count: int, dim: int, *, seed: int, centers: int = 1000) -> Floats:
+def rows_around_centers(count: int, dim: int, *, seed: int, centers: int = 1000) -> Vectors:
     """Unit rows in noisy groups, whose centers are always the same."""
     middle = np.random.default_rng(0).standard_normal((centers, dim), dtype=np.float32)
     rng = np.random.default_rng(seed)
     rows = middle[rng.integers(0, centers, count)]
     rows += 1.5 * rng.standard_normal((count, dim), dtype=np.float32)
-    return unit_rows("rows", rows)
+    return as_unit_vectors("rows", rows)
 
 
-def cpu_ms(calls: dict[str, Callable[[Floats], object]], batches: list[Floats], repeats: int) -> dict[str, float]:
+def cpu_ms(calls: dict[str, Callable[[Vectors], object]], batches: list[Vectors], repeats: int) -> dict[str, float]:
     """Milliseconds of CPU of each call, the lower quartile over batches and repeats.
 
     They take turns batch by batch, and none gets a batch that another has just had in the processor's cache.
@@ -63,14 +63,14 @@ def cpu_ms(calls: dict[str, Callable[[Floats], object]], batches: list[Floats], 
     return {name: float(np.percentile(times, 25)) for name, times in taken.items()}
 
 
-def compare(what: str, index: Index, direct: Callable[[Floats], Any], sizes: list[int], repeats: int) -> list[Row]:
+def compare(what: str, index: Index, direct: Callable[[Vectors], Any], sizes: list[int], repeats: int) -> list[Row]:
     """Milliseconds of faiss and of nearfar for batches of queries of these sizes."""
     found = []
     for size in sizes:
         # the same few queries again and again would find their neighbors in the processor's cache
         asked = 3 * rows_around_centers(max(size, DISTINCT), index.dim, seed=size)
         batches = [asked[start : start + size] for start in range(0, len(asked) - size + 1, size)]
-        calls: dict[str, Callable[[Floats], object]] = {
+        calls: dict[str, Callable[[Vectors], object]] = {
             "faiss": lambda queries: direct(_unit(queries)),
             "nearfar": lambda queries: index.search(queries, K),
         }
@@ -81,8 +81,8 @@ def compare(what: str, index: Index, direct: Callable[[Floats], Any], sizes: lis
     return found
 
 
-def _unit(queries: Floats) -> Floats:
-    rows: Floats = queries.copy()
+def _unit(queries: Vectors) -> Vectors:
+    rows: Vectors = queries.copy()
     faiss.normalize_L2(rows)
     return rows
 
@@ -105,7 +105,7 @@ def hnsw(count: int, dim: int, sizes: list[int], repeats: int) -> tuple[list[Row
     assert index.approximate is not None
     graph, effort = index.approximate.faiss, index.approximate.effort
     options = faiss.SearchParametersHNSW(efSearch=effort)
-    search = plain_search(graph)
+    search = numpy_search(graph)
     found = compare("HNSW", index, lambda q: search(q, K, params=options), sizes, repeats)
     return found, index.measure(), effort
 

@@ -273,18 +273,18 @@ class Targets:
             good
         )
         files = {path.name: path.read_bytes() for path in sorted(good.iterdir())}
-        about = json.loads(files[storage.MAIN])
+        about = json.loads(files[storage.INDEX_FILE])
         folder.mkdir()
         for name, data in files.items():
             (folder / name).write_bytes(data)
 
         def attempt(rng: Rng) -> None:
-            name = rng.choice((storage.MAIN, storage.MAIN, *files))
+            name = rng.choice((storage.INDEX_FILE, storage.MAIN, *files))
             if rng.random() < 0.5:
                 other = {**about, rng.choice(list(about)): tree(rng)}
                 other.pop("sha256", None)
                 data = json.dumps(other | {"sha256": storage._digest(other)}).encode()
-                name = storage.MAIN
+                name = storage.INDEX_FILE
             else:
                 data = changed(rng, [files[name]])
             (folder / name).write_bytes(data)

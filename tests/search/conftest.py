@@ -1,4 +1,4 @@
-"""Three small runs: on vectors, on drawings, on picture files."""
+"""Three small runs: on vectors, on drawings, on image files."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def drawing_run(drawings: str, tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.fixture(scope="session")
-def picture_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def image_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Six classes of five colored PNG files; one more that is broken."""
-    folder = tmp_path_factory.mktemp("data") / "pictures"
+    folder = tmp_path_factory.mktemp("data") / "images"
     rng = np.random.default_rng(0)
     for name in "abcdef":
         (folder / name).mkdir(parents=True)
@@ -35,12 +35,12 @@ def picture_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for i in range(5):
             pixels = np.clip(kind + rng.normal(0, 15, (40, 50, 3)), 0, 255).astype(np.uint8)
             Image.fromarray(pixels).save(folder / name / f"{i}.png")
-    (folder / "b" / "2x.png").write_bytes(b"this is no picture")
+    (folder / "b" / "2x.png").write_bytes(b"this is not an image")
     return folder
 
 
 @pytest.fixture(scope="session")
-def picture_run(picture_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def image_run(image_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     small = ["model.backbone=small-conv", "model.pretrained=false", "images.crop=32", "data.on_error=skip", "steps=4"]
-    config = configured("files", str(picture_folder), "supcon", *small, "data.workers=0", "batches.size=12")
-    return train(config, tmp_path_factory.mktemp("runs") / "pictures", say=lambda _: None)
+    config = configured("files", str(image_folder), "supcon", *small, "data.workers=0", "batches.size=12")
+    return train(config, tmp_path_factory.mktemp("runs") / "images", say=lambda _: None)

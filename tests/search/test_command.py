@@ -1,4 +1,4 @@
-"""`nearfar index` and `nearfar search` on small runs, and what they say when something is wrong."""
+"""`nearfar index` and `nearfar search` on small runs, and their errors."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def failed(*arguments: object) -> str:
 
 @pytest.fixture
 def run(vector_run: Run, tmp_path: Path) -> Path:
-    """A copy that a test may put an index into."""
+    """Return a copy of the run that a test can put an index into."""
     shutil.copytree(vector_run.path, tmp_path / "run")
     return tmp_path / "run"
 
 
 def test_index_then_search_by_id(run: Path, vectors: str) -> None:
     printed = done("index", run, vectors)
-    assert printed.startswith(f"240 vectors of 8 dimensions, 12 classes, exact: {run / 'index'}")
+    assert printed.startswith(f"{run / 'index'}: 240 vectors of 8 dimensions, 12 classes, exact")
     index = Index.load(run / "index")
     table = done("search", run, 30, "-k", 4).splitlines()
     assert table[0] == "query: id 30, kind 01, row 30"
@@ -60,7 +60,7 @@ def test_search_as_json_with_a_filter_and_vectors_from_a_file(run: Path, vectors
     np.save(tmp_path / "inputs.npy", features[[0, 50]])
     np.save(tmp_path / "embedding.npy", Run(run).embed(open_data(vectors)).numpy()[7])
     result = nearfar("search", run, tmp_path / "inputs.npy", tmp_path / "embedding.npy", "--json", "-k", 3)
-    assert "has no index yet" in result.stderr
+    assert "has no index: embedding" in result.stderr
     found = json.loads(result.stdout)
     assert [each["results"][0]["id"] for each in found] == [0, 50, 7]
     assert found[0]["query"].endswith("inputs.npy row 0")
@@ -72,7 +72,7 @@ def test_search_as_json_with_a_filter_and_vectors_from_a_file(run: Path, vectors
     assert len(only[0]["results"]) == 40
 
 
-def test_add_goes_on_with_ids_and_classes(run: Path, vectors: str, tmp_path: Path) -> None:
+def test_add_continues_ids_and_classes(run: Path, vectors: str, tmp_path: Path) -> None:
     done("index", run, vectors)
     rng = np.random.default_rng(0)
     more = Manifest(
@@ -82,7 +82,9 @@ def test_add_goes_on_with_ids_and_classes(run: Path, vectors: str, tmp_path: Pat
         features=rng.normal(size=(3, 16)).astype(np.float32),
     )
     save(more, tmp_path / "more.npz")
-    assert done("index", run, tmp_path / "more.npz", "--add").startswith("243 vectors of 8 dimensions, 13 classes")
+    assert done("index", run, tmp_path / "more.npz", "--add").startswith(
+        f"{run / 'index'}: 243 vectors of 8 dimensions, 13 classes"
+    )
     index = Index.load(run / "index")
     assert index.ids[-3:].tolist() == [240, 241, 242]
     assert [index.label_of(row) for row in (240, 241)] == ["kind 05", "new"]
@@ -91,13 +93,13 @@ def test_add_goes_on_with_ids_and_classes(run: Path, vectors: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("kind", ["hnsw", "ivf-pq"])
-def test_approximate_kinds_tell_their_recall(kind: str, run: Path, tmp_path: Path) -> None:
+def test_approximate_kinds_print_their_recall(kind: str, run: Path, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     features = rng.normal(size=(600, 16)).astype(np.float32)
     many = Manifest(labels=np.arange(600) % 5, classes=tuple("abcde"), split=["test"] * 600, features=features)
     save(many, tmp_path / "many.npz")
     printed = done("index", run, tmp_path / "many.npz", "--kind", kind, "--out", tmp_path / "elsewhere")
-    assert float(printed.split("exact search ")[1].split("%")[0]) > 90
+    assert float(printed.split("exact search: ")[1].split("%")[0]) > 90
     assert not (run / "index").exists()
     assert Index.load(tmp_path / "elsewhere").kind == kind
     assert "row" in done("search", run, 3, "--index", tmp_path / "elsewhere")
@@ -116,20 +118,20 @@ class Page(HTMLParser):
         return [attributes for tag, attributes in self.tags if tag == name]
 
 
-def test_a_page_with_pictures(picture_run: Run, picture_folder: Path, tmp_path: Path) -> None:
-    query = picture_folder / "c" / "1.png"
-    done("search", picture_run.path, 0, query, "-k", 3, "--html", tmp_path / "found.html")
+def test_page_with_images(image_run: Run, image_folder: Path, tmp_path: Path) -> None:
+    query = image_folder / "c" / "1.png"
+    done("search", image_run.path, 0, query, "-k", 3, "--html", tmp_path / "found.html")
     page = Page((tmp_path / "found.html").read_text())
     images = page.all("img")
     assert len(images) == 2 * (1 + 3)
     assert all((image["src"] or "").startswith("data:image/") for image in images)
     kinds = [item["class"] for item in page.all("li") if "title" in item]
     assert set(kinds[:3]) <= {"right", "wrong"}
-    assert kinds[3:] == [""] * 3  # nobody knows what a file is
+    assert kinds[3:] == [""] * 3  # the class of a file is unknown
     assert not page.all("script")
 
 
-def test_names_and_labels_are_text_on_the_page(run: Path, tmp_path: Path) -> None:
+def test_names_and_labels_are_escaped_on_the_page(run: Path, tmp_path: Path) -> None:
     evil = '<script>alert("1")</script>'
     features = np.random.default_rng(0).normal(size=(4, 16)).astype(np.float32)
     names = tuple(f"{evil}{i}" for i in range(4))
@@ -142,7 +144,7 @@ def test_names_and_labels_are_text_on_the_page(run: Path, tmp_path: Path) -> Non
     assert sum("title" in item for item in page.all("li")) == 6
 
 
-def test_pictures_of_data_that_is_gone_are_names_and_that_is_said(run: Path, vectors: str, tmp_path: Path) -> None:
+def test_names_replace_images_of_missing_data(run: Path, vectors: str, tmp_path: Path) -> None:
     moved = tmp_path / "moved.npz"
     half = open_data(vectors).subset(np.arange(100))
     save(half, moved)
@@ -154,24 +156,24 @@ def test_pictures_of_data_that_is_gone_are_names_and_that_is_said(run: Path, vec
     assert "row 3" in (tmp_path / "found.html").read_text()
 
 
-def test_what_is_wrong_is_one_line(run: Path, vectors: str, drawing_run: Run, drawings: str, tmp_path: Path) -> None:
+def test_errors_are_one_line(run: Path, vectors: str, drawing_run: Run, drawings: str, tmp_path: Path) -> None:
     assert "is no run" in failed("search", tmp_path, 1)
     done("index", run, vectors)
     assert "id 999 is not in the index" in failed("search", run, 999)
     assert "is not in the index" in failed("search", run, "9" * 5000)
-    assert "there is no such file" in failed("search", run, "nothing.png")
+    assert "no such file" in failed("search", run, "nothing.png")
     assert "did you mean 'kind 05'?" in failed("search", run, 1, "--label", "kin 05")
     np.save(tmp_path / "wide.npy", np.ones(5))
-    assert "has vectors of 5 numbers, the index has 8 or 16" in failed("search", run, tmp_path / "wide.npy")
+    assert "has vectors of 5 numbers, but the index needs 8 or 16" in failed("search", run, tmp_path / "wide.npy")
     np.save(tmp_path / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
-    assert "is no array that can be read" in failed("search", run, tmp_path / "objects.npy")
+    assert "is not an array that can be read" in failed("search", run, tmp_path / "objects.npy")
     np.save(tmp_path / "nan.npy", np.full(8, np.nan))
     assert "must hold finite numbers" in failed("search", run, tmp_path / "nan.npy")
-    (tmp_path / "text.png").write_text("no picture")
+    (tmp_path / "text.png").write_text("not an image")
     assert "was trained on vectors" in failed("search", run, tmp_path / "text.png")
-    assert "leave --kind hnsw out" in failed("index", run, vectors, "--add", "--kind", "hnsw")
-    assert "there is no index.json" in failed("index", run, vectors, "--add", "--out", tmp_path / "none")
+    assert "remove --kind hnsw" in failed("index", run, vectors, "--add", "--kind", "hnsw")
+    assert "index.json is missing" in failed("index", run, vectors, "--add", "--out", tmp_path / "none")
     assert "needs at least 256 vectors" in failed("index", run, vectors, "--kind", "ivf-pq")
-    assert "was made by other weights" in failed("search", drawing_run.path, 1, "--index", run / "index")
-    assert "has gray pictures, " in failed("index", run, drawings)
+    assert "was built with other weights" in failed("search", drawing_run.path, 1, "--index", run / "index")
+    assert "has gray images, " in failed("index", run, drawings)
     assert "has vectors of 16 numbers" in failed("index", drawing_run.path, vectors, "--out", tmp_path / "none")

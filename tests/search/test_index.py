@@ -1,4 +1,4 @@
-"""Index against a plain dict through any sequence of changes; recall of approximate kinds; what may not be passed."""
+"""Index against a plain dict through any sequence of changes; recall of approximate kinds; invalid arguments."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ import pytest
 import torch
 
 from nearfar.search import Index
-from nearfar.search.approximate import kind_for
-from nearfar.search.nearest import Floats
+from nearfar.search.approximate import choose_kind
+from nearfar.search.exact import Vectors
 
 
-def clustered(count: int, dim: int, *, clusters: int = 60, seed: int = 0) -> Floats:
+def clustered(count: int, dim: int, *, clusters: int = 60, seed: int = 0) -> Vectors:
     rng = np.random.default_rng(seed)
     centers = rng.normal(size=(clusters, dim))
-    rows: Floats = (centers[rng.integers(0, clusters, count)] + 0.6 * rng.normal(size=(count, dim))).astype(np.float32)
+    rows: Vectors = (centers[rng.integers(0, clusters, count)] + 0.6 * rng.normal(size=(count, dim))).astype(np.float32)
     return rows
 
 
 class Oracle:
-    """What an index is: a dict from id to vector, label and name, in the order they came."""
+    """A reference index: a dict from id to vector, label and name, in insertion order."""
 
     def __init__(self) -> None:
         self.rows: dict[int, tuple[np.ndarray[Any, Any], str, str]] = {}
@@ -42,7 +42,7 @@ class Oracle:
 
 @pytest.mark.parametrize("kind", ["exact", "hnsw", "ivf-pq"])
 @pytest.mark.parametrize("seed", range(3))
-def test_any_sequence_of_changes_is_that_of_a_dict(kind: str, seed: int, tmp_path: Path) -> None:
+def test_any_sequence_of_changes_matches_a_dict(kind: str, seed: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(seed)
     classes = ["ant", "bee", "owl"]
     start = clustered(300, 6, seed=seed)
@@ -100,8 +100,8 @@ def test_any_sequence_of_changes_is_that_of_a_dict(kind: str, seed: int, tmp_pat
 
 
 @pytest.mark.parametrize("kind", ["hnsw", "ivf-pq"])
-def test_approximate_kinds_find_what_exact_finds_and_say_how_much(kind: str, tmp_path: Path) -> None:
-    vectors = clustered(6000, 30)  # 30 is no multiple of the codes' four
+def test_approximate_kinds_reach_and_measure_their_recall(kind: str, tmp_path: Path) -> None:
+    vectors = clustered(6000, 30)  # 30 is not a multiple of four, the numbers per code
     index = Index.from_vectors(vectors, kind=kind)
     recall = index.measure(sample=300)
     assert 0.95 <= recall <= 1
@@ -112,11 +112,11 @@ def test_approximate_kinds_find_what_exact_finds_and_say_how_much(kind: str, tmp
     assert share > 0.9
     same = ids == right
     if kind == "hnsw":
-        # faiss's own cosines, which differ in the last digits
+        # The cosines come from faiss and differ in the last digits.
         np.testing.assert_allclose(near[same], exactly[same], rtol=0, atol=1e-6)
     else:
         assert np.array_equal(near[same], exactly[same])
-    # a search that hardly looks finds less, and measure sees it
+    # A search with little effort finds less, and `measure` reports it.
     assert index.approximate is not None
     index.approximate.effort = 1
     if kind == "ivf-pq":
@@ -124,15 +124,16 @@ def test_approximate_kinds_find_what_exact_finds_and_say_how_much(kind: str, tmp
     assert exact.measure(sample=50) == 1.0
 
 
-def test_approximate_with_most_rows_removed_finds_only_the_others() -> None:
+def test_removed_vectors_are_never_found() -> None:
     vectors = clustered(1000, 8)
     index = Index.from_vectors(vectors, kind="hnsw")
     index.remove(np.arange(200))
-    assert index.slots is not None  # still the graph of all rows
+    assert index.approximate is not None
+    assert index.approximate.slots is not None  # still the graph of all vectors
     assert index.search(vectors[:50], 10)[1].min() >= 200
     assert index.measure() > 0.95
     index.remove(np.arange(200, 600))
-    assert index.slots is None  # built again
+    assert index.approximate.slots is None  # rebuilt
     assert index.search(vectors[:600], 10)[1].min() >= 600
     index.remove(index.ids)
     assert index.search(vectors[:2], 3)[1].tolist() == [[-1] * 3] * 2
@@ -161,10 +162,10 @@ def test_filters_are_exact_for_every_kind() -> None:
 
 def test_auto_is_exact_up_to_two_hundred_thousand() -> None:
     assert Index.from_vectors(clustered(10, 3)).kind == "exact"
-    assert [kind_for(n) for n in (200_000, 200_001, 2_000_001)] == ["exact", "hnsw", "ivf-pq"]
+    assert [choose_kind(n) for n in (200_000, 200_001, 2_000_001)] == ["exact", "hnsw", "ivf-pq"]
 
 
-def test_any_length_zero_rows_tensors_and_no_rows() -> None:
+def test_unnormalized_zero_and_empty_input() -> None:
     index = Index.from_vectors(torch.tensor([[3.0, 4.0], [0.0, 0.0]], requires_grad=True))
     assert index.vectors.tolist() == [[np.float32(0.6), np.float32(0.8)], [0.0, 0.0]]
     distances, ids = index.search(torch.tensor([[-30.0, -40.0]]), 2)
@@ -176,7 +177,7 @@ def test_any_length_zero_rows_tensors_and_no_rows() -> None:
     assert len(empty) == 4
 
 
-def test_very_long_rows_do_not_change_the_others() -> None:
+def test_very_long_vectors_do_not_change_the_others() -> None:
     rows = clustered(4, 5)
     alone = Index.from_vectors(rows).vectors
     long = np.array([[1e19, 0, 0, 1e19, 0], [1.5e19, 0, 0, 0, 0], [0, 0, 0, 0, 0]], dtype=np.float32)
@@ -188,7 +189,7 @@ def test_very_long_rows_do_not_change_the_others() -> None:
 
 
 @pytest.mark.parametrize("kind", ["hnsw", "ivf-pq"])
-def test_an_approximate_answer_is_the_same_alone_and_in_a_batch(kind: str) -> None:
+def test_approximate_result_does_not_depend_on_the_batch(kind: str) -> None:
     vectors = clustered(2000, 24)
     vectors[1000:1300] = vectors[:300]
     index = Index.from_vectors(vectors, kind=kind)
@@ -202,7 +203,7 @@ def test_an_approximate_answer_is_the_same_alone_and_in_a_batch(kind: str) -> No
     assert (near[:, 0] == near[:, 1]).all()
 
 
-def test_effort_counts_from_the_next_search() -> None:
+def test_effort_applies_to_the_next_search() -> None:
     index = Index.from_vectors(clustered(3000, 16), kind="ivf-pq")
     assert index.approximate is not None
     queries = clustered(50, 16, seed=4)
@@ -213,7 +214,7 @@ def test_effort_counts_from_the_next_search() -> None:
     assert np.array_equal(index.search(queries, 10)[1], tuned)
 
 
-def test_ids_count_on_from_the_largest_and_are_not_used_twice() -> None:
+def test_new_ids_continue_from_the_largest() -> None:
     index = Index.from_vectors(np.eye(3), ids=[7, 2, 40])
     assert index.add(np.eye(3)[:2]).tolist() == [41, 42]
     index.remove([2])
@@ -221,7 +222,7 @@ def test_ids_count_on_from_the_largest_and_are_not_used_twice() -> None:
     assert index.names == ["row 7", "row 40", "row 41", "row 42"]
 
 
-LABELLED: dict[str, Any] = {"labels": [0, 1, 1], "classes": ("ant", "owl")}
+LABELED: dict[str, Any] = {"labels": [0, 1, 1], "classes": ("ant", "owl")}
 
 
 @pytest.mark.parametrize(
@@ -230,17 +231,20 @@ LABELLED: dict[str, Any] = {"labels": [0, 1, 1], "classes": ("ant", "owl")}
         (lambda i: i.search(np.ones(3)), "queries must be numbers [N, d], got float64 of shape [3]"),
         (lambda i: i.search(np.ones((2, 4))), "queries must have 3 columns, got shape [2, 4]"),
         (lambda i: i.search([[np.nan, 1, 2]]), "queries has NaN"),
-        (lambda i: i.search(np.ones((1, 3)), 0), "k must be a whole number of at least 1, got 0"),
-        (lambda i: i.search(np.ones((1, 3)), label="awl"), "label 'awl' is no class of the index; did you mean 'owl'?"),
-        (lambda i: i.vector_of(9), "id 9 is not in the index of 3 ids, which go from 0 to 2"),
+        (lambda i: i.search(np.ones((1, 3)), 0), "k must be an integer of at least 1, got 0"),
+        (
+            lambda i: i.search(np.ones((1, 3)), label="awl"),
+            "'awl' is not a class of the index; did you mean 'owl'?",
+        ),
+        (lambda i: i.vector_of(9), "id 9 is not in the index: its 3 ids are in 0..2"),
         (lambda i: i.remove([0, -1]), "id -1 is not in the index"),
-        (lambda i: i.add(np.ones((1, 3))), "labels must be given: the index has labels"),
+        (lambda i: i.add(np.ones((1, 3))), "labels are required: the index has labels"),
         (lambda i: i.add(np.ones((1, 3)), labels=[2]), "labels must be 0..1, got 2..2"),
-        (lambda i: i.add(np.ones((2, 3)), labels=[0, 0], ids=[5, 5]), "ids must be distinct, 5 is there 2 times"),
-        (lambda i: i.add(np.ones((1, 3)), labels=[0], ids=[2]), "ids must be new, 2 is in the index already"),
+        (lambda i: i.add(np.ones((2, 3)), labels=[0, 0], ids=[5, 5]), "ids must be distinct, got 5 2 times"),
+        (lambda i: i.add(np.ones((1, 3)), labels=[0], ids=[2]), "ids must be new, but 2 is already in the index"),
         (lambda i: i.add(np.ones((1, 3)), labels=[0], ids=[-4]), "ids must be 0 or above"),
         (lambda i: i.add(np.ones((1, 3)), labels=[0], names=["a", "b"]), "names must be 1 strings"),
-        (lambda i: i.measure(sample=0), "sample must be a whole number of at least 1"),
+        (lambda i: i.measure(sample=0), "sample must be an integer of at least 1"),
         (lambda _: Index.from_vectors(np.eye(3), kind="hsnw"), "did you mean 'hnsw'?"),
         (
             lambda _: Index.from_vectors(np.eye(3), kind="ivf-pq"),
@@ -249,18 +253,21 @@ LABELLED: dict[str, Any] = {"labels": [0, 1, 1], "classes": ("ant", "owl")}
         (lambda _: Index.from_vectors(np.eye(3), labels=[0, 1, 2], classes=("a", "a", "b")), "distinct names"),
         (lambda _: Index.from_vectors(np.eye(3), labels=[0, 1, 1 << 40]), "pass their names as classes="),
         (lambda _: Index.from_vectors(np.eye(3)).search(np.eye(3), label="a"), "the index has no labels"),
-        (lambda _: Index.from_vectors(np.eye(3)).add(np.eye(3), labels=[0, 0, 0]), "labels must not be given"),
+        (
+            lambda _: Index.from_vectors(np.eye(3)).add(np.eye(3), labels=[0, 0, 0]),
+            "labels must be None",
+        ),
     ],
 )
-def test_what_may_not_be_passed(call: Any, message: str) -> None:
-    index = Index.from_vectors(np.eye(3), **LABELLED)
+def test_invalid_arguments(call: Any, message: str) -> None:
+    index = Index.from_vectors(np.eye(3), **LABELED)
     with pytest.raises(ValueError, match=re.escape(message)):
         call(index)
     assert index.ids.tolist() == [0, 1, 2]
     assert len(index.names) == len(index.vectors) == 3
 
 
-def test_search_beside_libraries_that_patch_faiss() -> None:
+def test_search_works_with_patched_faiss() -> None:
     script = """
 import faiss.contrib.torch_utils
 import numpy as np
@@ -275,7 +282,7 @@ for kind in ("exact", "hnsw", "ivf-pq"):
 @pytest.mark.parametrize("kind", ["exact", "hnsw"])
 @pytest.mark.parametrize("k", [1, 3])
 @pytest.mark.parametrize("others", [0, 2])
-def test_a_query_that_is_no_direction_is_refused(kind: str, k: int, others: int) -> None:
+def test_non_finite_queries_are_refused(kind: str, k: int, others: int) -> None:
     index = Index.from_vectors(clustered(300, 8), kind=kind)
     good = clustered(others, 8)
     for bad, message in ((np.nan, "queries has NaN"), (np.inf, "queries has"), (1e30, "the length of a row overflows")):

@@ -1,4 +1,4 @@
-"""An index on disk: round trips, memory maps, every kind of damage, and saves that are cut off."""
+"""An index on disk: round trips, memory maps, every kind of damage, and interrupted saves."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 
 from nearfar.errors import NearfarError
 from nearfar.search import Index, Part, storage
-from nearfar.search.storage import MAIN
+from nearfar.search.storage import INDEX_FILE
 
 
-def made(kind: str = "hnsw") -> Index:
+def make_index(kind: str = "hnsw") -> Index:
     rng = np.random.default_rng(0)
-    names = [f"pictures/{i} \udcff\t.png" for i in range(400)]
+    names = [f"images/{i} \udcff\t.png" for i in range(400)]
     index = Index.from_vectors(
         rng.normal(size=(400, 8)), labels=np.arange(400) % 3, classes=("a", "ö", 'c"'), names=names, kind=kind
     )
@@ -36,7 +36,7 @@ def same(one: Index, other: Index) -> bool:
 @pytest.mark.parametrize("kind", ["exact", "hnsw", "ivf-pq"])
 @pytest.mark.parametrize("mmap", [True, False])
 def test_round_trip(kind: str, mmap: bool, tmp_path: Path) -> None:
-    index = made(kind)
+    index = make_index(kind)
     index.save(tmp_path / "index")
     again = Index.load(tmp_path / "index", mmap=mmap)
     assert same(index, again)
@@ -44,7 +44,7 @@ def test_round_trip(kind: str, mmap: bool, tmp_path: Path) -> None:
     while isinstance(base, np.ndarray) and not isinstance(base, np.memmap):
         base = base.base
     assert isinstance(base, np.memmap) == mmap
-    assert b"pickle" not in (tmp_path / "index" / MAIN).read_bytes()
+    assert b"pickle" not in (tmp_path / "index" / INDEX_FILE).read_bytes()
 
 
 def test_without_labels_and_without_rows(tmp_path: Path) -> None:
@@ -55,26 +55,24 @@ def test_without_labels_and_without_rows(tmp_path: Path) -> None:
         assert again.vectors.shape == index.vectors.shape
 
 
-def test_saving_over_the_files_that_are_mapped(tmp_path: Path) -> None:
-    made().save(tmp_path / "index")
+def test_save_over_mapped_files(tmp_path: Path) -> None:
+    make_index().save(tmp_path / "index")
     mapped = Index.load(tmp_path / "index")
     other = Index.load(tmp_path / "index")
     before = {path.name for path in (tmp_path / "index").iterdir()}
     mapped.add(np.ones((1, 8)), labels=[0])
     mapped.save(tmp_path / "index")
     assert same(mapped, Index.load(tmp_path / "index"))
-    assert len(other) == 380  # its files are gone from the folder, not from under it
+    assert len(other) == 380  # its files are gone from the folder but still mapped
     assert other.search(np.ones((1, 8)), 3)[1].max() < 400
     after = {path.name for path in (tmp_path / "index").iterdir()}
-    assert before & after == {MAIN}
+    assert before & after == {INDEX_FILE}
     assert len(before) == len(after)
 
 
 @pytest.mark.parametrize("failing", range(1, 8))
-def test_a_save_that_is_cut_off_leaves_the_old_index(
-    failing: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    old = made()
+def test_interrupted_save_leaves_the_old_index(failing: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = make_index()
     old.save(tmp_path / "index")
     new = Index.load(tmp_path / "index")
     new.add(np.ones((1, 8)), labels=[0])
@@ -94,24 +92,23 @@ def test_a_save_that_is_cut_off_leaves_the_old_index(
     assert same(old, Index.load(tmp_path / "index"))
     new.save(tmp_path / "index")
     assert same(new, Index.load(tmp_path / "index"))
-    assert len(list((tmp_path / "index").iterdir())) == 7  # what was cut off is cleared away
+    assert len(list((tmp_path / "index").iterdir())) == 7  # files of the interrupted save are removed
 
 
 FILES = ("index.json", "vectors", "ids", "labels", "names", "index.", "slots")
 
 
 def file_of(folder: Path, start: str) -> Path:
-    (path,) = (
-        path for path in folder.iterdir() if path.name.startswith(start) and (start == MAIN or path.name != MAIN)
-    )
-    return path
+    names = [path.name for path in folder.iterdir() if path.name.startswith(start)]
+    (name,) = (name for name in names if start == INDEX_FILE or name != INDEX_FILE)
+    return folder / name
 
 
 @pytest.mark.parametrize("start", FILES)
 @pytest.mark.parametrize("damage", ["cut", "empty", "flipped", "gone", "longer"])
-def test_damage_to_any_file_is_an_error_that_names_it(start: str, damage: str, tmp_path: Path) -> None:
+def test_damage_to_any_file_names_the_file(start: str, damage: str, tmp_path: Path) -> None:
     folder = tmp_path / "index"
-    made().save(folder)
+    make_index().save(folder)
     path = file_of(folder, start)
     data = path.read_bytes()
     for place in (0, len(data) // 3, len(data) // 2, len(data) - 2):
@@ -124,13 +121,13 @@ def test_damage_to_any_file_is_an_error_that_names_it(start: str, damage: str, t
             path.write_bytes(changed[damage])
         with pytest.raises(NearfarError) as caught:
             Index.load(folder)
-        assert str(path if (start, damage) != (MAIN, "gone") else folder) in str(caught.value)
+        assert str(path if (start, damage) != (INDEX_FILE, "gone") else folder) in str(caught.value)
         assert "\n" not in str(caught.value)
 
 
-def test_flipped_bits_all_over_the_main_file_are_noticed(tmp_path: Path) -> None:
+def test_flipped_bits_in_the_header_are_detected(tmp_path: Path) -> None:
     Index.from_vectors(np.eye(2), labels=[0, 1], classes=("a", "b")).save(tmp_path / "index")
-    path = tmp_path / "index" / MAIN
+    path = tmp_path / "index" / INDEX_FILE
     data = path.read_bytes()
     for place in range(0, len(data) - 1, 2):
         for bit in (0, 5):
@@ -141,68 +138,68 @@ def test_flipped_bits_all_over_the_main_file_are_noticed(tmp_path: Path) -> None
                 Index.load(tmp_path / "index")
             except NearfarError:
                 continue
-            # white space for white space changes nothing that is read
+            # One whitespace character for another changes nothing that is read.
             assert json.loads(bytes(changed)) == json.loads(data)
 
 
-def rewritten(folder: Path, **changes: Any) -> None:
-    about = json.loads((folder / MAIN).read_text())
+def rewrite_header(folder: Path, **changes: Any) -> None:
+    about = json.loads((folder / INDEX_FILE).read_text())
     del about["sha256"]
     about |= changes
-    (folder / MAIN).write_text(json.dumps(about | {"sha256": storage._digest(about)}))
+    (folder / INDEX_FILE).write_text(json.dumps(about | {"sha256": storage._digest(about)}))
 
 
 def test_other_versions_and_foreign_files(tmp_path: Path) -> None:
     folder = tmp_path / "index"
-    made().save(folder)
-    rewritten(folder, version=2)
-    with pytest.raises(NearfarError, match="has version 2, this nearfar reads 1: update nearfar"):
+    make_index().save(folder)
+    rewrite_header(folder, version=2)
+    with pytest.raises(NearfarError, match="has version 2, but this nearfar reads version 1: update nearfar"):
         Index.load(folder)
     for text in ('{"format": "something else"}', "[1, 2]", "3", "null"):
-        (folder / MAIN).write_text(text)
-        with pytest.raises(NearfarError, match="is no index of nearfar"):
+        (folder / INDEX_FILE).write_text(text)
+        with pytest.raises(NearfarError, match="is not an index of nearfar"):
             Index.load(folder)
-    with pytest.raises(NearfarError, match=r"there is no index\.json in it"):
+    with pytest.raises(NearfarError, match=r"is not an index: index\.json is missing"):
         Index.load(tmp_path / "nowhere")
 
 
-def test_files_that_fit_their_checksum_but_not_the_index(tmp_path: Path) -> None:
+def test_valid_checksums_of_wrong_files(tmp_path: Path) -> None:
     folder = tmp_path / "index"
-    made().save(folder)
-    rewritten(folder, count=379)
-    with pytest.raises(NearfarError, match="not what"):
+    make_index().save(folder)
+    rewrite_header(folder, count=379)
+    with pytest.raises(NearfarError, match="does not match"):
         Index.load(folder)
-    made().save(folder)
-    about = json.loads((folder / MAIN).read_text())
+    make_index().save(folder)
+    about = json.loads((folder / INDEX_FILE).read_text())
     for name in ("../secret.npy", "/etc/passwd", "vectors.npy"):
         files = about["files"] | {"vectors": about["files"]["vectors"] | {"name": name}}
-        rewritten(folder, files=files)
-        with pytest.raises(NearfarError, match="is no index that nearfar wrote"):
+        rewrite_header(folder, files=files)
+        with pytest.raises(NearfarError, match="is not an index of nearfar"):
             Index.load(folder)
-    made("ivf-pq").save(tmp_path / "other")
-    made("hnsw").save(folder)
+    make_index("ivf-pq").save(tmp_path / "other")
+    make_index("hnsw").save(folder)
     file_of(folder, "index.").write_bytes(file_of(tmp_path / "other", "index.").read_bytes())
-    files = json.loads((folder / MAIN).read_text())["files"]
+    files = json.loads((folder / INDEX_FILE).read_text())["files"]
     files["index"]["sha256"] = storage.sha256_of(file_of(folder, "index."))
-    rewritten(folder, files=files)
-    with pytest.raises(NearfarError, match="is no hnsw index"):
+    rewrite_header(folder, files=files)
+    with pytest.raises(NearfarError, match="is not an hnsw index"):
         Index.load(folder)
 
 
 def test_pickles_are_not_read(tmp_path: Path) -> None:
     folder = tmp_path / "index"
-    made("exact").save(folder)
+    make_index("exact").save(folder)
     path = file_of(folder, "ids")
     np.save(path, np.array([{"a": 1}], dtype=object), allow_pickle=True)
-    files = json.loads((folder / MAIN).read_text())["files"]
+    files = json.loads((folder / INDEX_FILE).read_text())["files"]
     files["ids"]["sha256"] = storage.sha256_of(path)
-    rewritten(folder, files=files)
+    rewrite_header(folder, files=files)
     with pytest.raises(NearfarError, match="ids"):
         Index.load(folder)
 
 
-def test_a_folder_of_other_things_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("mine")
-    with pytest.raises(NearfarError, match="holds other files and no index"):
-        made("exact").save(tmp_path)
+    with pytest.raises(NearfarError, match="holds other files but no index"):
+        make_index("exact").save(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from web.conftest import HOSTILE
 
 from data import builders
 from nearfar.audit import audit
@@ -26,6 +25,7 @@ from nearfar.serve.collection import Collection, open_collection
 from nearfar.serve.query import MAX_PIXELS
 from nearfar.serve.serving import guarded, in_background
 from nearfar.training import train
+from serve.conftest import HOSTILE
 from training_cases import configured
 
 

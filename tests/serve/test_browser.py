@@ -14,10 +14,10 @@ import httpx
 import numpy as np
 import pytest
 from PIL import Image
-from web.conftest import HOSTILE
 
 from benchmarks.serve_map import browser
 from nearfar.serve.collection import Collection
+from serve.conftest import HOSTILE
 
 FLAGS = (
     "--disable-quic",

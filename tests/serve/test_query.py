@@ -68,6 +68,6 @@ def test_both_embed_a_picture_alike(shape: tuple[int, ...], drawings: bool, tmp_
     sheet.save(buffer, "PNG")
     with torch.no_grad():
         page = encoder.network(queries.picture(buffer.getvalue()).x[None]).numpy()
-    np.testing.assert_allclose(encoder.pictures([sheet]), page, rtol=0, atol=1e-4)
-    white = encoder.pictures([Image.new("RGB", sheet.size, "white")])
+    np.testing.assert_allclose(encoder.embed_images([sheet]), page, rtol=0, atol=1e-4)
+    white = encoder.embed_images([Image.new("RGB", sheet.size, "white")])
     assert np.abs(page - white).max() > 1e-2

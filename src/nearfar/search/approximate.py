@@ -1,14 +1,13 @@
-"""Approximate candidates from faiss: a graph (HNSW) or compressed lists (IVF-PQ), with parameters chosen by size.
+"""Approximate search with faiss: a graph (HNSW) or compressed lists (IVF-PQ), with parameters chosen by size.
 
-What faiss finds is only candidates: they are ranked by their exact cosine afterwards, so that IVF-PQ, whose codes are
-rough, gets most of its recall back. A graph knows the cosines already; there only near ties are ranked again.
+faiss only proposes candidates, which are then ranked by their exact cosine. IVF-PQ, whose codes are coarse, regains
+most of its recall this way. HNSW already knows the cosines, so only near ties are ranked again.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
 from typing import Any
@@ -16,29 +15,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nearfar.search.nearest import Floats, Found
+from nearfar.metrics.inputs import Ints
+from nearfar.search.exact import Neighbors, Vectors, has_all
 
-# its type stubs lack half of it
+# The type stubs of faiss are incomplete.
 faiss: Any = import_module("faiss")
 
 APPROXIMATE = ("hnsw", "ivf-pq")
 KINDS = ("exact", *APPROXIMATE)
-# ours: up to here a scan takes some milliseconds; up to there the graph fits the memory of a small machine
+# Our choice: up to the first size a scan takes milliseconds; up to the second the graph fits into a small machine.
 EXACT_UP_TO, HNSW_UP_TO = 200_000, 2_000_000
 LINKS, CONSTRUCTION = 32, 100
 CODE_BITS = 8
-FEWEST = 1 << CODE_BITS
-# rows that k-means sees for each center
-SEEN = 64
-# candidates of IVF-PQ for each neighbor asked for
-REFINED = 10
-TARGET, MOST_EFFORT = 0.95, 1024
+MIN_VECTORS = 1 << CODE_BITS
+# Number of vectors per center that k-means trains on.
+SAMPLES_PER_CENTER = 64
+# Number of IVF-PQ candidates for each requested neighbor.
+CANDIDATES_PER_NEIGHBOR = 10
+TARGET_RECALL, MAX_EFFORT = 0.95, 1024
 
 
-def kind_for(count: int) -> str:
-    """The kind that "auto" is.
+def choose_kind(count: int) -> str:
+    """Return the index kind that "auto" stands for.
 
-    >>> kind_for(200_000), kind_for(200_001), kind_for(5_000_000)
+    >>> choose_kind(200_000), choose_kind(200_001), choose_kind(5_000_000)
     ('exact', 'hnsw', 'ivf-pq')
     """
     if count <= EXACT_UP_TO:
@@ -46,97 +46,122 @@ def kind_for(count: int) -> str:
     return "hnsw" if count <= HNSW_UP_TO else "ivf-pq"
 
 
-@dataclass
-class Approximate:
-    """A faiss index of unit rows, in the order they were added (their slots), and how hard it searches.
+class ApproximateIndex:
+    """A faiss index of unit vectors.
 
-    `effort` is HNSW's efSearch or the number of lists that IVF-PQ looks into.
+    faiss numbers vectors in the order they were added and does not remove any. These numbers are the slots.
+
+    Attributes:
+        effort: efSearch of HNSW, or the number of lists that IVF-PQ scans.
+        slots: The row of each slot, -1 if it was removed; None if slots and rows are the same.
     """
 
-    kind: str
-    faiss: Any
-    effort: int
+    def __init__(self, kind: str, faiss_index: Any, effort: int, slots: Ints | None = None) -> None:
+        self.kind, self.faiss, self.effort, self.slots = kind, faiss_index, effort, slots
+        self._present_bits: NDArray[np.uint8] | None = None
 
     @classmethod
-    def of(cls, kind: str, vectors: Floats) -> Approximate:
-        """An index of these rows; `tune` then sets its effort."""
+    def build(cls, kind: str, vectors: Vectors) -> ApproximateIndex:
+        """Build an index of these vectors; `tune` then sets its effort."""
         if kind == "hnsw":
             index = faiss.IndexHNSWFlat(vectors.shape[1], LINKS, faiss.METRIC_INNER_PRODUCT)
             index.hnsw.efConstruction = CONSTRUCTION
             index.add(vectors)
             return cls(kind, index, effort=64)
-        if len(vectors) < FEWEST:
-            raise ValueError(f"kind='ivf-pq' needs at least {FEWEST} vectors to learn codes from, got {len(vectors)}")
+        if len(vectors) < MIN_VECTORS:
+            raise ValueError(f"kind='ivf-pq' needs at least {MIN_VECTORS} vectors to train on, got {len(vectors)}")
         lists = max(1, min(round(4 * math.sqrt(len(vectors))), len(vectors) // 39))
-        rows = _padded(vectors)
+        x = _pad(vectors)
         index = faiss.IndexIVFPQ(
-            faiss.IndexFlatIP(rows.shape[1]),
-            rows.shape[1],
+            faiss.IndexFlatIP(x.shape[1]),
+            x.shape[1],
             lists,
-            rows.shape[1] // 4,
+            x.shape[1] // 4,
             CODE_BITS,
             faiss.METRIC_INNER_PRODUCT,
         )
         for clustering in (index.cp, index.pq.cp):
             clustering.min_points_per_centroid = 1
-        index.train(_sample(rows, SEEN * max(lists, FEWEST)))
-        index.add(rows)
+        index.train(_sample(x, SAMPLES_PER_CENTER * max(lists, MIN_VECTORS)))
+        index.add(x)
         return cls(kind, index, effort=max(1, lists // 32))
 
     @property
-    def most_effort(self) -> int:
-        """Beyond this it does not get better, or a scan is faster."""
-        return MOST_EFFORT if self.kind == "hnsw" else int(self.faiss.nlist)
-
-    def add(self, vectors: Floats) -> None:
-        """More rows, behind the others."""
-        self.faiss.add(vectors if self.kind == "hnsw" else _padded(vectors))
+    def max_effort(self) -> int:
+        """The effort beyond which recall does not improve, or a scan is faster."""
+        return MAX_EFFORT if self.kind == "hnsw" else int(self.faiss.nlist)
 
     @property
-    def exact_cosines(self) -> bool:
-        """Whether the similarities of `candidates` are cosines to the last digits."""
+    def has_exact_cosines(self) -> bool:
+        """Whether the similarities of `candidates` are cosines, up to rounding."""
         return self.kind == "hnsw"
 
-    def candidates(self, queries: Floats, k: int, alive: NDArray[np.uint8] | None = None) -> Found:
-        """Similarities and slots [Q, w >= k] of about the nearest rows, -1 for none; `alive` (packed bits) says which
-        may be found."""
-        effort, wanted = max(self.effort, 2 * k), k
+    @property
+    def removed_share(self) -> float:
+        """The share of slots whose vector was removed."""
+        return 0.0 if self.slots is None or not len(self.slots) else float((self.slots < 0).mean())
+
+    def add(self, vectors: Vectors, *, first_row: int) -> None:
+        """Add vectors, which get the rows from `first_row` on."""
+        self.faiss.add(vectors if self.kind == "hnsw" else _pad(vectors))
+        if self.slots is not None:
+            self.slots = np.concatenate([self.slots, first_row + np.arange(len(vectors))])
+            self._present_bits = None
+
+    def remove(self, keep: NDArray[np.bool_]) -> None:
+        """Hide the rows where `keep` [N] is False; the rows that remain are numbered anew."""
+        slots = np.arange(len(keep)) if self.slots is None else self.slots
+        new_rows = np.where(keep, np.cumsum(keep) - 1, -1)
+        self.slots = np.where(slots < 0, -1, new_rows[slots])
+        self._present_bits = None
+
+    def candidates(self, queries: Vectors, k: int) -> Neighbors:
+        """Return similarities and rows [Q, w >= k] of about the nearest vectors; the row is -1 for none."""
+        effort, width = max(self.effort, 2 * k), k
         if self.kind != "hnsw":
-            effort, wanted, queries = self.effort, min(REFINED * k, self.faiss.ntotal), _padded(queries)
-        options = _kept_options(self.kind, effort) if alive is None else _options(self.kind, effort, alive)
-        found: Found = plain_search(self.faiss)(queries, wanted, params=options)
-        return found
+            effort, width = self.effort, min(CANDIDATES_PER_NEIGHBOR * k, self.faiss.ntotal)
+            queries = _pad(queries)
+        if self.slots is None:
+            result: Neighbors = numpy_search(self.faiss)(queries, width, params=_shared_options(self.kind, effort))
+            return result
+        if self._present_bits is None:
+            self._present_bits = np.packbits(self.slots >= 0, bitorder="little")
+        options = _search_options(self.kind, effort, self._present_bits)
+        similarity, slots = numpy_search(self.faiss)(queries, width, params=options)
+        return similarity, self.slots[slots] if has_all(slots) else np.where(slots < 0, -1, self.slots[slots])
 
-    def tune(self, recall: Callable[[], float]) -> None:
-        """Double the effort until `recall()` reaches 0.95 (ours) or effort no longer pays."""
-        while recall() < TARGET and self.effort < self.most_effort:
-            self.effort = min(2 * self.effort, self.most_effort)
+    def tune(self, measure_recall: Callable[[], float]) -> None:
+        """Double the effort until `measure_recall()` reaches 0.95 (our choice) or the effort reaches its maximum."""
+        while measure_recall() < TARGET_RECALL and self.effort < self.max_effort:
+            self.effort = min(2 * self.effort, self.max_effort)
 
 
-def plain_search(index: Any) -> Any:
-    """faiss's own search of arrays: faiss.contrib.torch_utils, which other libraries import, replaces it by one that
-    does not take `params`."""
+def numpy_search(index: Any) -> Any:
+    """Return the `search` method of a faiss index for numpy arrays.
+
+    `faiss.contrib.torch_utils`, which other libraries import, replaces `search` with one that does not take `params`.
+    """
     return getattr(index, "search_numpy", index.search)
 
 
-def _options(kind: str, effort: int, alive: NDArray[np.uint8] | None = None) -> Any:
-    chosen = {} if alive is None else {"sel": faiss.IDSelectorBitmap(alive)}
+def _search_options(kind: str, effort: int, present_bits: NDArray[np.uint8] | None = None) -> Any:
+    selector = {} if present_bits is None else {"sel": faiss.IDSelectorBitmap(present_bits)}
     if kind == "hnsw":
-        return faiss.SearchParametersHNSW(efSearch=effort, **chosen)
-    return faiss.SearchParametersIVF(nprobe=effort, **chosen)
+        return faiss.SearchParametersHNSW(efSearch=effort, **selector)
+    return faiss.SearchParametersIVF(nprobe=effort, **selector)
 
 
-# a search only reads them, so threads may share them
-_kept_options = lru_cache(maxsize=64)(_options)
+# A search only reads its options, so threads can share them.
+_shared_options = lru_cache(maxsize=64)(_search_options)
 
 
-def _padded(vectors: Floats) -> Floats:
-    """Zeros to a multiple of four columns, which no product notices: a code has a byte for four numbers."""
+def _pad(vectors: Vectors) -> Vectors:
+    """Pad with zeros to a multiple of four columns, because a code has one byte per four numbers."""
     missing = -vectors.shape[1] % 4
     return np.pad(vectors, ((0, 0), (0, missing))) if missing else np.ascontiguousarray(vectors)
 
 
-def _sample(vectors: Floats, most: int) -> Floats:
-    if len(vectors) <= most:
+def _sample(vectors: Vectors, size: int) -> Vectors:
+    if len(vectors) <= size:
         return vectors
-    return vectors[np.sort(np.random.default_rng(0).choice(len(vectors), most, replace=False))]
+    return vectors[np.sort(np.random.default_rng(0).choice(len(vectors), size, replace=False))]

@@ -1,4 +1,4 @@
-"""`nearfar index`, `nearfar search` and `nearfar export`: from words on a command line to what they print."""
+"""The commands `nearfar index`, `nearfar search` and `nearfar export`."""
 
 from __future__ import annotations
 
@@ -12,45 +12,33 @@ from nearfar.errors import NearfarError
 from nearfar.search.encoder import Encoder
 from nearfar.search.export_model import export_onnx, export_safetensors
 from nearfar.search.export_vectors import export_vectors
-from nearfar.search.index import Index, part_of, sample_names
-from nearfar.search.opening import FOLDER, check_model, open_index
+from nearfar.search.index import Index
 from nearfar.search.page import write_page
-from nearfar.search.query import Hit, Query, find, read_queries
+from nearfar.search.query import Hit, SearchQuery, find_hits, read_queries
+from nearfar.search.run_index import FOLDER, build_index, extend_index, load_index, open_index
+
+RECALL_QUERIES = 1000
 
 
 def index_command(run: Path, source: str, *, out: Path | None, kind: str, add: bool) -> None:
-    """Everything that `nearfar index` does."""
+    """Run `nearfar index`."""
     encoder = Encoder(run)
-    where = out or run / FOLDER
-    if add:
-        if kind != "auto":
-            raise NearfarError(f"--add goes on with the kind that the index has: leave --kind {kind} out")
-        index = _extended(encoder, source, where)
-    else:
-        try:
-            index = Index.build(encoder.run, source, kind=kind)
-        except ValueError as error:
-            raise NearfarError(str(error)) from None
-    index.save(where)
-    print(f"{len(index):,} vectors of {index.dim} dimensions, {len(index.classes):,} classes, {index.kind}: {where}")
-    if index.approximate is not None:
-        sample = min(1000, len(index))
-        print(f"recall@10 against exact search {index.measure(sample):.1%} (of {sample:,} samples)")
-
-
-def _extended(encoder: Encoder, source: str, where: Path) -> Index:
-    index = Index.load(where)
-    check_model(index, encoder, where)
-    manifest = encoder.run.manifest(source)
-    vectors, rows = encoder.samples(manifest)
-    first = int(index.ids.max()) + 1 if len(index) else 0
-    names = sample_names(manifest, rows, first=first)
+    folder = out or run / FOLDER
+    if add and kind != "auto":
+        raise NearfarError(f"--add keeps the kind of the existing index: remove --kind {kind}")
+    index = load_index(encoder, folder) if add else None
     try:
-        index.add(vectors, ids=first + rows, labels=manifest.labels[rows], classes=manifest.classes, names=names)
+        if index is None:
+            index = build_index(encoder, source, kind=kind)
+        else:
+            extend_index(index, encoder, source)
     except ValueError as error:
-        raise NearfarError(f"{where}: {error}") from None
-    index.parts = (*index.parts, part_of(encoder.run, manifest, source, first=first))
-    return index
+        raise NearfarError(f"{folder}: {error}") from None
+    index.save(folder)
+    print(f"{folder}: {len(index):,} vectors of {index.dim} dimensions, {len(index.classes):,} classes, {index.kind}")
+    if index.approximate is not None:
+        sample = min(RECALL_QUERIES, len(index))
+        print(f"recall@10 against exact search: {index.measure(sample):.1%} (measured on {sample:,} samples)")
 
 
 def search_command(
@@ -63,46 +51,49 @@ def search_command(
     html: Path | None,
     as_json: bool,
 ) -> None:
-    """Everything that `nearfar search` does; with --json only JSON goes to standard output."""
-
-    def say(line: str) -> None:
-        click.echo(line, err=True)
-
+    """Run `nearfar search`. Messages go to standard error, so that --json prints only JSON."""
     encoder = Encoder(run)
-    index = open_index(encoder, folder=folder, say=say)
-    asked = [query for words in queries for query in read_queries(words, index, encoder)]
-    results = [(query, find(index, query, k, label=labels)) for query in asked]
+    index = open_index(encoder, folder=folder, say=_say)
+    results = [
+        (query, find_hits(index, query, k, label=labels))
+        for text in queries
+        for query in read_queries(text, index, encoder)
+    ]
     if as_json:
-        tree = [{"query": query.words, "results": [asdict(hit) for hit in hits]} for query, hits in results]
+        tree = [{"query": query.text, "results": [asdict(hit) for hit in hits]} for query, hits in results]
         click.echo(json.dumps(tree, indent=2))
     else:
-        click.echo("\n\n".join(_table(query, hits, index) for query, hits in results))
+        click.echo("\n\n".join(_format_hits(query, hits, index) for query, hits in results))
     if html is not None:
-        say(f"page: {write_page(html, results, encoder.run, index, say)}")
+        _say(f"page: {write_page(html, results, encoder.run, index, _say)}")
 
 
 def export_command(run: Path, *, style: str, out: Path | None) -> None:
-    """Everything that `nearfar export` does."""
+    """Run `nearfar export`."""
     encoder = Encoder(run)
-    where = out or run / "export" / style
+    folder = out or run / "export" / style
     if style == "onnx":
-        path, difference = export_onnx(encoder, where)
-        print(f"{path}: checked in onnxruntime, largest difference to torch {difference:.1e}")
+        path, difference = export_onnx(encoder, folder)
+        print(f"{path}: checked with onnxruntime, the largest difference to torch is {difference:.1e}")
     elif style == "safetensors":
-        print(export_safetensors(encoder, where))
+        print(export_safetensors(encoder, folder))
     else:
-        paths = export_vectors(open_index(encoder, say=lambda line: click.echo(line, err=True)), where)
+        paths = export_vectors(open_index(encoder, say=_say), folder)
         print("\n".join(map(str, paths)))
         if any(path.name == "samples.csv" for path in paths):
-            print("pyarrow is not installed: the table is a CSV without vectors (pip install pyarrow)")
+            print("pyarrow is not installed, so the table is a CSV file without vectors (pip install pyarrow)")
 
 
-def _table(query: Query, hits: list[Hit], index: Index) -> str:
-    title = query.words
+def _say(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def _format_hits(query: SearchQuery, hits: list[Hit], index: Index) -> str:
+    title = query.text
     if query.id is not None:
         row = int(index.rows_of([query.id])[0])
         title = ", ".join(part for part in (f"id {query.id}", index.label_of(row), index.names[row]) if part)
-    wide = max([len(hit.label or "") for hit in hits] + [5])
-    lines = [f"query: {title}", f"rank  distance  {'label':{wide}s}  {'id':>8s}  name"]
-    lines += [f"{h.rank:4d}  {h.distance:8.4f}  {h.label or '':{wide}s}  {h.id:8d}  {h.name}" for h in hits]
+    width = max([len(hit.label or "") for hit in hits] + [5])
+    lines = [f"query: {title}", f"rank  distance  {'label':{width}s}  {'id':>8s}  name"]
+    lines += [f"{h.rank:4d}  {h.distance:8.4f}  {h.label or '':{width}s}  {h.id:8d}  {h.name}" for h in hits]
     return "\n".join(lines if hits else [lines[0], "nothing found"])

@@ -1,4 +1,4 @@
-"""Encoder: a run's network as a function from samples and pictures to embeddings, prepared as its own data are."""
+"""Encoder: the network of a run as a function from samples, images and vectors to embeddings."""
 
 from __future__ import annotations
 
@@ -13,34 +13,37 @@ from PIL import Image
 from torch import Tensor
 from tqdm import tqdm
 
-from nearfar.data import Manifest, decode, eval_transform
+from nearfar.data import Manifest
 from nearfar.data.digest import sha256_of
 from nearfar.data.layouts.paths import read_regular
-from nearfar.data.likeness import likeness
 from nearfar.data.open import EMBEDDED
-from nearfar.data.transforms import Pipeline
 from nearfar.errors import NearfarError
-from nearfar.report.thumbnails import Thumbnails
-from nearfar.search.nearest import Floats, Ints
+from nearfar.metrics.inputs import Ints
+from nearfar.search.exact import Vectors
+from nearfar.search.image_input import ImageInput
 from nearfar.training import Run
 from nearfar.training.evaluate import embed, to_device
 from nearfar.training.prepare import make_loader, readable, side_of
 
 
 class Encoder:
-    """Embeddings [Q, dim] as the network gives them (`Index` makes unit rows of them).
+    """Compute embeddings with the network of a run.
 
-    Pictures become what the run's data are: files are resized and cut as its test pictures; where the data are arrays,
-    `nearfar.data.likeness` makes a picture like them, as the page of `nearfar serve` does.
+    Embeddings are as the network returns them; `Index` normalizes them. Images are prepared as the run's data are.
+
+    Args:
+        run: A run or its directory.
+        manifest: The data of the run, if they are already open.
     """
 
-    def __init__(self, run: Run | Path) -> None:
+    def __init__(self, run: Run | Path, *, manifest: Manifest | None = None) -> None:
         self.run = run if isinstance(run, Run) else Run(run)
         self.network = self.run.embedder()
+        self._manifest = manifest
 
     @property
     def dim(self) -> int:
-        """Of the embeddings."""
+        """The number of dimensions of the embeddings."""
         return self.network.dim
 
     @cached_property
@@ -48,119 +51,95 @@ class Encoder:
         """The sha256 of the weights."""
         return sha256_of(self.run.path / "model.safetensors")
 
-    def samples(self, manifest: Manifest, *, progress: bool = True) -> tuple[Floats, Ints]:
-        """Embeddings of a manifest's samples, and their rows: all, but for pictures that the run may skip."""
-        config, network = self.run.config, self.network
-        self._check(manifest)
-        side = side_of(config, network, manifest)
-        kept = readable(manifest, config.data, size=side or network.input_size, say=_say)
-        loader = make_loader(kept, config.images, network, side=side, seed=0, workers=config.data.workers)
-        found: Floats = embed(network, loader, progress=progress).numpy()
-        loader.close()
-        return found, _rows_kept(manifest, kept)
+    @cached_property
+    def images(self) -> ImageInput:
+        """How images become the network's input."""
+        if not self.network.backbone.pictures:
+            raise NearfarError(f"{self.run.path}: was trained on vectors: search with a .npy file or a sample's id")
+        source = self.run.config.data.source
+        # Opening a folder of many files takes long and is not needed: only arrays have a shape and a polarity.
+        if self._manifest is None and (source in EMBEDDED or source.lower().endswith((".npz", ".npy"))):
+            self._manifest = self.run.manifest()
+        has_arrays = self._manifest is not None and self._manifest.pixels is not None
+        return ImageInput(self.run.config, self.network, self._manifest if has_arrays else None)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """What the network takes, without the batch: (channels, height, width), or for vectors (channels,)."""
-        network, config = self.network, self.run.config
-        if not network.backbone.pictures:
-            return (network.channels,)
-        if config.images.crop is None and self._own is not None and network.channels == 1:
-            assert self._own.pixels is not None
-            return (1, *self._own.pixels.shape[1:3])
-        return (network.channels, network.input_size, network.input_size)
+        """The shape of the network's input without the batch: (channels, height, width), or (channels,) for vectors."""
+        return self.images.shape if self.network.backbone.pictures else (self.network.channels,)
 
     @property
     def preparation(self) -> str:
-        """In words: what makes the network's input of a picture file, before mean and std."""
-        if not self.network.backbone.pictures:
-            return "Vectors go in as they are."
-        channels, height, width = self.input_shape
-        if self._own is not None:
-            look = ", white on black, the ink at the top left and as large as fits" if self._drawings else ""
-            return f"Pictures are {'gray' if channels == 1 else 'RGB'}, {height} x {width}{look}."
-        resize = self.run.config.images.resize or round(height * 256 / 224)
-        return f"Pictures are RGB: the short side resized to {resize} (bilinear), then the center {height} x {width}."
+        """A sentence that says how an image becomes the network's input, before mean and std are applied."""
+        return self.images.description if self.network.backbone.pictures else "Vectors are used as they are."
 
-    def prepared(self, x: Tensor) -> Floats:
-        """Embeddings of uint8 pictures [B, C, H, W] of the network's size, or of vectors [B, channels]."""
+    def embed_manifest(self, manifest: Manifest, *, progress: bool = True) -> tuple[Vectors, Ints]:
+        """Return the embeddings of a manifest's samples and their rows.
+
+        These are all rows, except those of unreadable images if the run has `data.on_error=skip`.
+        """
+        config, network = self.run.config, self.network
+        self._check_kind(manifest)
+        side = side_of(config, network, manifest)
+        usable = readable(manifest, config.data, size=side or network.input_size, say=_say)
+        loader = make_loader(usable, config.images, network, side=side, seed=0, workers=config.data.workers)
+        vectors: Vectors = embed(network, loader, progress=progress).numpy()
+        loader.close()
+        return vectors, _matching_rows(manifest, usable)
+
+    def embed_batch(self, x: Tensor) -> Vectors:
+        """Return the embeddings of uint8 images [B, C, H, W] of the input shape, or of vectors [B, channels]."""
         if not self.network.backbone.pictures:
             return self._embed(x)
         mean, std = (torch.tensor(values)[:, None, None] for values in (self.network.mean, self.network.std))
         return self._embed((x.float() / 255 - mean) / std)
 
-    def vectors(self, rows: Floats) -> Floats:
-        """Embeddings of vectors [Q, channels], for a run that was trained on vectors."""
-        return self.prepared(torch.from_numpy(np.ascontiguousarray(rows, dtype=np.float32)))
+    def embed_vectors(self, vectors: Vectors) -> Vectors:
+        """Return the embeddings of vectors [Q, channels], for a run on vectors."""
+        return self.embed_batch(torch.from_numpy(np.ascontiguousarray(vectors, dtype=np.float32)))
 
-    def pictures(self, pictures: Sequence[Image.Image]) -> Floats:
-        """Embeddings of decoded pictures."""
-        self._check_sees()
-        if self._own is None:
-            transform = self._transform
-            return self._embed(torch.stack([transform(picture.convert("RGB")) for picture in pictures]))
-        assert self._own.pixels is not None
-        shape = self._own.pixels.shape[1:]
-        pixels = np.stack([likeness(picture, shape, drawings=self._drawings) for picture in pictures])
-        none = np.zeros(len(pixels), dtype=np.int64)
-        manifest = Manifest(labels=none, classes=("query",), split=np.full(len(pixels), "test"), pixels=pixels)
-        return self.samples(manifest, progress=False)[0]
+    def embed_images(self, images: Sequence[Image.Image]) -> Vectors:
+        """Return the embeddings [Q, dim] of decoded images."""
+        return self._embed(torch.stack([self.images.prepare(image)[0] for image in images]))
 
-    def file(self, path: str | Path) -> Floats:
-        """The embedding [1, dim] of a picture file, decoded as those of the data are."""
-        self._check_sees()
-        draft = self._transform.draft if self._own is None else None
-        return self.pictures([decode(read_regular(Path(path)), str(path), draft=draft)])
+    def embed_file(self, path: str | Path) -> Vectors:
+        """Return the embedding [1, dim] of an image file."""
+        return self.embed_images([self.images.decode(read_regular(Path(path)), str(path))])
 
-    def _check_sees(self) -> None:
-        if not self.network.backbone.pictures:
-            raise NearfarError(f"{self.run.path}: was trained on vectors: a query is a .npy file or a sample's id")
-
-    def _check(self, manifest: Manifest) -> None:
-        """The data are of the kind that the network takes; picture files always become what it takes."""
-        channels, pictures = self.network.channels, self.network.backbone.pictures
-        have, what = channels, "picture files"
-        if manifest.features is not None and manifest.kind == "features":
-            have = manifest.features.shape[1]
-            what = f"vectors of {have} numbers"
+    def _check_kind(self, manifest: Manifest) -> None:
+        """Check that data are of the kind that the network takes. Image files always are, for a run on images."""
+        channels, takes_images = self.network.channels, self.network.backbone.pictures
+        given = channels
+        if manifest.kind == "features" and manifest.features is not None:
+            given = manifest.features.shape[1]
         elif manifest.pixels is not None:
-            have = 1 if manifest.pixels.ndim == 3 else 3
-            what = "gray pictures" if have == 1 else "color pictures"
-        if have != channels or (manifest.kind != "features") != pictures:
-            own = (
-                ("gray pictures" if channels == 1 else "color pictures")
-                if pictures
-                else f"vectors of {channels} numbers"
+            given = 1 if manifest.pixels.ndim == 3 else 3
+        has_images = manifest.kind != "features"
+        if given != channels or has_images != takes_images:
+            kind = "image files" if manifest.kind == "files" else _describe(given, has_images)
+            raise NearfarError(
+                f"{manifest.source or 'the data'}: has {kind}, but {self.run.path} was trained on "
+                f"{_describe(channels, takes_images)}"
             )
-            raise NearfarError(f"{manifest.source or 'the data'}: has {what}, {self.run.path} was trained on {own}")
 
     @torch.no_grad()
-    def _embed(self, x: Tensor) -> Floats:
-        found: Floats = self.network(to_device(x, torch.device("cpu"))).float().numpy()
-        return found
-
-    @cached_property
-    def _own(self) -> Manifest | None:
-        """The run's data where its pictures are arrays: they say how large a picture is, and which way round."""
-        source = self.run.config.data.source
-        return self.run.manifest() if source in EMBEDDED or source.lower().endswith((".npz", ".npy")) else None
-
-    @cached_property
-    def _drawings(self) -> bool:
-        return self._own is not None and Thumbnails(self._own).look == "drawings"
-
-    @property
-    def _transform(self) -> Pipeline:
-        network = self.network
-        return eval_transform(network.input_size, self.run.config.images.resize, mean=network.mean, std=network.std)
+    def _embed(self, x: Tensor) -> Vectors:
+        vectors: Vectors = self.network(to_device(x, torch.device("cpu"))).float().numpy()
+        return vectors
 
 
-def _rows_kept(manifest: Manifest, kept: Manifest) -> Ints:
-    """Rows of the manifest that are still there, which are in the same order."""
-    if len(kept) == len(manifest):
+def _describe(channels: int, are_images: bool) -> str:
+    if not are_images:
+        return f"vectors of {channels} numbers"
+    return "gray images" if channels == 1 else "color images"
+
+
+def _matching_rows(manifest: Manifest, subset: Manifest) -> Ints:
+    """Return the rows of a manifest that are in a subset with the same order."""
+    if len(subset) == len(manifest):
         return np.arange(len(manifest))
     rows = enumerate(manifest.paths or ())
-    return np.array([next(row for row, path in rows if path == wanted) for wanted in kept.paths or ()], dtype=np.int64)
+    return np.array([next(row for row, path in rows if path == name) for name in subset.paths or ()], dtype=np.int64)
 
 
 def _say(line: str) -> None:

@@ -1,4 +1,4 @@
-"""The model for other programs: ONNX, checked against torch, or safetensors; each with a model card."""
+"""Export the model to ONNX, checked against torch, or to safetensors; each with a model card."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from nearfar.ops.geometry import unit
 from nearfar.search.encoder import Encoder
 from nearfar.search.model_card import model_card
 
-BATCHES = (1, 2, 7, 32)
+BATCH_SIZES = (1, 2, 7, 32)
 TOLERANCE = 1e-4
 
 
-class Exported(nn.Module):
-    """uint8 pictures [B, C, H, W] (or vectors [B, d]) to unit embeddings [B, dim]: mean, std and length are inside."""
+class ExportModule(nn.Module):
+    """Map uint8 images [B, C, H, W] or vectors [B, d] to unit embeddings [B, dim], including mean and std."""
 
     mean: Tensor
     std: Tensor
@@ -37,26 +37,30 @@ class Exported(nn.Module):
     def __init__(self, embedder: Embedder) -> None:
         super().__init__()
         self.embedder = embedder
-        self.pictures = embedder.backbone.pictures
-        if self.pictures:
+        self.takes_images = embedder.backbone.pictures
+        if self.takes_images:
             self.register_buffer("mean", torch.tensor(embedder.mean)[:, None, None])
             self.register_buffer("std", torch.tensor(embedder.std)[:, None, None])
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.pictures:
+        if self.takes_images:
             x = (x.float() / 255 - self.mean) / self.std
         return normalize(self.embedder(x))
 
 
 def export_onnx(encoder: Encoder, folder: Path) -> tuple[Path, float]:
-    """Write model.onnx and README.md; gives the file and the largest difference to torch over some batch sizes.
+    """Write model.onnx and README.md.
 
-    Above 1e-4 (ours) nothing is written.
+    Returns:
+        The path of the file, and the largest difference to torch over several batch sizes.
+
+    Raises:
+        NearfarError: If the difference is above 1e-4 (our choice). Nothing is written then.
     """
-    _needed()
-    with _quiet():
+    _check_packages()
+    with _hidden_warnings():
         program: Any = torch.onnx.export(
-            Exported(encoder.network).eval(),
+            ExportModule(encoder.network).eval(),
             (_example(encoder.input_shape, 2, seed=0),),
             input_names=["input"],
             output_names=["embedding"],
@@ -64,39 +68,41 @@ def export_onnx(encoder: Encoder, folder: Path) -> tuple[Path, float]:
             dynamo=True,
             verbose=False,
         )
-    program.model.metadata_props.update({"nearfar": json.dumps(_about(encoder))})
+    program.model.metadata_props.update({"nearfar": json.dumps(_describe(encoder))})
     path = folder / "model.onnx"
     with atomic(path) as draft:
         program.save(str(draft), external_data=False)
         difference = largest_difference(draft, encoder)
         if not difference <= TOLERANCE:
             raise NearfarError(
-                f"{path}: differs from torch by {difference:.1e}, more than {TOLERANCE:.0e}: not written"
+                f"{path}: not written: it differs from torch by {difference:.1e}, more than {TOLERANCE:.0e}"
             )
     _write(folder / "README.md", model_card(encoder, _onnx_usage(encoder)))
     return path, difference
 
 
 def largest_difference(path: Path, encoder: Encoder) -> float:
-    """Between the embeddings of an ONNX file in onnxruntime and those that search uses, over some batch sizes."""
+    """Return the largest difference between the embeddings of an ONNX file and those of torch, over batch sizes."""
     runtime = import_module("onnxruntime")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     worst = 0.0
-    for batch in BATCHES:
+    for batch in BATCH_SIZES:
         x = _example(encoder.input_shape, batch, seed=batch)
         (theirs,) = session.run(None, {"input": x.numpy()})
-        ours = unit(torch.from_numpy(encoder.prepared(x))).numpy()
+        ours = unit(torch.from_numpy(encoder.embed_batch(x))).numpy()
         if theirs.shape != ours.shape:
-            raise NearfarError(f"{path}: gives {list(theirs.shape)} for a batch of {batch}, not {list(ours.shape)}")
-        # the maximum keeps NaN, and NaN is not within the tolerance
+            raise NearfarError(
+                f"{path}: returns shape {list(theirs.shape)} for a batch of {batch}, expected {list(ours.shape)}"
+            )
+        # np.maximum keeps NaN, and NaN is not within the tolerance.
         worst = float(np.maximum(worst, np.abs(theirs - ours).max()))
     return worst
 
 
 def export_safetensors(encoder: Encoder, folder: Path) -> Path:
-    """Write model.safetensors, which `load_embedder` reads, config.yaml and README.md."""
+    """Write model.safetensors, which `load_embedder` reads, config.yaml and README.md; return the first path."""
     path = folder / "model.safetensors"
     for name in ("model.safetensors", "config.yaml"):
         with atomic(folder / name) as draft:
@@ -105,7 +111,7 @@ def export_safetensors(encoder: Encoder, folder: Path) -> Path:
     return path
 
 
-def _needed() -> None:
+def _check_packages() -> None:
     for name in ("onnx", "onnxscript", "onnxruntime"):
         try:
             import_module(name)
@@ -114,8 +120,8 @@ def _needed() -> None:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the exporter's remarks on torchvision and on torch's own old names."""
+def _hidden_warnings() -> Iterator[None]:
+    """Hide warnings of the exporter about torchvision and about deprecated names in torch."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -134,11 +140,11 @@ def _example(shape: tuple[int, ...], batch: int, *, seed: int) -> Tensor:
     return torch.randint(0, 256, (batch, *shape), generator=generator, dtype=torch.uint8)
 
 
-def _about(encoder: Encoder) -> dict[str, Any]:
+def _describe(encoder: Encoder) -> dict[str, Any]:
     network = encoder.network
     return {
         "input": f"{'uint8' if network.backbone.pictures else 'float32'} [batch, {_sizes(encoder)}]",
-        "output": f"float32 [batch, {network.dim}], unit rows: the product of two is their cosine",
+        "output": f"float32 [batch, {network.dim}], unit vectors: the dot product of two is their cosine",
         "inside": "(x / 255 - mean) / std" if network.backbone.pictures else "",
         "before": encoder.preparation,
         "model_sha256": encoder.model,
@@ -150,11 +156,11 @@ def _sizes(encoder: Encoder) -> str:
 
 
 def _onnx_usage(encoder: Encoder) -> str:
-    about = _about(encoder)
+    description = _describe(encoder)
     dtype = "uint8" if encoder.network.backbone.pictures else "float32"
-    return f"""`model.onnx` takes `input`, {about["input"]}, and gives `embedding`,
-{about["output"]}. The batch is of any size.
-{about["before"]}
+    return f"""`model.onnx` takes `input`, {description["input"]}, and returns `embedding`,
+{description["output"]}. The batch can have any size.
+{description["before"]}
 
 ```python
 import numpy as np
@@ -168,10 +174,10 @@ cosine = embedding @ embedding.T
 
 
 def _safetensors_usage(encoder: Encoder) -> str:
-    pictures = encoder.network.backbone.pictures
-    input_ = f"(x / 255 - {tuple(encoder.network.mean)}) / {tuple(encoder.network.std)}" if pictures else "as it is"
-    return f"""`model.safetensors` holds the weights and, in its header, what makes the network; nothing is pickled.
-The input is [batch, {_sizes(encoder)}], {input_}. {encoder.preparation}
+    network = encoder.network
+    scaling = f"(x / 255 - {tuple(network.mean)}) / {tuple(network.std)}" if network.backbone.pictures else "as it is"
+    return f"""`model.safetensors` holds the weights and, in its header, the architecture. Nothing is pickled.
+The input is [batch, {_sizes(encoder)}], {scaling}. {encoder.preparation}
 
 ```python
 from pathlib import Path

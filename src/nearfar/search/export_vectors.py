@@ -1,4 +1,4 @@
-"""The vectors of an index for a vector database: arrays, a table, and the bulk formats of Qdrant and pgvector."""
+"""Export the vectors of an index for a vector database: arrays, a table, and files for Qdrant and pgvector."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 
 def export_vectors(index: Index, folder: Path) -> list[Path]:
-    """Write the files, and give their paths; every row of each is a sample, in the order of the index.
+    """Write these files and return their paths. Each has one row per sample, in the order of the index.
 
-    vectors.npy      [N, dim] float32 unit rows
-    samples.parquet  id, label, name, vector; without pyarrow samples.csv, which has no vector
-    qdrant.jsonl     a point a line
+    vectors.npy      float32 unit vectors [N, dim]
+    samples.parquet  id, label, name, vector; without pyarrow, samples.csv with id, label, name
+    qdrant.jsonl     one Qdrant point per line
     pgvector.tsv     id, label, name, vector in PostgreSQL's COPY text format
-    README.md        how to load them
+    README.md        how to load the files
     """
     folder.mkdir(parents=True, exist_ok=True)
     vectors = folder / "vectors.npy"
     with atomic(vectors) as draft, open(draft, "wb") as file:
         np.save(file, index.vectors, allow_pickle=False)
-    written = [vectors, _table(index, folder)]
+    written = [vectors, _write_table(index, folder)]
     for name, lines in (("qdrant.jsonl", qdrant_lines(index)), ("pgvector.tsv", pgvector_lines(index))):
         with atomic(folder / name) as draft, open(draft, "w", encoding="utf-8", newline="") as text:
             text.writelines(lines)
@@ -41,35 +41,36 @@ def export_vectors(index: Index, folder: Path) -> list[Path]:
 
 
 def qdrant_lines(index: Index) -> Iterator[str]:
-    """Points as JSON: id, vector, payload of label and name."""
+    """Yield points as JSON lines: id, vector, and a payload of label and name."""
     for number, label, name, vector in _rows(index):
         payload = json.dumps({"label": label, "name": name})
         yield f'{{"id": {number}, "vector": [{vector}], "payload": {payload}}}\n'
 
 
 def pgvector_lines(index: Index) -> Iterator[str]:
-    r"""Lines of COPY: tabs between id, label, name and vector, \N for no label."""
+    r"""Yield lines for COPY: id, label, name and vector, separated by tabs; \N for no label."""
     for number, label, name, vector in _rows(index):
-        word = r"\N" if label is None else label.translate(ESCAPES)
-        yield f"{number}\t{word}\t{name.translate(ESCAPES)}\t[{vector}]\n"
+        label_text = r"\N" if label is None else label.translate(ESCAPES)
+        yield f"{number}\t{label_text}\t{name.translate(ESCAPES)}\t[{vector}]\n"
 
 
 def _rows(index: Index) -> Iterator[tuple[int, str | None, str, str]]:
-    # nine digits are enough for every float32 to come back as it was
-    numbers = ",".join(["%.9g"] * index.dim)
+    # Nine digits represent every float32 exactly.
+    template = ",".join(["%.9g"] * index.dim)
     for row, (number, name) in enumerate(zip(index.ids.tolist(), index.names, strict=True)):
         label = index.label_of(row)
-        yield number, None if label is None else _text(label), _text(name), numbers % tuple(index.vectors[row].tolist())
+        values = template % tuple(index.vectors[row].tolist())
+        yield number, None if label is None else _clean(label), _clean(name), values
 
 
-def _text(words: str) -> str:
-    """As UTF-8 can hold it: names of files may hold bytes that are no text, and PostgreSQL knows no NUL."""
-    return words.replace("\0", "?").encode("utf-8", "replace").decode()
+def _clean(text: str) -> str:
+    """Replace what UTF-8 or PostgreSQL cannot hold: file names can have undecodable bytes, PostgreSQL has no NUL."""
+    return text.replace("\0", "?").encode("utf-8", "replace").decode()
 
 
-def _table(index: Index, folder: Path) -> Path:
+def _write_table(index: Index, folder: Path) -> Path:
     labels = [index.label_of(row) for row in range(len(index))]
-    columns = [None if label is None else _text(label) for label in labels], [_text(name) for name in index.names]
+    columns = [None if label is None else _clean(label) for label in labels], [_clean(name) for name in index.names]
     try:
         arrow: Any = import_module("pyarrow")
         parquet: Any = import_module("pyarrow.parquet")
@@ -97,14 +98,15 @@ def _table(index: Index, folder: Path) -> Path:
 
 def _readme(index: Index, table: str) -> str:
     columns = "id, label, name, vector" if table.endswith("parquet") else "id, label, name"
-    some = index.ids[0] if len(index) else 0
+    example_id = index.ids[0] if len(index) else 0
     return f"""# {len(index):,} vectors of {index.dim} dimensions
 
-Unit rows: the cosine is their product, the distance 1 minus it. The rows of all files are in the same order.
+The vectors have unit length: their dot product is the cosine, and the distance is 1 minus the cosine. All files have
+the same order of samples.
 
 - `vectors.npy`: float32 [{len(index)}, {index.dim}]
 - `{table}`: {columns}
-- `qdrant.jsonl`: Qdrant's points, one a line
+- `qdrant.jsonl`: one Qdrant point per line
 - `pgvector.tsv`: PostgreSQL's COPY text format for pgvector
 
 ## Qdrant
@@ -131,7 +133,7 @@ CREATE EXTENSION IF NOT EXISTS vector;
 CREATE TABLE samples (id bigint PRIMARY KEY, label text, name text NOT NULL, embedding vector({index.dim}) NOT NULL);
 \\copy samples FROM 'pgvector.tsv'
 CREATE INDEX ON samples USING hnsw (embedding vector_cosine_ops);
-SELECT id, name, embedding <=> (SELECT embedding FROM samples WHERE id = {some}) AS distance
+SELECT id, name, embedding <=> (SELECT embedding FROM samples WHERE id = {example_id}) AS distance
 FROM samples ORDER BY distance LIMIT 10;
 ```
 """

@@ -1,60 +1,54 @@
-"""Index: unit vectors with ids, labels and names, searched by cosine, exactly or where there are many approximately."""
+"""Index: unit vectors with ids, labels and names, searched by cosine, exactly or approximately."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from nearfar.data.manifest import Manifest
-from nearfar.metrics.inputs import Embeddings
-from nearfar.search.approximate import APPROXIMATE, FEWEST, KINDS, Approximate, kind_for
+from nearfar.metrics.inputs import Embeddings, Ints
+from nearfar.search.approximate import APPROXIMATE, KINDS, MIN_VECTORS, ApproximateIndex, choose_kind
+from nearfar.search.exact import Neighbors, Vectors, accept_order, rank_candidates, search_exact
 from nearfar.search.inputs import (
+    as_class_numbers,
+    as_float32,
+    as_unit_vectors,
+    assign_ids,
     check_at_least_one,
     check_classes,
-    check_lengths,
-    class_numbers,
-    float_rows,
-    names_of,
-    new_ids,
-    number_names,
-    unit_rows,
+    check_finite,
+    name_samples,
+    number_classes,
 )
-from nearfar.search.nearest import Floats, Found, Ints, in_order, nearest, present, ranked, slack
+from nearfar.search.part import Part
+from nearfar.search.recall import measure_recall
 from nearfar.validation import check_choice
-from nearfar.validation import nearest as near_word
+from nearfar.validation import nearest as suggest
 
 if TYPE_CHECKING:
     from nearfar.training import Run
 
-# removed rows stay in a faiss index until they are this share of it (ours)
-DEAD_SHARE = 0.25
-TUNED_ON = 100
-
-
-@dataclass(frozen=True)
-class Part:
-    """Where a run of ids comes from: id `first` + i is row i of the data `source` ("": the run's own), i < `rows`."""
-
-    source: str
-    first: int
-    rows: int
-    fingerprint: str
+# A faiss index is rebuilt once more than this share of its vectors has been removed (our choice).
+MAX_REMOVED_SHARE = 0.25
+TUNING_QUERIES = 100
 
 
 class Index:
-    """N samples to search in.
+    """A searchable collection of N samples. Threads can search it together, but not while samples change.
 
-    `vectors` [N, dim] are unit rows in float32 (a zero row stays zero: it is at distance 1 from everything), `ids` [N]
-    distinct whole numbers that samples keep whatever is added or removed, `labels` [N] (or None) point into `classes`,
-    `names` [N] are paths or "row 17". `parts` says where they come from, `model` is the sha256 of the weights, "" where
-    unknown. `kind` is "exact", "hnsw" or "ivf-pq".
-
-    Several threads may search at once; nobody may while rows are added or removed.
+    Attributes:
+        vectors: float32 unit vectors [N, dim]. A zero vector stays zero and has distance 1 to everything.
+        ids: Distinct integers [N]. A sample keeps its id when others are added or removed.
+        labels: Indices [N] into `classes`, or None.
+        classes: Class names.
+        names: Paths, or names like "row 17" [N].
+        kind: "exact", "hnsw" or "ivf-pq".
+        parts: The data that the samples come from.
+        model: The sha256 of the weights, "" if unknown.
 
     >>> index = Index.from_vectors([[1, 0], [1, 1], [0, 1]], labels=[0, 0, 1], classes=("ant", "owl"))
     >>> distances, ids = index.search([[2.0, 0.0]], k=2)
@@ -68,29 +62,24 @@ class Index:
 
     def __init__(
         self,
-        vectors: Floats,
+        vectors: Vectors,
         ids: Ints,
         labels: Ints | None,
         classes: tuple[str, ...],
         names: Sequence[str],
         *,
         kind: str,
-        approximate: Approximate | None = None,
-        slots: Ints | None = None,
+        approximate: ApproximateIndex | None = None,
         parts: tuple[Part, ...] = (),
         model: str = "",
     ) -> None:
-        """Of parts that are known to fit; `from_vectors`, `build` and `load` make them so.
-
-        `slots` maps the rows of the faiss index to ours, -1 where one was removed; None where they are the same.
-        """
+        # The arguments are not checked: `from_vectors`, `build` and `load` do that.
         self.vectors, self.ids, self.labels, self.classes, self.names = vectors, ids, labels, classes, names
-        self.kind, self.approximate, self.slots = kind, approximate, slots
+        self.kind, self.approximate = kind, approximate
         self.parts, self.model = parts, model
         self._by_id: Ints | None = None
-        self._alive: NDArray[np.uint8] | None = None
-        # ids, then -1 for row -1
-        self._found_ids: Ints | None = None
+        # The ids followed by -1, so that row -1 has the id -1.
+        self._padded_ids: Ints | None = None
 
     @classmethod
     def from_vectors(
@@ -103,63 +92,50 @@ class Index:
         names: Sequence[str] | None = None,
         kind: str = "auto",
     ) -> Index:
-        """An index of these vectors [N, d], which need not be of unit length; N may be 0.
+        """Create an index of vectors.
 
-        ids: 0.. by default. labels: class numbers, with their `classes` (numbers as words where left out). kind:
-        "auto" is exact up to 200,000 vectors, hnsw up to 2,000,000, then ivf-pq. Approximate kinds search so hard that
-        they find 95% of the ten nearest of a sample of rows, where they can; `measure` says how many it is.
+        Args:
+            vectors: Numbers [N, d] of any length; N can be 0.
+            ids: Distinct integers [N], by default 0..N-1.
+            labels: Class numbers [N].
+            classes: Class names, by default the class numbers.
+            names: Names of the samples [N].
+            kind: "exact", "hnsw", "ivf-pq" or "auto": exact up to 200,000 vectors, hnsw up to 2,000,000, then ivf-pq.
+                Approximate kinds raise their search effort until they find 95% of the ten nearest neighbors of a sample
+                of vectors, or reach their maximum; `measure` returns the share.
         """
-        rows = unit_rows("vectors", vectors)
-        count = len(rows)
+        x = as_unit_vectors("vectors", vectors)
         check_choice("kind", kind, ("auto", *KINDS))
-        numbers = new_ids(ids, count, np.zeros(0, np.int64))
-        known = class_numbers(labels, count)
-        if known is not None and not len(classes):
-            classes = number_names(known)
-        check_classes(known, tuple(classes))
-        index = cls(
-            rows,
-            numbers,
-            known,
-            tuple(classes),
-            names_of(names, numbers),
-            kind=kind_for(count) if kind == "auto" else kind,
-        )
+        new_ids = assign_ids(ids, len(x), np.zeros(0, np.int64))
+        numbers = as_class_numbers(labels, len(x))
+        if numbers is not None and not len(classes):
+            classes = number_classes(numbers)
+        check_classes(numbers, tuple(classes))
+        kind = choose_kind(len(x)) if kind == "auto" else kind
+        index = cls(x, new_ids, numbers, tuple(classes), name_samples(names, new_ids), kind=kind)
         index._rebuild()
         return index
 
     @classmethod
     def build(cls, run: Run | Path, data: Manifest | str, *, kind: str = "auto", progress: bool = True) -> Index:
-        """An index of all samples of `data`, embedded by the run's model; ids are rows of the data.
+        """Embed all samples of `data` with the model of a run and index them; the ids are the rows of the data.
 
-        Pictures that cannot be read are an error, or left out where the run's `data.on_error` is skip.
+        An unreadable image is an error, or is left out if the run has `data.on_error=skip`.
         """
         from nearfar.search.encoder import Encoder
+        from nearfar.search.run_index import build_index
 
-        encoder = Encoder(run)
-        manifest = data if isinstance(data, Manifest) else encoder.run.manifest(data)
-        vectors, rows = encoder.samples(manifest, progress=progress)
-        index = cls.from_vectors(
-            vectors,
-            ids=rows,
-            labels=manifest.labels[rows],
-            classes=manifest.classes,
-            names=sample_names(manifest, rows),
-            kind=kind,
-        )
-        index.parts = (part_of(encoder.run, manifest, data if isinstance(data, str) else manifest.source, first=0),)
-        index.model = encoder.model
-        return index
+        return build_index(Encoder(run), data, kind=kind, progress=progress)
 
     @classmethod
     def load(cls, folder: str | Path, *, mmap: bool = True) -> Index:
-        """The index that `save` wrote; vectors are read from disk when they are needed, with `mmap=False` at once."""
+        """Load an index that `save` wrote. Vectors are read from disk when needed, or now with `mmap=False`."""
         from nearfar.search.storage import load
 
         return load(Path(folder), mmap=mmap)
 
     def save(self, folder: str | Path) -> None:
-        """Write it to a folder, which holds the old index or the new one at every moment."""
+        """Write the index to a folder, which holds either the old or the new index at every moment."""
         from nearfar.search.storage import save
 
         save(self, Path(folder))
@@ -172,23 +148,31 @@ class Index:
 
     @property
     def dim(self) -> int:
-        """Of the vectors."""
+        """The number of dimensions of the vectors."""
         return int(self.vectors.shape[1])
 
-    def search(self, queries: Embeddings, k: int = 10, *, label: str | Sequence[str] | None = None) -> Found:
-        """Cosine distances 1 - s [Q, k], ascending, and ids [Q, k]; inf and -1 where there are fewer than k.
+    def search(self, queries: Embeddings, k: int = 10, *, label: str | Sequence[str] | None = None) -> Neighbors:
+        """Return the k nearest samples of each query.
 
-        Equal distances rank by row. `label`: only samples of this class or these; always exact. An exact search gives
-        a query the same distances alone and in a batch, HNSW the same but for the last digits.
+        Equal distances are ranked by row. A query has the same distances alone and in a batch; with HNSW, up to
+        rounding.
+
+        Args:
+            queries: Vectors [Q, dim] of any length.
+            k: Number of neighbors.
+            label: Only search samples of this class or these classes. Such a search is always exact.
+
+        Returns:
+            Cosine distances 1 - s [Q, k], ascending, and ids [Q, k]; inf and -1 where there are fewer than k samples.
         """
-        count = check_at_least_one(k)
-        if label is None and len(self) and self.approximate is not None and self.approximate.exact_cosines:
-            asked = unit_rows("queries", queries, dim=self.dim, check=False)
-            return self._with_ids(self._approximate(asked, count, given=queries))
-        asked = unit_rows("queries", queries, dim=self.dim)
+        check_at_least_one(k)
+        if label is None and len(self) and self.approximate is not None and self.approximate.has_exact_cosines:
+            x = as_unit_vectors("queries", queries, dim=self.dim, check=False)
+            return self._with_ids(self._search_approximate(x, k, unchecked=queries))
+        x = as_unit_vectors("queries", queries, dim=self.dim)
         if label is not None:
-            return self._with_ids(nearest(asked, self.vectors, count, rows=self.rows_labeled(label)))
-        return self._with_ids(self._found(asked, count))
+            return self._with_ids(search_exact(x, self.vectors, k, rows=self.rows_of_classes(label)))
+        return self._with_ids(self._search_rows(x, k))
 
     def add(
         self,
@@ -199,169 +183,118 @@ class Index:
         classes: Sequence[str] | None = None,
         names: Sequence[str] | None = None,
     ) -> Ints:
-        """Put vectors behind the others and give their ids, by default counted on from the largest.
+        """Append vectors and return their ids. Each call copies the index, so add many vectors at a time.
 
-        Labels are needed where the index has them; `classes` are theirs where these are not the index's own: new names
-        come behind the known ones. Every call copies the index once: add many vectors at a time.
+        Args:
+            vectors: Numbers [N, dim].
+            ids: New ids [N], by default counted from the largest id on.
+            labels: Class numbers [N], required if the index has labels.
+            classes: Names of the classes in `labels`, by default those of the index. New names are appended to them.
+            names: Names of the samples [N].
         """
-        rows = unit_rows("vectors", vectors, dim=self.dim)
-        count = len(rows)
-        numbers = new_ids(ids, count, self.ids)
-        known = class_numbers(labels, count)
-        if (known is None) != (self.labels is None):
-            have = "no labels" if self.labels is None else "labels"
-            raise ValueError(f"labels must {'not ' if self.labels is None else ''}be given: the index has {have}")
+        x = as_unit_vectors("vectors", vectors, dim=self.dim)
+        new_ids = assign_ids(ids, len(x), self.ids)
+        numbers = as_class_numbers(labels, len(x))
+        if (numbers is None) != (self.labels is None):
+            rule = "are required: the index has labels" if numbers is None else "must be None: the index has none"
+            raise ValueError(f"labels {rule}")
         merged = self.classes
-        if known is not None:
-            check_classes(known, self.classes if classes is None else tuple(classes))
+        if numbers is not None:
+            check_classes(numbers, self.classes if classes is None else tuple(classes))
             if classes is not None:
                 merged = tuple(dict.fromkeys([*self.classes, *classes]))
-                place = {name: i for i, name in enumerate(merged)}
-                known = np.array([place[name] for name in classes], np.int64)[known]
-        called = [*self.names, *names_of(names, numbers)]
+                position = {name: i for i, name in enumerate(merged)}
+                numbers = np.array([position[name] for name in classes], np.int64)[numbers]
+        merged_names = [*self.names, *name_samples(names, new_ids)]
         if self.approximate is not None:
-            self.approximate.add(rows)
-            if self.slots is not None:
-                self.slots = np.concatenate([self.slots, len(self) + np.arange(count)])
-        self.vectors, self.ids = np.concatenate([self.vectors, rows]), np.concatenate([self.ids, numbers])
-        self.labels = None if self.labels is None or known is None else np.concatenate([self.labels, known])
-        self.classes, self.names = merged, called
-        self._changed()
-        return numbers
+            self.approximate.add(x, first_row=len(self))
+        self.vectors, self.ids = np.concatenate([self.vectors, x]), np.concatenate([self.ids, new_ids])
+        self.labels = None if self.labels is None or numbers is None else np.concatenate([self.labels, numbers])
+        self.classes, self.names = merged, merged_names
+        self._forget_lookups()
+        return new_ids
 
     def remove(self, ids: ArrayLike) -> None:
-        """Take samples out; the others keep their ids and their order."""
-        gone = np.zeros(len(self), dtype=np.bool_)
-        gone[self.rows_of(ids)] = True
-        keep = ~gone
+        """Remove samples; the others keep their ids and their order."""
+        keep = np.ones(len(self), dtype=np.bool_)
+        keep[self.rows_of(ids)] = False
         if self.approximate is not None:
-            slots = np.arange(len(self)) if self.slots is None else self.slots
-            place = np.where(keep, np.cumsum(keep) - 1, -1)
-            self.slots = np.where(slots < 0, -1, place[slots])
+            self.approximate.remove(keep)
         self.vectors, self.ids = self.vectors[keep], self.ids[keep]
         self.labels = None if self.labels is None else self.labels[keep]
         self.names = [name for name, kept in zip(self.names, keep.tolist(), strict=True) if kept]
-        self._changed()
-        if self.slots is not None and np.count_nonzero(self.slots < 0) > DEAD_SHARE * len(self.slots):
+        self._forget_lookups()
+        if self.approximate is not None and self.approximate.removed_share > MAX_REMOVED_SHARE:
             self._rebuild()
 
-    def vector_of(self, id: int) -> Floats:
-        """The unit vector [dim] of a sample."""
-        vector: Floats = np.array(self.vectors[self.rows_of([id])[0]])
+    def vector_of(self, id: int) -> Vectors:
+        """Return the unit vector [dim] of a sample."""
+        vector: Vectors = np.array(self.vectors[self.rows_of([id])[0]])
         return vector
 
     def rows_of(self, ids: ArrayLike) -> Ints:
-        """Where samples are in `vectors`, `labels` and `names`; an unknown id is a ValueError."""
-        asked = np.asarray(ids)
-        if asked.ndim != 1 or (asked.size and asked.dtype.kind not in "iu"):
-            raise ValueError(f"ids must be whole numbers [N], got {asked.dtype} of shape {list(asked.shape)}")
+        """Return the rows of samples in `vectors`, `labels` and `names`. An unknown id is a ValueError."""
+        numbers = np.asarray(ids)
+        if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
+            raise ValueError(f"ids must be integers [N], got {numbers.dtype} of shape {list(numbers.shape)}")
         if self._by_id is None:
             self._by_id = np.argsort(self.ids, kind="stable")
-        places = np.searchsorted(self.ids, asked, sorter=self._by_id)
-        rows: Ints = self._by_id[np.minimum(places, len(self) - 1)] if len(self) else np.full(len(asked), -1)
-        unknown = asked[(self.ids[rows] != asked) if len(self) else np.ones(len(asked), np.bool_)]
+        positions = np.searchsorted(self.ids, numbers, sorter=self._by_id)
+        rows: Ints = self._by_id[np.minimum(positions, len(self) - 1)] if len(self) else np.full(len(numbers), -1)
+        unknown = numbers[(self.ids[rows] != numbers) if len(self) else np.ones(len(numbers), np.bool_)]
         if len(unknown):
-            span = f", which go from {self.ids.min()} to {self.ids.max()}" if len(self) else ": it is empty"
-            raise ValueError(f"id {unknown[0]} is not in the index of {len(self):,} ids{span}")
+            span = f"its {len(self):,} ids are in {self.ids.min()}..{self.ids.max()}" if len(self) else "it is empty"
+            raise ValueError(f"id {unknown[0]} is not in the index: {span}")
         return rows
 
-    def rows_labeled(self, label: str | Sequence[str]) -> Ints:
-        """Where the samples of a class, or of several, are."""
-        wanted = [label] if isinstance(label, str) else list(label)
+    def rows_of_classes(self, label: str | Sequence[str]) -> Ints:
+        """Return the rows of the samples of a class, or of several."""
+        names = [label] if isinstance(label, str) else list(label)
         if self.labels is None:
             raise ValueError(f"label={label!r}: the index has no labels")
-        known = {name: i for i, name in enumerate(self.classes)}
-        for name in wanted:
-            if name not in known:
-                raise ValueError(f"label {name!r} is no class of the index{near_word(str(name), known)}")
-        return np.flatnonzero(np.isin(self.labels, [known[name] for name in wanted]))
+        numbers = {name: i for i, name in enumerate(self.classes)}
+        for name in names:
+            if name not in numbers:
+                raise ValueError(f"label {name!r} is not a class of the index{suggest(str(name), numbers)}")
+        return np.flatnonzero(np.isin(self.labels, [numbers[name] for name in names]))
 
     def label_of(self, row: int) -> str | None:
-        """The class of the sample in a row, None where there are no labels."""
+        """Return the class name of the sample in a row, or None if the index has no labels."""
         return None if self.labels is None else self.classes[int(self.labels[row])]
 
     def measure(self, sample: int = 1000, k: int = 10) -> float:
-        """Recall@k against exact: the share of the k nearest others of some rows that `search` finds.
+        """Return recall@k against exact search on `sample` vectors of the index; see `measure_recall`."""
+        return measure_recall(self.vectors, self._search_rows, sample=sample, k=k)
 
-        Rows are drawn with a fixed seed. A neighbor counts as found if it is as near as the exact k-th, but for the
-        last digits.
-        """
-        check_at_least_one(k)
-        if len(self) < 2:
-            return 1.0
-        rows = np.arange(len(self))
-        if len(self) > sample:
-            rows = np.sort(
-                np.random.default_rng(0).choice(len(self), check_at_least_one(sample, "sample"), replace=False)
-            )
-        asked = np.ascontiguousarray(self.vectors[rows])
-        k = min(k, len(self) - 1)
-        right, found = (
-            _without(rows, *answer) for answer in (nearest(asked, self.vectors, k + 1), self._found(asked, k + 1))
-        )
-        return float((found <= right[:, -1:] + slack(self.dim)).mean())
-
-    def _found(self, asked: Floats, k: int) -> Found:
+    def _search_rows(self, queries: Vectors, k: int) -> Neighbors:
         if self.approximate is None or not len(self):
-            return nearest(asked, self.vectors, k)
-        return self._approximate(asked, k)
+            return search_exact(queries, self.vectors, k)
+        return self._search_approximate(queries, k)
 
-    def _approximate(self, asked: Floats, k: int, *, given: Embeddings | None = None) -> Found:
-        """given: queries whose lengths are not checked yet. One that is wrong shows as neighbors without an order."""
+    def _search_approximate(self, queries: Vectors, k: int, *, unchecked: Embeddings | None = None) -> Neighbors:
+        # `unchecked` are queries that may hold NaN or overflow. Their neighbors have no clear order, so checking them
+        # only where the order is not clear is enough.
         assert self.approximate is not None
-        if self.slots is not None and self._alive is None:
-            self._alive = np.packbits(self.slots >= 0, bitorder="little")
-        similarity, slots = self.approximate.candidates(asked, k, self._alive)
-        rows = slots if self.slots is None else _rows(self.slots, slots)
-        known = in_order(similarity, rows, self.dim) if self.approximate.exact_cosines else None
-        if known is not None:
-            return known
-        if given is not None:
-            check_lengths("queries", float_rows("queries", given))
-        return ranked(asked, self.vectors, rows, k)
+        similarity, rows = self.approximate.candidates(queries, k)
+        result = accept_order(similarity, rows, self.dim) if self.approximate.has_exact_cosines else None
+        if result is not None:
+            return result
+        if unchecked is not None:
+            check_finite("queries", as_float32("queries", unchecked))
+        return rank_candidates(queries, self.vectors, rows, k)
 
-    def _with_ids(self, found: Found) -> Found:
-        distances, rows = found
-        if self._found_ids is None:
-            self._found_ids = np.append(self.ids, -1)
-        return distances, self._found_ids[rows]
+    def _with_ids(self, neighbors: Neighbors) -> Neighbors:
+        distances, rows = neighbors
+        if self._padded_ids is None:
+            self._padded_ids = np.append(self.ids, -1)
+        return distances, self._padded_ids[rows]
 
     def _rebuild(self) -> None:
-        """Make the faiss index of the rows that there are, and find how hard it must search."""
-        if self.kind not in APPROXIMATE:
+        """Build the faiss index of the current vectors and tune its effort."""
+        if self.kind not in APPROXIMATE or (self.approximate is not None and len(self) < MIN_VECTORS):
             return
-        if self.approximate is not None and len(self) < FEWEST:
-            return
-        self.approximate, self.slots = Approximate.of(self.kind, np.ascontiguousarray(self.vectors)), None
-        self._changed()
-        self.approximate.tune(lambda: self.measure(sample=TUNED_ON))
+        self.approximate = ApproximateIndex.build(self.kind, np.ascontiguousarray(self.vectors))
+        self.approximate.tune(lambda: self.measure(sample=TUNING_QUERIES))
 
-    def _changed(self) -> None:
-        self._by_id = self._alive = self._found_ids = None
-
-
-def sample_names(manifest: Manifest, rows: Ints, *, first: int = 0) -> list[str]:
-    """Paths, or where there are none "row 17"."""
-    paths = manifest.paths
-    return [f"row {first + row}" if paths is None else paths[row] for row in rows.tolist()]
-
-
-def part_of(run: Run, manifest: Manifest, source: str, *, first: int) -> Part:
-    """The rows of a manifest as ids from `first`; a path is kept whole, so that it is found from anywhere."""
-    path = Path(source).expanduser()
-    where = str(path.resolve()) if source and path.exists() else source
-    own = manifest.fingerprint == run.config.data.fingerprint
-    return Part("" if own else where, first, len(manifest), manifest.fingerprint)
-
-
-def _rows(values: Ints, places: Ints) -> Ints:
-    """values[places], -1 where a place is -1."""
-    return values[places] if present(places) else np.where(places < 0, -1, values[places])
-
-
-def _without(own: Ints, distances: Floats, rows: Ints) -> Floats:
-    """Distances [Q, k] of [Q, k + 1] without the query's own row, or without the last where that was not found."""
-    mine = rows == own[:, None]
-    mine[~mine.any(1), -1] = True
-    kept: Floats = distances[~mine].reshape(len(own), -1)
-    return kept
+    def _forget_lookups(self) -> None:
+        self._by_id = self._padded_ids = None

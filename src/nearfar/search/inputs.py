@@ -1,4 +1,4 @@
-"""What may be put into an index, and errors that name the argument, what arrived and what to do."""
+"""Checks of what is put into an index. Errors name the argument, its value, and what to do."""
 
 from __future__ import annotations
 
@@ -10,94 +10,102 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from nearfar.metrics.inputs import Embeddings
-from nearfar.search.nearest import Floats, Ints
+from nearfar.metrics.inputs import Embeddings, Ints
+from nearfar.search.exact import Vectors
 from nearfar.validation import check_embeddings
 
+MAX_UNNAMED_CLASSES = 1 << 20
 
-def unit_rows(name: str, vectors: Embeddings, *, dim: int | None = None, check: bool = True) -> Floats:
-    """Float32 rows of unit length, a copy; zero rows stay zero, and there may be no rows, [0, d].
 
-    In few calls, because each counts beside a search in a graph; check=False leaves that to the caller.
+def as_unit_vectors(name: str, vectors: Embeddings, *, dim: int | None = None, check: bool = True) -> Vectors:
+    """Return a float32 copy [N, d] with rows of unit length. Zero rows stay zero, and N can be 0.
+
+    The number of calls is kept small, because it matters beside a search in a graph. `check=False` skips the test for
+    NaN and overflow.
     """
-    rows = float_rows(name, vectors, dim=dim)
+    copy = as_float32(name, vectors, dim=dim)
     if check:
-        check_lengths(name, rows)
-    faiss.normalize_L2(rows)
-    return rows
+        check_finite(name, copy)
+    faiss.normalize_L2(copy)
+    return copy
 
 
-def check_lengths(name: str, rows: Floats) -> None:
-    """Every row is of numbers, and its length is one too."""
-    if len(rows):
-        check_embeddings(name, torch.from_numpy(rows))
+def check_finite(name: str, vectors: Vectors) -> None:
+    """Check that every vector and its norm are finite."""
+    if len(vectors):
+        check_embeddings(name, torch.from_numpy(vectors))
 
 
-def float_rows(name: str, vectors: Embeddings, *, dim: int | None = None) -> Floats:
-    """Numbers [N, d] as float32, a copy."""
-    given = vectors.detach().cpu().numpy() if isinstance(vectors, Tensor) else np.asarray(vectors)
-    if given.ndim != 2 or not given.shape[1] or given.dtype.kind not in "fiu":
-        raise ValueError(f"{name} must be numbers [N, d], got {given.dtype} of shape {list(given.shape)}")
-    if dim not in (None, given.shape[1]):
-        raise ValueError(f"{name} must have {dim} columns, got shape {list(given.shape)}")
-    rows: Floats = np.array(given, dtype=np.float32, order="C")
-    return rows
+def as_float32(name: str, vectors: Embeddings, *, dim: int | None = None) -> Vectors:
+    """Return a float32 copy of numbers [N, d], where N can be 0."""
+    array = vectors.detach().cpu().numpy() if isinstance(vectors, Tensor) else np.asarray(vectors)
+    if array.ndim != 2 or not array.shape[1] or array.dtype.kind not in "fiu":
+        raise ValueError(f"{name} must be numbers [N, d], got {array.dtype} of shape {list(array.shape)}")
+    if dim not in (None, array.shape[1]):
+        raise ValueError(f"{name} must have {dim} columns, got shape {list(array.shape)}")
+    copy: Vectors = np.array(array, dtype=np.float32, order="C")
+    return copy
 
 
 def check_at_least_one(value: int, name: str = "k") -> int:
-    """A whole number of at least 1."""
+    """Check that a value is an integer of at least 1, and return it."""
     if not isinstance(value, (int, np.integer)) or value < 1:
-        raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+        raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
     return int(value)
 
 
-def new_ids(ids: ArrayLike | None, count: int, taken: Ints) -> Ints:
-    """Ids of new vectors: distinct, 0 or above, not among those taken; counted on from the largest by default."""
+def assign_ids(ids: ArrayLike | None, count: int, used: Ints) -> Ints:
+    """Check the ids of new vectors, or number them from the largest used id on.
+
+    Args:
+        ids: Distinct integers [count] of at least 0 that are not in `used`, or None.
+        count: Number of new vectors.
+        used: Ids that are already in the index.
+    """
     if ids is None:
-        start = int(taken.max()) + 1 if len(taken) else 0
+        start = int(used.max()) + 1 if len(used) else 0
         return np.arange(start, start + count)
-    numbers = np.asarray(ids)
-    if numbers.shape != (count,) or (count and numbers.dtype.kind not in "iu"):
-        raise ValueError(f"ids must be whole numbers [{count}], got {numbers.dtype} of shape {list(numbers.shape)}")
-    numbers = numbers.astype(np.int64)
+    numbers = _as_integers("ids", ids, count, "integers")
     if count and int(numbers.min()) < 0:
-        raise ValueError(f"ids must be 0 or above (-1 says that nothing was found), got {numbers.min()}")
-    values, times = np.unique(numbers, return_counts=True)
-    if (times > 1).any():
-        raise ValueError(f"ids must be distinct, {values[times > 1][0]} is there {times.max()} times")
-    if np.isin(numbers, taken).any():
-        raise ValueError(f"ids must be new, {numbers[np.isin(numbers, taken)][0]} is in the index already")
+        raise ValueError(f"ids must be 0 or above (-1 stands for no result), got {numbers.min()}")
+    values, repeats = np.unique(numbers, return_counts=True)
+    if (repeats > 1).any():
+        raise ValueError(f"ids must be distinct, got {values[repeats > 1][0]} {repeats.max()} times")
+    if np.isin(numbers, used).any():
+        raise ValueError(f"ids must be new, but {numbers[np.isin(numbers, used)][0]} is already in the index")
     return numbers
 
 
-def class_numbers(labels: ArrayLike | None, count: int) -> Ints | None:
-    """Labels [N] as they are given; None where there are none."""
-    if labels is None:
-        return None
-    numbers = np.asarray(labels)
-    if numbers.shape != (count,) or (count and numbers.dtype.kind not in "iu"):
-        raise ValueError(f"labels must be class numbers [{count}], got {numbers.dtype} of shape {list(numbers.shape)}")
-    return numbers.astype(np.int64)
+def as_class_numbers(labels: ArrayLike | None, count: int) -> Ints | None:
+    """Return labels as int64 [count], or None if there are none."""
+    return None if labels is None else _as_integers("labels", labels, count, "class numbers")
+
+
+def _as_integers(name: str, values: ArrayLike, count: int, what: str) -> Ints:
+    array = np.asarray(values)
+    if array.shape != (count,) or (count and array.dtype.kind not in "iu"):
+        raise ValueError(f"{name} must be {what} [{count}], got {array.dtype} of shape {list(array.shape)}")
+    return array.astype(np.int64)
 
 
 def check_classes(labels: Ints | None, classes: tuple[str, ...]) -> None:
-    """Every label has a name."""
+    """Check that class names are distinct and that every label has one."""
     if len(set(classes)) != len(classes):
         raise ValueError("classes must be distinct names")
     if labels is not None and len(labels) and (labels.min() < 0 or labels.max() >= len(classes)):
         raise ValueError(f"labels must be 0..{len(classes) - 1}, got {labels.min()}..{labels.max()}: pass classes=")
 
 
-def number_names(labels: Ints) -> tuple[str, ...]:
-    """Names for labels that come without: their numbers."""
-    most = int(labels.max(initial=-1)) + 1
-    if most > 1 << 20:
-        raise ValueError(f"labels go up to {most - 1}: number them from 0 and pass their names as classes=")
-    return tuple(str(number) for number in range(most))
+def number_classes(labels: Ints) -> tuple[str, ...]:
+    """Return the numbers of the classes as their names, for labels without names."""
+    count = int(labels.max(initial=-1)) + 1
+    if count > MAX_UNNAMED_CLASSES:
+        raise ValueError(f"labels go up to {count - 1}: number them from 0 and pass their names as classes=")
+    return tuple(str(number) for number in range(count))
 
 
-def names_of(names: Sequence[str] | None, ids: Ints) -> list[str]:
-    """What the samples are called: by default "row" and their id."""
+def name_samples(names: Sequence[str] | None, ids: Ints) -> list[str]:
+    """Return the names of samples; by default "row" and the id."""
     if names is None:
         return [f"row {number}" for number in ids.tolist()]
     if len(names) != len(ids) or not all(isinstance(name, str) for name in names):

@@ -14,12 +14,13 @@ from nearfar.errors import NearfarError
 from nearfar.report.html import write_html
 from nearfar.report.thumbnails import SIDE, Thumbnails, jpeg
 from nearfar.report.tiles import Tile
-from nearfar.search.index import Index, Part
-from nearfar.search.query import Hit, Query
+from nearfar.search.index import Index
+from nearfar.search.part import Part
+from nearfar.search.query import Hit, SearchQuery
 from nearfar.training import Run
 
 _NOTHING: tuple[str | None, bool] = (None, False)
-Results = Sequence[tuple[Query, Sequence[Hit]]]
+Results = Sequence[tuple[SearchQuery, Sequence[Hit]]]
 
 
 class Pictures:
@@ -69,9 +70,9 @@ def write_page(path: Path, results: Results, run: Run, index: Index, say: Callab
     )
 
 
-def _make_row(query: Query, hits: Sequence[Hit], index: Index, images: Pictures) -> tuple[Tile, list[Tile]]:
+def _make_row(query: SearchQuery, hits: Sequence[Hit], index: Index, images: Pictures) -> tuple[Tile, list[Tile]]:
     label: str | None = None
-    name, shown = query.words, _NOTHING
+    name, shown = query.text, _NOTHING
     if query.id is not None:
         row = int(index.rows_of([query.id])[0])
         label, name, shown = index.label_of(row), index.names[row], images.of(query.id)

@@ -1,4 +1,4 @@
-"""A query in words: the id of a sample, a vector in a .npy file, or a picture file."""
+"""Search by the text of a query: the id of a sample, a .npy file of vectors, or an image file."""
 
 from __future__ import annotations
 
@@ -9,23 +9,26 @@ import numpy as np
 
 from nearfar.errors import NearfarError
 from nearfar.search.encoder import Encoder
+from nearfar.search.exact import Vectors
 from nearfar.search.index import Index
-from nearfar.search.nearest import Floats
+from nearfar.search.inputs import as_float32, check_finite
+
+MAX_ID_DIGITS, MAX_ID = 20, 2**63 - 1
 
 
 @dataclass(frozen=True)
-class Query:
-    """What is looked for: its words, its vector [dim], the id it has in the index, the picture file it is."""
+class SearchQuery:
+    """A query: its text, its vector [dim], its id if it is a sample of the index, its file if it is an image."""
 
-    words: str
-    vector: Floats
+    text: str
+    vector: Vectors
     id: int | None = None
     file: Path | None = None
 
 
 @dataclass(frozen=True)
 class Hit:
-    """A sample that was found."""
+    """A sample that a search found; `rank` counts from 1."""
 
     rank: int
     id: int
@@ -34,59 +37,62 @@ class Hit:
     name: str
 
 
-def read_queries(words: str, index: Index, encoder: Encoder) -> list[Query]:
-    """The queries that words stand for: one, or one for each row of a .npy file.
+def read_queries(text: str, index: Index, encoder: Encoder) -> list[SearchQuery]:
+    """Return the queries that a text stands for: one, or one for each row of a .npy file.
 
-    A whole number is an id. Rows of a .npy file are embeddings, or for a run on vectors what goes into its network,
-    which comes first where both have the same length.
+    An integer is an id. The rows of a .npy file are embeddings or, for a run on vectors, inputs of the network; if both
+    have the same length, they are taken as inputs.
     """
-    if words.isascii() and words.isdecimal():
-        # no id is longer than an int64
-        number = min(int(words[:20]), 2**63 - 1)
+    if text.isascii() and text.isdecimal():
+        number = min(int(text[:MAX_ID_DIGITS]), MAX_ID)
         try:
-            return [Query(words, index.vector_of(number), id=number)]
+            return [SearchQuery(text, index.vector_of(number), id=number)]
         except ValueError as error:
             raise NearfarError(str(error)) from None
-    path = Path(words).expanduser()
+    path = Path(text).expanduser()
     if not path.is_file():
-        raise NearfarError(f"{words}: there is no such file: a query is a picture, a .npy of vectors or a sample's id")
+        raise NearfarError(f"{text}: no such file: a query is an image, a .npy file of vectors or the id of a sample")
     if path.suffix.lower() != ".npy":
-        return [Query(words, encoder.file(path)[0], file=path)]
-    rows = _rows(path)
+        return [SearchQuery(text, encoder.embed_file(path)[0], file=path)]
+    vectors = _read_vectors(path)
     network = encoder.network
-    if not network.backbone.pictures and rows.shape[1] == network.channels:
-        rows = encoder.vectors(rows)
-    elif rows.shape[1] != index.dim:
-        also = "" if network.backbone.pictures else f" or {network.channels}"
-        raise NearfarError(f"{words}: has vectors of {rows.shape[1]} numbers, the index has {index.dim}{also}")
-    return [Query(words if len(rows) == 1 else f"{words} row {i}", row) for i, row in enumerate(rows)]
+    if not network.backbone.pictures and vectors.shape[1] == network.channels:
+        vectors = encoder.embed_vectors(vectors)
+    elif vectors.shape[1] != index.dim:
+        expected = f"{index.dim}" if network.backbone.pictures else f"{index.dim} or {network.channels}"
+        raise NearfarError(f"{text}: has vectors of {vectors.shape[1]} numbers, but the index needs {expected}")
+    if len(vectors) == 1:
+        return [SearchQuery(text, vectors[0])]
+    return [SearchQuery(f"{text} row {row}", vector) for row, vector in enumerate(vectors)]
 
 
-def find(index: Index, query: Query, k: int, *, label: tuple[str, ...] = ()) -> list[Hit]:
-    """The k nearest samples; a sample that is looked for by its id is not its own neighbor."""
-    own = query.id is not None
+def find_hits(index: Index, query: SearchQuery, k: int, *, label: tuple[str, ...] = ()) -> list[Hit]:
+    """Return the k nearest samples. A sample that is searched by its id is not its own neighbor."""
+    is_sample = query.id is not None
     try:
-        distances, ids = index.search(query.vector[None], k + own, label=label or None)
+        distances, ids = index.search(query.vector[None], k + is_sample, label=label or None)
     except ValueError as error:
         raise NearfarError(str(error)) from None
-    real = (ids[0] >= 0) & (ids[0] != (query.id if own else -1))
-    found, near = ids[0][real][:k], distances[0][real][:k]
+    is_hit = (ids[0] >= 0) & (ids[0] != (query.id if is_sample else -1))
+    hit_ids, hit_distances = ids[0][is_hit][:k], distances[0][is_hit][:k]
     return [
         Hit(rank, int(number), float(distance), index.label_of(row), index.names[row])
         for rank, (number, distance, row) in enumerate(
-            zip(found, near, index.rows_of(found).tolist(), strict=True), start=1
+            zip(hit_ids, hit_distances, index.rows_of(hit_ids).tolist(), strict=True), start=1
         )
     ]
 
 
-def _rows(path: Path) -> Floats:
+def _read_vectors(path: Path) -> Vectors:
     try:
-        rows = np.load(path, allow_pickle=False)
+        array = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise NearfarError(f"{path}: is no array that can be read ({error})") from None
-    if rows.ndim == 1:
-        rows = rows[None]
-    if rows.ndim != 2 or rows.dtype.kind not in "fiu" or not rows.size or not np.isfinite(rows).all():
-        raise NearfarError(f"{path}: must hold finite numbers [d] or [Q, d], got {rows.dtype} {list(rows.shape)}")
-    found: Floats = rows.astype(np.float32)
-    return found
+        raise NearfarError(f"{path}: is not an array that can be read ({error})") from None
+    try:
+        vectors = as_float32("the array", array[None] if array.ndim == 1 else array)
+        check_finite("the array", vectors)
+    except ValueError as error:
+        raise NearfarError(f"{path}: must hold finite numbers [d] or [Q, d]: {error}") from None
+    if not len(vectors):
+        raise NearfarError(f"{path}: must hold finite numbers [d] or [Q, d], but it is empty")
+    return vectors

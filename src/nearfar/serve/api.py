@@ -26,7 +26,7 @@ from nearfar.errors import NearfarError
 from nearfar.formatting import metric_title, settings_lines
 from nearfar.report.curves import curve_figures
 from nearfar.report.run_report import CREDIT
-from nearfar.search.nearest import Floats
+from nearfar.search.exact import Vectors
 from nearfar.serve import query as queries
 from nearfar.serve.batching import Batcher, embedding_of, nearest_in
 from nearfar.serve.collection import Collection, Size
@@ -94,7 +94,7 @@ class Service:
             raise HTTPException(404, f"there is no class {label}")
         return self.collection.manifest.classes[label]
 
-    async def neighbors(self, vector: Floats, k: int, label: int | None, *, own: int | None = None) -> list[Neighbor]:
+    async def neighbors(self, vector: Vectors, k: int, label: int | None, *, own: int | None = None) -> list[Neighbor]:
         """The k nearest samples of a vector [d], without the sample `own`."""
         name, wanted = self.class_name(label), k + (own is not None)
         if name is None:

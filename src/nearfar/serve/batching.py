@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from nearfar.search import Index
-from nearfar.search.nearest import Floats, Found
+from nearfar.search.exact import Neighbors, Vectors
 from nearfar.training.evaluate import to_device
 
 MOST = 32
@@ -83,10 +83,10 @@ def embedding_of(network: nn.Module) -> Callable[[list[Tensor]], list[Tensor]]:
     return embed
 
 
-def nearest_in(index: Index) -> Callable[[list[tuple[Floats, int]]], list[Found]]:
+def nearest_in(index: Index) -> Callable[[list[tuple[Vectors, int]]], list[Neighbors]]:
     """(distances [k], ids [k]) of vectors [d] with their k, by one pass of the index for the largest k."""
 
-    def search(asked: list[tuple[Floats, int]]) -> list[Found]:
+    def search(asked: list[tuple[Vectors, int]]) -> list[Neighbors]:
         distances, ids = index.search(np.stack([vector for vector, _ in asked]), max(k for _, k in asked))
         return [(distances[i, :k], ids[i, :k]) for i, (_, k) in enumerate(asked)]
 

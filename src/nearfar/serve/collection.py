@@ -58,7 +58,7 @@ class Collection:
         }
 
         def embedded() -> dict[str, Tensor]:
-            vectors, rows = encoder.samples(self.manifest.subset(wanted))
+            vectors, rows = encoder.embed_manifest(self.manifest.subset(wanted))
             return {"vectors": torch.from_numpy(vectors), "ids": torch.from_numpy(wanted[rows])}
 
         known = self._stored("vectors", embedded)

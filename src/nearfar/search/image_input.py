@@ -1,0 +1,82 @@
+"""Query images as the input of a run's network: one implementation for `nearfar search` and `nearfar serve`."""
+
+from __future__ import annotations
+
+import numpy as np
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from nearfar.config.schema import Config
+from nearfar.data import Manifest, eval_transform
+from nearfar.data.images import MAX_PIXELS, decode
+from nearfar.data.likeness import likeness
+from nearfar.data.manifest import Array
+from nearfar.models import Embedder
+from nearfar.report.thumbnails import Thumbnails
+from nearfar.training.prepare import make_loader, side_of
+
+PREVIEW_SIDE = 168
+
+
+class ImageInput:
+    """Convert query images to what the network of a run takes.
+
+    A run on image files resizes and center-crops a query as its test images. A run on arrays gets an array of the same
+    shape; where its data are drawings, ink on paper becomes white on black (see `nearfar.data.likeness`).
+
+    Args:
+        config: The configuration of the run.
+        network: The embedder of the run.
+        arrays: The data of the run if its images are arrays, otherwise None.
+    """
+
+    def __init__(self, config: Config, network: Embedder, arrays: Manifest | None) -> None:
+        self._config, self._network, self._arrays = config, network, arrays
+        self.are_drawings = arrays is not None and Thumbnails(arrays).look == "drawings"
+        # The shape of an image in the data, () for files.
+        self.array_shape: tuple[int, ...] = ()
+        self._side: int | None = network.input_size
+        if arrays is not None:
+            assert arrays.pixels is not None
+            self.array_shape = arrays.pixels.shape[1:]
+            self._side = side_of(config, network, arrays)
+        else:
+            self._transform = eval_transform(
+                network.input_size, config.images.resize, mean=network.mean, std=network.std
+            )
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """The shape of the network's input: channels, height, width."""
+        if self._side is None:
+            return (1, self.array_shape[0], self.array_shape[1])
+        return (self._network.channels, self._network.input_size, self._network.input_size)
+
+    @property
+    def description(self) -> str:
+        """A sentence that says how an image becomes the network's input, before mean and std are applied."""
+        channels, height, width = self.shape
+        if self._arrays is not None:
+            drawing = ", white on black, with the ink at the top left and as large as fits" if self.are_drawings else ""
+            return f"Images are {'gray' if channels == 1 else 'RGB'}, {height} x {width}{drawing}."
+        resize = self._config.images.resize or round(height * 256 / 224)
+        return f"Images are RGB: resize the short side to {resize} (bilinear), then crop the center {height} x {width}."
+
+    def decode(self, data: bytes, name: str, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
+        """Decode an image file; `name` stands for it in errors."""
+        draft = self._transform.draft if self._arrays is None else None
+        return decode(data, name, draft=draft, max_pixels=max_pixels)
+
+    def prepare(self, image: Image.Image) -> tuple[Tensor, Image.Image]:
+        """Return the input [C, H, W] of the network, and an image that shows what the network sees."""
+        if self._arrays is None:
+            image = image.convert("RGB")
+            return self._transform(image), ImageOps.contain(image, (PREVIEW_SIDE, PREVIEW_SIDE))
+        pixels = likeness(image, self.array_shape, drawings=self.are_drawings)
+        return self.prepare_array(pixels), Image.fromarray(255 - pixels if self.are_drawings else pixels)
+
+    def prepare_array(self, pixels: Array) -> Tensor:
+        """Return the input [C, H, W] of the network for an array like those of the data."""
+        single = Manifest(labels=np.zeros(1, np.int64), classes=("",), split=np.array(["test"]), pixels=pixels[None])
+        samples = make_loader(single, self._config.images, self._network, side=self._side, seed=0).samples
+        return samples.fetch([0])[0]
