@@ -279,7 +279,7 @@ class Targets:
             (folder / name).write_bytes(data)
 
         def attempt(rng: Rng) -> None:
-            name = rng.choice((storage.INDEX_FILE, storage.MAIN, *files))
+            name = rng.choice((storage.INDEX_FILE, storage.INDEX_FILE, *files))
             if rng.random() < 0.5:
                 other = {**about, rng.choice(list(about)): tree(rng)}
                 other.pop("sha256", None)

@@ -58,7 +58,7 @@ def test_onnx_gives_what_torch_gives_for_any_batch(
         batch = np.random.default_rng(0).integers(0, 256, (11, 3, 32, 32), dtype=np.uint8)
     (found,) = session.run(None, {"input": batch})
     if kind == "image_run":
-        wanted = Encoder(run).prepared(torch.from_numpy(batch))
+        wanted = Encoder(run).embed_batch(torch.from_numpy(batch))
     else:
         wanted = run.embed(manifest.subset(np.arange(11))).numpy()
     np.testing.assert_allclose(found, unit(torch.from_numpy(wanted)).numpy(), atol=1e-4)
