@@ -12,7 +12,7 @@ from benchmarks.peers import proxy_peer
 from benchmarks.speed_report import Row
 from benchmarks.timing import best_ms, peak_bytes, step
 from nearfar.losses import create
-from nearfar.losses.proxy_isa import ProxyISA
+from nearfar.losses.proxy_isa import ProxyISALoss
 
 SINGLE_PROXY = ("arcface", "cosface", "normalized-softmax", "proxy-anchor", "proxy-nca", "proxy-isa")
 MULTI_PROXY = ("mpa", "mpa-ap", "mpa-dw", "soft-triple", "subcenter-arcface")
@@ -25,7 +25,7 @@ def make(label: str, classes: int, dim: int, k: int) -> nn.Module:
     if label in MULTI_PROXY:
         return create(label, classes=classes, dim=dim, proxies_per_class=k)
     loss = create(label, classes=classes, dim=dim)
-    if isinstance(loss, ProxyISA):
+    if isinstance(loss, ProxyISALoss):
         loss.start_epoch(3)
     return loss
 

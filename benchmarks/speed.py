@@ -24,7 +24,7 @@ from benchmarks.proxy_speed import PROXY_LOSSES, run_proxies
 from benchmarks.speed_report import Row, cell, report
 from benchmarks.timing import best_ms, class_batch, peak_bytes, step
 from nearfar.losses import create
-from nearfar.losses.margin import Margin
+from nearfar.losses.margin import MarginLoss
 from nearfar.losses.pair_loss import PairLoss
 from nearfar.mining import distance_weighted
 
@@ -34,7 +34,7 @@ DIMS = (128, 512)
 
 def distance_weighted_margin() -> PairLoss:
     """The margin loss on negatives drawn by distance-weighted sampling; its similarities are negative distances."""
-    loss = Margin()
+    loss = MarginLoss()
     loss.mine = lambda pairs: distance_weighted(pairs, dim=512, distances=-pairs.sim)
     return loss
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from golden_cases import DRO_BLOCKS, DRO_VARIANTS, DTYPES, close, dro_options, files, load
 from nearfar.losses import create
-from nearfar.losses.pair_loss import Batch
+from nearfar.losses.pair_loss import PairBatch
 from nearfar.ops.pairs import pair_masks
 
 MS_ALPHA, MS_BETA = 2.0, 5.0  # of grad_MS_two_thresholds_balanced, which does not say; its numbers do
@@ -162,7 +162,7 @@ CHECKS: dict[str, Callable[..., None]] = {
 
 def pair_losses(loss: Any, x: Tensor, labels: Tensor) -> Tensor:
     """The loss of every pair [B, B], by the pair loss alone."""
-    return loss.pair.elementwise(loss.pair.pairs(Batch(x.detach(), labels)))
+    return loss.pair.elementwise(loss.pair.pairs(PairBatch(x.detach(), labels)))
 
 
 @pytest.mark.parametrize(("base", "pair"), [("margin", "pair-margin"), ("binomial", "binomial")])

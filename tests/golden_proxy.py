@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from golden_cases import DTYPES, PROXY_VARIANTS, close, files, load, proxy_options
-from nearfar.losses import ProxyISA, ProxyLoss, create
+from nearfar.losses import ProxyISALoss, ProxyLoss, create
 from nearfar.losses.proxies.multi_proxy import regularizer
 from nearfar.losses.proxy_isa import Progress, progress
 
@@ -51,7 +51,7 @@ def test_value_gradients_and_state(file: str, variant: dict[str, Any], dtype: to
     with torch.no_grad():
         loss.proxies.copy_(torch.tensor(inputs["proxies"], dtype=torch.float64))
     x, labels = torch.tensor(inputs["embeddings"], dtype=dtype, requires_grad=True), torch.tensor(inputs["labels"])
-    if isinstance(loss, ProxyISA):
+    if isinstance(loss, ProxyISALoss):
         before(loss, inputs["hyper"], dtype)
         check_weights(loss, x, labels, expected, dtype)
 
@@ -67,7 +67,7 @@ def test_value_gradients_and_state(file: str, variant: dict[str, Any], dtype: to
     if "regulariser" in expected:
         assert ties.gram is not None
         close(regularizer(ties.gram, options["reg_eps"]), expected.pop("regulariser"), dtype)
-    if isinstance(loss, ProxyISA):
+    if isinstance(loss, ProxyISALoss):
         check_state_after(loss, expected.pop("state_after"), dtype)
     assert not expected, f"nobody checked {list(expected)}"
 
@@ -80,7 +80,7 @@ def isa_switches(hyper: dict[str, Any]) -> dict[str, Any]:
     return {"memory_size": 50} | {key: 0 if value else 1 for key, value in on.items()}
 
 
-def before(loss: ProxyISA, hyper: dict[str, Any], dtype: torch.dtype) -> None:
+def before(loss: ProxyISALoss, hyper: dict[str, Any], dtype: torch.dtype) -> None:
     loss.seen.copy_(torch.tensor(hyper["counter_before"]))
     loss.learned.copy_(torch.tensor(hyper["S_learned_before"], dtype=torch.float64))
     remembered = hyper["memory_before"]
@@ -92,7 +92,7 @@ def before(loss: ProxyISA, hyper: dict[str, Any], dtype: torch.dtype) -> None:
 
 
 def check_weights(
-    loss: ProxyISA, x: torch.Tensor, labels: torch.Tensor, expected: dict[str, Any], dtype: torch.dtype
+    loss: ProxyISALoss, x: torch.Tensor, labels: torch.Tensor, expected: dict[str, Any], dtype: torch.dtype
 ) -> None:
     check_progress(loss.progress(), expected.pop("class_state"), dtype)
     positive, negative, filtered = loss.tie_weights(loss.ties(x, labels))
@@ -106,7 +106,7 @@ def check_progress(ours: Progress, golden: list[dict[str, float]], dtype: torch.
         close(getattr(ours, name).to(dtype), [entry[theirs] for entry in golden], dtype)
 
 
-def check_state_after(loss: ProxyISA, golden: dict[str, Any], dtype: torch.dtype) -> None:
+def check_state_after(loss: ProxyISALoss, golden: dict[str, Any], dtype: torch.dtype) -> None:
     golden = dict(golden)
     assert loss.seen.tolist() == golden.pop("counter")
     close(loss.progress().effective.to(dtype), golden.pop("E"), dtype)

@@ -89,8 +89,8 @@ def test_proxies_are_ours_in_the_peers_memory(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
-        ("binomial", {}, "no loss for Binomial"),
-        ("contrastive", {}, "no Contrastive with form='squared'"),
+        ("binomial", {}, "no loss for BinomialDevianceLoss"),
+        ("contrastive", {}, "no ContrastiveLoss with form='squared'"),
         ("triplet", {"mining": "semi-hard"}, "mining='semi-hard'"),
         ("multi-similarity", {"neg_threshold": 0.1}, "neg_threshold=0.1"),
         ("nt-xent", {"mine": "hardest"}, "no counterpart for mine="),

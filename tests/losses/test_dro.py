@@ -13,15 +13,15 @@ import yaml
 from torch import Tensor
 
 import nearfar.losses as losses
-from nearfar.losses import DRO
-from nearfar.losses.binomial import Binomial
-from nearfar.losses.contrastive import Contrastive
+from nearfar.losses import DROLoss
+from nearfar.losses.binomial import BinomialDevianceLoss
+from nearfar.losses.contrastive import ContrastiveLoss
 from nearfar.losses.dro.chi_square import Chi2
 from nearfar.losses.dro.kl import KL, GroupedKL
 from nearfar.losses.dro.loss import UNCERTAINTIES
 from nearfar.losses.dro.uncertainty import Max, Mean, TopK, TopKPN
-from nearfar.losses.pair_loss import Batch
-from nearfar.losses.pair_margin import PairMargin
+from nearfar.losses.pair_loss import PairBatch
+from nearfar.losses.pair_margin import PairMarginLoss
 from nearfar.ops.pairs import Pairs
 from tests.oracles import KINDS, case, make_batch, oracle, value_and_grads
 
@@ -55,9 +55,9 @@ def gradient(value: Tensor, x: Tensor) -> Tensor:
     return grad
 
 
-def make(uncertainty: str, pair: str = "pair-margin", **options: Any) -> DRO:
+def make(uncertainty: str, pair: str = "pair-margin", **options: Any) -> DROLoss:
     loss = losses.create("dro", pair=pair, uncertainty=uncertainty, **(SETS[uncertainty] | options))
-    assert isinstance(loss, DRO)
+    assert isinstance(loss, DROLoss)
     return loss
 
 
@@ -88,7 +88,7 @@ def test_p_is_a_distribution_and_the_loss_is_its_mean(uncertainty: str, kind: st
     if uncertainty != "kl-g":
         assert p.sum() == pytest.approx(1)
     pairs: list[Tensor] = []
-    spy = DRO(lambda sim, same: pairs.append(loss.pair.elementwise(Pairs(sim, same, ~same))) or pairs[-1], Mean())
+    spy = DROLoss(lambda sim, same: pairs.append(loss.pair.elementwise(Pairs(sim, same, ~same))) or pairs[-1], Mean())
     spy(**batch)
     assert (p * pairs[0]).sum().item() == pytest.approx(value.item())
 
@@ -113,7 +113,7 @@ def test_no_other_p_of_the_set_does_better(uncertainty: str) -> None:
     loss = make(uncertainty)
     x, labels = batch_of()
     best = loss.robust_value(x, labels).item()
-    values = PairMargin().elementwise(PairMargin().pairs(Batch(x, labels))).detach()
+    values = PairMarginLoss().elementwise(PairMarginLoss().pairs(PairBatch(x, labels))).detach()
     for seed in range(20):
         elsewhere = [loss.weights_of(batch_of(seed=seed + n)[0], labels) for n in (1, 2)]
         assert ((0.3 * elsewhere[0] + 0.7 * elsewhere[1]) * values).sum() <= best + 1e-12
@@ -237,7 +237,7 @@ def test_topk_limits(pair: str) -> None:
 def test_unordered_pairs_are_half_of_the_ordered() -> None:
     """The same rows as references: every entry is a pair, twice as many; the self pairs are taken out by a mask."""
     x, labels = batch_of()
-    values = PairMargin().elementwise(PairMargin().pairs(Batch(x.detach(), labels)))
+    values = PairMarginLoss().elementwise(PairMarginLoss().pairs(PairBatch(x.detach(), labels)))
     off = ~torch.eye(len(x), dtype=torch.bool)
     assert make("topk", k=7)(x, labels).item() == pytest.approx(values[off].topk(14).values.mean().item(), rel=1e-14)
     p = (values[off] / 0.4).where(values[off] > 0, -torch.inf).softmax(0)
@@ -346,7 +346,7 @@ def test_chi2_is_mean_plus_deviation_where_the_ball_is_inside(pair: str) -> None
     x, labels = batch_of()
     off = torch.triu(torch.ones(len(x), len(x)), 1).bool()
     make_pair = losses.create(pair)
-    values = make_pair.elementwise(make_pair.pairs(Batch(x.detach(), labels)))[off]  # type: ignore[operator]
+    values = make_pair.elementwise(make_pair.pairs(PairBatch(x.detach(), labels)))[off]  # type: ignore[operator]
     n, mean, variance = len(values), values.mean(), values.var(correction=0)
     largest_rho = n * variance / (2 * (mean - values.min()) ** 2)  # here the smallest p becomes 0
     for share in (0.01, 0.5, 0.999):
@@ -372,7 +372,7 @@ def test_chi2_is_in_the_ball_and_optimal(rho: float, weighted: bool) -> None:
     n = each.sum()
     loss = losses.create("dro", pair="binomial", uncertainty="chi2", rho=rho)
     p = 2 * loss.weights_of(x, labels, **call)[off]  # type: ignore[operator]
-    values = Binomial().elementwise(Binomial().pairs(Batch(x.detach(), labels)))[off]
+    values = BinomialDevianceLoss().elementwise(BinomialDevianceLoss().pairs(PairBatch(x.detach(), labels)))[off]
     assert p.sum().item() == pytest.approx(1, rel=1e-12)
     ball = (each / n * (p / (each / n) - 1).square()).sum() / 2
     if (p > 0).sum() == 1:
@@ -472,8 +472,8 @@ def test_objects_and_names_are_the_same() -> None:
     }
     assert set(made) == set(SETS) == set(UNCERTAINTIES)
     for name, uncertainty in made.items():
-        for pair in (PairMargin(m=0.3), Binomial(scale_neg=10.0), Contrastive(form="distance")):
-            loss = DRO(pair, uncertainty)
+        for pair in (PairMarginLoss(m=0.3), BinomialDevianceLoss(scale_neg=10.0), ContrastiveLoss(form="distance")):
+            loss = DROLoss(pair, uncertainty)
             again = losses.create("dro", **yaml.safe_load(yaml.safe_dump(loss.options)))
             assert again.options == loss.options
             assert loss.options["uncertainty"] == name
@@ -489,11 +489,11 @@ def test_own_function() -> None:
 
     for uncertainty in SETS:
         for call in ({}, {"weights": torch.rand(len(x), dtype=torch.float64)}):
-            value = DRO(log_loss, make(uncertainty).uncertainty)(x, labels, **call)
+            value = DROLoss(log_loss, make(uncertainty).uncertainty)(x, labels, **call)
             assert value.isfinite()
             assert gradient(value, x).isfinite().all()
     with pytest.raises(ValueError, match=r"pair must return one loss for each entry, \[12, 12\], got \[\]"):
-        DRO(lambda sim, same: sim.sum(), Mean())(x, labels)
+        DROLoss(lambda sim, same: sim.sum(), Mean())(x, labels)
 
 
 @pytest.mark.parametrize(
@@ -520,8 +520,8 @@ def test_own_function() -> None:
         ({"uncertainty": TopK(3), "k": 5}, "k was given with an uncertainty that is made already"),
         ({"pair": "binomail"}, "did you mean 'binomial'"),
         ({"pair": "triplet"}, "pair must be one of"),
-        ({"pair": PairMargin(), "pair_options": {"m": 1}}, "pair_options"),
-        ({"pair": losses.Triplet()}, "elementwise"),
+        ({"pair": PairMarginLoss(), "pair_options": {"m": 1}}, "pair_options"),
+        ({"pair": losses.TripletMarginLoss()}, "elementwise"),
         ({"pair": 3}, "pair must be"),
         ({"pair_options": {"margin": 1}}, "'margin'"),
         ({"num_draws": 5}, "num_draws"),

@@ -24,7 +24,7 @@ GOLDEN_LOSSES: dict[tuple[str, str], tuple[str, dict[str, Any], dict[str, str]]]
     ("triplet", "unsquared"): ("triplet", {"squared": False, "average": "nonzero"}, {}),
     ("triplet", "triplet_smooth"): ("triplet", {"squared": False, "smooth": True}, {}),
     ("margin", "profs"): ("margin", {}, {}),
-    ("margin", "normalized"): ("margin", {"average": "nonzero"}, {}),
+    ("margin", "normalised"): ("margin", {"average": "nonzero"}, {}),
     ("lifted_structured", "song2016_n"): ("lifted", {"normalize": True}, {}),
     ("lifted_structured", "song2016_raw"): ("lifted", {}, {}),
     ("lifted_structured", "dro"): ("lifted", {"form": "anchor"}, {"lambda": "threshold"}),

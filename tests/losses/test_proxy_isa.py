@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from losses.proxy_oracles import CLASSES, DIM, SlowISA
-from nearfar.losses import ProxyISA, create
+from nearfar.losses import ProxyISALoss, create
 from nearfar.losses.proxies.class_memory import ClassMemory
 from nearfar.losses.proxy_isa import progress
 
@@ -29,9 +29,9 @@ VARIANTS = [
 ]
 
 
-def make(**options: Any) -> ProxyISA:
+def make(**options: Any) -> ProxyISALoss:
     loss = create("proxy-isa", **({"classes": CLASSES, "dim": DIM} | options)).double()
-    assert isinstance(loss, ProxyISA)
+    assert isinstance(loss, ProxyISALoss)
     return loss
 
 

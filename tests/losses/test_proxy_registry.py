@@ -424,7 +424,7 @@ def test_bad_option_is_named(name: str, option: str, value: Any) -> None:
 
 @pytest.mark.parametrize("name", sorted({name for name, _ in CASES}))
 def test_classes_and_dim_are_required_and_unknown_options_are_named(name: str) -> None:
-    with pytest.raises(ValueError, match="needs dim"):
+    with pytest.raises(ValueError, match="requires dim"):
         losses.create(name, classes=3)
     with pytest.raises(ValueError, match="did you mean 'classes'"):
         losses.create(name, clases=3, dim=2)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import re
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import nearfar.losses as losses
+from nearfar.losses.base import LOSSES
 from oracles import CASES, DIM, KINDS, Case, make_batch, oracle, value_and_grads
 
 # Registered losses that this suite does not run over, each with the test file that does.
@@ -429,13 +432,34 @@ def test_third_sample_of_a_class_is_an_error(name: str, options: dict[str, Any])
         losses.create(name, **options)(x, torch.tensor([4, 7, 4, 7, 4]))
 
 
-def test_a_loss_of_ones_own_gets_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(losses, "_LOSSES", dict(losses._LOSSES))
+def test_users_register_their_own_losses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LOSSES, "_entries", dict(LOSSES._entries))
 
-    class Mine(losses.Triplet):
+    @losses.register("custom")
+    class CustomLoss(losses.TripletMarginLoss):
         pass
 
-    losses.register("mine", Mine)
-    assert isinstance(losses.create("mine", margin=0.1), Mine)
-    with pytest.raises(ValueError, match="loss 'triplet' is there already, it is Triplet"):
-        losses.register("triplet", Mine)
+    assert isinstance(losses.create("custom", margin=0.1), CustomLoss)
+    with pytest.raises(ValueError, match=r"loss 'triplet' is already registered by nearfar\.losses\.triplet"):
+        losses.register("triplet")(CustomLoss)
+
+
+def test_a_new_loss_is_one_new_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "new_loss.py").write_text(
+        "from nearfar.losses import TripletMarginLoss\n"
+        "from nearfar.losses.base import register\n"
+        '@register("new")\n'
+        "class NewLoss(TripletMarginLoss): pass\n"
+    )
+    monkeypatch.setattr(LOSSES, "_entries", dict(LOSSES._entries))
+    monkeypatch.setattr(LOSSES, "_package", "nearfar.losses")
+    monkeypatch.setattr(losses, "__path__", [*losses.__path__, str(tmp_path)])
+    assert type(losses.create("new")).__name__ == "NewLoss"
+    sys.modules.pop("nearfar.losses.new_loss")
+
+
+def test_no_loss_needs_warm_up_or_epochs_unless_it_says_so() -> None:
+    loss = losses.create("triplet")
+    loss.start_epoch(3)
+    assert loss.warmup_epochs == 0
+    assert losses.create("proxy-isa", classes=2, dim=2).warmup_epochs == 2

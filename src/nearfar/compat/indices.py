@@ -9,7 +9,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from nearfar.losses.pair_loss import Batch
+from nearfar.losses.pair_loss import PairBatch
 from nearfar.ops.pairs import pair_masks, row_count
 
 Indices = Sequence[Tensor]
@@ -40,7 +40,7 @@ class Chosen:
         return same * diff.sum(1, keepdim=True) + diff * same.sum(1, keepdim=True)
 
 
-def chosen(batch: Batch, labels: Tensor | None, ref_labels: Tensor | None, indices: Indices | None) -> Chosen:
+def chosen(batch: PairBatch, labels: Tensor | None, ref_labels: Tensor | None, indices: Indices | None) -> Chosen:
     """The pairs that a miner chose, or all of them.
 
     As there, the i-th anchor and the i-th reference are no pair where both have the very same labels tensor.

@@ -14,7 +14,7 @@ from nearfar.compat.distances import checked as checked_distance
 from nearfar.compat.indices import Chosen, Indices, chosen
 from nearfar.compat.reducers import MeanReducer, Reducer
 from nearfar.compat.reducers import checked as checked_reducer
-from nearfar.losses.pair_loss import Batch, make_batch
+from nearfar.losses.pair_loss import PairBatch, make_batch
 from nearfar.ops.pairs import Pairs
 
 if TYPE_CHECKING:
@@ -107,11 +107,11 @@ class PairBased(nn.Module):
                 return batch.emb.sum() * 0
             return self.value(batch, found, indices_tuple)
 
-    def value(self, batch: Batch, found: Chosen, indices: Indices | None) -> Tensor:
+    def value(self, batch: PairBatch, found: Chosen, indices: Indices | None) -> Tensor:
         """The loss of what was chosen."""
         return self.cost(self.pairs(batch, found), batch)
 
-    def pairs(self, batch: Batch, found: Chosen) -> ReducedPairs:
+    def pairs(self, batch: PairBatch, found: Chosen) -> ReducedPairs:
         """The pairs of a batch under this distance, ending in this reducer."""
         return ReducedPairs(
             self.distance.similarity(batch.emb, batch.ref_emb),
@@ -122,7 +122,7 @@ class PairBased(nn.Module):
             repeats=found.repeats,
         )
 
-    def cost(self, pairs: ReducedPairs, batch: Batch) -> Tensor:
+    def cost(self, pairs: ReducedPairs, batch: PairBatch) -> Tensor:
         """What the pairs cost."""
         raise NotImplementedError
 

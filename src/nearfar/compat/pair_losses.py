@@ -7,22 +7,16 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from nearfar import losses
 from nearfar.compat.arguments import refusal
 from nearfar.compat.distances import CosineSimilarity, DotProductSimilarity, LpDistance, SNRDistance
 from nearfar.compat.indices import Chosen, Indices, as_pairs, miner_weights
 from nearfar.compat.pair_based import PairBased, ReducedPairs
 from nearfar.compat.reducers import AvgNonZeroReducer, MeanReducer, SumReducer
-from nearfar.losses.angular import Angular
-from nearfar.losses.circle import Circle
 from nearfar.losses.contrastive import hinges
-from nearfar.losses.fastap import FastAP
 from nearfar.losses.lifted import song
-from nearfar.losses.multi_similarity import MultiSimilarity
-from nearfar.losses.n_pair import NPair
-from nearfar.losses.nt_xent import NTXent
-from nearfar.losses.pair_loss import Batch
+from nearfar.losses.pair_loss import PairBatch
 from nearfar.losses.smooth_ap import smooth_ap
-from nearfar.losses.supcon import SupCon
 from nearfar.ops.pairs import Pairs, same_kind
 
 if TYPE_CHECKING:
@@ -45,7 +39,7 @@ class ContrastiveLoss(PairBased):
         super().__init__(**options)
         self.pos_margin, self.neg_margin = pos_margin, neg_margin
 
-    def cost(self, pairs: ReducedPairs, batch: Batch) -> Tensor:
+    def cost(self, pairs: ReducedPairs, batch: PairBatch) -> Tensor:
         sign = self.distance.sign
         losses = hinges(pairs.sim, pairs.same, sign * self.pos_margin, sign * self.neg_margin)
         return pairs.mean(losses, pairs.same) + pairs.mean(losses, pairs.diff)
@@ -63,7 +57,7 @@ class SignalToNoiseRatioContrastiveLoss(ContrastiveLoss):
 
 
 class MultiSimilarityLoss(PairBased):
-    """`nearfar.losses.MultiSimilarity` on the pairs that a miner chose, or all."""
+    """`nearfar.losses.MultiSimilarityLoss` on the pairs that a miner chose, or all."""
 
     default_distance = CosineSimilarity()
 
@@ -77,9 +71,9 @@ class MultiSimilarityLoss(PairBased):
         super().__init__(**options)
         self.alpha, self.beta, self.base = alpha, beta, base
 
-    def cost(self, pairs: ReducedPairs, batch: Batch) -> Tensor:
+    def cost(self, pairs: ReducedPairs, batch: PairBatch) -> Tensor:
         threshold = self.distance.sign * self.base
-        formula = MultiSimilarity(alpha=self.alpha, beta=self.beta, threshold=threshold, epsilon=None)
+        formula = losses.MultiSimilarityLoss(alpha=self.alpha, beta=self.beta, threshold=threshold, epsilon=None)
         return formula.cost(pairs, batch)
 
 
@@ -99,7 +93,7 @@ class LiftedStructureLoss(PairBased):
         super().__init__(**options)
         self.neg_margin, self.pos_margin = neg_margin, pos_margin
 
-    def cost(self, pairs: ReducedPairs, batch: Batch) -> Tensor:
+    def cost(self, pairs: ReducedPairs, batch: PairBatch) -> Tensor:
         sign = self.distance.sign
         value = song(pairs.repeated(1.0), sign * (self.pos_margin - self.neg_margin))
         has = pairs.diff.any(1)
@@ -110,7 +104,7 @@ class LiftedStructureLoss(PairBased):
 
 
 class NTXentLoss(PairBased):
-    """`nearfar.losses.NTXent`."""
+    """`nearfar.losses.NTXentLoss`."""
 
     default_distance = CosineSimilarity()
     needs_both = True
@@ -123,12 +117,12 @@ class NTXentLoss(PairBased):
         super().__init__(**options)
         self.temperature = temperature
 
-    def cost(self, pairs: ReducedPairs, batch: Batch) -> Tensor:
-        return NTXent(temperature=self.temperature).cost(pairs.repeated(self.temperature), batch)
+    def cost(self, pairs: ReducedPairs, batch: PairBatch) -> Tensor:
+        return losses.NTXentLoss(temperature=self.temperature).cost(pairs.repeated(self.temperature), batch)
 
 
 class SupConLoss(PairBased):
-    """`nearfar.losses.SupCon`."""
+    """`nearfar.losses.SupConLoss`."""
 
     default_distance = CosineSimilarity()
     default_reducer = AvgNonZeroReducer()
@@ -142,12 +136,12 @@ class SupConLoss(PairBased):
         super().__init__(**options)
         self.temperature = temperature
 
-    def cost(self, pairs: ReducedPairs, batch: Batch) -> Tensor:
-        return SupCon(temperature=self.temperature).cost(pairs, batch)
+    def cost(self, pairs: ReducedPairs, batch: PairBatch) -> Tensor:
+        return losses.SupConLoss(temperature=self.temperature).cost(pairs, batch)
 
 
 class CircleLoss(PairBased):
-    """`nearfar.losses.Circle`."""
+    """`nearfar.losses.CircleLoss`."""
 
     default_distance = CosineSimilarity()
     default_reducer = AvgNonZeroReducer()
@@ -162,19 +156,19 @@ class CircleLoss(PairBased):
         super().__init__(**options)
         self.m, self.gamma = m, gamma
 
-    def cost(self, pairs: ReducedPairs, batch: Batch) -> Tensor:
-        return Circle(m=self.m, gamma=self.gamma).cost(pairs, batch)
+    def cost(self, pairs: ReducedPairs, batch: PairBatch) -> Tensor:
+        return losses.CircleLoss(m=self.m, gamma=self.gamma).cost(pairs, batch)
 
 
 class NPairsLoss(PairBased):
-    """`nearfar.losses.NPair` on the first pair of each class, as there; classes of more samples are no error."""
+    """`nearfar.losses.NPairsLoss` on the first pair of each class, as there; classes of more samples are no error."""
 
     default_distance = DotProductSimilarity()
     takes_references = False
     needs_labels = True
     few_is_none = False
 
-    def value(self, batch: Batch, found: Chosen, indices: Indices | None) -> Tensor:
+    def value(self, batch: PairBatch, found: Chosen, indices: Indices | None) -> Tensor:
         a, p = found.same.nonzero(as_tuple=True) if indices is None else as_pairs(indices)[:2]
         if len(a) == 0:
             return batch.emb.sum() * 0
@@ -184,11 +178,13 @@ class NPairsLoss(PairBased):
         anchors, positives = (batch.rows(each[first]) for each in (a, p))
         same = torch.eye(len(first), dtype=torch.bool, device=a.device)
         sim = self.distance.similarity(anchors.emb, positives.emb)
-        return NPair(l2_reg=0).cost(ReducedPairs(sim, same, ~same, reducer=self.reducer), anchors.against(positives))
+        return losses.NPairsLoss(l2_reg=0).cost(
+            ReducedPairs(sim, same, ~same, reducer=self.reducer), anchors.against(positives)
+        )
 
 
 class AngularLoss(PairBased):
-    """`nearfar.losses.Angular` on the positive pairs that a miner chose, against all negatives.
+    """`nearfar.losses.AngularLoss` on the positive pairs that a miner chose, against all negatives.
 
     There, the negatives are not normalized, so that values grow with the lengths of the embeddings; here they are, as
     in the paper. On unit rows both are the same.
@@ -204,20 +200,20 @@ class AngularLoss(PairBased):
         super().__init__(**options)
         self.alpha = alpha
 
-    def value(self, batch: Batch, found: Chosen, indices: Indices | None) -> Tensor:
+    def value(self, batch: PairBatch, found: Chosen, indices: Indices | None) -> Tensor:
         if found.repeats is not None and bool((torch.where(found.same, found.repeats, 0.0) > 1).any()):
             raise ValueError(
                 "AngularLoss: indices_tuple names a positive pair more than once, and each can count once here: "
                 "pass pairs without repetition, or keep pytorch_metric_learning for it"
             )
-        formula = Angular(angle=self.alpha)
+        formula = losses.AngularLoss(angle=self.alpha)
         refs = batch.labels if batch.ref_labels is None else batch.ref_labels
         sim = formula.similarity(batch.emb, batch.ref_emb)
         return formula.cost(Pairs(sim, found.same, ~same_kind(batch.labels, refs)), batch)
 
 
 class FastAPLoss(PairBased):
-    """`nearfar.losses.FastAP`; what a miner chose weights the samples, as there."""
+    """`nearfar.losses.FastAPLoss`; what a miner chose weights the samples, as there."""
 
     default_distance = LpDistance(power=2)
     only_distance = True
@@ -229,8 +225,8 @@ class FastAPLoss(PairBased):
         super().__init__(**options)
         self.num_bins = int(num_bins)
 
-    def value(self, batch: Batch, found: Chosen, indices: Indices | None) -> Tensor:
-        formula = FastAP(bins=self.num_bins)
+    def value(self, batch: PairBatch, found: Chosen, indices: Indices | None) -> Tensor:
+        formula = losses.FastAPLoss(bins=self.num_bins)
         pairs = formula.pairs(batch)  # all of them
         weights = miner_weights(indices, batch.emb)
         reduced = ReducedPairs(
@@ -240,7 +236,7 @@ class FastAPLoss(PairBased):
 
 
 class SmoothAPLoss(PairBased):
-    """`nearfar.losses.SmoothAP` with the anchor among its own positives, as in the paper's released code.
+    """`nearfar.losses.SmoothAPLoss` with the anchor among its own positives, as in the paper's released code.
 
     There, values are wrong unless the batch has as many classes as samples a class, sorted by class; these are right
     for every batch. What a miner chose weights the samples.
@@ -261,7 +257,7 @@ class SmoothAPLoss(PairBased):
         super().__init__(**options)
         self.temperature = temperature
 
-    def value(self, batch: Batch, found: Chosen, indices: Indices | None) -> Tensor:
+    def value(self, batch: PairBatch, found: Chosen, indices: Indices | None) -> Tensor:
         weights = miner_weights(indices, batch.emb)
         same = same_kind(batch.labels, batch.labels)
         sim = self.distance.similarity(batch.emb, None)

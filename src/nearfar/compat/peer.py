@@ -15,31 +15,31 @@ from torch import Tensor, nn, random
 
 from nearfar.errors import NearfarError
 from nearfar.losses import (
-    SNR,
-    Angular,
-    ArcFace,
-    Circle,
-    Contrastive,
-    CosFace,
-    FastAP,
-    Lifted,
+    AngularLoss,
+    ArcFaceLoss,
+    CircleLoss,
+    ContrastiveLoss,
+    CosFaceLoss,
+    FastAPLoss,
+    LiftedStructureLoss,
     Loss,
-    Margin,
-    MultiSimilarity,
-    NormalizedSoftmax,
-    NPair,
-    NTXent,
+    MarginLoss,
+    MultiSimilarityLoss,
+    NormalizedSoftmaxLoss,
+    NPairsLoss,
+    NTXentLoss,
     PairLoss,
-    ProxyAnchor,
+    ProxyAnchorLoss,
     ProxyLoss,
-    ProxyNCA,
-    SmoothAP,
-    SoftTriple,
-    SubcenterArcFace,
-    SupCon,
-    Triplet,
+    ProxyNCALoss,
+    SignalToNoiseRatioContrastiveLoss,
+    SmoothAPLoss,
+    SoftTripleLoss,
+    SubCenterArcFaceLoss,
+    SupConLoss,
+    TripletMarginLoss,
 )
-from nearfar.losses.pair_loss import full_precision
+from nearfar.losses.base import full_precision
 
 NAME = "pytorch-metric-learning"
 PARTS = ("distances", "losses", "miners", "reducers", "regularizers")
@@ -83,32 +83,32 @@ class ProxyPeer(Peer, ProxyLoss):
 Made = tuple[Any, Any, str]  # the loss, its miner or None, and how it differs
 
 
-def _angular(p: Any, z: Angular) -> Made:
+def _angular(p: Any, z: AngularLoss) -> Made:
     _same(z, "batch", "full")
     return p.losses.AngularLoss(alpha=z.angle), None, "negatives are not normalized there"
 
 
-def _contrastive(p: Any, z: Contrastive) -> Made:
+def _contrastive(p: Any, z: ContrastiveLoss) -> Made:
     distance = {"distance": p.distances.LpDistance(), "cosine": p.distances.CosineSimilarity()}.get(z.form)
     if distance is None:
         raise _no(z, "form")
     return p.losses.ContrastiveLoss(z.pos_margin, z.neg_margin, distance=distance), None, ""
 
 
-def _lifted(p: Any, z: Lifted) -> Made:
+def _lifted(p: Any, z: LiftedStructureLoss) -> Made:
     _same(z, "form", "song")
     distance = p.distances.LpDistance(normalize_embeddings=z.normalize)
     return p.losses.LiftedStructureLoss(neg_margin=z.alpha, pos_margin=0, distance=distance), None, ""
 
 
-def _margin(p: Any, z: Margin) -> Made:
+def _margin(p: Any, z: MarginLoss) -> Made:
     loss = p.losses.MarginLoss(
         margin=z.delta, nu=z.nu, beta=z.beta_option, learn_beta=z.trainable, num_classes=z.classes
     )
     return loss, None, "a pair counts once for each triplet that it is in, and non-zero terms alone"
 
 
-def _multi_similarity(p: Any, z: MultiSimilarity) -> Made:
+def _multi_similarity(p: Any, z: MultiSimilarityLoss) -> Made:
     _same(z, "weighting", "inside")
     if z.neg_threshold not in (None, z.threshold):
         raise _no(z, "neg_threshold")
@@ -116,24 +116,24 @@ def _multi_similarity(p: Any, z: MultiSimilarity) -> Made:
     return p.losses.MultiSimilarityLoss(z.alpha, z.beta, z.threshold), miner, ""
 
 
-def _n_pair(p: Any, z: NPair) -> Made:
+def _n_pair(p: Any, z: NPairsLoss) -> Made:
     _same(z, "all_pairs", False)
     distance = p.distances.DotProductSimilarity(normalize_embeddings=z.normalize)
     return p.losses.NPairsLoss(distance=distance), None, f"there is no l2_reg={z.l2_reg:g}" if z.l2_reg else ""
 
 
-def _proxy_nca(p: Any, z: ProxyNCA) -> Made:
+def _proxy_nca(p: Any, z: ProxyNCALoss) -> Made:
     distance = p.distances.LpDistance(power=2) if z.form == "distance" else p.distances.CosineSimilarity()
     loss = p.losses.ProxyNCALoss(z.classes, z.dim, softmax_scale=z.scale, distance=distance)
     return loss, None, "" if z.positive_in_denominator else "the own class is in the denominator"
 
 
-def _smooth_ap(p: Any, z: SmoothAP) -> Made:
+def _smooth_ap(p: Any, z: SmoothAPLoss) -> Made:
     differs = "the anchor is its own positive, and ranks mix up unless there are as many classes as samples a class"
     return p.losses.SmoothAPLoss(temperature=z.temperature), None, differs
 
 
-def _snr(p: Any, z: SNR) -> Made:
+def _snr(p: Any, z: SignalToNoiseRatioContrastiveLoss) -> Made:
     _same(z, "reg", 0.0)
     distance = p.distances.SNRDistance(normalize_embeddings=z.normalize)
     loss = p.losses.SignalToNoiseRatioContrastiveLoss(
@@ -142,7 +142,7 @@ def _snr(p: Any, z: SNR) -> Made:
     return loss, None, ""
 
 
-def _soft_triple(p: Any, z: SoftTriple) -> Made:
+def _soft_triple(p: Any, z: SoftTripleLoss) -> Made:
     _same(z, "similarity", "softmax")
     regularized: dict[str, Any] = {}
     if z.tau and z.proxies_per_class > 1:
@@ -154,7 +154,7 @@ def _soft_triple(p: Any, z: SoftTriple) -> Made:
     return loss, None, f"there is no reg_eps={z.reg_eps:g}" if regularized and z.reg_eps else ""
 
 
-def _triplet(p: Any, z: Triplet) -> Made:
+def _triplet(p: Any, z: TripletMarginLoss) -> Made:
     if z.mining == "semi-hard":
         raise _no(z, "mining")
     distance = p.distances.LpDistance(power=2 if z.squared else 1)
@@ -164,28 +164,28 @@ def _triplet(p: Any, z: Triplet) -> Made:
 
 
 PEERS: dict[type[Loss], Callable[[Any, Any], Made]] = {
-    Angular: _angular,
-    ArcFace: lambda p, z: (p.losses.ArcFaceLoss(z.classes, z.dim, margin=z.angle, scale=z.scale), None, ""),
-    Circle: lambda p, z: (p.losses.CircleLoss(m=z.m, gamma=z.gamma), None, ""),
-    Contrastive: _contrastive,
-    CosFace: lambda p, z: (p.losses.CosFaceLoss(z.classes, z.dim, margin=z.margin, scale=z.scale), None, ""),
-    FastAP: lambda p, z: (p.losses.FastAPLoss(num_bins=z.bins), None, ""),
-    Lifted: _lifted,
-    Margin: _margin,
-    MultiSimilarity: _multi_similarity,
-    NPair: _n_pair,
-    NTXent: lambda p, z: (p.losses.NTXentLoss(temperature=z.temperature), None, ""),
-    NormalizedSoftmax: lambda p, z: (
+    AngularLoss: _angular,
+    ArcFaceLoss: lambda p, z: (p.losses.ArcFaceLoss(z.classes, z.dim, margin=z.angle, scale=z.scale), None, ""),
+    CircleLoss: lambda p, z: (p.losses.CircleLoss(m=z.m, gamma=z.gamma), None, ""),
+    ContrastiveLoss: _contrastive,
+    CosFaceLoss: lambda p, z: (p.losses.CosFaceLoss(z.classes, z.dim, margin=z.margin, scale=z.scale), None, ""),
+    FastAPLoss: lambda p, z: (p.losses.FastAPLoss(num_bins=z.bins), None, ""),
+    LiftedStructureLoss: _lifted,
+    MarginLoss: _margin,
+    MultiSimilarityLoss: _multi_similarity,
+    NPairsLoss: _n_pair,
+    NTXentLoss: lambda p, z: (p.losses.NTXentLoss(temperature=z.temperature), None, ""),
+    NormalizedSoftmaxLoss: lambda p, z: (
         p.losses.NormalizedSoftmaxLoss(z.classes, z.dim, temperature=z.temperature),
         None,
         "",
     ),
-    ProxyAnchor: lambda p, z: (p.losses.ProxyAnchorLoss(z.classes, z.dim, margin=z.delta, alpha=z.alpha), None, ""),
-    ProxyNCA: _proxy_nca,
-    SNR: _snr,
-    SmoothAP: _smooth_ap,
-    SoftTriple: _soft_triple,
-    SubcenterArcFace: lambda p, z: (
+    ProxyAnchorLoss: lambda p, z: (p.losses.ProxyAnchorLoss(z.classes, z.dim, margin=z.delta, alpha=z.alpha), None, ""),
+    ProxyNCALoss: _proxy_nca,
+    SignalToNoiseRatioContrastiveLoss: _snr,
+    SmoothAPLoss: _smooth_ap,
+    SoftTripleLoss: _soft_triple,
+    SubCenterArcFaceLoss: lambda p, z: (
         p.losses.SubCenterArcFaceLoss(
             num_classes=z.classes,
             embedding_size=z.dim,
@@ -196,8 +196,8 @@ PEERS: dict[type[Loss], Callable[[Any, Any], Made]] = {
         None,
         "",
     ),
-    SupCon: lambda p, z: (p.losses.SupConLoss(temperature=z.temperature), None, ""),
-    Triplet: _triplet,
+    SupConLoss: lambda p, z: (p.losses.SupConLoss(temperature=z.temperature), None, ""),
+    TripletMarginLoss: _triplet,
 }
 
 

@@ -15,8 +15,8 @@ from nearfar.compat.indices import Indices, miner_weights
 from nearfar.compat.reducers import DivisorReducer, MeanReducer, Reducer
 from nearfar.compat.reducers import checked as checked_reducer
 from nearfar.losses.arcface import add_angle
+from nearfar.losses.base import full_precision
 from nearfar.losses.normalized_softmax import softmax_terms
-from nearfar.losses.pair_loss import full_precision
 from nearfar.losses.proxies.class_similarity import Ties, cosines
 from nearfar.losses.proxies.multi_proxy import class_similarity
 from nearfar.losses.proxies.proxy_loss import check_class_ids
@@ -171,7 +171,7 @@ class Softmax(ProxyBased):
 
 
 class NormalizedSoftmaxLoss(Softmax):
-    """`nearfar.losses.NormalizedSoftmax`."""
+    """`nearfar.losses.NormalizedSoftmaxLoss`."""
 
     default_distance = DotProductSimilarity()
 
@@ -190,7 +190,7 @@ class NormalizedSoftmaxLoss(Softmax):
 
 
 class CosFaceLoss(Softmax):
-    """`nearfar.losses.CosFace`."""
+    """`nearfar.losses.CosFaceLoss`."""
 
     def __init__(
         self,
@@ -208,7 +208,7 @@ class CosFaceLoss(Softmax):
 
 
 class ArcFaceLoss(Softmax):
-    """`nearfar.losses.ArcFace`; `margin` in degrees. The gradient is finite at cosines of 1 and -1 too."""
+    """`nearfar.losses.ArcFaceLoss`; `margin` in degrees. The gradient is finite at cosines of 1 and -1 too."""
 
     def __init__(
         self,
@@ -228,7 +228,7 @@ class ArcFaceLoss(Softmax):
 
 
 class SubCenterArcFaceLoss(ArcFaceLoss):
-    """`nearfar.losses.SubcenterArcFace`."""
+    """`nearfar.losses.SubCenterArcFaceLoss`."""
 
     def __init__(
         self,
@@ -249,7 +249,7 @@ class SubCenterArcFaceLoss(ArcFaceLoss):
 
 
 class SoftTripleLoss(ProxyBased):
-    """`nearfar.losses.SoftTriple` without its regularizer (there: a weight_regularizer, which is refused here)."""
+    """`nearfar.losses.SoftTripleLoss` without its regularizer (there: a weight_regularizer, which is refused here)."""
 
     def __init__(
         self,

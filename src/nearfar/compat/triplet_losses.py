@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from nearfar import losses
 from nearfar.compat.arguments import refusal
 from nearfar.compat.indices import Chosen, Indices, as_pairs
 from nearfar.compat.pair_based import PairBased
 from nearfar.compat.reducers import AvgNonZeroReducer, DivisorReducer, MeanReducer, ThresholdReducer
 from nearfar.losses.margin import boundary_hinges
-from nearfar.losses.pair_loss import Batch
-from nearfar.losses.triplet import Triplet
+from nearfar.losses.pair_loss import PairBatch
 from nearfar.ops.triplets import mean_over_triplets
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class TripletMarginLoss(PairBased):
-    """`nearfar.losses.Triplet`: all triplets without listing them, or those that a miner chose."""
+    """`nearfar.losses.TripletMarginLoss`: all triplets without listing them, or those that a miner chose."""
 
     default_reducer = AvgNonZeroReducer()
     reducer_kinds = (MeanReducer, ThresholdReducer)
@@ -45,7 +45,7 @@ class TripletMarginLoss(PairBased):
             raise refusal(self, "reducer", self.reducer, "use AvgNonZeroReducer or MeanReducer")
         self.margin, self.smooth_loss = margin, smooth_loss
 
-    def value(self, batch: Batch, found: Chosen, indices: Indices | None) -> Tensor:
+    def value(self, batch: PairBatch, found: Chosen, indices: Indices | None) -> Tensor:
         sim = self.distance.similarity(batch.emb, batch.ref_emb)
         nonzero = isinstance(self.reducer, ThresholdReducer)
         triplets = found.triplets
@@ -60,7 +60,7 @@ class TripletMarginLoss(PairBased):
         flat = sim.flatten()
         gap = flat.gather(0, a * sim.shape[1] + n) - flat.gather(0, a * sim.shape[1] + p)
         average = "nonzero" if nonzero else "all"
-        formula = Triplet(margin=self.margin, squared=False, smooth=self.smooth_loss, average=average)
+        formula = losses.TripletMarginLoss(margin=self.margin, squared=False, smooth=self.smooth_loss, average=average)
         return formula.mean_of(gap, torch.ones_like(gap))
 
 
@@ -94,7 +94,7 @@ class MarginLoss(PairBased):
         start = torch.full((num_classes or 1,), float(beta))
         self.beta = nn.Parameter(start) if learn_beta else start
 
-    def value(self, batch: Batch, found: Chosen, indices: Indices | None) -> Tensor:
+    def value(self, batch: PairBatch, found: Chosen, indices: Indices | None) -> Tensor:
         each = found.triplet_counts(batch.emb.dtype)
         if not each.any():
             return batch.emb.sum() * 0

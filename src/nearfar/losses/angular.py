@@ -7,8 +7,9 @@ import math
 import torch
 from torch import Tensor
 
+from nearfar.losses.base import register
 from nearfar.losses.n_pair import examples_against_representatives, first_against_second
-from nearfar.losses.pair_loss import Batch, PairLoss
+from nearfar.losses.pair_loss import PairBatch, PairLoss
 from nearfar.ops.custom_grad import analytic
 from nearfar.ops.geometry import cosine_matrix
 from nearfar.ops.pairs import Pairs, softplus, to_one
@@ -16,7 +17,8 @@ from nearfar.ops.triplets import positive_table
 from nearfar.validation import check_choice
 
 
-class Angular(PairLoss):
+@register("angular")
+class AngularLoss(PairLoss):
     """Angular loss (Wang et al., ICCV 2017, arXiv 1708.01682, Eq. 8), every vector normalized, negatives too.
 
     Mean over ordered positive pairs (a, p) of log(1 + sum_{n in N_a} e^{f}) with
@@ -28,7 +30,7 @@ class Angular(PairLoss):
     positives and negatives are references; with `representatives` they are the references, the other rows the anchors
     (PROFS). angle=45 degrees is the paper's for its N-pair batches.
 
-    >>> Angular()(torch.eye(3), torch.tensor([0, 0, 1]))
+    >>> AngularLoss()(torch.eye(3), torch.tensor([0, 0, 1]))
     tensor(0.6931)
     """
 
@@ -39,7 +41,7 @@ class Angular(PairLoss):
         self.angle = angle
         self.batch = check_choice("batch", batch, ("full", "n-pair"))
 
-    def arrange(self, batch: Batch, representatives: int | None) -> Batch:
+    def arrange(self, batch: PairBatch, representatives: int | None) -> PairBatch:
         if representatives is not None:
             return examples_against_representatives(batch, representatives)
         if batch.ref_emb is not None or self.batch == "full":
@@ -50,7 +52,7 @@ class Angular(PairLoss):
         # positives meet negatives as well as anchors do, so with references theirs against themselves follow below
         return cosine_matrix(x) if y is None else cosine_matrix(torch.cat([x, y]), y)
 
-    def cost(self, pairs: Pairs, batch: Batch) -> Tensor:
+    def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
         first = 0 if batch.ref_emb is None else len(batch.emb)
         tan2 = math.tan(math.radians(self.angle)) ** 2
         return angular(pairs.sim, pairs.same, pairs.diff, pairs.weights, pairs.ref_weights, tan2, first)

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from nearfar.losses.base import register
 from nearfar.losses.normalized_softmax import softmax_terms
 from nearfar.losses.proxies.class_similarity import Ties
 from nearfar.losses.proxies.proxy_loss import DataWiseLoss
@@ -14,7 +15,8 @@ from nearfar.ops.geometry import safe_sqrt
 from nearfar.validation import check_positive
 
 
-class ArcFace(DataWiseLoss):
+@register("arcface")
+class ArcFaceLoss(DataWiseLoss):
     """ArcFace, the additive angular margin loss (Deng et al., CVPR 2019, arXiv 1801.07698, Eq. 3), on cosines S.
 
     Mean over samples of -log( e^{scale cos(theta_y + angle)} / (e^{scale cos(theta_y + angle)} + sum_{c != y}
@@ -23,7 +25,7 @@ class ArcFace(DataWiseLoss):
     `angle` is in degrees: 28.6 (half a radian) and scale=64 are the paper's. Past theta_y = 180 - angle, where
     cos(theta + angle) would rise again, see `add_angle`. With one class the value is 0.
 
-    >>> loss = ArcFace(classes=3, dim=2, angle=0.0)
+    >>> loss = ArcFaceLoss(classes=3, dim=2, angle=0.0)
     >>> loss(torch.zeros(1, 2), torch.tensor([0])).exp()
     tensor(3., grad_fn=<ExpBackward0>)
     """

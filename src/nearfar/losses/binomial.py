@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nearfar.losses.pair_loss import Batch, PairLoss
+from nearfar.losses.base import register
+from nearfar.losses.pair_loss import PairBatch, PairLoss
 from nearfar.ops.pairs import Pairs, softplus
 from nearfar.validation import check_positive
 
@@ -16,14 +17,15 @@ def binomial(sim: Tensor, same: Tensor, scale_pos: float, scale_neg: float, thre
     return softplus((sim - threshold) * scale) * (2 / scale.abs())
 
 
-class Binomial(PairLoss):
+@register("binomial")
+class BinomialDevianceLoss(PairLoss):
     """Binomial deviance (Yi et al., 2014) as DRO's released code has it (arXiv 1912.11194), on cosines.
 
     Mean over all pairs of (2/scale_pos) log(1 + e^{-scale_pos (S - threshold)}) for positives and
     (2/scale_neg) log(1 + e^{scale_neg (S - threshold)}) for negatives. scale_pos=2, scale_neg=40, threshold=0.5 and the
     factor 2/scale are the released scripts' (CUB); the paper prints none of them.
 
-    >>> Binomial()(torch.eye(2), torch.tensor([0, 0]))  # log(1 + e)
+    >>> BinomialDevianceLoss()(torch.eye(2), torch.tensor([0, 0]))  # log(1 + e)
     tensor(1.3133)
     """
 
@@ -37,5 +39,5 @@ class Binomial(PairLoss):
         """The loss of every pair, [A, R]."""
         return binomial(pairs.sim, pairs.same, self.scale_pos, self.scale_neg, self.threshold)
 
-    def cost(self, pairs: Pairs, batch: Batch) -> Tensor:
+    def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
         return pairs.mean(self.elementwise(pairs))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from nearfar.losses.pair_loss import Batch, PairLoss
+from nearfar.losses.base import register
+from nearfar.losses.pair_loss import PairBatch, PairLoss
 from nearfar.ops.pairs import Pairs, softplus
 from nearfar.validation import check_positive
 
 
-class Circle(PairLoss):
+@register("circle")
+class CircleLoss(PairLoss):
     """Circle loss (Sun et al., CVPR 2020, arXiv 2002.10857, Eq. 6), on cosines.
 
     Mean over anchors with positives and negatives of
@@ -18,7 +20,7 @@ class Circle(PairLoss):
     classes.
 
     >>> import torch
-    >>> Circle()(torch.eye(3), torch.tensor([0, 0, 1]))
+    >>> CircleLoss()(torch.eye(3), torch.tensor([0, 0, 1]))
     tensor(54.4000)
     """
 
@@ -26,7 +28,7 @@ class Circle(PairLoss):
         super().__init__()
         self.m, self.gamma = m, check_positive("gamma", gamma)
 
-    def cost(self, pairs: Pairs, batch: Batch) -> Tensor:
+    def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
         sim, fixed = pairs.sim, pairs.sim.detach()
         pos = pairs.log_sum_exp((1 + self.m - fixed).relu() * -self.gamma * (sim - (1 - self.m)), pairs.same)
         neg = pairs.log_sum_exp((fixed + self.m).relu() * self.gamma * (sim - self.m), pairs.diff)

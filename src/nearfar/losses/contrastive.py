@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nearfar.losses.pair_loss import Batch, PairLoss
+from nearfar.losses.base import register
+from nearfar.losses.pair_loss import PairBatch, PairLoss
 from nearfar.mining import closest_negatives
 from nearfar.ops.geometry import cosine_matrix, unit_distance_matrix
 from nearfar.ops.pairs import Pairs
@@ -25,7 +26,8 @@ def nonzero_means(pairs: Pairs, losses: Tensor) -> Tensor:
     return pairs.mean(losses, pairs.same & active) + pairs.mean(losses, pairs.diff & active)
 
 
-class Contrastive(PairLoss):
+@register("contrastive")
+class ContrastiveLoss(PairLoss):
     """Contrastive loss (Hadsell et al., CVPR 2006) in three forms, on unit vectors.
 
     - form="squared" (default; PROFS, arXiv 1907.07585, Eq. 3.1): mean over all pairs of
@@ -37,7 +39,7 @@ class Contrastive(PairLoss):
     With `representatives` each representative has as many negatives, its closest, as positives (PROFS).
 
     >>> x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
-    >>> Contrastive()(x, torch.tensor([0, 0, 1]))  # one positive pair at D^2 = 2, negatives beyond the margin
+    >>> ContrastiveLoss()(x, torch.tensor([0, 0, 1]))  # one positive pair at D^2 = 2, negatives beyond the margin
     tensor(0.6667)
     """
 
@@ -60,7 +62,7 @@ class Contrastive(PairLoss):
         losses = hinges(pairs.sim, pairs.same, -self.pos_margin, -self.neg_margin)
         return losses.square() if self.form == "squared" else losses
 
-    def cost(self, pairs: Pairs, batch: Batch) -> Tensor:
+    def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
         if batch.representatives:
             pairs = closest_negatives(pairs)
         losses = self.elementwise(pairs)

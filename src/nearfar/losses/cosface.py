@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from nearfar.losses.base import register
 from nearfar.losses.normalized_softmax import softmax_terms
 from nearfar.losses.proxies.class_similarity import Ties
 from nearfar.losses.proxies.proxy_loss import DataWiseLoss
 from nearfar.validation import check_positive
 
 
-class CosFace(DataWiseLoss):
+@register("cosface")
+class CosFaceLoss(DataWiseLoss):
     """CosFace, the large margin cosine loss (Wang et al., CVPR 2018, arXiv 1801.09414, Eq. 4), on cosines S.
 
     Mean over samples of -log( e^{scale (S_y - margin)} / (e^{scale (S_y - margin)} + sum_{c != y} e^{scale S_c}) ).
@@ -18,7 +20,7 @@ class CosFace(DataWiseLoss):
     margin=0.35 and scale=64 are the paper's. With one class the value is 0.
 
     >>> import torch
-    >>> loss = CosFace(classes=3, dim=2, margin=0.0)
+    >>> loss = CosFaceLoss(classes=3, dim=2, margin=0.0)
     >>> loss(torch.zeros(1, 2), torch.tensor([0])).exp()
     tensor(3., grad_fn=<ExpBackward0>)
     """

@@ -7,12 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nearfar.losses.pair_loss import Batch, PairLoss
+from nearfar.losses.base import register
+from nearfar.losses.pair_loss import PairBatch, PairLoss
 from nearfar.ops.custom_grad import first_derivative_only
 from nearfar.ops.pairs import Pairs, ratio, to_one
 
 
-class FastAP(PairLoss):
+@register("fastap")
+class FastAPLoss(PairLoss):
     """FastAP (Cakir et al., CVPR 2019), on unit vectors.
 
     Per anchor, squared distances fall into triangular bins centered at 4k/bins, k = 0..bins: h_k over all pairs, h+_k
@@ -23,7 +25,7 @@ class FastAP(PairLoss):
     Memory: the similarities, a bin number (int64) and a place within the bin for each pair, about 7 B^2 floats at the
     peak, whatever the number of bins.
 
-    >>> FastAP()(torch.tensor([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0]]), torch.tensor([0, 0, 1]))
+    >>> FastAPLoss()(torch.tensor([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0]]), torch.tensor([0, 0, 1]))
     tensor(0.)
     """
 
@@ -33,7 +35,7 @@ class FastAP(PairLoss):
             raise ValueError(f"bins must be at least 1, got {bins}")
         self.bins = bins
 
-    def cost(self, pairs: Pairs, batch: Batch) -> Tensor:
+    def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
         count, fraction = bin_sums(pairs, self.bins)
         # an entry at b + f gives 1 - f to bin b and f to bin b + 1
         h = count - fraction + torch.nn.functional.pad(fraction, (1, -1))

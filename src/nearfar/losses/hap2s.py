@@ -5,12 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nearfar.losses.pair_loss import Batch, PairLoss
+from nearfar.losses.base import register
+from nearfar.losses.pair_loss import PairBatch, PairLoss
 from nearfar.ops.pairs import Pairs, ratio
 from nearfar.validation import check_choice, check_positive
 
 
-class HAP2S(PairLoss):
+@register("hap2s")
+class HAP2SLoss(PairLoss):
     """Hard-aware point-to-set loss (Yu et al., ECCV 2018, arXiv 1807.11206), on cosines.
 
     (1/B) sum_i [ Sbar_i^- - Sbar_i^+ + margin ]_+ , Sbar the weighted mean similarity to the anchor's negatives and
@@ -21,7 +23,7 @@ class HAP2S(PairLoss):
     form="polynomial": (D + 1)^power on positives and (D + 1)^(-2 power) on negatives, D = sqrt(2 - 2S); Yu's form, with
     power=10. That both forms average cosines, and gamma=0.5, margin=0.5, are ours.
 
-    >>> HAP2S()(torch.eye(3), torch.tensor([0, 0, 1]))  # two of three anchors have both
+    >>> HAP2SLoss()(torch.eye(3), torch.tensor([0, 0, 1]))  # two of three anchors have both
     tensor(0.3333)
     """
 
@@ -33,7 +35,7 @@ class HAP2S(PairLoss):
         self.gamma, self.power = check_positive("gamma", gamma), check_positive("power", power)
         self.margin = margin
 
-    def cost(self, pairs: Pairs, batch: Batch) -> Tensor:
+    def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
         sim = pairs.sim.detach()
         if self.form == "exponential":
             log_pos, log_neg = -sim / self.gamma, sim / self.gamma

@@ -5,13 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nearfar.losses.pair_loss import Batch, PairLoss, pair_weights, with_weights
+from nearfar.losses.base import register
+from nearfar.losses.pair_loss import PairBatch, PairLoss, pair_weights, with_weights
 from nearfar.ops.geometry import cosine_matrix, distance_matrix, unit_distance_matrix
 from nearfar.ops.pairs import Pairs, log_sum_exp, pair_masks
 from nearfar.validation import check_choice, check_positive
 
 
-class Lifted(PairLoss):
+@register("lifted")
+class LiftedStructureLoss(PairLoss):
     """Lifted structure loss in three forms.
 
     - form="song" (default; Song et al., CVPR 2016): mean over positive pairs of 1/2 [J_ij]_+^2 with
@@ -27,7 +29,7 @@ class Lifted(PairLoss):
     With `representatives` (PROFS, section 4) the pairs of form "song" are (representative, example), and a term between
     two examples counts nowhere: N_i are all other rows of another kind, N_j only the representatives among them.
 
-    >>> Lifted()(torch.tensor([[0.0], [0.0], [1.0]]), torch.tensor([0, 0, 1]))  # 1/2 log(2)^2
+    >>> LiftedStructureLoss()(torch.tensor([[0.0], [0.0], [1.0]]), torch.tensor([0, 0, 1]))  # 1/2 log(2)^2
     tensor(0.2402)
     """
 
@@ -52,12 +54,12 @@ class Lifted(PairLoss):
             return cosine_matrix(x, y)
         return -(unit_distance_matrix(x, y) if self.normalize else distance_matrix(x, y))
 
-    def arrange(self, batch: Batch, representatives: int | None) -> Batch:
+    def arrange(self, batch: PairBatch, representatives: int | None) -> PairBatch:
         if representatives is None or self.form != "song":
             return super().arrange(batch, representatives)
         return batch.rows(slice(representatives)).against(batch, representatives=True)
 
-    def pairs(self, batch: Batch) -> Pairs:
+    def pairs(self, batch: PairBatch) -> Pairs:
         if not (batch.representatives and self.form == "song"):
             return super().pairs(batch)
         assert batch.ref_emb is not None
@@ -67,7 +69,7 @@ class Lifted(PairLoss):
         diff[:, :n].fill_diagonal_(False)
         return with_weights(Pairs(self.similarity(batch.emb, batch.ref_emb), same, diff), *pair_weights(batch))
 
-    def cost(self, pairs: Pairs, batch: Batch) -> Tensor:
+    def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
         if self.form == "song":
             return song(pairs, self.alpha)
         if self.form == "anchor":

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from nearfar.losses.pair_loss import Batch, PairLoss
+from nearfar.losses.base import register
+from nearfar.losses.pair_loss import PairBatch, PairLoss
 from nearfar.mining import closest_negatives
 from nearfar.ops.geometry import unit_distance_matrix
 from nearfar.ops.pairs import Pairs, ratio
@@ -18,7 +19,8 @@ def boundary_hinges(dist: Tensor, same: Tensor, beta: Tensor | float, delta: flo
     return (torch.where(same, past, -past) + delta).relu()
 
 
-class Margin(PairLoss):
+@register("margin")
+class MarginLoss(PairLoss):
     """Margin loss (Wu et al., ICCV 2017; PROFS, arXiv 1907.07585, Eq. 3.3), on unit vectors.
 
     Mean over all pairs of y [D - beta + delta]_+ + (1-y) [beta + delta - D]_+, with beta trainable.
@@ -28,7 +30,7 @@ class Margin(PairLoss):
     adds nu x (mean over anchors of beta), Wu's regularizer (0: off). `trainable=False` keeps beta fixed.
     With `representatives` each representative has as many negatives, its closest, as positives (PROFS).
 
-    >>> loss = Margin()
+    >>> loss = MarginLoss()
     >>> loss(torch.eye(3), torch.tensor([0, 0, 1]))  # all distances are sqrt(2), the one positive pair is too far apart
     tensor(0.1381, grad_fn=<DivBackward0>)
     """
@@ -74,7 +76,7 @@ class Margin(PairLoss):
             )
         return self.beta[labels.long()]
 
-    def cost(self, pairs: Pairs, batch: Batch) -> Tensor:
+    def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
         if batch.representatives:
             pairs = closest_negatives(pairs)
         beta = self.anchor_beta(batch.labels).to(pairs.sim.dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from nearfar.losses.base import register
 from nearfar.losses.proxies.class_similarity import Ties
 from nearfar.losses.proxies.multi_proxy import MultiProxyLoss
 from nearfar.losses.proxy_anchor import proxy_anchor_terms
@@ -11,7 +12,8 @@ from nearfar.ops.pairs import ratio
 from nearfar.validation import check_positive
 
 
-class MPA(MultiProxyLoss):
+@register("mpa")
+class MPALoss(MultiProxyLoss):
     """Multi-proxies anchor loss (Saeki et al., arXiv 2110.03997, Eqs. 6 and 7), on class similarities S.
 
     1/|C+| sum_{c in C+} log(1 + sum_{i: y_i = c} e^{-alpha (S_ic - delta)})
@@ -25,7 +27,7 @@ class MPA(MultiProxyLoss):
     proxies (normal) are ours.
 
     >>> import torch
-    >>> loss = MPA(classes=4, dim=2, delta=0.0, tau=0.0)
+    >>> loss = MPALoss(classes=4, dim=2, delta=0.0, tau=0.0)
     >>> loss(torch.zeros(1, 2), torch.tensor([0])) / torch.tensor(2.0).log()
     tensor(2., grad_fn=<DivBackward0>)
     """

@@ -5,19 +5,21 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nearfar.losses.mpa import MPA
+from nearfar.losses.base import register
+from nearfar.losses.mpa import MPALoss
 from nearfar.losses.proxies.class_similarity import Ties
 from nearfar.losses.proxies.proxy_loss import DataWiseLoss
 
 
-class MPAAP(DataWiseLoss, MPA):
+@register("mpa-ap")
+class MPAAPLoss(DataWiseLoss, MPALoss):
     """Data-wise, all-paired multi-proxies anchor loss (Saeki et al., arXiv 2110.03997, Eqs. 15 to 17).
 
     Mean over samples of log(1 + e^{alpha (delta - S_y)} + sum_{c != y} e^{alpha (S_c + delta)}) + tau R, with the class
     similarity S(x, c) and R as in `MultiProxyLoss`; at most MPA-DW of the same samples. Options and defaults as in
-    `MPA`; the mean over the batch is ours, as in SoftTriple's released code.
+    `MPALoss`; the mean over the batch is ours, as in SoftTriple's released code.
 
-    >>> loss = MPAAP(classes=4, dim=2, delta=0.0, tau=0.0)
+    >>> loss = MPAAPLoss(classes=4, dim=2, delta=0.0, tau=0.0)
     >>> loss(torch.zeros(1, 2), torch.tensor([0])).exp()  # 1 + 1 + 3
     tensor(5., grad_fn=<ExpBackward0>)
     """

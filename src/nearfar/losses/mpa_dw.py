@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from nearfar.losses.mpa import MPA
+from nearfar.losses.base import register
+from nearfar.losses.mpa import MPALoss
 from nearfar.losses.proxies.class_similarity import Ties
 from nearfar.losses.proxies.proxy_loss import DataWiseLoss
 from nearfar.ops.pairs import softplus
 
 
-class MPADW(DataWiseLoss, MPA):
+@register("mpa-dw")
+class MPADWLoss(DataWiseLoss, MPALoss):
     """Data-wise multi-proxies anchor loss (Saeki et al., arXiv 2110.03997, Eqs. 12 and 13).
 
     Mean over samples of log(1 + e^{-alpha (S_y - delta)}) + log(1 + sum_{c != y} e^{alpha (S_c + delta)}) + tau R, with
     the class similarity S(x, c) and R as in `MultiProxyLoss`; at least MPA-AP of the same samples. Options and defaults
-    as in `MPA`; the mean over the batch is ours, as in SoftTriple's released code.
+    as in `MPALoss`; the mean over the batch is ours, as in SoftTriple's released code.
 
     >>> import torch
-    >>> loss = MPADW(classes=4, dim=2, delta=0.0, tau=0.0)
+    >>> loss = MPADWLoss(classes=4, dim=2, delta=0.0, tau=0.0)
     >>> loss(torch.zeros(1, 2), torch.tensor([0])).exp()  # (1 + 1) (1 + 3)
     tensor(8., grad_fn=<ExpBackward0>)
     """

@@ -6,13 +6,15 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from nearfar.losses.pair_loss import Batch, PairLoss, pair_weights
+from nearfar.losses.base import register
+from nearfar.losses.pair_loss import PairBatch, PairLoss, pair_weights
 from nearfar.mining import multi_similarity
 from nearfar.ops.pairs import Pairs, pair_masks, row_count
 from nearfar.validation import check_choice, check_positive
 
 
-class MultiSimilarity(PairLoss):
+@register("multi-similarity")
+class MultiSimilarityLoss(PairLoss):
     """Multi-similarity loss (Wang et al., CVPR 2019, Eq. 15), on cosines.
 
     (1/B) sum_i (1/alpha) log(1 + sum_{P_i} e^{-alpha (S - threshold)}) + (1/beta) log(1 + sum_{N_i} e^{beta (S -
@@ -29,7 +31,7 @@ class MultiSimilarity(PairLoss):
     mining by all samples.
 
     >>> import torch
-    >>> MultiSimilarity(epsilon=None)(torch.eye(2), torch.tensor([0, 0]))  # 1/2 log(1 + e)
+    >>> MultiSimilarityLoss(epsilon=None)(torch.eye(2), torch.tensor([0, 0]))  # 1/2 log(1 + e)
     tensor(0.6566)
     """
 
@@ -49,14 +51,14 @@ class MultiSimilarity(PairLoss):
         self.threshold, self.neg_threshold, self.epsilon = threshold, neg_threshold, epsilon
         self.weighting = check_choice("weighting", weighting, ("inside", "outside"))
 
-    def pairs(self, batch: Batch) -> Pairs:
+    def pairs(self, batch: PairBatch) -> Pairs:
         if self.weighting == "inside":
             return super().pairs(batch)
         same, diff = pair_masks(batch.labels, batch.ref_labels)
         weights, ref_weights = pair_weights(batch)
         return Pairs(self.similarity(batch.emb, batch.ref_emb), same, diff, weights, ref_weights)
 
-    def cost(self, pairs: Pairs, batch: Batch) -> Tensor:
+    def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
         if self.epsilon is not None:
             pairs = multi_similarity(pairs, epsilon=self.epsilon)
         if self.weighting == "outside":

@@ -7,7 +7,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from nearfar.losses.pair_loss import Batch, PairLoss
+from nearfar.losses.base import register
+from nearfar.losses.pair_loss import PairBatch, PairLoss
 from nearfar.ops.geometry import cosine_matrix, dot_matrix
 from nearfar.ops.pairs import Pairs, ratio, row_count, softplus
 
@@ -18,12 +19,12 @@ def positives_against_negatives(pairs: Pairs, logits: Tensor) -> Tensor:
     return pairs.mean(softplus(negatives[:, None] - logits), pairs.same)
 
 
-def examples_against_representatives(batch: Batch, n: int) -> Batch:
+def examples_against_representatives(batch: PairBatch, n: int) -> PairBatch:
     """PROFS for N-pair batches: the representatives are the references, the other rows the anchors."""
     return batch.rows(slice(n, None)).against(batch.rows(slice(n)), representatives=True)
 
 
-def first_against_second(batch: Batch, *, cure: str) -> Batch:
+def first_against_second(batch: PairBatch, *, cure: str) -> PairBatch:
     """First samples of a class as anchors against second samples as references; a third is an error.
 
     How many rows these are depends on the labels. Under torch.compile, and where nobody has a second sample, every row
@@ -50,7 +51,8 @@ def first_against_second(batch: Batch, *, cure: str) -> Batch:
     return anchors.against(references)
 
 
-class NPair(PairLoss):
+@register("n-pair")
+class NPairsLoss(PairLoss):
     """N-pair loss (Sohn, NeurIPS 2016), on raw dot products (normalize=True: cosines).
 
     Mean over positive pairs (i, p) of log(1 + sum_{n in N_i} e^{f_i.f_n - f_i.f_p}) + l2_reg/2 (||f_i||^2 + ||f_p||^2).
@@ -61,7 +63,7 @@ class NPair(PairLoss):
     With `representatives` they are the references and the other rows the anchors (PROFS).
     l2_reg=0.001 is TensorFlow's npairs_loss default (PROFS is written in it), in this normalization.
 
-    >>> NPair(l2_reg=0)(torch.zeros(4, 2), torch.tensor([0, 0, 1, 1]))  # log 2
+    >>> NPairsLoss(l2_reg=0)(torch.zeros(4, 2), torch.tensor([0, 0, 1, 1]))  # log 2
     tensor(0.6931)
     """
 
@@ -74,14 +76,14 @@ class NPair(PairLoss):
     def similarity(self, x: Tensor, y: Tensor | None) -> Tensor:
         return cosine_matrix(x, y) if self.normalize else dot_matrix(x, y)
 
-    def arrange(self, batch: Batch, representatives: int | None) -> Batch:
+    def arrange(self, batch: PairBatch, representatives: int | None) -> PairBatch:
         if representatives is not None:
             return examples_against_representatives(batch, representatives)
         if batch.ref_emb is not None or self.all_pairs:
             return batch
         return first_against_second(batch, cure="sample two of each class, or pass all_pairs=True")
 
-    def cost(self, pairs: Pairs, batch: Batch) -> Tensor:
+    def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
         value = positives_against_negatives(pairs, pairs.sim)
         if self.l2_reg:
             anchors = batch.emb.square().sum(1)

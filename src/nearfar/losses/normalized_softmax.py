@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from nearfar.losses.base import register
 from nearfar.losses.proxies.class_similarity import Ties
 from nearfar.losses.proxies.proxy_loss import DataWiseLoss
 from nearfar.ops.pairs import softplus
 from nearfar.validation import check_positive
 
 
-class NormalizedSoftmax(DataWiseLoss):
+@register("normalized-softmax")
+class NormalizedSoftmaxLoss(DataWiseLoss):
     """Normalized softmax loss (Zhai and Wu, BMVC 2019, arXiv 1811.12649), on cosines S.
 
     Mean over samples of -log( e^{S_y / temperature} / sum_c e^{S_c / temperature} ).
@@ -18,7 +20,7 @@ class NormalizedSoftmax(DataWiseLoss):
     temperature=0.05 is the paper's. With one class the value is 0.
 
     >>> import torch
-    >>> loss = NormalizedSoftmax(classes=3, dim=2)
+    >>> loss = NormalizedSoftmaxLoss(classes=3, dim=2)
     >>> loss(torch.zeros(1, 2), torch.tensor([0])).exp()
     tensor(3., grad_fn=<ExpBackward0>)
     """

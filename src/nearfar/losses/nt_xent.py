@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from nearfar.losses.base import register
 from nearfar.losses.n_pair import positives_against_negatives
-from nearfar.losses.pair_loss import Batch, PairLoss
+from nearfar.losses.pair_loss import PairBatch, PairLoss
 from nearfar.ops.pairs import Pairs
 from nearfar.validation import check_positive
 
 
-class NTXent(PairLoss):
+@register("nt-xent")
+class NTXentLoss(PairLoss):
     """Normalized temperature-scaled cross entropy (Chen et al., SimCLR, ICML 2020, Eq. 1), with labels.
 
     Mean over ordered positive pairs (i, p) of -log( e^{S_ip/T} / (e^{S_ip/T} + sum_{n in N_i} e^{S_in/T}) ): other
@@ -18,7 +20,7 @@ class NTXent(PairLoss):
     0.5).
 
     >>> import torch
-    >>> NTXent()(torch.eye(3), torch.tensor([0, 0, 1]))  # one negative as near as the positive
+    >>> NTXentLoss()(torch.eye(3), torch.tensor([0, 0, 1]))  # one negative as near as the positive
     tensor(0.6931)
     """
 
@@ -26,5 +28,5 @@ class NTXent(PairLoss):
         super().__init__()
         self.temperature = check_positive("temperature", temperature)
 
-    def cost(self, pairs: Pairs, batch: Batch) -> Tensor:
+    def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
         return positives_against_negatives(pairs, pairs.sim / self.temperature)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from nearfar.losses.base import Loss, full_precision
 from nearfar.ops.geometry import cosine_matrix
 from nearfar.ops.pairs import Pairs, pair_masks
 from nearfar.validation import check_embeddings, check_labels, check_weights
 
 
 @dataclass(frozen=True, eq=False)
-class Batch:
+class PairBatch:
     """Anchors and references of one call, checked, in float32 or float64. `ref_emb` None: the batch against itself."""
 
     emb: Tensor
@@ -27,12 +26,12 @@ class Batch:
     ref_weights: Tensor | None = None
     representatives: bool = False
 
-    def rows(self, which: slice | Tensor) -> Batch:
+    def rows(self, which: slice | Tensor) -> PairBatch:
         """Some of the rows as a batch of their own."""
         emb = self.emb[which] if isinstance(which, slice) else self.emb.index_select(0, which)
-        return Batch(emb, self.labels[which], None if self.weights is None else self.weights[which])
+        return PairBatch(emb, self.labels[which], None if self.weights is None else self.weights[which])
 
-    def against(self, references: Batch, *, representatives: bool = False) -> Batch:
+    def against(self, references: PairBatch, *, representatives: bool = False) -> PairBatch:
         """These rows as anchors, those as references."""
         return replace(
             self,
@@ -41,21 +40,6 @@ class Batch:
             ref_weights=references.weights,
             representatives=representatives,
         )
-
-
-class Loss(nn.Module):
-    """An nn.Module whose constructor's options are attributes of the same name (those that are not, are not shown)."""
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The options this loss was made with, enough to make it again with `nearfar.losses.create`."""
-        names = list(inspect.signature(type(self).__init__).parameters)[1:]
-        missing = object()
-        found = {name: getattr(self, f"{name}_option", getattr(self, name, missing)) for name in names}
-        return {name: value for name, value in found.items() if value is not missing}
-
-    def extra_repr(self) -> str:
-        return ", ".join(f"{name}={value!r}" for name, value in self.options.items())
 
 
 class PairLoss(Loss):
@@ -97,14 +81,14 @@ class PairLoss(Loss):
         """The matrix of this loss, larger is nearer: cosines unless a subclass says otherwise."""
         return cosine_matrix(x, y)
 
-    def arrange(self, batch: Batch, representatives: int | None) -> Batch:
+    def arrange(self, batch: PairBatch, representatives: int | None) -> PairBatch:
         """Who is anchor and who reference: as they came, and with n representatives, these against the other rows."""
         if representatives is None:
             return batch
         n = representatives
         return batch.rows(slice(n)).against(batch.rows(slice(n, None)), representatives=True)
 
-    def pairs(self, batch: Batch) -> Pairs:
+    def pairs(self, batch: PairBatch) -> Pairs:
         """The Pairs of a batch; samples of weight 0 are in no pair."""
         same, diff = pair_masks(batch.labels, batch.ref_labels)
         return with_weights(
@@ -112,7 +96,7 @@ class PairLoss(Loss):
             *pair_weights(batch),
         )
 
-    def cost(self, pairs: Pairs, batch: Batch) -> Tensor:
+    def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
         """The value of the loss."""
         raise NotImplementedError
 
@@ -124,7 +108,7 @@ def make_batch(
     ref_labels: Tensor | None,
     weights: Tensor | None,
     ref_weights: Tensor | None,
-) -> Batch:
+) -> PairBatch:
     """Check everything that arrives at a pair loss, and raise half precision to float32."""
     check_embeddings("embeddings", embeddings)
     check_labels("labels", labels, rows=len(embeddings), rows_name="embeddings")
@@ -146,7 +130,7 @@ def make_batch(
         if ref_weights is not None:
             check_weights("ref_weights", ref_weights, rows=len(ref_emb), rows_name="ref_emb")
     emb = full_precision(embeddings)
-    return Batch(
+    return PairBatch(
         emb,
         labels,
         cast_weights("weights", weights, emb),
@@ -166,12 +150,7 @@ def cast_weights(name: str, weights: Tensor | None, like: Tensor) -> Tensor | No
     return cast
 
 
-def full_precision(x: Tensor) -> Tensor:
-    """float64 stays, everything else becomes float32: losses do not round to half precision."""
-    return x if x.dtype == torch.float64 else x.float()
-
-
-def check_representatives(n: int, batch: Batch) -> None:
+def check_representatives(n: int, batch: PairBatch) -> None:
     """Between 1 and B - 1, and not together with references."""
     if batch.ref_emb is not None:
         raise ValueError(
@@ -183,7 +162,7 @@ def check_representatives(n: int, batch: Batch) -> None:
         )
 
 
-def pair_weights(batch: Batch) -> tuple[Tensor | None, Tensor | None]:
+def pair_weights(batch: PairBatch) -> tuple[Tensor | None, Tensor | None]:
     """Weights of anchors and references: both or neither; a side without weights counts once each."""
     if batch.ref_emb is None:
         return batch.weights, batch.weights

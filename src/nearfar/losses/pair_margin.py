@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from nearfar.losses.base import register
 from nearfar.losses.contrastive import hinges
-from nearfar.losses.pair_loss import Batch, PairLoss
+from nearfar.losses.pair_loss import PairBatch, PairLoss
 from nearfar.ops.pairs import Pairs
 
 
-class PairMargin(PairLoss):
+@register("pair-margin")
+class PairMarginLoss(PairLoss):
     """The margin pair loss of DRO (Qi et al., arXiv 1912.11194, Eq. 19), on cosines.
 
     Mean over all pairs of [m + threshold - S]_+ for positives and [m + S - threshold]_+ for negatives. m=0.2 and
     threshold=0.5 (lambda) are the paper's (section 4.2.1) and the released script's.
 
     >>> import torch
-    >>> PairMargin()(torch.eye(2), torch.tensor([0, 0]))
+    >>> PairMarginLoss()(torch.eye(2), torch.tensor([0, 0]))
     tensor(0.7000)
     """
 
@@ -28,5 +30,5 @@ class PairMargin(PairLoss):
         """The loss of every pair, [A, R]."""
         return hinges(pairs.sim, pairs.same, self.threshold + self.m, self.threshold - self.m)
 
-    def cost(self, pairs: Pairs, batch: Batch) -> Tensor:
+    def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
         return pairs.mean(self.elementwise(pairs))

@@ -6,12 +6,14 @@ import math
 
 from torch import Tensor
 
+from nearfar.losses.base import register
 from nearfar.losses.proxies.class_similarity import Ties, others_per_class, own_per_class
 from nearfar.losses.proxies.proxy_loss import ProxyLoss
 from nearfar.validation import check_positive
 
 
-class ProxyAnchor(ProxyLoss):
+@register("proxy-anchor")
+class ProxyAnchorLoss(ProxyLoss):
     """Proxy-Anchor loss (Kim et al., CVPR 2020, arXiv 2003.13911, Eq. 4), on cosines S.
 
     1/|C+| sum_{c in C+} log(1 + sum_{i: y_i = c} e^{-alpha (S_ic - delta)})
@@ -21,7 +23,7 @@ class ProxyAnchor(ProxyLoss):
     divisor is C also for a batch of one class, whose own proxy has no negatives.
 
     >>> import torch
-    >>> loss = ProxyAnchor(classes=4, dim=2, delta=0.0)
+    >>> loss = ProxyAnchorLoss(classes=4, dim=2, delta=0.0)
     >>> loss(torch.zeros(1, 2), torch.tensor([0])) / torch.tensor(2.0).log()  # 1 positive term, 3 of 4 negative
     tensor(1.7500, grad_fn=<DivBackward0>)
     """

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from nearfar.losses.base import register
 from nearfar.losses.proxies.class_memory import ClassMemory
 from nearfar.losses.proxies.class_similarity import Ties, others_per_class, others_per_sample, own_per_class
 from nearfar.losses.proxies.proxy_loss import ProxyLoss
@@ -47,7 +48,8 @@ def progress(
     return Progress(effective, nu, sigma, eta, learned, learned - eta)
 
 
-class ProxyISA(ProxyLoss):
+@register("proxy-isa")
+class ProxyISALoss(ProxyLoss):
     """Informative sample-aware proxy loss (Li et al., MMAsia 2022, arXiv 2211.10382, Eqs. 13 and 16), on cosines S.
 
     [sum_{c in C+} log(1 + sum_{y_i = c} e^{w+_i alpha (delta - S_ic)})] / [sum_{c in C+} mean_{y_i = c} w+_i]
@@ -71,7 +73,7 @@ class ProxyISA(ProxyLoss):
     paper says "second") and init_learned_sim=1 the released code's. Sample weights also weight the means of w; a sample
     counts as one or, of weight 0, not at all. Classes without negatives in the batch are in neither negative sum.
 
-    >>> loss = ProxyISA(classes=4, dim=2, delta=0.0, memory_size=10)
+    >>> loss = ProxyISALoss(classes=4, dim=2, delta=0.0, memory_size=10)
     >>> loss(torch.zeros(1, 2), torch.tensor([0])) / torch.tensor(2.0).log()  # as Proxy-Anchor at the start
     tensor(2., grad_fn=<DivBackward0>)
     >>> loss.seen
@@ -118,8 +120,8 @@ class ProxyISA(ProxyLoss):
         self.memory = ClassMemory(classes=classes, dim=dim, size=memory_size)
 
     @property
-    def waits(self) -> int:
-        """Epochs in which L is still `init_learned_sim`, so that nearly all negatives are weighted by 1 / E."""
+    def warmup_epochs(self) -> int:
+        """Return the number of epochs in which L is still `init_learned_sim` and 1 / E weights nearly all negatives."""
         return self.memory_epoch if self.negative_penalty == "inverse" else 0
 
     def start_epoch(self, n: int) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from nearfar.losses.base import register
 from nearfar.losses.proxies.class_similarity import Ties
 from nearfar.losses.proxies.proxy_loss import DataWiseLoss
 from nearfar.ops.pairs import softplus
 from nearfar.validation import check_choice, check_positive
 
 
-class ProxyNCA(DataWiseLoss):
+@register("proxy-nca")
+class ProxyNCALoss(DataWiseLoss):
     """Proxy-NCA (Movshovitz-Attias et al., ICCV 2017, arXiv 1703.07464), on unit vectors.
 
     Mean over samples of -log( e^{-scale D^2(x, p_y)} / sum_{z != y} e^{-scale D^2(x, p_z)} ), D the Euclidean distance.
@@ -21,7 +23,7 @@ class ProxyNCA(DataWiseLoss):
     one class there is nothing to compare and the value is 0.
 
     >>> import torch
-    >>> loss = ProxyNCA(classes=3, dim=2, positive_in_denominator=True)
+    >>> loss = ProxyNCALoss(classes=3, dim=2, positive_in_denominator=True)
     >>> loss(torch.zeros(1, 2), torch.tensor([0])).exp()  # a zero row is as near to every proxy
     tensor(3., grad_fn=<ExpBackward0>)
     """

@@ -7,15 +7,17 @@ import math
 import torch
 from torch import Tensor
 
+from nearfar.losses.base import register
 from nearfar.losses.margin import boundary_hinges
-from nearfar.losses.pair_loss import Batch, PairLoss
+from nearfar.losses.pair_loss import PairBatch, PairLoss
 from nearfar.ops.geometry import cosine_matrix, unit_distance_matrix
 from nearfar.ops.pairs import Pairs
 from nearfar.ops.triplets import mean_over_triplets
 from nearfar.validation import check_choice
 
 
-class RDML(PairLoss):
+@register("rdml")
+class RDMLLoss(PairLoss):
     """Robust metric learning by the rescaled hinge (Al-Obaidi et al., 2020), on unit vectors.
 
     A term z >= 0 costs b (1 - e^{-eta z}) with b = 1/(1 - e^{-eta}), at most b however large z is; eta -> 0 is z
@@ -27,7 +29,7 @@ class RDML(PairLoss):
     with RDML, does not say which it used).
 
     >>> x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
-    >>> RDML(eta=0)(x, torch.tensor([0, 0, 1]))  # the plain triplet loss
+    >>> RDMLLoss(eta=0)(x, torch.tensor([0, 0, 1]))  # the plain triplet loss
     tensor(0.1000)
     """
 
@@ -41,7 +43,7 @@ class RDML(PairLoss):
     def similarity(self, x: Tensor, y: Tensor | None) -> Tensor:
         return cosine_matrix(x, y) if self.hinge == "triplet" else -unit_distance_matrix(x, y)
 
-    def cost(self, pairs: Pairs, batch: Batch) -> Tensor:
+    def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
         if self.hinge == "margin":
             return pairs.mean(rescale(boundary_hinges(-pairs.sim, pairs.same, self.beta, self.margin), self.eta))
         return mean_over_triplets(

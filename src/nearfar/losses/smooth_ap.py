@@ -5,14 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nearfar.losses.pair_loss import Batch, PairLoss
+from nearfar.losses.base import register
+from nearfar.losses.pair_loss import PairBatch, PairLoss
 from nearfar.ops.custom_grad import analytic
 from nearfar.ops.pairs import Pairs
 from nearfar.ops.triplets import positive_table
 from nearfar.validation import check_positive
 
 
-class SmoothAP(PairLoss):
+@register("smooth-ap")
+class SmoothAPLoss(PairLoss):
     """Smooth-AP (Brown et al., ECCV 2020, arXiv 2007.12163, Eq. 8), on cosines, for any class sizes.
 
     Mean over anchors with positives of 1 - (1/|P_i|) sum_{p in P_i} rank+(p) / rank(p), rank+(p) = 1 + sum_{j in P_i,
@@ -22,7 +24,7 @@ class SmoothAP(PairLoss):
 
     One pass over the matrix a positive: O(B^2 P) time for P positives an anchor, and about 6 B^2 floats.
 
-    >>> SmoothAP()(torch.tensor([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0]]), torch.tensor([0, 0, 1]))
+    >>> SmoothAPLoss()(torch.tensor([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0]]), torch.tensor([0, 0, 1]))
     tensor(0.)
     """
 
@@ -30,7 +32,7 @@ class SmoothAP(PairLoss):
         super().__init__()
         self.temperature = check_positive("temperature", temperature)
 
-    def cost(self, pairs: Pairs, batch: Batch) -> Tensor:
+    def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
         return smooth_ap(pairs.sim, pairs.same, pairs.diff, pairs.weights, pairs.ref_weights, self.temperature)
 
 

@@ -7,8 +7,9 @@ import math
 import torch
 from torch import Tensor
 
+from nearfar.losses.base import register
 from nearfar.losses.contrastive import hinges, nonzero_means
-from nearfar.losses.pair_loss import Batch, PairLoss
+from nearfar.losses.pair_loss import PairBatch, PairLoss
 from nearfar.ops.geometry import dot_matrix, unit
 from nearfar.ops.pairs import Pairs
 
@@ -31,7 +32,8 @@ def snr_distance(x: Tensor, y: Tensor | None = None) -> Tensor:
     return noise * signal.reciprocal().square()[:, None]
 
 
-class SNR(PairLoss):
+@register("snr")
+class SignalToNoiseRatioContrastiveLoss(PairLoss):
     """SNR contrastive loss (Yuan et al., CVPR 2019), on raw embeddings (normalize=True: unit vectors).
 
     d_ij = var(h_i - h_j) / var(h_i) over the features. Mean of the non-zero positive terms [d - pos_margin]_+ + mean
@@ -39,7 +41,8 @@ class SNR(PairLoss):
     reg=0 (off) are ours: BSPML prints "positive margin 1, negative margin 0", which only makes sense for a
     similarity.
 
-    >>> SNR()(torch.tensor([[1.0, -1.0], [-1.0, 1.0]]), torch.tensor([0, 0]))  # var of (2, -2) over var of (1, -1)
+    >>> x = torch.tensor([[1.0, -1.0], [-1.0, 1.0]])
+    >>> SignalToNoiseRatioContrastiveLoss()(x, torch.tensor([0, 0]))  # var (2, -2) / var (1, -1)
     tensor(4.)
     """
 
@@ -54,7 +57,7 @@ class SNR(PairLoss):
             x, y = unit(x), None if y is None else unit(y)
         return -snr_distance(x, y)
 
-    def cost(self, pairs: Pairs, batch: Batch) -> Tensor:
+    def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
         value = nonzero_means(pairs, hinges(pairs.sim, pairs.same, -self.pos_margin, -self.neg_margin))
         if self.reg:
             rows = unit(batch.emb) if self.normalize else batch.emb

@@ -6,6 +6,7 @@ import math
 
 from torch import Tensor
 
+from nearfar.losses.base import register
 from nearfar.losses.normalized_softmax import softmax_terms
 from nearfar.losses.proxies.class_similarity import Ties
 from nearfar.losses.proxies.multi_proxy import MultiProxyLoss
@@ -13,7 +14,8 @@ from nearfar.losses.proxies.proxy_loss import DataWiseLoss
 from nearfar.validation import check_positive
 
 
-class SoftTriple(MultiProxyLoss, DataWiseLoss):
+@register("soft-triple")
+class SoftTripleLoss(MultiProxyLoss, DataWiseLoss):
     """SoftTriple loss (Qian et al., ICCV 2019, arXiv 1909.05235), on class similarities S.
 
     Mean over samples of -log( e^{scale (S_y - delta)} / (e^{scale (S_y - delta)} + sum_{c != y} e^{scale S_c}) )
@@ -24,7 +26,7 @@ class SoftTriple(MultiProxyLoss, DataWiseLoss):
     than "softmax" is ours. With one class only tau R is left.
 
     >>> import torch
-    >>> loss = SoftTriple(classes=3, dim=2, delta=0.0, tau=0.0)
+    >>> loss = SoftTripleLoss(classes=3, dim=2, delta=0.0, tau=0.0)
     >>> loss(torch.zeros(1, 2), torch.tensor([0])).exp()
     tensor(3., grad_fn=<ExpBackward0>)
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from nearfar.losses.arcface import add_angle, check_angle
+from nearfar.losses.base import register
 from nearfar.losses.normalized_softmax import softmax_terms
 from nearfar.losses.proxies.class_similarity import Ties, cosines
 from nearfar.losses.proxies.multi_proxy import class_similarity
@@ -12,14 +13,15 @@ from nearfar.losses.proxies.proxy_loss import DataWiseLoss
 from nearfar.validation import check_positive
 
 
-class SubcenterArcFace(DataWiseLoss):
+@register("subcenter-arcface")
+class SubCenterArcFaceLoss(DataWiseLoss):
     """Sub-center ArcFace (Deng et al., ECCV 2020, Eq. 3): ArcFace with S_c = max_k cos(x, w_ck).
 
     Outliers and mislabeled samples find a center of their own instead of pulling the class's. proxies_per_class=3 is
     the paper's; `angle` (degrees) and `scale` are ArcFace's. Equally near centers share the gradient.
 
     >>> import torch
-    >>> loss = SubcenterArcFace(classes=3, dim=2, angle=0.0)
+    >>> loss = SubCenterArcFaceLoss(classes=3, dim=2, angle=0.0)
     >>> loss(torch.zeros(1, 2), torch.tensor([0])).exp()
     tensor(3., grad_fn=<ExpBackward0>)
     """

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from nearfar.losses.pair_loss import Batch, PairLoss
+from nearfar.losses.base import register
+from nearfar.losses.pair_loss import PairBatch, PairLoss
 from nearfar.ops.pairs import Pairs
 from nearfar.validation import check_positive
 
 
-class SupCon(PairLoss):
+@register("supcon")
+class SupConLoss(PairLoss):
     """Supervised contrastive loss (Khosla et al., NeurIPS 2020, arXiv 2004.11362, Eq. 2, "out"), on cosines.
 
     Mean over anchors with positives of mean_{p in P_i} -log( e^{S_ip/T} / sum_{j != i} e^{S_ij/T} ). temperature=0.1
     is the paper's; the mean over anchors with positives (not a sum) and no base temperature are ours.
 
     >>> import torch
-    >>> SupCon()(torch.eye(3), torch.tensor([0, 0, 1]))
+    >>> SupConLoss()(torch.eye(3), torch.tensor([0, 0, 1]))
     tensor(0.6931)
     """
 
@@ -24,7 +26,7 @@ class SupCon(PairLoss):
         super().__init__()
         self.temperature = check_positive("temperature", temperature)
 
-    def cost(self, pairs: Pairs, batch: Batch) -> Tensor:
+    def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
         logits = pairs.sim / self.temperature
         everything = pairs.log_sum_exp(logits, pairs.same | pairs.diff)
         return pairs.anchor_mean(everything - pairs.row_mean(logits, pairs.same), pairs.same.any(1))

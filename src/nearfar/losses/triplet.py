@@ -5,14 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nearfar.losses.pair_loss import Batch, PairLoss
+from nearfar.losses.base import register
+from nearfar.losses.pair_loss import PairBatch, PairLoss
 from nearfar.ops.geometry import cosine_matrix, unit_distance_matrix
 from nearfar.ops.pairs import Pairs, ratio, softplus, to_one
 from nearfar.ops.triplets import mean_over_triplets, semi_hard_negatives
 from nearfar.validation import check_choice
 
 
-class Triplet(PairLoss):
+@register("triplet")
+class TripletMarginLoss(PairLoss):
     """Triplet loss (Schroff et al., CVPR 2015; PROFS, arXiv 1907.07585, Eq. 3.2), on unit vectors.
 
     t = margin + dist_ap - dist_an, dist = D^2 (default) or D with squared=False; a triplet costs [t]_+, or
@@ -27,7 +29,7 @@ class Triplet(PairLoss):
     With `representatives` the triplets are (representative, its j-th positive, its j-th closest negative).
 
     >>> x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
-    >>> Triplet()(x, torch.tensor([0, 0, 1]))  # triplets (0,1,2): 2 - 4 + 0.2, (1,0,2): 2 - 2 + 0.2
+    >>> TripletMarginLoss()(x, torch.tensor([0, 0, 1]))  # triplets (0,1,2): 2 - 4 + 0.2, (1,0,2): 2 - 2 + 0.2
     tensor(0.1000)
     """
 
@@ -53,7 +55,7 @@ class Triplet(PairLoss):
         """dist_ap - dist_an = slope (sim_an - sim_ap): D^2 = 2 - 2S, or D itself."""
         return 2.0 if self.squared else 1.0
 
-    def cost(self, pairs: Pairs, batch: Batch) -> Tensor:
+    def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
         if batch.representatives:
             return self.mean_of(*representative_triplets(pairs))
         if self.mining == "hard":

@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass, replace
 import torch
 from torch import Tensor
 
-from nearfar.losses.pair_loss import PairLoss, check_representatives, full_precision, make_batch
+from nearfar.losses.base import full_precision
+from nearfar.losses.pair_loss import PairLoss, check_representatives, make_batch
 
 
 @dataclass(frozen=True)

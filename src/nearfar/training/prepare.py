@@ -33,7 +33,7 @@ from nearfar.data import (
 from nearfar.data.augment import DRAWINGS
 from nearfar.errors import NearfarError
 from nearfar.losses import ProxyLoss, create, loss_class
-from nearfar.losses.pair_loss import Loss
+from nearfar.losses.base import Loss
 from nearfar.losses.proxies.sharded import ShardedProxies
 from nearfar.metrics.protocols import class_disjoint_split, mlrc_folds
 from nearfar.models import Embedder, create_embedder, proxies_from_class_means, start_from_pca

@@ -110,7 +110,7 @@ class Parts:
             steps=self.steps,
             epoch=len(self.batches),
             by_epochs=self.config.steps is None,
-            waits=getattr(self.loss, "waits", 0),
+            waits=self.loss.warmup_epochs,
         )
 
     @property

@@ -263,9 +263,8 @@ class Training(Parts):
         return due if not self._apart() else process_group.broadcast_text(lambda: "yes" if due else "no") == "yes"
 
     def _start_epoch(self) -> None:
-        start_epoch = getattr(self.loss, "start_epoch", None)
-        if start_epoch is not None and self.consumed == 0:
-            start_epoch(self.epoch)
+        if self.consumed == 0:
+            self.loss.start_epoch(self.epoch)
         frozen = self.config.model.freeze_backbone or self.epoch < self.config.schedule.warm_up_epochs
         for parameter in self.embedder.trunk_parameters():
             parameter.requires_grad_(not frozen)

@@ -1,5 +1,5 @@
 """DRO: a pair loss under the worst-case weights of an uncertainty set."""
 
-from nearfar.losses.dro.loss import DRO
+from nearfar.losses.dro.loss import DROLoss
 
-__all__ = ["DRO"]
+__all__ = ["DROLoss"]

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nearfar.losses.base import register
 from nearfar.losses.dro.chi_square import Chi2
 from nearfar.losses.dro.kl import KL, GroupedKL
 from nearfar.losses.dro.uncertainty import TWICE_BATCH, Max, Mean, Selection, TopK, TopKPN, Uncertainty
-from nearfar.losses.pair_loss import Batch, PairLoss
+from nearfar.losses.pair_loss import PairBatch, PairLoss
 from nearfar.ops.geometry import unit
 from nearfar.ops.pairs import Pairs
 from nearfar.ops.sparse_entries import draw, entries
@@ -25,7 +26,8 @@ PairFunction = Callable[[Tensor, Tensor], Tensor]
 UNCERTAINTIES: dict[str, type[Uncertainty]] = {u.name: u for u in (Mean, Max, TopK, TopKPN, KL, GroupedKL, Chi2)}
 
 
-class DRO(PairLoss):
+@register("dro")
+class DROLoss(PairLoss):
     """Distributionally robust pair loss (Qi et al., arXiv 1912.11194, Eq. 1): sum p_ij l_ij, p from an uncertainty set.
 
     `pair` says what a pair costs: the name of an elementwise loss ("pair-margin", the paper's, is the default;
@@ -46,7 +48,7 @@ class DRO(PairLoss):
     >>> x, labels = torch.eye(3), torch.tensor([0, 0, 1])
     >>> create("dro", uncertainty="topk", k=1)(x, labels)  # the one positive pair, m + lambda - S
     tensor(0.7000)
-    >>> DRO(lambda sim, same: torch.where(same, 1 - sim, sim), KL(gamma=0.1)).weights_of(x, labels)[0]
+    >>> DROLoss(lambda sim, same: torch.where(same, 1 - sim, sim), KL(gamma=0.1)).weights_of(x, labels)[0]
     tensor([0.0000, 0.5000, 0.0000])
     """
 
@@ -120,7 +122,7 @@ class DRO(PairLoss):
             )
         return losses
 
-    def cost(self, pairs: Pairs, batch: Batch) -> Tensor:
+    def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
         constant, compiling = replace(pairs, sim=pairs.sim.detach()), torch.compiler.is_compiling()
         sparse = not compiling and self.is_cosine and pairs.sim.numel() * batch.emb.shape[1] >= SPARSE_FROM
         if self.sampling:
@@ -179,14 +181,14 @@ class DRO(PairLoss):
 class _Reading(PairLoss):
     """A call of a DRO loss that returns something else of its pairs."""
 
-    def __init__(self, loss: DRO, read: Callable[[Pairs], Tensor]) -> None:
+    def __init__(self, loss: DROLoss, read: Callable[[Pairs], Tensor]) -> None:
         super().__init__()
         self.loss, self.read = loss, read
 
     def similarity(self, x: Tensor, y: Tensor | None) -> Tensor:
         return self.loss.similarity(x, y)
 
-    def cost(self, pairs: Pairs, batch: Batch) -> Tensor:
+    def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
         return self.read(pairs)
 
 

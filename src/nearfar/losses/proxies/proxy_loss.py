@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nearfar.losses.pair_loss import Loss, full_precision
+from nearfar.losses.base import Loss, full_precision
 from nearfar.losses.proxies.class_similarity import Ties, cosines
 from nearfar.ops.geometry import unit
 from nearfar.validation import check_count, check_embeddings, check_labels, check_positive, check_weights

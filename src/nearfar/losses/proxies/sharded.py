@@ -23,26 +23,26 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from nearfar.losses.arcface import ArcFace
-from nearfar.losses.cosface import CosFace
-from nearfar.losses.mpa import MPA
-from nearfar.losses.mpa_ap import MPAAP
-from nearfar.losses.mpa_dw import MPADW
-from nearfar.losses.normalized_softmax import NormalizedSoftmax
-from nearfar.losses.pair_loss import Loss
+from nearfar.losses.arcface import ArcFaceLoss
+from nearfar.losses.base import Loss
+from nearfar.losses.cosface import CosFaceLoss
+from nearfar.losses.mpa import MPALoss
+from nearfar.losses.mpa_ap import MPAAPLoss
+from nearfar.losses.mpa_dw import MPADWLoss
+from nearfar.losses.normalized_softmax import NormalizedSoftmaxLoss
 from nearfar.losses.proxies.class_similarity import Ties
 from nearfar.losses.proxies.multi_proxy import MultiProxyLoss
 from nearfar.losses.proxies.proxy_loss import DataWiseLoss, ProxyLoss
-from nearfar.losses.proxy_anchor import ProxyAnchor, proxy_anchor_terms
-from nearfar.losses.proxy_nca import ProxyNCA
-from nearfar.losses.soft_triple import SoftTriple
-from nearfar.losses.subcenter_arcface import SubcenterArcFace
+from nearfar.losses.proxy_anchor import ProxyAnchorLoss, proxy_anchor_terms
+from nearfar.losses.proxy_nca import ProxyNCALoss
+from nearfar.losses.soft_triple import SoftTripleLoss
+from nearfar.losses.subcenter_arcface import SubCenterArcFaceLoss
 from nearfar.ops.pairs import ratio
 
 # Proxy-ISA is not among them: its memory and progress of every class would have to be split as well.
 SHARDABLE = (
-    *(NormalizedSoftmax, CosFace, ArcFace, SubcenterArcFace, ProxyNCA, SoftTriple),
-    *(MPADW, MPAAP, ProxyAnchor, MPA),
+    *(NormalizedSoftmaxLoss, CosFaceLoss, ArcFaceLoss, SubCenterArcFaceLoss, ProxyNCALoss, SoftTripleLoss),
+    *(MPADWLoss, MPAAPLoss, ProxyAnchorLoss, MPALoss),
 )
 
 
@@ -88,12 +88,12 @@ class ShardedProxies(Loss):
 
     def _per_class(self, ties: ShardTies) -> Tensor:
         """Proxy-Anchor and MPA, whose sums over classes have these divisors."""
-        assert isinstance(self.loss, ProxyAnchor | MPA)
+        assert isinstance(self.loss, ProxyAnchorLoss | MPALoss)
         alive = ties.labels if ties.weights is None else ties.labels[ties.weights > 0]
         seen = len(alive.unique())  # type: ignore[no-untyped-call]
         pos, neg = proxy_anchor_terms(ties.with_elsewhere(), self.loss.alpha, self.loss.delta)
         pos, neg = sum_over_ranks(torch.stack([pos[:-1].sum(), neg[:-1].sum()]))
-        if isinstance(self.loss, ProxyAnchor):
+        if isinstance(self.loss, ProxyAnchorLoss):
             cost: Tensor = pos / max(seen, 1) + neg / self.classes
             return cost
         with_neg = 0 if seen == 0 else self.classes - (seen == 1)

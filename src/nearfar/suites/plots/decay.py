@@ -9,7 +9,7 @@ import torch
 
 from nearfar.errors import NearfarError
 from nearfar.losses import create
-from nearfar.losses.proxy_isa import ProxyISA, progress
+from nearfar.losses.proxy_isa import ProxyISALoss, progress
 from nearfar.suites.line_plot import COLOURS
 from nearfar.suites.plots.canvas import panels
 from nearfar.training import Run
@@ -23,7 +23,7 @@ def decay(run: Path) -> Any:
             f"{run}: picture decay is of a proxy-isa run, this one has the loss {Run(run).config.loss['name']}"
         )
     loss = create("proxy-isa", classes=1, dim=1, **options)
-    assert isinstance(loss, ProxyISA)
+    assert isinstance(loss, ProxyISALoss)
     seen = torch.arange(int(10 * loss.volume) + 1)
     now = progress(
         seen,

@@ -1,0 +1,50 @@
+"""The base class of all losses, and their registry."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nearfar.registry import Registry
+
+
+class Loss(nn.Module):
+    """Base class of all losses.
+
+    A loss is called as `loss(embeddings, labels)` and returns a scalar. Each option of the constructor is stored in an
+    attribute of the same name, or of the name with the suffix `_option` where the attribute holds something else.
+
+    A loss whose behavior changes over the epochs overrides `start_epoch`, and `warmup_epochs` if it needs some epochs
+    before it works as intended.
+    """
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Return the options that create an equal loss with `nearfar.losses.create`."""
+        names = list(inspect.signature(type(self).__init__).parameters)[1:]
+        missing = object()
+        values = {name: getattr(self, f"{name}_option", getattr(self, name, missing)) for name in names}
+        return {name: value for name, value in values.items() if value is not missing}
+
+    @property
+    def warmup_epochs(self) -> int:
+        """Return the number of epochs after which the loss works as intended; 0 unless a subclass overrides it."""
+        return 0
+
+    def start_epoch(self, n: int) -> None:
+        """Announce the start of epoch `n`, counted from 0. Trainers call this; most losses ignore it."""
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{name}={value!r}" for name, value in self.options.items())
+
+
+LOSSES: Registry[type[Loss]] = Registry("loss", package="nearfar.losses")
+register = LOSSES.register
+
+
+def full_precision(x: Tensor) -> Tensor:
+    """Return float64 unchanged and any other dtype as float32: losses are not computed in half precision."""
+    return x if x.dtype == torch.float64 else x.float()
