@@ -22,10 +22,10 @@ from tqdm import tqdm
 from nearfar.config.merge import resolve
 from nearfar.config.schema import Data
 from nearfar.data import Manifest
+from nearfar.data.sketches import credit
 from nearfar.errors import NearfarError
 from nearfar.metrics import Scores, evaluate
 from nearfar.report import search_examples, write_report
-from nearfar.report.run_report import CREDIT
 from nearfar.training import Config, Run, train
 from nearfar.training.allocator import keep_freed_memory
 from nearfar.training.evaluate import raw_rows
@@ -75,7 +75,7 @@ def run(*, steps: int | None = None, source: str = "sketches", out: Path = Path(
         data=unseen,
         embeddings=embeddings,
         settings=runs[best].config.to_dict(),
-        footer=CREDIT if source == "sketches" else "",
+        footer=credit(source),
     )
     print(f"\nLook at {page}   ({time.monotonic() - started:.0f} s in all)")
     return scores

@@ -31,6 +31,12 @@ LEVELS = 4
 PER_BYTE = 4
 SHIFTS = np.array([6, 4, 2, 0], dtype=np.uint8)
 Bytes = NDArray[np.uint8]
+CREDIT = "Drawings: Quick, Draw!, made available by Google, Inc. under CC BY 4.0."
+
+
+def credit(source: str) -> str:
+    """Return the attribution that the license of a data source requires, "" if it requires none."""
+    return CREDIT if source == "sketches" else ""
 
 
 @lru_cache(maxsize=1)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from nearfar.data import Manifest
 from nearfar.data.manifest import Ints
+from nearfar.data.sketches import credit
 from nearfar.metrics import Scores
 from nearfar.report import write_report
 from nearfar.runs import Run
@@ -43,11 +44,8 @@ def report_run(run: Run, found: tuple[Manifest, Tensor] | None = None) -> Path:
         data=manifest,
         embeddings=embeddings,
         settings=config.to_dict(),
-        footer=CREDIT if config.data.source == "sketches" else "",
+        footer=credit(config.data.source),
     )
-
-
-CREDIT = "Drawings: Quick, Draw!, made available by Google, Inc. under CC BY 4.0."
 
 
 def with_values(scores: Scores, values: Mapping[str, float]) -> Scores:

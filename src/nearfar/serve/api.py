@@ -22,10 +22,10 @@ from pydantic import ValidationError
 from torch import Tensor
 
 import nearfar
+from nearfar.data.sketches import credit
 from nearfar.errors import NearfarError
 from nearfar.formatting import metric_title, settings_lines
 from nearfar.report.curves import curve_figures
-from nearfar.report.run_report import CREDIT
 from nearfar.search.exact import Vectors
 from nearfar.serve import query as queries
 from nearfar.serve.batching import Batcher, embedding_of, nearest_in
@@ -130,7 +130,7 @@ class Service:
             width=whole.queries.width,
             version=whole.version,
             most_bytes=MAX_BODY,
-            credit=CREDIT if config.data.source == "sketches" else "",
+            credit=credit(config.data.source),
             nearfar=nearfar.__version__,
         )
 
