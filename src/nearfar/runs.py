@@ -21,8 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nearfar.config.merge import from_dict, read_config
+from nearfar.config.merge import from_dict
 from nearfar.config.schema import Config
+from nearfar.config.tree import read_config
 from nearfar.data import Manifest
 from nearfar.errors import NearfarError
 from nearfar.metrics import Scores

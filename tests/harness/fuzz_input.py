@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from nearfar.config.merge import LEAST
+from nearfar.config.schema import all_settings
 
 Rng = random.Random
 NUMBERS = (0, 1, 127, 255, 256, 65535, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**63 - 1, 2**64 - 1)
@@ -24,7 +24,8 @@ SECTIONS = ("data", "loss", "batches", "pacing", "model", "images", "optimizer",
 OPTIONS = "loss.name loss.margin loss.k pacing.name model.backbone model.head model.pooling data.source data.noise.kind"
 MORE = "metrics track recipe setting benchmark seed device compile optimizer.betas images.jitter select.metric"
 BATCHES = "batches.size batches.classes batches.per_class batches.rho"
-PLACES = (*LEAST, *SECTIONS, *OPTIONS.split(), *MORE.split(), *BATCHES.split())
+LIMITED = [key for key, each in all_settings().items() if each.limits]
+PLACES = (*LIMITED, *SECTIONS, *OPTIONS.split(), *MORE.split(), *BATCHES.split())
 
 
 def changed(rng: Rng, seeds: Sequence[bytes]) -> bytes:

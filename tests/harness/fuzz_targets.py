@@ -21,7 +21,8 @@ import torch
 from safetensors.torch import save
 
 from nearfar.audit.decisions import read_decisions
-from nearfar.config.merge import from_dict, read_config, resolve
+from nearfar.config.merge import from_dict, resolve
+from nearfar.config.tree import read_config
 from nearfar.data import Manifest, open_data
 from nearfar.data import save as save_manifest
 from nearfar.data.images import decode
@@ -103,7 +104,7 @@ class Targets:
         def read(path: Path) -> None:
             plain = read_config(path)
             try:
-                from_dict(plain).text()
+                from_dict(plain).to_yaml()
                 resolve("features", width=10, file=plain)
             except NearfarError as error:  # about a setting, which it names
                 raise NearfarError(f"{path}: {error}") from error

@@ -114,7 +114,7 @@ def test_mistakes_are_named(vectors: str, tmp_path: Path) -> None:
         suite_of(vectors, folds=1)
     with pytest.raises(NearfarError, match=r"data.fold=2 must be below data.folds, which is 2"):
         configured("features", vectors, "proxy-anchor", "data.folds=2", "data.fold=2")
-    with pytest.raises(NearfarError, match=r"data.folds=2 holds classes out itself: set data.validation=0"):
+    with pytest.raises(NearfarError, match=r"data.folds=2 already holds out classes: set data.validation=0"):
         configured("features", vectors, "proxy-anchor", "data.folds=2", "data.fold=1", "data.validation=0.2")
     config = configured("features", vectors, "proxy-anchor", "data.folds=2")
     with pytest.raises(NearfarError, match=r"data.folds=2 is for so many runs: set data.fold, from 0"):

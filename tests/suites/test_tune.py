@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from torch import Tensor
 
-from nearfar.config.merge import at
 from nearfar.data import Manifest
 from nearfar.errors import NearfarError
 from nearfar.suites.cells import CellMaker, suite_cells
@@ -49,7 +49,7 @@ def test_every_method_gets_as_many_trials(vectors: str) -> None:
         for setting in trial.settings:
             key, _, value = setting.partition("=")
             config = trial.cell.config
-            assert (config.loss["alpha"] if key == "loss.alpha" else at(config, key)) == float(value)
+            assert (config.loss["alpha"] if key == "loss.alpha" else attrgetter(key)(config)) == float(value)
 
 
 def test_the_draw_is_without_replacement_and_the_same_each_time(vectors: str) -> None:

@@ -13,7 +13,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nearfar.config.merge import LEAST, from_dict, resolve
+from nearfar.config.merge import from_dict, resolve
+from nearfar.config.schema import all_settings
 from nearfar.data import open_data
 from nearfar.errors import NearfarError
 from nearfar.training.checkpoint import load_state, save_state
@@ -25,6 +26,7 @@ plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) |
 trees = st.recursive(
     plain, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3), max_leaves=8
 )
+LIMITED = {key: each for key, each in all_settings().items() if each.least is not None or each.above is not None}
 sections = ("data", "loss", "batches", "model", "optimizer", "schedule", "select", "steps", "epochs", "metrics", "seed")
 
 
@@ -37,10 +39,10 @@ def test_any_tree_is_a_configuration_or_refused(tree: dict[str, Any]) -> None:
 
 
 @some
-@given(st.sampled_from(sorted(LEAST)), st.integers() | st.floats())
+@given(st.sampled_from(sorted(LIMITED)), st.integers() | st.floats())
 def test_a_number_below_the_least_is_refused(place: str, value: float) -> None:
-    least, allowed = LEAST[place]
-    good = value > least or (allowed and value == least)
+    setting = LIMITED[place]
+    good = value > setting.above if setting.above is not None else value >= setting.least
     # set steps and epochs, one excludes the other
     base = ["loss.name=triplet", f"{place}={value!r}"]
     if not good:

@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 import nearfar
-from nearfar.config.merge import parse_setting, read_config
+from nearfar.config.tree import parse_setting, read_config
 from nearfar.data import open_data
 from nearfar.data.features import open_npz
 from nearfar.data.images import Reader, decode

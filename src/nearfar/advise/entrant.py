@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nearfar.config import recipes
-from nearfar.config.merge import parse_setting
+from nearfar.config.tree import parse_setting
 from nearfar.errors import NearfarError
 from nearfar.validation import nearest
 

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from nearfar.advise.data import SIDE, Course
 from nearfar.advise.entrant import Entrant
-from nearfar.config.merge import resolve, with_settings
-from nearfar.config.recipes import merged
+from nearfar.config.merge import resolve
 from nearfar.config.schema import Config
+from nearfar.config.tree import apply_settings, merge_trees
 from nearfar.data import Batch
 from nearfar.errors import NearfarError
 from nearfar.training.prepare import make_batches
@@ -62,7 +62,7 @@ def config_of(entrant: Entrant, course: Course, *, steps: int | None, split: int
     if course.manifest.kind == "files":
         data |= {"cache": None if cache is None else str(cache), "workers": 0}
         own["images"] = {"crop": SIDE}
-    tree = merged(with_settings({}, entrant.settings), {**own, "data": data})
+    tree = merge_trees(apply_settings({}, entrant.settings), {**own, "data": data})
     return resolve(course.manifest.kind, width=course.width, recipe=entrant.recipe, file=tree)
 
 

@@ -11,20 +11,19 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from nearfar.config.merge import build, resolve, with_settings
-from nearfar.config.recipes import merged
-from nearfar.config.schema import Config, Data
+from nearfar.config.merge import resolve
+from nearfar.config.schema import Config, Data, neutral_settings
+from nearfar.config.setting import build
+from nearfar.config.tree import apply_settings, merge_trees
 from nearfar.data.digest import sha256_of
 from nearfar.data.layouts.archive import SUFFIXES as ARCHIVES
 from nearfar.errors import NearfarError
 from nearfar.metrics.names import expand
 from nearfar.suites.suite import Method, Source, Suite
 from nearfar.training.prepare import make_loss, open_manifest, opening
-from nearfar.training.resume import CARRIED_OUT
 from nearfar.validation import nearest
 
 Chosen = Mapping[tuple[str, str], tuple[str, ...]]  # settings by data and method
-RUN_ONLY = (*CARRIED_OUT, "track", "test")
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,7 @@ class CellMaker:
         if suite.folds is not None:
             settings += [f"data.folds={suite.folds}", "data.validation=0"]
         where = {"seed": seed, "test": test, "untrained": test, "data": {"source": self._where[source.name]}}
-        tree = merged(with_settings({}, settings), where)
+        tree = merge_trees(apply_settings({}, settings), where)
         try:
             found = self._open(build(Data, tree["data"], "data"))
             recipe = method.recipe or method.name
@@ -216,10 +215,12 @@ def config_id(config: Config, *, files: bool = False) -> str:
     The fingerprint of picture `files` does not see their bytes, so for those in folders the source counts as well.
     """
     tree = config.to_dict()
-    for key in RUN_ONLY:
-        del tree[key]
+    for key in neutral_settings():
+        section, _, leaf = key.rpartition(".")
+        del (tree[section] if section else tree)[leaf]
+    if not tree["batches"]["options"]:
+        del tree["batches"]["options"]
     data = tree["data"]
-    del data["workers"]
     # runs from before there were these keep their id
     if data["folds"] is None:
         del data["folds"], data["fold"]

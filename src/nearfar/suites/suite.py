@@ -32,7 +32,8 @@ from typing import Any
 
 import yaml
 
-from nearfar.config.merge import build, parse_setting, read_config
+from nearfar.config.setting import build
+from nearfar.config.tree import parse_setting, read_config
 from nearfar.errors import NearfarError
 from nearfar.suites.data import expanded
 from nearfar.suites.paper import PaperTable, check_paper

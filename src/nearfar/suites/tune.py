@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from nearfar.config.merge import parse_setting
+from nearfar.config.tree import parse_setting
 from nearfar.errors import NearfarError
 from nearfar.suites.cells import Cell, CellMaker, Chosen
 from nearfar.suites.suite import Method, Source, Suite

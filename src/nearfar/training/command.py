@@ -9,9 +9,10 @@ from typing import Any
 
 from tqdm import tqdm
 
-from nearfar.config.merge import build, read_config, resolve, with_settings
-from nearfar.config.recipes import merged
+from nearfar.config.merge import resolve
 from nearfar.config.schema import Config, Data
+from nearfar.config.setting import build
+from nearfar.config.tree import apply_settings, merge_trees, read_config
 from nearfar.errors import NearfarError
 from nearfar.formatting import counted, slug
 from nearfar.runs import Run
@@ -42,7 +43,7 @@ def train_command(
     else:
         config = configure(source, recipe=recipe, file=file, settings=settings, allow_partial=allow_partial)
     if dry_run:
-        print(config.text(), end="")
+        print(config.to_yaml(), end="")
         return None
     where = out or Path("runs") / slug(f"{Path(config.data.source).stem}-{config.recipe or config.loss['name']}")
     keep_freed_memory()
@@ -71,9 +72,9 @@ def configure(
     source: str | None, *, recipe: str | None, file: Path | None, settings: tuple[str, ...], allow_partial: bool = False
 ) -> Config:
     """The configuration of a command line; opens the data to see of which kind it is."""
-    tree = with_settings({} if file is None else read_config(file), settings)
+    tree = apply_settings({} if file is None else read_config(file), settings)
     given = {"source": source, "allow_partial": allow_partial or None}
-    tree = merged(tree, {"data": {key: value for key, value in given.items() if value is not None}})
+    tree = merge_trees(tree, {"data": {key: value for key, value in given.items() if value is not None}})
     if "source" not in (tree.get("data") or {}):
         raise NearfarError("no data: name it, for example `nearfar train my_pictures` or `nearfar train sketches`")
     data: Data = build(Data, tree["data"], "data")

@@ -260,6 +260,7 @@ def make_batches(config: Config, train: Manifest) -> BatchSampler:
     """Create the sampler of the training samples from the settings that it reads."""
     settings = {key: value for key, value in asdict(config.batches).items() if value is not None}
     name = settings.pop("name")
+    settings |= settings.pop("options")
     try:
         known = samplers.options(name)
         options = {key: value for key, value in settings.items() if key in known}

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nearfar.config.schema import Config
+from nearfar.config.schema import Config, neutral_settings
 from nearfar.errors import NearfarError
 from nearfar.formatting import flatten
-
-# how a run is carried out, which leaves what it comes to alone (but for rounding, by threads, ranks and device)
-CARRIED_OUT = ("threads", "device", "log_every", "log_train", "save_every", "shard_proxies", "shard_network")
 
 
 def with_fingerprint(config: Config, fingerprint: str) -> Config:
@@ -26,8 +23,7 @@ def with_fingerprint(config: Config, fingerprint: str) -> Config:
 def same_settings(config: Config, before: Config) -> Config:
     """The configuration of the run that is there; another one now would make a run that no config describes."""
     ours, theirs = flatten(config.to_dict()), flatten(before.to_dict())
-    free = ("data.workers", *CARRIED_OUT)
-    changed = [key for key in ours if ours[key] != theirs.get(key) and key not in free]
+    changed = [key for key in ours if ours[key] != theirs.get(key) and key not in neutral_settings()]
     if changed:
         key = changed[0]
         raise NearfarError(

@@ -101,14 +101,14 @@ def _train(
     elif (out / "config.yaml").exists():
         raise NearfarError(f"{out}: holds a run already: go on with --resume, or choose another --out")
     process_group.check_ranks_agree(
-        f"{resume} {config.text()}", "start all with the same command, with --out on a shared disk"
+        f"{resume} {config.to_yaml()}", "start all with the same command, with --out on a shared disk"
     )
     training = Training(config, manifest, out, say=say, start=start)
     if process_group.is_main_process():
         for folder in (out, (out / CHECKPOINT).parent):
             remove_drafts(folder)
         with atomic(out / "config.yaml") as draft:  # not before all parts fit: a mistake must not leave half a run
-            draft.write_text(config.text(), encoding="utf-8")
+            draft.write_text(config.to_yaml(), encoding="utf-8")
     if resume and training.load():
         say(f"going on at step {training.step:,} of {training.steps:,}")
     else:

@@ -1,21 +1,17 @@
-"""Recipes: one YAML a method, the paper's setting with whose value each number is.
+"""Recipes: one YAML file per method with the settings of its paper and the source of each number.
 
-A comment behind a number names its source: `paper`, `released code` or `ours`. Under `loss` that is the loss's own
-paper (`paper`), elsewhere the one whose set-up the recipe follows (`setup`, where it is another).
+The comment behind a number names its source: `paper`, `released code` or `ours`. Under `loss` this refers to the paper
+of the loss (`paper`), elsewhere to the paper whose experimental setup the recipe follows (`setup`, if it differs).
 
-    name, paper, setup   the file's own name, and references
-    loss                 name and options, for nearfar.losses.create; proxy losses also get classes and dim
-    batches              name: shuffled (size), or pk (classes x per_class; epoch: classes, each class visited once, or
-                         samples, as many samples as the data set has), or profs, with the options of
-                         nearfar.samplers.Profs
-    projection           PROFS's term: weight
-    pacing               name and options, for nearfar.pacing.create, which also gets samples and classes
-    model                backbone, pooling (gem: gem_p), dim, freeze_bn
-    images               crop, resize (before the center crop of a test image), min_scale (of the random crop)
-    optimizer            name, lr, weight_decay, head_lr_multiplier, proxy_lr_multiplier, clip_value
-    schedule             name: constant, or step (every so many epochs, times factor); warm_up_epochs: backbone frozen
-    epochs               how long to train
-    data                 cub, cars, sop, inshop: what differs there, in the same shape
+    name, purpose, group   what `nearfar recipes` lists
+    paper, setup           references
+    loss                   name and options, for nearfar.losses.create; proxy losses also get classes and dim
+    batches                name and options of the sampler, for nearfar.samplers.create
+    projection             weight of the projection term of PROFS
+    pacing                 name and options, for nearfar.pacing.create, which also gets samples and classes
+    model, images, optimizer, schedule, epochs
+                           settings of the paper, which apply with `setting=paper` only
+    data                   cub, cars, sop, inshop: what differs on that dataset, in the same form
 
 >>> load("dro-topk")["loss"]["k"]
 '2B'
@@ -25,49 +21,56 @@ paper (`paper`), elsewhere the one whose set-up the recipe follows (`setup`, whe
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
 import yaml
 
-from nearfar.validation import check_choice, nearest
+from nearfar.config.schema import BENCHMARKS, Config
+from nearfar.config.setting import is_section, type_hints
+from nearfar.config.tree import merge_trees
+from nearfar.spelling import suggest
 
-# section -> its keys; None: a plain value, or for the loss whatever the loss takes
-KEYS: dict[str, set[str] | None] = {
-    "name": None,
-    "paper": None,
-    "setup": None,
-    "loss": None,
-    "batches": {
-        *("name", "size", "classes", "per_class", "epoch"),
-        *("rho", "steps", "mining", "seeds_per_batch", "greedy", "fill", "patience"),
-    },
-    "projection": {"weight"},
-    "pacing": None,
-    "model": {"backbone", "pooling", "gem_p", "dim", "freeze_bn"},
-    "images": {"crop", "resize", "min_scale"},
-    "optimizer": {"name", "lr", "weight_decay", "head_lr_multiplier", "proxy_lr_multiplier", "clip_value"},
-    "schedule": {"name", "every", "factor", "warm_up_epochs"},
-    "epochs": None,
-    "data": {"cub", "cars", "sop", "inshop"},
-}
+ABOUT = ("name", "purpose", "group", "paper", "setup", "data")
+# What a recipe contributes in every setting; the rest applies with setting=paper only.
+METHOD = ("loss", "batches", "pacing", "projection")
+PAPER_ONLY = ("model", "images", "optimizer", "schedule", "epochs")
+# The needs that `nearfar recipes` groups by, in order.
+GROUPS = (
+    "A first choice",
+    "Proxy losses: one or more learned vectors per class",
+    "Pair and triplet losses",
+    "Losses on the ranking",
+    "Wrong labels in the data",
+    "DRO: which pairs count",
+    "PROFS: batches from feasible sets",
+)
 
 
 def names() -> list[str]:
-    """The names that `load` knows."""
+    """Return the names of all recipes."""
     return sorted(file.name.removesuffix(".yaml") for file in files(__name__).iterdir() if file.name.endswith(".yaml"))
 
 
 def text(name: str) -> str:
-    """A recipe as it is written, comments included; an unknown name is a ValueError that suggests the nearest."""
+    """Return the file of a recipe, comments included.
+
+    Raises:
+        ValueError: If there is no such recipe. The message suggests a similar one.
+    """
     known = names()
     if name not in known:
-        raise ValueError(f"unknown recipe {name!r}{nearest(name, known)} Known: {', '.join(known)}")
+        raise ValueError(f"unknown recipe {name!r}{suggest(name, known)} Known: {', '.join(known)}")
     return (files(__name__) / f"{name}.yaml").read_text(encoding="utf-8")
 
 
 def load(name: str, *, data: str | None = None) -> dict[str, Any]:
-    """A recipe as a dict; with `data` what differs on that data set is put in its place, and the key `data` is gone.
+    """Return a recipe as a dict.
+
+    Args:
+        name: The recipe.
+        data: A dataset: its differences are merged in, and the key `data` is removed.
 
     >>> load("dro-tpk")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -79,30 +82,28 @@ def load(name: str, *, data: str | None = None) -> dict[str, Any]:
     if data is None:
         return recipe
     differences = recipe.pop("data")
-    return merged(recipe, differences[check_choice("data", data, differences)])
+    if data not in differences:
+        raise ValueError(f"data must be one of {', '.join(differences)}, got {data!r}{suggest(data, differences)}")
+    return merge_trees(recipe, differences[data])
 
 
-def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """base with the changes put in, section by section.
-
-    >>> merged({"loss": {"name": "dro", "k": 5}, "epochs": 9}, {"loss": {"k": 7}})
-    {'loss': {'name': 'dro', 'k': 7}, 'epochs': 9}
-    """
-    result = dict(base)
-    for key, value in changes.items():
-        both = isinstance(value, dict) and isinstance(result.get(key), dict)
-        result[key] = merged(result[key], value) if both else value
-    return result
+@cache
+def sections() -> dict[str, tuple[str, ...] | None]:
+    """Return the keys of a recipe and those inside of them; None where a plain value or free options stand."""
+    hints = type_hints(Config)
+    own = {key: tuple(type_hints(hints[key])) if is_section(hints[key]) else None for key in (*METHOD, *PAPER_ONLY)}
+    return {**dict.fromkeys(ABOUT), **own, "data": BENCHMARKS}
 
 
 def check(recipe: dict[str, Any]) -> None:
-    """Every key is known; otherwise a ValueError that suggests the nearest."""
+    """Raise a ValueError that suggests a similar key if a key of the recipe is unknown."""
+    known = sections()
     for section, value in recipe.items():
-        if section not in KEYS:
-            raise ValueError(f"a recipe has no {section!r}{nearest(section, KEYS)} Known: {', '.join(KEYS)}")
-        known = KEYS[section]
-        for key in value if known is not None else ():
-            if known is not None and key not in known:
-                raise ValueError(f"{section} has no {key!r}{nearest(key, known)} Known: {', '.join(sorted(known))}")
+        if section not in known:
+            raise ValueError(f"a recipe has no {section!r}{suggest(section, known)} Known: {', '.join(known)}")
+        keys = known[section]
+        for key in value if keys is not None else ():
+            if keys is not None and key not in keys:
+                raise ValueError(f"{section} has no {key!r}{suggest(key, keys)} Known: {', '.join(sorted(keys))}")
     for differences in recipe.get("data", {}).values():
         check(differences)

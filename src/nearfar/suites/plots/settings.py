@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nearfar.config.merge import parse_setting
+from nearfar.config.tree import parse_setting
 from nearfar.errors import NearfarError
 from nearfar.suites.columns import ON_TEST
 from nearfar.suites.plots.canvas import panels
