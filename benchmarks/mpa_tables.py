@@ -20,7 +20,7 @@ from torch import Tensor
 from benchmarks.timing import best_ms, class_batch, machine, step
 from nearfar.formatting import markdown_table
 from nearfar.losses import ProxyLoss, create, loss_class
-from nearfar.losses.proxies.class_similarity import Ties
+from nearfar.losses.proxies.class_similarity import ClassSimilarities
 from nearfar.metrics import evaluate
 
 PROXY = ("proxy-nca", "proxy-anchor", "soft-triple", "mpa", "mpa-dw", "mpa-ap")
@@ -58,7 +58,7 @@ def influences(name: str) -> Tensor:
 
     def gradient(sim: Tensor) -> Tensor:
         sim = sim.detach().requires_grad_()
-        value = loss.cost(Ties(sim, labels, None, torch.zeros(len(labels), 2, dtype=torch.float64)))
+        value = loss.cost(ClassSimilarities(sim, labels, None, torch.zeros(len(labels), 2, dtype=torch.float64)))
         return torch.autograd.grad(value, sim)[0]
 
     size, h = start.numel(), 1e-5

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from golden_cases import files, load
 from nearfar.losses import create
-from nearfar.losses.proxies.multi_proxy import class_similarity
+from nearfar.losses.proxies.multi_proxy import pool_similarities
 from nearfar.losses.proxy_isa import progress
 from nearfar.metrics import evaluate
 from nearfar.mining import multi_similarity
@@ -115,9 +115,9 @@ def proxy_loss(name: str, file: str, variant: str, **options: Any) -> tuple[Any,
 
 def slope_by_similarity(loss: Any, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """dL/dS and S, both [C, B]."""
-    ties = loss.ties(x, labels)
-    sim = ties.sim.detach().requires_grad_()
-    (slope,) = torch.autograd.grad(loss.cost(replace(ties, sim=sim)), sim)
+    sims = loss.class_similarities(x, labels)
+    sim = sims.matrix.detach().requires_grad_()
+    (slope,) = torch.autograd.grad(loss.cost(replace(sims, matrix=sim)), sim)
     return slope, sim.detach()
 
 
@@ -211,7 +211,7 @@ def strategy(gamma: float, limit: str) -> Tensor:
     x = torch.nn.functional.normalize(torch.tensor(inputs["embeddings"], dtype=torch.float64), dim=1)
     w = torch.nn.functional.normalize(torch.tensor(inputs["proxies"], dtype=torch.float64), dim=-1)
     sim = w @ x.T
-    return (class_similarity(sim, gamma=gamma) - class_similarity(sim, limit)).abs().max()
+    return (pool_similarities(sim, gamma=gamma) - pool_similarities(sim, limit)).abs().max()
 
 
 def identical_proxies() -> Tensor:

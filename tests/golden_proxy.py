@@ -61,12 +61,12 @@ def test_value_gradients_and_state(file: str, variant: dict[str, Any], dtype: to
     close(x.grad, expected.pop("grad_embeddings"), dtype)
     close(loss.proxies.grad, expected.pop("grad_proxies"), dtype)
 
-    ties = loss.ties(x, labels)
+    sims = loss.class_similarities(x, labels)
     if "class_similarity" in expected:
-        close(ties.sim.T, expected.pop("class_similarity"), dtype)
+        close(sims.matrix.T, expected.pop("class_similarity"), dtype)
     if "regulariser" in expected:
-        assert ties.gram is not None
-        close(regularizer(ties.gram, options["reg_eps"]), expected.pop("regulariser"), dtype)
+        assert sims.gram is not None
+        close(regularizer(sims.gram, options["reg_eps"]), expected.pop("regulariser"), dtype)
     if isinstance(loss, ProxyISALoss):
         check_state_after(loss, expected.pop("state_after"), dtype)
     assert not expected, f"nobody checked {list(expected)}"
@@ -95,7 +95,7 @@ def check_weights(
     loss: ProxyISALoss, x: torch.Tensor, labels: torch.Tensor, expected: dict[str, Any], dtype: torch.dtype
 ) -> None:
     check_progress(loss.progress(), expected.pop("class_state"), dtype)
-    positive, negative, filtered = loss.tie_weights(loss.ties(x, labels))
+    positive, negative, filtered = loss.similarity_weights(loss.class_similarities(x, labels))
     close(negative.scatter(0, labels[None], positive[None]).T, expected.pop("omega"), dtype)
     assert filtered.nonzero().flatten().tolist() == expected.pop("filtered_indices")
 

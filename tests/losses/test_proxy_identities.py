@@ -13,7 +13,7 @@ from losses.proxy_oracles import CLASSES, DIM, LABELS, PER_CLASS
 from nearfar.losses import create
 from nearfar.losses.arcface import add_angle
 from nearfar.losses.proxies.class_similarity import cosines, cosines_and_gram
-from nearfar.losses.proxies.multi_proxy import class_similarity, regularizer
+from nearfar.losses.proxies.multi_proxy import pool_similarities, regularizer
 from nearfar.ops.geometry import unit
 
 Y = torch.tensor(LABELS)
@@ -84,15 +84,15 @@ def test_mpa_ap_is_at_most_mpa_dw(seed: int) -> None:
 
 def test_gamma_goes_from_the_largest_to_the_mean() -> None:
     sim = torch.rand(4, 3, 7, dtype=torch.float64) * 2 - 1
-    torch.testing.assert_close(class_similarity(sim, gamma=1e-4), class_similarity(sim, "max"), rtol=0, atol=1e-6)
-    torch.testing.assert_close(class_similarity(sim, gamma=1e6), class_similarity(sim, "mean"), rtol=0, atol=1e-5)
-    torch.testing.assert_close(class_similarity(sim, "max"), sim.amax(1))
-    torch.testing.assert_close(class_similarity(sim, "mean"), sim.mean(1))
-    middle = class_similarity(sim, gamma=0.1)
+    torch.testing.assert_close(pool_similarities(sim, gamma=1e-4), pool_similarities(sim, "max"), rtol=0, atol=1e-6)
+    torch.testing.assert_close(pool_similarities(sim, gamma=1e6), pool_similarities(sim, "mean"), rtol=0, atol=1e-5)
+    torch.testing.assert_close(pool_similarities(sim, "max"), sim.amax(1))
+    torch.testing.assert_close(pool_similarities(sim, "mean"), sim.mean(1))
+    middle = pool_similarities(sim, gamma=0.1)
     assert (middle <= sim.amax(1)).all()
     assert (middle >= sim.mean(1)).all()
     for strategy in ("softmax", "max", "mean"):
-        assert torch.equal(class_similarity(sim[:, :1], strategy), sim[:, 0])
+        assert torch.equal(pool_similarities(sim[:, :1], strategy), sim[:, 0])
 
 
 def test_regularizer_of_coincident_proxies_is_zero_and_order_does_not_matter() -> None:
@@ -119,10 +119,10 @@ def test_gradient_of_mpa_is_eq_9_and_of_its_data_wise_kin_eqs_14_and_18() -> Non
     proxies = rows(CLASSES * PER_CLASS).view(CLASSES, PER_CLASS, DIM)
     for name in ("mpa", "mpa-dw", "mpa-ap"):
         loss = with_proxies(name, proxies, alpha=alpha, delta=delta)
-        ties = loss.ties(x, Y)
-        sim = ties.sim.detach().requires_grad_()
-        object.__setattr__(ties, "sim", sim)
-        (got,) = torch.autograd.grad(loss.cost(ties), sim)
+        sims = loss.class_similarities(x, Y)
+        sim = sims.matrix.detach().requires_grad_()
+        object.__setattr__(sims, "matrix", sim)
+        (got,) = torch.autograd.grad(loss.cost(sims), sim)
         s = sim.detach()
         wanted = torch.zeros_like(s)
         for c in range(CLASSES):

@@ -269,14 +269,15 @@ def test_gradient_is_that_of_constant_weights() -> None:
     loss.learned.fill_(0.2)
     loss.start_epoch(5)
     x, labels, _ = max(stream(20), key=lambda batch: len(batch[0]))
-    positive, negative, _ = loss.tie_weights(loss.ties(x, labels))
+    positive, negative, _ = loss.similarity_weights(loss.class_similarities(x, labels))
     assert len(positive.unique()) > 2
     assert len(negative.unique()) > 2
     assert torch.autograd.gradcheck(
-        lambda x, _: loss.anchor(loss.ties(x, labels), positive, negative), (x.requires_grad_(), loss.proxies)
+        lambda x, _: loss.anchor(loss.class_similarities(x, labels), positive, negative),
+        (x.requires_grad_(), loss.proxies),
     )
     got = torch.autograd.grad(loss(x, labels), [x, loss.proxies])
-    wanted = torch.autograd.grad(loss.anchor(loss.ties(x, labels), positive, negative), [x, loss.proxies])
+    wanted = torch.autograd.grad(loss.anchor(loss.class_similarities(x, labels), positive, negative), [x, loss.proxies])
     assert all(torch.equal(a, b) for a, b in zip(got, wanted, strict=True))
 
 

@@ -115,7 +115,7 @@ def test_gradcheck_per_sample(name: str, options: dict[str, Any]) -> None:
     assert torch.autograd.gradcheck(lambda x, _: loss.per_sample(x, labels), (x, loss.proxies))
     terms = loss.per_sample(x, labels)
     assert terms.shape == (len(x),)
-    penalty = loss.penalty(loss.ties(x, labels))
+    penalty = loss.penalty(loss.class_similarities(x, labels))
     torch.testing.assert_close(terms.mean() + penalty, loss(x, labels))
     weighted = loss.per_sample(x, labels, weights=weights)
     torch.testing.assert_close(weighted, terms * weights)
@@ -346,7 +346,7 @@ def test_training_moves_samples_to_their_proxies(name: str, options: dict[str, A
         loss(x, labels).backward()
         adam.step()
     assert float(loss(x, labels).detach()) < first
-    assert (loss.ties(x, labels).sim.argmax(0) == labels).all()
+    assert (loss.class_similarities(x, labels).sim.argmax(0) == labels).all()
 
 
 X, Y = batch()[0].float(), torch.tensor(LABELS)

@@ -17,8 +17,8 @@ from nearfar.compat.reducers import checked as checked_reducer
 from nearfar.losses.arcface import add_angle
 from nearfar.losses.base import full_precision
 from nearfar.losses.normalized_softmax import softmax_terms
-from nearfar.losses.proxies.class_similarity import Ties, cosines
-from nearfar.losses.proxies.multi_proxy import class_similarity
+from nearfar.losses.proxies.class_similarity import ClassSimilarities, cosines
+from nearfar.losses.proxies.multi_proxy import pool_similarities
 from nearfar.losses.proxies.proxy_loss import check_class_ids
 from nearfar.losses.proxy_anchor import proxy_anchor_terms
 from nearfar.losses.proxy_nca import proxy_nca
@@ -81,19 +81,19 @@ class ProxyBased(nn.Module):
         check_class_ids(labels, self.num_classes)
         with torch.autocast(embeddings.device.type, enabled=False):
             rows = unit(full_precision(embeddings))
-            ties = Ties(self.similarity(rows), labels.to(rows.device).long(), None, rows)
-            return self.value(ties, indices_tuple)
+            sims = ClassSimilarities(self.similarity(rows), labels.to(rows.device).long(), None, rows)
+            return self.value(sims, indices_tuple)
 
-    def value(self, ties: Ties, indices: Indices | None) -> Tensor:
+    def value(self, sims: ClassSimilarities, indices: Indices | None) -> Tensor:
         """The loss: the reducer of the samples' terms."""
-        terms, weights = self.terms(ties), miner_weights(indices, ties.rows, anchors=self.anchors_weigh)
+        terms, weights = self.terms(sims), miner_weights(indices, sims.embeddings, anchors=self.anchors_weigh)
         return self.reducer(terms if weights is None else terms * weights, torch.ones_like(terms, dtype=torch.bool))
 
     def similarity(self, rows: Tensor) -> Tensor:
         """Unit rows against classes, [C, B]."""
         return cosines(rows, self.proxies.to(rows.dtype))
 
-    def terms(self, ties: Ties) -> Tensor:
+    def terms(self, sims: ClassSimilarities) -> Tensor:
         """What every sample costs, [B]."""
         raise NotImplementedError
 
@@ -122,10 +122,10 @@ class ProxyNCALoss(ProxyBased):
         self.softmax_scale = softmax_scale
         self.proxies = self.made(num_classes, embedding_size)
 
-    def terms(self, ties: Ties) -> Tensor:
+    def terms(self, sims: ClassSimilarities) -> Tensor:
         # D^2 = 2 - 2 cos, whose 2 cancels
         scale = self.softmax_scale * (1 if self.distance.is_inverted else 2)
-        return proxy_nca(ties, scale, positive_in_denominator=True)
+        return proxy_nca(sims, scale, positive_in_denominator=True)
 
 
 class ProxyAnchorLoss(ProxyBased):
@@ -149,12 +149,12 @@ class ProxyAnchorLoss(ProxyBased):
     def start(self, parameter: Tensor) -> None:
         nn.init.kaiming_normal_(parameter, mode="fan_out")
 
-    def value(self, ties: Ties, indices: Indices | None) -> Tensor:
-        weights = miner_weights(indices, ties.rows)
+    def value(self, sims: ClassSimilarities, indices: Indices | None) -> Tensor:
+        weights = miner_weights(indices, sims.embeddings)
         if weights is not None:
-            ties = Ties(ties.sim, ties.labels, (weights - 1).exp(), ties.rows)
-        pos, neg = proxy_anchor_terms(ties, self.alpha, self.margin)
-        return pos.sum() / torch.count_nonzero(ties.counts()) + neg.mean()
+            sims = ClassSimilarities(sims.matrix, sims.labels, (weights - 1).exp(), sims.embeddings)
+        pos, neg = proxy_anchor_terms(sims, self.alpha, self.margin)
+        return pos.sum() / torch.count_nonzero(sims.counts()) + neg.mean()
 
 
 class Softmax(ProxyBased):
@@ -185,8 +185,8 @@ class NormalizedSoftmaxLoss(Softmax):
         super().__init__(num_classes, embedding_size, **options)
         self.temperature = temperature
 
-    def terms(self, ties: Ties) -> Tensor:
-        return softmax_terms(ties, 1 / self.temperature, ties.own())
+    def terms(self, sims: ClassSimilarities) -> Tensor:
+        return softmax_terms(sims, 1 / self.temperature, sims.own())
 
 
 class CosFaceLoss(Softmax):
@@ -203,8 +203,8 @@ class CosFaceLoss(Softmax):
         super().__init__(num_classes, embedding_size, **options)
         self.margin, self.scale = margin, scale
 
-    def terms(self, ties: Ties) -> Tensor:
-        return softmax_terms(ties, self.scale, ties.own() - self.margin)
+    def terms(self, sims: ClassSimilarities) -> Tensor:
+        return softmax_terms(sims, self.scale, sims.own() - self.margin)
 
 
 class ArcFaceLoss(Softmax):
@@ -223,8 +223,8 @@ class ArcFaceLoss(Softmax):
         super().__init__(num_classes, embedding_size, per_class=per_class, **options)
         self.margin, self.scale = math.radians(margin), scale
 
-    def terms(self, ties: Ties) -> Tensor:
-        return softmax_terms(ties, self.scale, add_angle(ties.own(), math.degrees(self.margin)))
+    def terms(self, sims: ClassSimilarities) -> Tensor:
+        return softmax_terms(sims, self.scale, add_angle(sims.own(), math.degrees(self.margin)))
 
 
 class SubCenterArcFaceLoss(ArcFaceLoss):
@@ -245,7 +245,7 @@ class SubCenterArcFaceLoss(ArcFaceLoss):
 
     def similarity(self, rows: Tensor) -> Tensor:
         centers = self.W.t().reshape(self.num_classes, self.sub_centers, -1)
-        return class_similarity(cosines(rows, centers.to(rows.dtype)), "max")
+        return pool_similarities(cosines(rows, centers.to(rows.dtype)), "max")
 
 
 class SoftTripleLoss(ProxyBased):
@@ -270,7 +270,7 @@ class SoftTripleLoss(ProxyBased):
 
     def similarity(self, rows: Tensor) -> Tensor:
         centers = self.fc.t().reshape(self.num_classes, self.centers_per_class, -1)
-        return class_similarity(cosines(rows, centers.to(rows.dtype)), "softmax", 1 / self.gamma)
+        return pool_similarities(cosines(rows, centers.to(rows.dtype)), "softmax", 1 / self.gamma)
 
-    def terms(self, ties: Ties) -> Tensor:
-        return softmax_terms(ties, self.la, ties.own() - self.margin)
+    def terms(self, sims: ClassSimilarities) -> Tensor:
+        return softmax_terms(sims, self.la, sims.own() - self.margin)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nearfar.losses.base import register
 from nearfar.losses.normalized_softmax import softmax_terms
-from nearfar.losses.proxies.class_similarity import Ties
+from nearfar.losses.proxies.class_similarity import ClassSimilarities
 from nearfar.losses.proxies.proxy_loss import DataWiseLoss
 from nearfar.ops.geometry import safe_sqrt
 from nearfar.validation import check_positive
@@ -34,8 +34,8 @@ class ArcFaceLoss(DataWiseLoss):
         super().__init__(classes, dim)
         self.angle, self.scale = check_angle(angle), check_positive("scale", scale)
 
-    def terms(self, ties: Ties) -> Tensor:
-        return softmax_terms(ties, self.scale, add_angle(ties.own(), self.angle))
+    def terms(self, sims: ClassSimilarities) -> Tensor:
+        return softmax_terms(sims, self.scale, add_angle(sims.own(), self.angle))
 
 
 def add_angle(cos: Tensor, angle: float) -> Tensor:

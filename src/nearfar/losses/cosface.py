@@ -6,7 +6,7 @@ from torch import Tensor
 
 from nearfar.losses.base import register
 from nearfar.losses.normalized_softmax import softmax_terms
-from nearfar.losses.proxies.class_similarity import Ties
+from nearfar.losses.proxies.class_similarity import ClassSimilarities
 from nearfar.losses.proxies.proxy_loss import DataWiseLoss
 from nearfar.validation import check_positive
 
@@ -29,5 +29,5 @@ class CosFaceLoss(DataWiseLoss):
         super().__init__(classes, dim)
         self.margin, self.scale = margin, check_positive("scale", scale)
 
-    def terms(self, ties: Ties) -> Tensor:
-        return softmax_terms(ties, self.scale, ties.own() - self.margin)
+    def terms(self, sims: ClassSimilarities) -> Tensor:
+        return softmax_terms(sims, self.scale, sims.own() - self.margin)

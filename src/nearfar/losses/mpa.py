@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from nearfar.losses.base import register
-from nearfar.losses.proxies.class_similarity import Ties
+from nearfar.losses.proxies.class_similarity import ClassSimilarities
 from nearfar.losses.proxies.multi_proxy import MultiProxyLoss
 from nearfar.losses.proxy_anchor import proxy_anchor_terms
 from nearfar.ops.pairs import ratio
@@ -56,8 +56,8 @@ class MPALoss(MultiProxyLoss):
         )
         self.alpha, self.delta = check_positive("alpha", alpha), delta
 
-    def cost(self, ties: Ties) -> Tensor:
-        pos, neg = proxy_anchor_terms(ties, self.alpha, self.delta)
-        counts = ties.counts()
+    def cost(self, sims: ClassSimilarities) -> Tensor:
+        pos, neg = proxy_anchor_terms(sims, self.alpha, self.delta)
+        counts = sims.counts()
         with_pos, with_neg = (counts > 0).sum(), (counts.sum() > counts).sum()
         return ratio(pos.sum(), with_pos) + ratio(neg.sum(), with_neg)

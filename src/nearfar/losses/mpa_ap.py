@@ -7,7 +7,7 @@ from torch import Tensor
 
 from nearfar.losses.base import register
 from nearfar.losses.mpa import MPALoss
-from nearfar.losses.proxies.class_similarity import Ties
+from nearfar.losses.proxies.class_similarity import ClassSimilarities
 from nearfar.losses.proxies.proxy_loss import DataWiseLoss
 
 
@@ -24,6 +24,6 @@ class MPAAPLoss(DataWiseLoss, MPALoss):
     tensor(5., grad_fn=<ExpBackward0>)
     """
 
-    def terms(self, ties: Ties) -> Tensor:
-        others = ties.others(scale=self.alpha, shift=self.alpha * self.delta, plus_one=True)
-        return torch.logaddexp(others, self.alpha * (self.delta - ties.own()))
+    def terms(self, sims: ClassSimilarities) -> Tensor:
+        others = sims.others(scale=self.alpha, shift=self.alpha * self.delta, plus_one=True)
+        return torch.logaddexp(others, self.alpha * (self.delta - sims.own()))

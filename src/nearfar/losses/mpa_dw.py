@@ -6,7 +6,7 @@ from torch import Tensor
 
 from nearfar.losses.base import register
 from nearfar.losses.mpa import MPALoss
-from nearfar.losses.proxies.class_similarity import Ties
+from nearfar.losses.proxies.class_similarity import ClassSimilarities
 from nearfar.losses.proxies.proxy_loss import DataWiseLoss
 from nearfar.ops.pairs import softplus
 
@@ -25,6 +25,6 @@ class MPADWLoss(DataWiseLoss, MPALoss):
     tensor(8., grad_fn=<ExpBackward0>)
     """
 
-    def terms(self, ties: Ties) -> Tensor:
-        pos = softplus(self.alpha * (self.delta - ties.own()))
-        return pos + ties.others(scale=self.alpha, shift=self.alpha * self.delta, plus_one=True)
+    def terms(self, sims: ClassSimilarities) -> Tensor:
+        pos = softplus(self.alpha * (self.delta - sims.own()))
+        return pos + sims.others(scale=self.alpha, shift=self.alpha * self.delta, plus_one=True)

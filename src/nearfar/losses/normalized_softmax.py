@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from nearfar.losses.base import register
-from nearfar.losses.proxies.class_similarity import Ties
+from nearfar.losses.proxies.class_similarity import ClassSimilarities
 from nearfar.losses.proxies.proxy_loss import DataWiseLoss
 from nearfar.ops.pairs import softplus
 from nearfar.validation import check_positive
@@ -29,10 +29,10 @@ class NormalizedSoftmaxLoss(DataWiseLoss):
         super().__init__(classes, dim)
         self.temperature = check_positive("temperature", temperature)
 
-    def terms(self, ties: Ties) -> Tensor:
-        return softmax_terms(ties, 1 / self.temperature, ties.own())
+    def terms(self, sims: ClassSimilarities) -> Tensor:
+        return softmax_terms(sims, 1 / self.temperature, sims.own())
 
 
-def softmax_terms(ties: Ties, scale: float, own: Tensor) -> Tensor:
+def softmax_terms(sims: ClassSimilarities, scale: float, own: Tensor) -> Tensor:
     """-log( e^{scale own} / (e^{scale own} + sum_{c != y} e^{scale S_c}) ) per sample [B], `own` in place of S_y."""
-    return softplus(ties.others(scale=scale) - scale * own)
+    return softplus(sims.others(scale=scale) - scale * own)

@@ -7,7 +7,7 @@ import math
 from torch import Tensor
 
 from nearfar.losses.base import register
-from nearfar.losses.proxies.class_similarity import Ties, others_per_class, own_per_class
+from nearfar.losses.proxies.class_similarity import ClassSimilarities, others_per_class, own_per_class
 from nearfar.losses.proxies.proxy_loss import ProxyLoss
 from nearfar.validation import check_positive
 
@@ -32,13 +32,13 @@ class ProxyAnchorLoss(ProxyLoss):
         super().__init__(classes, dim, gain=math.sqrt(2))
         self.alpha, self.delta = check_positive("alpha", alpha), delta
 
-    def cost(self, ties: Ties) -> Tensor:
-        pos, neg = proxy_anchor_terms(ties, self.alpha, self.delta)
-        return pos.sum() / (ties.counts() > 0).sum().clamp_min(1) + neg.mean()
+    def cost(self, sims: ClassSimilarities) -> Tensor:
+        pos, neg = proxy_anchor_terms(sims, self.alpha, self.delta)
+        return pos.sum() / (sims.counts() > 0).sum().clamp_min(1) + neg.mean()
 
 
-def proxy_anchor_terms(ties: Ties, alpha: float, delta: float) -> tuple[Tensor, Tensor]:
+def proxy_anchor_terms(sims: ClassSimilarities, alpha: float, delta: float) -> tuple[Tensor, Tensor]:
     """The positive and the negative term of every class, each [C]; 0 for a class without such samples."""
-    pos = own_per_class(alpha * (delta - ties.own()), ties.labels, len(ties.sim), weights=ties.weights)
-    neg = others_per_class(ties.sim, ties.labels, scale=alpha, shift=alpha * delta, weights=ties.weights)
+    pos = own_per_class(alpha * (delta - sims.own()), sims.labels, len(sims.matrix), weights=sims.weights)
+    neg = others_per_class(sims.matrix, sims.labels, scale=alpha, shift=alpha * delta, weights=sims.weights)
     return pos, neg

@@ -10,7 +10,12 @@ from torch import Tensor
 
 from nearfar.losses.base import register
 from nearfar.losses.proxies.class_memory import ClassMemory
-from nearfar.losses.proxies.class_similarity import Ties, others_per_class, others_per_sample, own_per_class
+from nearfar.losses.proxies.class_similarity import (
+    ClassSimilarities,
+    others_per_class,
+    others_per_sample,
+    own_per_class,
+)
 from nearfar.losses.proxies.proxy_loss import ProxyLoss
 from nearfar.ops.pairs import ratio
 from nearfar.validation import check_choice, check_count, check_positive
@@ -142,66 +147,66 @@ class ProxyISALoss(ProxyLoss):
         )
 
     @torch.no_grad()
-    def tie_weights(self, ties: Ties) -> tuple[Tensor, Tensor, Tensor]:
-        """w+ [B], w- [C, B] (own ties: 0) and who is an outlier of its class [B], by the present state."""
-        now, sim = self.progress(), ties.sim
+    def similarity_weights(self, sims: ClassSimilarities) -> tuple[Tensor, Tensor, Tensor]:
+        """w+ [B], w- [C, B] (own sims: 0) and who is an outlier of its class [B], by the present state."""
+        now, sim = self.progress(), sims.matrix
         inverse = 1 / now.effective.clamp_min(1)
-        own, outlier = ties.own(), now.outlier.to(sim.dtype)
-        bound, filtering = outlier[ties.labels], self.epoch >= self.filter_epoch
+        own, outlier = sims.own(), now.outlier.to(sim.dtype)
+        bound, filtering = outlier[sims.labels], self.epoch >= self.filter_epoch
         below = own < bound
 
         if self.positive_penalty == "none":
             positive = torch.ones_like(own)
         else:
             penalty = {"sigma": now.sigma, "nu": now.nu, "inverse": inverse}[self.positive_penalty]
-            informative = ~below & (own <= now.learned.to(sim.dtype)[ties.labels])
-            positive = penalty.to(sim.dtype)[ties.labels] + informative
+            informative = ~below & (own <= now.learned.to(sim.dtype)[sims.labels])
+            positive = penalty.to(sim.dtype)[sims.labels] + informative
             positive = torch.where(filtering, positive, 1.0)
 
         # 1 where S < bound, else 0, by arithmetic: a broadcast torch.where costs ten times as much
         negative = (outlier[:, None] - sim).sign_().clamp_min_(0)
         factor = inverse if self.negative_penalty == "inverse" else torch.ones_like(inverse)
         negative = (1 - negative).addcmul_(negative, factor.to(sim.dtype)[:, None])
-        return positive, negative.scatter_(0, ties.labels[None], 0.0), below & filtering
+        return positive, negative.scatter_(0, sims.labels[None], 0.0), below & filtering
 
-    def cost(self, ties: Ties) -> Tensor:
-        positive, negative, filtered = self.tie_weights(ties)
-        value = (self.nca if self.base == "proxy-nca" else self.anchor)(ties, positive, negative)
+    def cost(self, sims: ClassSimilarities) -> Tensor:
+        positive, negative, filtered = self.similarity_weights(sims)
+        value = (self.nca if self.base == "proxy-nca" else self.anchor)(sims, positive, negative)
         if self.training:
-            self.update(ties, filtered)
+            self.update(sims, filtered)
         return value
 
-    def anchor(self, ties: Ties, positive: Tensor, negative: Tensor) -> Tensor:
+    def anchor(self, sims: ClassSimilarities, positive: Tensor, negative: Tensor) -> Tensor:
         """Eq. 13."""
-        classes, labels, weights, alpha, delta = len(ties.sim), ties.labels, ties.weights, self.alpha, self.delta
-        pos = own_per_class(alpha * positive * (delta - ties.own()), labels, classes, weights=weights)
-        neg = others_per_class(negative * (ties.sim + delta), labels, scale=alpha, weights=weights)
+        classes, labels, weights, alpha, delta = len(sims.matrix), sims.labels, sims.weights, self.alpha, self.delta
+        pos = own_per_class(alpha * positive * (delta - sims.own()), labels, classes, weights=weights)
+        neg = others_per_class(negative * (sims.matrix + delta), labels, scale=alpha, weights=weights)
 
         each = torch.ones_like(positive) if weights is None else weights
         per_class = each.new_zeros(classes, dtype=torch.float64).index_add(0, labels, each.double())
         weighted = torch.zeros_like(per_class).index_add(0, labels, (each * positive).double())
         mean_pos = ratio(weighted, per_class)
-        counts = ties.counts()
+        counts = sims.counts()
         others = torch.where(counts.sum() > counts, per_class.sum() - per_class, 0.0)
         mean_neg = ratio(negative.sum(1) if weights is None else negative @ weights, others)
         return ratio(pos.sum(), mean_pos.sum().to(pos.dtype)) + ratio(neg.sum(), mean_neg.sum().to(neg.dtype))
 
-    def nca(self, ties: Ties, positive: Tensor, negative: Tensor) -> Tensor:
+    def nca(self, sims: ClassSimilarities, positive: Tensor, negative: Tensor) -> Tensor:
         """Mean over samples of w+ D^2(x, p_y) + log sum_{c != y} e^{-w- D^2(x, p_c)}, D^2 = 2 - 2 S."""
-        if len(ties.sim) == 1:
-            return ties.mean(0.0 * ties.own())
-        others = others_per_sample(negative * (ties.sim - 1), ties.labels, scale=2.0)
-        return ties.mean(2 * positive * (1 - ties.own()) + others)
+        if len(sims.matrix) == 1:
+            return sims.mean(0.0 * sims.own())
+        others = others_per_sample(negative * (sims.matrix - 1), sims.labels, scale=2.0)
+        return sims.mean(2 * positive * (1 - sims.own()) + others)
 
     @torch.no_grad()
-    def update(self, ties: Ties, filtered: Tensor) -> None:
+    def update(self, sims: ClassSimilarities, filtered: Tensor) -> None:
         """Remember and count the samples that are not outliers, then learn the similarity of the batch's classes."""
-        labels, remembering = ties.labels, self.epoch >= self.memory_epoch
-        keep = ~filtered if ties.weights is None else ~filtered & (ties.weights > 0)
-        self.memory.add(ties.rows, labels, keep & remembering)
+        labels, remembering = sims.labels, self.epoch >= self.memory_epoch
+        keep = ~filtered if sims.weights is None else ~filtered & (sims.weights > 0)
+        self.memory.add(sims.embeddings, labels, keep & remembering)
         self.seen.index_add_(0, labels, keep.long())
         proxies = self.proxies.index_select(0, labels).double()
         length = torch.linalg.vector_norm(proxies, dim=1)
         similarity = self.hardness * ratio(self.memory.mean_dot(labels, proxies), length)
-        known = remembering & (ties.counts()[labels] > 0) & (self.memory.counts[labels] > 0)
+        known = remembering & (sims.counts()[labels] > 0) & (self.memory.counts[labels] > 0)
         self.learned.index_copy_(0, labels, torch.where(known, similarity.to(self.learned.dtype), self.learned[labels]))

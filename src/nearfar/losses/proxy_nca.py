@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from nearfar.losses.base import register
-from nearfar.losses.proxies.class_similarity import Ties
+from nearfar.losses.proxies.class_similarity import ClassSimilarities
 from nearfar.losses.proxies.proxy_loss import DataWiseLoss
 from nearfar.ops.pairs import softplus
 from nearfar.validation import check_choice, check_positive
@@ -42,15 +42,15 @@ class ProxyNCALoss(DataWiseLoss):
         self.form = check_choice("form", form, ("distance", "cosine"))
         self.positive_in_denominator = positive_in_denominator
 
-    def terms(self, ties: Ties) -> Tensor:
+    def terms(self, sims: ClassSimilarities) -> Tensor:
         # D^2 = 2 - 2 cos, whose 2 cancels between numerator and denominator
         scale = self.scale if self.form == "cosine" else 2 * self.scale
-        return proxy_nca(ties, scale, positive_in_denominator=self.positive_in_denominator)
+        return proxy_nca(sims, scale, positive_in_denominator=self.positive_in_denominator)
 
 
-def proxy_nca(ties: Ties, scale: float, *, positive_in_denominator: bool = False) -> Tensor:
+def proxy_nca(sims: ClassSimilarities, scale: float, *, positive_in_denominator: bool = False) -> Tensor:
     """-log( e^{scale S_y} / sum_{c != y} e^{scale S_c} ) per sample [B], or with c = y in the sum as well."""
-    if len(ties.sim) == 1:
-        return 0.0 * ties.own()
-    gap = ties.others(scale=scale) - scale * ties.own()
+    if len(sims.matrix) == 1:
+        return 0.0 * sims.own()
+    gap = sims.others(scale=scale) - scale * sims.own()
     return softplus(gap) if positive_in_denominator else gap

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from nearfar.losses.base import register
 from nearfar.losses.normalized_softmax import softmax_terms
-from nearfar.losses.proxies.class_similarity import Ties
+from nearfar.losses.proxies.class_similarity import ClassSimilarities
 from nearfar.losses.proxies.multi_proxy import MultiProxyLoss
 from nearfar.losses.proxies.proxy_loss import DataWiseLoss
 from nearfar.validation import check_positive
@@ -56,5 +56,5 @@ class SoftTripleLoss(MultiProxyLoss, DataWiseLoss):
         )
         self.scale, self.delta = check_positive("scale", scale), delta
 
-    def terms(self, ties: Ties) -> Tensor:
-        return softmax_terms(ties, self.scale, ties.own() - self.delta)
+    def terms(self, sims: ClassSimilarities) -> Tensor:
+        return softmax_terms(sims, self.scale, sims.own() - self.delta)

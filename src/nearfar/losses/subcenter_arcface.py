@@ -7,8 +7,8 @@ from torch import Tensor
 from nearfar.losses.arcface import add_angle, check_angle
 from nearfar.losses.base import register
 from nearfar.losses.normalized_softmax import softmax_terms
-from nearfar.losses.proxies.class_similarity import Ties, cosines
-from nearfar.losses.proxies.multi_proxy import class_similarity
+from nearfar.losses.proxies.class_similarity import ClassSimilarities, cosines
+from nearfar.losses.proxies.multi_proxy import pool_similarities
 from nearfar.losses.proxies.proxy_loss import DataWiseLoss
 from nearfar.validation import check_positive
 
@@ -33,8 +33,8 @@ class SubCenterArcFaceLoss(DataWiseLoss):
         self.proxies_per_class = proxies_per_class
         self.angle, self.scale = check_angle(angle), check_positive("scale", scale)
 
-    def tie(self, rows: Tensor, proxies: Tensor, labels: Tensor, weights: Tensor | None) -> Ties:
-        return Ties(class_similarity(cosines(rows, proxies), "max"), labels, weights, rows)
+    def compare(self, rows: Tensor, proxies: Tensor, labels: Tensor, weights: Tensor | None) -> ClassSimilarities:
+        return ClassSimilarities(pool_similarities(cosines(rows, proxies), "max"), labels, weights, rows)
 
-    def terms(self, ties: Ties) -> Tensor:
-        return softmax_terms(ties, self.scale, add_angle(ties.own(), self.angle))
+    def terms(self, sims: ClassSimilarities) -> Tensor:
+        return softmax_terms(sims, self.scale, add_angle(sims.own(), self.angle))

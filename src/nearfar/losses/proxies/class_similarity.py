@@ -1,4 +1,4 @@
-"""Ties: the similarity matrix of proxies x samples, and the log-sum-exps that proxy losses are made of.
+"""ClassSimilarities: the similarity matrix of proxies x samples, and the log-sum-exps that proxy losses are made of.
 
 Matrices are laid out [C, B], a row a class: with K proxies a class the product is [C, K, B], and reductions over K,
 over the classes and over the samples all run along contiguous memory. A sample has one tie with its own class and C - 1
@@ -18,26 +18,26 @@ from nearfar.ops.pairs import ratio
 
 
 @dataclass(frozen=True, eq=False)
-class Ties:
+class ClassSimilarities:
     """Similarities of classes and samples [C, B], class ids [B] and sample weights [B] (None: each counts once).
 
     `rows` [B, d] are the samples' unit vectors; `gram` [C, K, K] the cosines between the proxies of a class, where a
     loss asks for them.
     """
 
-    sim: Tensor
+    matrix: Tensor
     labels: Tensor
     weights: Tensor | None
-    rows: Tensor
+    embeddings: Tensor
     gram: Tensor | None = None
 
     def own(self) -> Tensor:
         """Each sample's similarity to its own class, [B]."""
-        return self.sim.gather(0, self.labels[None])[0]
+        return self.matrix.gather(0, self.labels[None])[0]
 
     def others(self, *, scale: float, shift: float = 0.0, plus_one: bool = False) -> Tensor:
         """Per sample [B]: log( [1 +] sum over the other classes of e^{scale S + shift} )."""
-        return others_per_sample(self.sim, self.labels, scale=scale, shift=shift, plus_one=plus_one)
+        return others_per_sample(self.matrix, self.labels, scale=scale, shift=shift, plus_one=plus_one)
 
     def mean(self, values: Tensor) -> Tensor:
         """Weighted mean over the samples; 0 with a graph where every weight is 0."""
@@ -46,7 +46,7 @@ class Ties:
     def counts(self) -> Tensor:
         """Samples of each class in the batch [C], those of weight 0 not counted."""
         alive = torch.ones_like(self.labels) if self.weights is None else (self.weights > 0).to(self.labels.dtype)
-        return self.labels.new_zeros(len(self.sim)).index_add(0, self.labels, alive)
+        return self.labels.new_zeros(len(self.matrix)).index_add(0, self.labels, alive)
 
 
 def cosines(rows: Tensor, proxies: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from nearfar.losses.proxies.class_similarity import Ties, cosines, cosines_and_gram
+from nearfar.losses.proxies.class_similarity import ClassSimilarities, cosines, cosines_and_gram
 from nearfar.losses.proxies.proxy_loss import ProxyLoss
 from nearfar.ops.geometry import safe_sqrt
 from nearfar.validation import check_choice, check_positive
@@ -42,21 +42,21 @@ class MultiProxyLoss(ProxyLoss):
         self.gamma = check_positive("gamma", gamma)
         self.tau, self.reg_eps = check_not_negative("tau", tau), check_not_negative("reg_eps", reg_eps)
 
-    def tie(self, rows: Tensor, proxies: Tensor, labels: Tensor, weights: Tensor | None) -> Ties:
+    def compare(self, rows: Tensor, proxies: Tensor, labels: Tensor, weights: Tensor | None) -> ClassSimilarities:
         sim, gram = cosines_and_gram(rows, proxies) if self.tau > 0 else (cosines(rows, proxies), None)
-        return Ties(class_similarity(sim, self.similarity, self.gamma), labels, weights, rows, gram)
+        return ClassSimilarities(pool_similarities(sim, self.similarity, self.gamma), labels, weights, rows, gram)
 
-    def penalty(self, ties: Ties) -> Tensor | float:
-        return 0.0 if ties.gram is None else self.tau * regularizer(ties.gram, self.reg_eps)
+    def penalty(self, sims: ClassSimilarities) -> Tensor | float:
+        return 0.0 if sims.gram is None else self.tau * regularizer(sims.gram, self.reg_eps)
 
 
-def class_similarity(sim: Tensor, strategy: str = "softmax", gamma: float = 0.1) -> Tensor:
+def pool_similarities(sim: Tensor, strategy: str = "softmax", gamma: float = 0.1) -> Tensor:
     """S(x, c) of cosines [C, K, B], as [C, B] (MPA, Eq. 1).
 
     "softmax": sum_k q_k s_k with q = softmax(s / gamma); "max" and "mean", over the K, are its limits at gamma -> 0 and
     gamma -> inf. With K = 1 each is the cosine itself. Equal largest cosines share the gradient of "max".
 
-    >>> class_similarity(torch.tensor([[[0.0], [1.0]]]), "mean")
+    >>> pool_similarities(torch.tensor([[[0.0], [1.0]]]), "mean")
     tensor([[0.5000]])
     """
     if sim.shape[1] == 1:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from nearfar.losses.base import Loss, full_precision
-from nearfar.losses.proxies.class_similarity import Ties, cosines
+from nearfar.losses.proxies.class_similarity import ClassSimilarities, cosines
 from nearfar.ops.geometry import unit
 from nearfar.validation import check_count, check_embeddings, check_labels, check_positive, check_weights
 
@@ -70,11 +70,13 @@ class ProxyLoss(Loss):
         for name, value in (("ref_emb", ref_emb), ("ref_labels", ref_labels), ("ref_weights", ref_weights)):
             if value is not None:
                 raise ValueError(f"{name} was given to a proxy loss, whose proxies are the references: leave it out")
-        ties = self.ties(embeddings, labels, weights)
-        with torch.autocast(ties.sim.device.type, enabled=False):
-            return self.cost(ties) + self.penalty(ties)
+        sims = self.class_similarities(embeddings, labels, weights)
+        with torch.autocast(sims.matrix.device.type, enabled=False):
+            return self.cost(sims) + self.penalty(sims)
 
-    def ties(self, embeddings: Tensor, labels: Tensor, weights: Tensor | None = None) -> Ties:
+    def class_similarities(
+        self, embeddings: Tensor, labels: Tensor, weights: Tensor | None = None
+    ) -> ClassSimilarities:
         """Check what arrives, and tie every sample to every class."""
         check_embeddings("embeddings", embeddings, dim=self.dim)
         check_labels("labels", labels, rows=len(embeddings), rows_name="embeddings")
@@ -84,17 +86,17 @@ class ProxyLoss(Loss):
         emb = full_precision(embeddings)
         each = None if weights is None else weights.detach().to(emb.dtype)
         with torch.autocast(emb.device.type, enabled=False):
-            return self.tie(unit(emb), self.proxies.to(emb.dtype), labels.long(), each)
+            return self.compare(unit(emb), self.proxies.to(emb.dtype), labels.long(), each)
 
-    def tie(self, rows: Tensor, proxies: Tensor, labels: Tensor, weights: Tensor | None) -> Ties:
+    def compare(self, rows: Tensor, proxies: Tensor, labels: Tensor, weights: Tensor | None) -> ClassSimilarities:
         """The ties of unit rows and raw proxies: cosines, unless a subclass has several proxies a class."""
-        return Ties(cosines(rows, proxies), labels, weights, rows)
+        return ClassSimilarities(cosines(rows, proxies), labels, weights, rows)
 
-    def cost(self, ties: Ties) -> Tensor:
+    def cost(self, sims: ClassSimilarities) -> Tensor:
         """What the ties cost."""
         raise NotImplementedError
 
-    def penalty(self, ties: Ties) -> Tensor | float:
+    def penalty(self, sims: ClassSimilarities) -> Tensor | float:
         """What is added to the cost and depends on the proxies alone."""
         return 0.0
 
@@ -107,17 +109,17 @@ class DataWiseLoss(ProxyLoss):
 
         The loss is their sum over the sum of the weights, plus the penalty of the proxies where it has one.
         """
-        ties = self.ties(embeddings, labels, weights)
-        with torch.autocast(ties.sim.device.type, enabled=False):
-            terms = self.terms(ties)
-        return terms if ties.weights is None else terms * ties.weights
+        sims = self.class_similarities(embeddings, labels, weights)
+        with torch.autocast(sims.matrix.device.type, enabled=False):
+            terms = self.terms(sims)
+        return terms if sims.weights is None else terms * sims.weights
 
-    def terms(self, ties: Ties) -> Tensor:
+    def terms(self, sims: ClassSimilarities) -> Tensor:
         """The term of every sample, [B]."""
         raise NotImplementedError
 
-    def cost(self, ties: Ties) -> Tensor:
-        return ties.mean(self.terms(ties))
+    def cost(self, sims: ClassSimilarities) -> Tensor:
+        return sims.mean(self.terms(sims))
 
 
 def check_class_ids(labels: Tensor, classes: int) -> None:

@@ -30,7 +30,7 @@ from nearfar.losses.mpa import MPALoss
 from nearfar.losses.mpa_ap import MPAAPLoss
 from nearfar.losses.mpa_dw import MPADWLoss
 from nearfar.losses.normalized_softmax import NormalizedSoftmaxLoss
-from nearfar.losses.proxies.class_similarity import Ties
+from nearfar.losses.proxies.class_similarity import ClassSimilarities
 from nearfar.losses.proxies.multi_proxy import MultiProxyLoss
 from nearfar.losses.proxies.proxy_loss import DataWiseLoss, ProxyLoss
 from nearfar.losses.proxy_anchor import ProxyAnchorLoss, proxy_anchor_terms
@@ -77,21 +77,21 @@ class ShardedProxies(Loss):
         self, embeddings: Tensor, labels: Tensor, *, weights: Tensor | None = None, representatives: int | None = None
     ) -> Tensor:
         rows: Tensor = _SumGradients.apply(embeddings)  # type: ignore[no-untyped-call]
-        whole = self.loss.ties(rows, labels, weights)
-        ties = ShardTies(whole.sim, whole.labels, whole.weights, whole.rows, whole.gram, self.start)
-        with torch.autocast(ties.sim.device.type, enabled=False):
-            cost = self.loss.cost(ties) if isinstance(self.loss, DataWiseLoss) else self._per_class(ties)
-            if not isinstance(self.loss, MultiProxyLoss) or ties.gram is None:
+        whole = self.loss.class_similarities(rows, labels, weights)
+        sims = ShardSimilarities(whole.matrix, whole.labels, whole.weights, whole.embeddings, whole.gram, self.start)
+        with torch.autocast(sims.matrix.device.type, enabled=False):
+            cost = self.loss.cost(sims) if isinstance(self.loss, DataWiseLoss) else self._per_class(sims)
+            if not isinstance(self.loss, MultiProxyLoss) or sims.gram is None:
                 return cost
             share = (self.stop - self.start) / self.classes  # the regularizer is a mean over classes
-            return cost + sum_over_ranks(torch.as_tensor(self.loss.penalty(ties) * share))
+            return cost + sum_over_ranks(torch.as_tensor(self.loss.penalty(sims) * share))
 
-    def _per_class(self, ties: ShardTies) -> Tensor:
+    def _per_class(self, sims: ShardSimilarities) -> Tensor:
         """Proxy-Anchor and MPA, whose sums over classes have these divisors."""
         assert isinstance(self.loss, ProxyAnchorLoss | MPALoss)
-        alive = ties.labels if ties.weights is None else ties.labels[ties.weights > 0]
+        alive = sims.labels if sims.weights is None else sims.labels[sims.weights > 0]
         seen = len(alive.unique())  # type: ignore[no-untyped-call]
-        pos, neg = proxy_anchor_terms(ties.with_elsewhere(), self.loss.alpha, self.loss.delta)
+        pos, neg = proxy_anchor_terms(sims.with_other_shards(), self.loss.alpha, self.loss.delta)
         pos, neg = sum_over_ranks(torch.stack([pos[:-1].sum(), neg[:-1].sum()]))
         if isinstance(self.loss, ProxyAnchorLoss):
             cost: Tensor = pos / max(seen, 1) + neg / self.classes
@@ -116,7 +116,7 @@ class ShardedProxies(Loss):
 
 
 @dataclass(frozen=True, eq=False)
-class ShardTies(Ties):
+class ShardSimilarities(ClassSimilarities):
     """The ties of some classes, from `start` on, with every sample; labels are among all classes."""
 
     start: int = 0
@@ -124,22 +124,22 @@ class ShardTies(Ties):
     def places(self) -> tuple[Tensor, Tensor]:
         """For each sample whether its class is here, and at which row (any, if it is not)."""
         place = self.labels - self.start
-        here = (place >= 0) & (place < len(self.sim))
-        return here, place.clamp(0, len(self.sim) - 1)
+        here = (place >= 0) & (place < len(self.matrix))
+        return here, place.clamp(0, len(self.matrix) - 1)
 
     def own(self) -> Tensor:
         here, place = self.places()
-        return sum_over_ranks(torch.where(here, self.sim.gather(0, place[None])[0], 0.0))
+        return sum_over_ranks(torch.where(here, self.matrix.gather(0, place[None])[0], 0.0))
 
     def others(self, *, scale: float, shift: float = 0.0, plus_one: bool = False) -> Tensor:
-        result: Tensor = _Others.apply(self.sim, *self.places(), scale, shift, plus_one)  # type: ignore[no-untyped-call]
+        result: Tensor = _Others.apply(self.matrix, *self.places(), scale, shift, plus_one)  # type: ignore[no-untyped-call]
         return result
 
-    def with_elsewhere(self) -> Ties:
+    def with_other_shards(self) -> ClassSimilarities:
         """Plain ties with one more class, that of the samples whose own class is elsewhere."""
         here, place = self.places()
-        labels = torch.where(here, place, len(self.sim))
-        return Ties(F.pad(self.sim, (0, 0, 0, 1)), labels, self.weights, self.rows)
+        labels = torch.where(here, place, len(self.matrix))
+        return ClassSimilarities(F.pad(self.matrix, (0, 0, 0, 1)), labels, self.weights, self.embeddings)
 
 
 def sum_over_ranks(part: Tensor) -> Tensor:
