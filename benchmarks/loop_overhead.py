@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from nearfar.config.merge import resolve
-from nearfar.data import Manifest, save
+from nearfar.data import Manifest, save_manifest
 from nearfar.training.prepare import open_manifest
 from nearfar.training.trainer import Training
 
@@ -32,7 +32,7 @@ def vectors(folder: Path, samples: int = 6400, classes: int = 100, width: int = 
     features = rng.normal(size=(samples, width)).astype(np.float32)
     names = tuple(f"{i:03d}" for i in range(classes))
     path = folder / "vectors.npz"
-    save(Manifest(labels=labels, classes=names, split=np.full(samples, "train"), features=features), path)
+    save_manifest(Manifest(labels=labels, classes=names, split=np.full(samples, "train"), features=features), path)
     return str(path)
 
 
@@ -48,7 +48,7 @@ def bare(parts: Training) -> float:
     done = 0
     start = time.process_time()
     while done < parts.steps:
-        for batch in parts.loader.epoch(parts.batches, epoch=parts.batches.epoch):
+        for batch in parts.loader.load(parts.batches, epoch=parts.batches.epoch):
             parts.optimizer.zero_grad(set_to_none=True)
             x = batch.x.to(memory_format=torch.channels_last) if batch.x.ndim == 4 else batch.x
             parts.loss(parts.embedder(x), batch.labels).backward()

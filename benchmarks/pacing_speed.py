@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.timing import class_batch, machine, peak_bytes
-from nearfar.data import sketches, with_label_noise
+from nearfar.data import add_label_noise, load_sketches
 from nearfar.formatting import markdown_table
 from nearfar.losses import create as create_loss
 from nearfar.pacing import create
@@ -141,9 +141,9 @@ def rounds(number: int, *, samples: int = 1000, classes: int = 20, dim: int = 32
 
 def drawings(classes: int, each: int) -> tuple[Tensor, Tensor]:
     """Pixels of drawings, blurred and centered, with a fifth of the labels wrong."""
-    data = sketches()
+    data = load_sketches()
     data = data.subset(np.flatnonzero((np.arange(len(data)) % 100 < each) & (data.labels < classes))).compact()
-    noisy, _ = with_label_noise(data.subset(np.arange(len(data))), 0.2)
+    noisy, _ = add_label_noise(data.subset(np.arange(len(data))), 0.2)
     assert data.pixels is not None
     x = torch.nn.functional.avg_pool2d(torch.tensor(data.pixels[:, None]).float(), 2).flatten(1)
     return x - x.mean(0), torch.tensor(noisy.labels)

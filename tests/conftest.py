@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from nearfar.data import Manifest, save
+from nearfar.data import Manifest, save_manifest
 from training_cases import saved_vectors
 
 # the modules behind tests/test_golden.py show their values when an assertion fails, as tests do
@@ -37,5 +37,5 @@ def drawings(tmp_path_factory: pytest.TempPathFactory) -> str:
     classes = tuple(f"kind {i}" for i in range(8))
     manifest = Manifest(labels=labels, classes=classes, split=["train"] * 96, pixels=pixels)
     path: Path = tmp_path_factory.mktemp("data") / "drawings.npz"
-    save(manifest.by_class_order_split(), path)
+    save_manifest(manifest.split_by_class_order(), path)
     return str(path)

@@ -3,16 +3,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nearfar.data import Manifest, save, sketches
+from nearfar.data import Manifest, load_sketches, save_manifest
 from nearfar.demo import run
 from nearfar.errors import NearfarError
 
 
 def test_a_short_demo_learns_writes_its_page_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """On a tenth of the embedded drawings, whole classes."""
-    data = sketches()
+    data = load_sketches()
     source = str(tmp_path / "few.npz")
-    save(data.subset(data.labels % 10 == 0).compact(), Path(source))
+    save_manifest(data.subset(data.labels % 10 == 0).compact(), Path(source))
     scores = run(steps=60, source=source, out=tmp_path / "out")
     assert set(scores) == {"raw pixels", "untrained net", "supcon", "proxy-anchor"}
     assert scores["proxy-anchor"]["map@r"] > 1.3 * scores["untrained net"]["map@r"]
@@ -31,6 +31,6 @@ def test_a_short_demo_learns_writes_its_page_and_goes_on(tmp_path: Path, capsys:
 def test_too_few_classes_are_told(tmp_path: Path) -> None:
     pixels = np.zeros((6, 8, 8), dtype=np.uint8)
     data = Manifest(labels=[0, 0, 1, 1, 2, 2], classes=("a", "b", "c"), split=["train"] * 6, pixels=pixels)
-    save(data.by_class_order_split(), tmp_path / "three.npz")
+    save_manifest(data.split_by_class_order(), tmp_path / "three.npz")
     with pytest.raises(NearfarError, match="at least four, got 3"):
         run(steps=1, source=str(tmp_path / "three.npz"), out=tmp_path / "out")

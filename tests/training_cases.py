@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from nearfar.config.merge import resolve
-from nearfar.data import Manifest, save
+from nearfar.data import Manifest, save_manifest
 from nearfar.training import Config
 
 
@@ -18,7 +18,7 @@ def saved_vectors(path: Path, *, classes: int, per_class: int, noise: float) -> 
     features = (rng.normal(size=(classes, 16))[labels] + noise * rng.normal(size=(len(labels), 16))).astype(np.float32)
     names = tuple(f"kind {i:02d}" for i in range(classes))
     manifest = Manifest(labels=labels, classes=names, split=["train"] * len(labels), features=features)
-    save(manifest.by_class_order_split(), path)
+    save_manifest(manifest.split_by_class_order(), path)
     return str(path)
 
 

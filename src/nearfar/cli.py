@@ -250,13 +250,13 @@ def data(source: str, scanned: bool, workers: int, allow_partial: bool, root: Pa
     """
     from tqdm import tqdm
 
-    from nearfar.data import open_data, scan
+    from nearfar.data import open_data, scan_images
 
     manifest = open_data(source, allow_partial=allow_partial, root=root)
     click.echo(manifest.summary())
     if scanned and manifest.kind == "files":
         with tqdm(total=len(manifest), unit="file", leave=False, disable=None) as bar:
-            click.echo(scan(manifest, workers=workers, progress=lambda *_: bar.update()))
+            click.echo(scan_images(manifest, workers=workers, progress=lambda *_: bar.update()))
 
 
 @main.group()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,3 +39,12 @@ def remove_drafts(folder: Path) -> None:
     for draft in folder.glob(".*.part"):
         with contextlib.suppress(OSError):
             draft.unlink()
+
+
+def compute_sha256(path: Path) -> str:
+    """Return the SHA-256 digest of a file as a hexadecimal string."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()

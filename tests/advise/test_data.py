@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from nearfar.advise import data, open_course
-from nearfar.data import Manifest, open_data, save
+from nearfar.data import Manifest, open_data, save_manifest
 from nearfar.errors import NearfarError
 
 
@@ -17,7 +17,7 @@ def saved(path: Path, classes: int, each: int = 4) -> str:
     features = np.random.default_rng(0).normal(size=(len(labels), 8))
     names = tuple(f"{i:03d}" for i in range(classes))
     manifest = Manifest(labels=labels, classes=names, split=["train"] * len(labels), features=features)
-    save(manifest.by_class_order_split(), path)
+    save_manifest(manifest.split_by_class_order(), path)
     return str(path)
 
 

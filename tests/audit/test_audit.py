@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nearfar.audit import audit, auroc, precision_at
 from nearfar.audit.ranking import standard
-from nearfar.data import sketches, with_label_noise
+from nearfar.data import add_label_noise, load_sketches
 from nearfar.metrics.detection import knn_vote, loss_ranking
 
 
@@ -59,8 +59,8 @@ def test_blocks_order_and_numbers_do_not_matter() -> None:
 
 
 def test_beats_the_baselines_on_drawings() -> None:
-    data = sketches().subset(np.arange(3000)).compact()
-    noisy, record = with_label_noise(data, 0.2, seed=0)
+    data = load_sketches().subset(np.arange(3000)).compact()
+    noisy, record = add_label_noise(data, 0.2, seed=0)
     assert data.pixels is not None
     x = torch.nn.functional.avg_pool2d(torch.tensor(data.pixels[:, None]).float(), 2).flatten(1)
     labels = torch.tensor(noisy.labels)

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from nearfar.audit import noise_benchmark as measure
 from nearfar.cli import main
-from nearfar.data import sketches
+from nearfar.data import load_sketches
 from nearfar.errors import NearfarError
 from nearfar.metrics.detection import confident_learning, knn_vote, loss_ranking
 
@@ -27,7 +27,7 @@ def test_small_run() -> None:
 
 
 def test_measures_the_score_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = sketches().subset(np.arange(400))
+    data = load_sketches().subset(np.arange(400))
     truth = torch.tensor(data.compact().labels)
     monkeypatch.setitem(measure.BASELINES, "oracle", lambda x, y: (y != truth).double().numpy())
     found = measure.measure(data, rate=0.3, seeds=1, names=["oracle"])

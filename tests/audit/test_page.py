@@ -15,7 +15,7 @@ from PIL import Image
 
 from data.builders import folder
 from nearfar.audit import audit_data
-from nearfar.data import Manifest, open_data, sketches
+from nearfar.data import Manifest, load_sketches, open_data
 
 VOID = {"meta", "img", "input", "br"}
 
@@ -53,7 +53,7 @@ def picture(uri: str) -> Image.Image:
 
 
 def test_page_of_drawings(tmp_path: Path) -> None:
-    data = sketches().subset(np.arange(0, 400)).compact()
+    data = load_sketches().subset(np.arange(0, 400)).compact()
     assert data.pixels is not None
     found = audit_data(data, data.pixels.reshape(400, -1), tmp_path, shown=5, beside=4)
     assert {path.name for path in tmp_path.iterdir()} == {"audit.csv", "index.html"}
@@ -101,7 +101,7 @@ def test_features_show_names(tmp_path: Path) -> None:
 
 def test_rows_must_match(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="one row for each of the 400 samples"):
-        audit_data(sketches().subset(np.arange(400)), torch.ones(3, 2), tmp_path)
+        audit_data(load_sketches().subset(np.arange(400)), torch.ones(3, 2), tmp_path)
     assert not list(tmp_path.iterdir())
 
 

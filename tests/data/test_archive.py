@@ -4,8 +4,8 @@ import tarfile
 import pytest
 
 from data import builders
-from nearfar.data import Loader, open_data, open_samples, scan
-from nearfar.data.images import Reader
+from nearfar.data import BatchLoader, create_dataset, open_data, scan_images
+from nearfar.data.images import ImageReader
 from nearfar.data.layouts.archive import load_archive
 from nearfar.errors import NearfarError
 
@@ -24,8 +24,8 @@ def test_read_in_place(tmp_path, name, mode):
     m = open_data(path)
     assert m.classes == ("a", "b")
     assert m.split.tolist() == ["train"] * 3 + ["test"] * 3
-    reader = Reader(m)
-    assert [reader.data(i) for i in range(6)] == list(MEMBERS.values())
+    reader = ImageReader(m)
+    assert [reader.read_bytes(i) for i in range(6)] == list(MEMBERS.values())
     assert os.listdir(tmp_path) == [name]
 
 
@@ -60,7 +60,7 @@ def test_hostile_members(tmp_path, extra, message):
     m = open_data(path, allow_partial=True)
     assert len(m) == 6
     assert "1 members refused" in m.notes[0]
-    assert len(scan(m).broken) == 0
+    assert len(scan_images(m).broken) == 0
 
 
 def test_damaged_archives(tmp_path):
@@ -91,8 +91,8 @@ def test_the_last_of_equal_names_counts_and_a_new_file_is_indexed_again(tmp_path
 
 def test_workers_read_the_archive(tmp_path):
     m = open_data(builders.tar(tmp_path / "d.tar", MEMBERS))
-    samples = open_samples(m, size=8)
+    samples = create_dataset(m, size=8)
     batches = [[0, 5], [3, 1], [2, 4]]
-    alone = [b.x for b in Loader(samples).epoch(batches, epoch=1)]
-    shared = [b.x for b in Loader(samples, workers=2).epoch(batches, epoch=1)]
+    alone = [b.x for b in BatchLoader(samples).load(batches, epoch=1)]
+    shared = [b.x for b in BatchLoader(samples, workers=2).load(batches, epoch=1)]
     assert all(bool((a == b).all()) for a, b in zip(alone, shared, strict=True))

@@ -9,8 +9,8 @@ from PIL import Image
 
 from data import builders
 from data.builders import encoded, picture, write
-from nearfar.data import decode, open_data, scan, without
-from nearfar.data.images import Reader
+from nearfar.data import decode_image, drop_rows, open_data, scan_images
+from nearfar.data.images import ImageReader
 from nearfar.errors import NearfarError
 
 
@@ -20,7 +20,7 @@ def close(a, b, tolerance=12):
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "BMP", "WEBP", "TIFF", "PPM", "GIF"])
 def test_formats(kind):
-    out = decode(encoded(picture(1, (40, 30)), kind), "x")
+    out = decode_image(encoded(picture(1, (40, 30)), kind), "x")
     assert out.mode == "RGB"
     assert out.size == (40, 30)
     assert close(out, picture(1, (40, 30)), 20)
@@ -28,24 +28,24 @@ def test_formats(kind):
 
 def test_cmyk_and_gray_jpeg():
     image = picture(2, (40, 30))
-    assert close(decode(encoded(image.convert("CMYK"), "JPEG", quality=95), "x"), image)
-    assert close(decode(encoded(image.convert("L"), "JPEG", quality=95), "x"), image.convert("L").convert("RGB"))
+    assert close(decode_image(encoded(image.convert("CMYK"), "JPEG", quality=95), "x"), image)
+    assert close(decode_image(encoded(image.convert("L"), "JPEG", quality=95), "x"), image.convert("L").convert("RGB"))
 
 
 def test_sixteen_bits_keep_their_brightness():
     values = np.linspace(0, 65535, 64, dtype=np.uint16).reshape(8, 8)
-    out = decode(encoded(Image.fromarray(values), "PNG"), "x")
+    out = decode_image(encoded(Image.fromarray(values), "PNG"), "x")
     assert close(np.asarray(out)[..., 0], values / 257, 1)
     assert np.asarray(out).max() == 255
-    tiff = decode(encoded(Image.fromarray(values.astype(np.int32)), "TIFF"), "x")
+    tiff = decode_image(encoded(Image.fromarray(values.astype(np.int32)), "TIFF"), "x")
     assert close(np.asarray(tiff)[..., 0], values / 257, 1)
 
 
 def test_floats_in_the_unit_range_or_not():
     unit = np.linspace(0, 1, 16, dtype=np.float32).reshape(4, 4)
-    assert np.asarray(decode(encoded(Image.fromarray(unit), "TIFF"), "x"))[..., 0].max() == 255
+    assert np.asarray(decode_image(encoded(Image.fromarray(unit), "TIFF"), "x"))[..., 0].max() == 255
     with pytest.raises(NearfarError, match="8 or 16 bits"):
-        decode(encoded(Image.fromarray(unit - 5), "TIFF"), "x")
+        decode_image(encoded(Image.fromarray(unit - 5), "TIFF"), "x")
 
 
 def test_transparency_becomes_white():
@@ -59,9 +59,9 @@ def test_transparency_becomes_white():
         encoded(palette, "GIF", transparency=0),
         encoded(clear, "WEBP", lossless=True),
     ):
-        assert decode(data, "x").getpixel((1, 1)) == (255, 255, 255)
-    assert decode(encoded(palette, "PNG"), "x").getpixel((1, 1)) == (10, 20, 30)
-    assert decode(encoded(Image.new("1", (4, 4), 1), "PNG"), "x").getpixel((0, 0)) == (255, 255, 255)
+        assert decode_image(data, "x").getpixel((1, 1)) == (255, 255, 255)
+    assert decode_image(encoded(palette, "PNG"), "x").getpixel((1, 1)) == (10, 20, 30)
+    assert decode_image(encoded(Image.new("1", (4, 4), 1), "PNG"), "x").getpixel((0, 0)) == (255, 255, 255)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -80,27 +80,27 @@ def test_exif_orientation(orientation):
     stored = upright.transpose(undo[orientation]) if orientation in undo else upright
     exif = Image.Exif()
     exif[0x0112] = orientation
-    assert close(decode(encoded(stored, "JPEG", exif=exif, quality=95), "x"), upright)
+    assert close(decode_image(encoded(stored, "JPEG", exif=exif, quality=95), "x"), upright)
 
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF")
 def test_a_damaged_exif_block_is_no_damage_to_the_picture():
     data = encoded(picture(3, (24, 16)), "JPEG", exif=b"Exif\x00\x00MM\x00*\xff\xff\xff\xff")
-    assert decode(data, "x").size == (24, 16)
+    assert decode_image(data, "x").size == (24, 16)
 
 
 def test_draft_decodes_small_and_never_below_what_is_asked():
     data = builders.jpeg(4, (640, 480), quality=95)
-    assert decode(data, "x", draft=100).size == (160, 120)
-    assert decode(data, "x", draft=121).size == (320, 240)
-    assert decode(data, "x").size == (640, 480)
-    assert close(decode(data, "x", draft=100), picture(4, (640, 480)).resize((160, 120)))
+    assert decode_image(data, "x", draft=100).size == (160, 120)
+    assert decode_image(data, "x", draft=121).size == (320, 240)
+    assert decode_image(data, "x").size == (640, 480)
+    assert close(decode_image(data, "x", draft=100), picture(4, (640, 480)).resize((160, 120)))
 
 
 def test_animation_gives_its_first_frame():
     frames = [Image.new("RGB", (4, 4), color) for color in ((255, 0, 0), (0, 255, 0))]
     data = encoded(frames[0], "GIF", save_all=True, append_images=frames[1:])
-    assert decode(data, "x").getpixel((0, 0)) == (255, 0, 0)
+    assert decode_image(data, "x").getpixel((0, 0)) == (255, 0, 0)
 
 
 def bomb(width, height):
@@ -131,7 +131,7 @@ BROKEN = {
 def test_broken_files_are_one_line_with_the_path(name):
     data, message = BROKEN[name]
     with pytest.raises(NearfarError, match=message) as caught:
-        decode(data, f"some/{name}")
+        decode_image(data, f"some/{name}")
     assert str(caught.value).startswith(f"some/{name}: ")
     assert "\n" not in str(caught.value)
 
@@ -145,7 +145,7 @@ def test_scan_finds_all_and_only_the_broken(tmp_path, workers):
     write(tmp_path / "b/copy.jpg", (tmp_path / "a/0.jpg").read_bytes())
     m = open_data(tmp_path)
     done = []
-    found = scan(m, workers=workers, progress=done.append)
+    found = scan_images(m, workers=workers, progress=done.append)
     assert {m.paths[row].removeprefix("a/") for row in found.broken} == set(BROKEN)
     assert done == list(range(1, len(m) + 1))
     assert found.formats == {"JPEG": 41}
@@ -153,22 +153,22 @@ def test_scan_finds_all_and_only_the_broken(tmp_path, workers):
     assert names == [("a/0.jpg", "b/copy.jpg")]
     assert found.same_file_train_and_test == found.same_file_two_labels
     assert "9 broken (41 JPEG)" in str(found)
-    clean = without(m, found.broken)
+    clean = drop_rows(m, found.broken)
     assert len(clean) == 41
     assert "9 samples left out" in clean.notes[-1]
-    assert without(clean, []) is clean
+    assert drop_rows(clean, []) is clean
 
 
 def test_files_that_vanish_or_block_are_errors(tmp_path):
     m = open_data(builders.folder(tmp_path, {"a": 2, "b": 1}))
     (tmp_path / "a/0.jpg").unlink()
     with pytest.raises(NearfarError, match=r"a/0\.jpg: cannot be read \(No such file"):
-        Reader(m).data(0)
+        ImageReader(m).read_bytes(0)
     if sys.platform != "win32":
         os.mkfifo(tmp_path / "a/0.jpg")
         with pytest.raises(NearfarError, match="not a regular file"):
-            Reader(m).data(0)
+            ImageReader(m).read_bytes(0)
     (tmp_path / "a/1.jpg").unlink()
     (tmp_path / "a/1.jpg").mkdir()
     with pytest.raises(NearfarError, match=r"a/1\.jpg"):
-        Reader(m).data(1)
+        ImageReader(m).read_bytes(1)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from data import builders
-from nearfar.data import Manifest, open_data, save
+from nearfar.data import Manifest, open_data, save_manifest
 from nearfar.errors import NearfarError
 
 
@@ -97,16 +97,16 @@ def test_subsets_of_given_digests_differ():
 
 
 def test_class_order_split():
-    assert table().by_class_order_split().split.tolist() == ["train", "train", "test", "test", "test"]
-    assert table().by_class_order_split(2).split.tolist() == ["train"] * 3 + ["test"] * 2
+    assert table().split_by_class_order().split.tolist() == ["train", "train", "test", "test", "test"]
+    assert table().split_by_class_order(2).split.tolist() == ["train"] * 3 + ["test"] * 2
     # by name, whatever the numbers of the classes
     assert (
-        table(classes=("z", "b", "c")).by_class_order_split().split.tolist() == ["test"] * 2 + ["train"] + ["test"] * 2
+        table(classes=("z", "b", "c")).split_by_class_order().split.tolist() == ["test"] * 2 + ["train"] + ["test"] * 2
     )
     one = Manifest(labels=[0], classes=("a",), split=["test"], paths=("x",))
-    assert one.by_class_order_split().split.tolist() == ["train"]
+    assert one.split_by_class_order().split.tolist() == ["train"]
     with pytest.raises(ValueError, match="train_classes"):
-        table().by_class_order_split(4)
+        table().split_by_class_order(4)
 
 
 def test_summary_says_what_matters():
@@ -134,7 +134,7 @@ def test_csv_round_trip_is_exact(tmp_path):
         source="mine",
         notes=("a note",),
     )
-    save(m, tmp_path / "lists" / "m.csv")
+    save_manifest(m, tmp_path / "lists" / "m.csv")
     again = open_data(tmp_path / "lists" / "m.csv")
     assert again == m
     assert (again.source, again.notes, again.classes) == (m.source, m.notes, m.classes)
@@ -144,7 +144,7 @@ def test_csv_round_trip_is_exact(tmp_path):
 
 def test_an_edited_manifest_says_so(tmp_path):
     root = builders.folder(tmp_path / "d", {"cat": 2, "dog": 2})
-    save(open_data(root), tmp_path / "m.csv")
+    save_manifest(open_data(root), tmp_path / "m.csv")
     text = (tmp_path / "m.csv").read_text()
     (tmp_path / "m.csv").write_text(text.replace("cat/1.jpg,cat", "cat/1.jpg,owl"))
     again = open_data(tmp_path / "m.csv")
@@ -154,12 +154,12 @@ def test_an_edited_manifest_says_so(tmp_path):
 
 def test_npz_round_trip_and_wrong_kind(tmp_path):
     m = table(features=np.random.default_rng(0).normal(size=(5, 3)).astype(np.float16), role=["query"] * 5)
-    save(m, tmp_path / "m.npz")
+    save_manifest(m, tmp_path / "m.npz")
     assert open_data(tmp_path / "m.npz") == m
     with pytest.raises(NearfarError, match=r"save it as .npz"):
-        save(m, tmp_path / "m.csv")
+        save_manifest(m, tmp_path / "m.csv")
     with pytest.raises(NearfarError, match=r"save it as .csv"):
-        save(table(), tmp_path / "m.npz")
+        save_manifest(table(), tmp_path / "m.npz")
     with pytest.raises(NearfarError, match=r"\.csv \(files\)"):
-        save(m, tmp_path / "m.json")
+        save_manifest(m, tmp_path / "m.json")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["m.npz"]

@@ -4,7 +4,7 @@ from importlib.resources import files
 import numpy as np
 import pytest
 
-from nearfar.data import sketches
+from nearfar.data import load_sketches
 from nearfar.data.manifest import array_digest
 from nearfar.data.sketches import pack, unpack
 from nearfar.errors import NearfarError
@@ -13,7 +13,7 @@ DIGEST = "f552c2307b3a8859de539042ce12eec96920fc5e9f666570eb6e36a52812eb74"
 
 
 def test_counts_split_and_content():
-    m = sketches()
+    m = load_sketches()
     assert len(m) == 34_500
     assert len(m.classes) == 345
     assert m.classes == tuple(sorted(m.classes))

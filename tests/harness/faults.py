@@ -41,7 +41,7 @@ from tqdm import tqdm
 
 from nearfar.config import recipes
 from nearfar.config.merge import resolve
-from nearfar.data import Manifest, save
+from nearfar.data import Manifest, save_manifest
 from nearfar.errors import NearfarError
 from nearfar.runs import CHECKPOINT, PREVIOUS
 from nearfar.training import Config, train
@@ -81,7 +81,7 @@ def vectors(folder: Path) -> str:
     features = (rng.normal(size=(8, 10))[labels] + 0.5 * rng.normal(size=(96, 10))).astype(np.float32)
     manifest = Manifest(labels=labels, classes=tuple("abcdefgh"), split=np.full(96, "train"), features=features)
     path = folder / "vectors.npz"
-    save(manifest.by_class_order_split(), path)
+    save_manifest(manifest.split_by_class_order(), path)
     return str(path)
 
 
@@ -331,7 +331,7 @@ def checkpoint_cost(folder: Path, *, steps: int = 8, saves: int = 3) -> tuple[fl
     training = Training(config, open_manifest(config.data), folder / "cost", say=lambda _: None)
     training._train_mode()
     best = float("inf")
-    for batch, _ in zip(training.loader.epoch(training.batches, epoch=0), range(steps), strict=False):
+    for batch, _ in zip(training.loader.load(training.batches, epoch=0), range(steps), strict=False):
         start = time.process_time()
         training.train_on(batch)
         best = min(best, time.process_time() - start)

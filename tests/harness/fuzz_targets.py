@@ -23,9 +23,8 @@ from safetensors.torch import save
 from nearfar.audit.decisions import read_decisions
 from nearfar.config.merge import from_dict, resolve
 from nearfar.config.tree import read_config
-from nearfar.data import Manifest, open_data
-from nearfar.data import save as save_manifest
-from nearfar.data.images import decode
+from nearfar.data import Manifest, open_data, save_manifest
+from nearfar.data.images import decode_image
 from nearfar.errors import NearfarError
 from nearfar.models import read_tensors
 from nearfar.runs import load_embedder, save_embedder
@@ -264,7 +263,7 @@ class Targets:
         ]
 
         def attempt(rng: Rng) -> None:
-            decode(changed(rng, seeds), "picture", draft=rng.choice((None, 4)))
+            decode_image(changed(rng, seeds), "picture", draft=rng.choice((None, 4)))
 
         return attempt
 
@@ -360,7 +359,7 @@ class Targets:
         rng = np.random.default_rng(0)
         pixels = rng.integers(0, 255, (24, 12, 12), dtype=np.uint8)
         drawings = Manifest(labels=np.arange(24) % 4, classes=tuple("abcd"), split=np.full(24, "train"), pixels=pixels)
-        save_manifest(drawings.by_class_order_split(), self.folder / "drawings.npz")
+        save_manifest(drawings.split_by_class_order(), self.folder / "drawings.npz")
         settings = [
             f"data.source={self.folder / 'drawings.npz'}",
             "steps=1",

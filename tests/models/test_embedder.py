@@ -270,13 +270,13 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "head": ({"head": "liner"}, "head must be one of .* did you mean 'linear'"),
     "init": ({"init": "kaming"}, "init must be one of .* did you mean 'kaiming'"),
     "gem_p": ({"pooling": "gem", "gem_p": 0.0}, "gem_p must be .* above 0"),
-    "dim": ({"dim": 0}, "dim must be a whole number"),
+    "dim": ({"dim": 0}, "dim must be an integer"),
     "identity and dim": ({"head": "identity", "dim": 7}, "head='identity' keeps the .* dim=7"),
     "hidden of a linear head": ({"hidden": 7}, "hidden=7 is the width of head='mlp'"),
     "pooled vectors": ({"backbone": "features", "channels": 3, "pooling": "gem"}, "gives vectors.*pooling='gem'"),
     "features without channels": ({"backbone": "features"}, "needs channels="),
     "no public weights": ({"backbone": "small", "pretrained": True}, "no public weights for backbone 'small'"),
-    "input_size": ({"input_size": -1}, "input_size must be a whole number"),
+    "input_size": ({"input_size": -1}, "input_size must be an integer"),
 }
 
 

@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import normalize
 
 from nearfar.losses import create
-from nearfar.models import create_embedder, half_whitened_pca, proxies_from_class_means, start_from_pca
+from nearfar.models import compute_half_whitened_pca, create_embedder, init_head_from_pca, init_proxies_from_class_means
 
 
 def correlated(count: int = 200, width: int = 12) -> torch.Tensor:
@@ -20,7 +20,7 @@ def correlated(count: int = 200, width: int = 12) -> torch.Tensor:
 def test_pca_is_the_direct_computation(power: float, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nearfar.models.init.ROWS", rows)  # a part of them at a time
     x = correlated().double()
-    weight, bias = half_whitened_pca(x, 7, power=power)
+    weight, bias = compute_half_whitened_pca(x, 7, power=power)
     centered = x.numpy() - x.numpy().mean(0)
     _, singular, rows = np.linalg.svd(centered, full_matrices=False)
     values = singular[:7] ** 2 / len(x)
@@ -34,16 +34,16 @@ def test_pca_is_the_direct_computation(power: float, rows: int, monkeypatch: pyt
 def test_pca_has_no_use_for_directions_without_variance() -> None:
     x = correlated()
     x = torch.cat([x, x[:, :3]], 1)
-    weight, bias = half_whitened_pca(x, 15)
+    weight, bias = compute_half_whitened_pca(x, 15)
     assert torch.isfinite(weight).all()
     assert torch.isfinite(bias).all()
     assert not weight[12:].any()
     with pytest.raises(ValueError, match="at most the 15 columns"):
-        half_whitened_pca(x, 16)
+        compute_half_whitened_pca(x, 16)
 
 
 def test_pca_of_equal_rows_is_zero_not_nan() -> None:
-    weight, bias = half_whitened_pca(torch.ones(5, 3), 2)
+    weight, bias = compute_half_whitened_pca(torch.ones(5, 3), 2)
     assert not weight.any()
     assert not bias.any()
 
@@ -53,9 +53,9 @@ def test_pca_of_equal_rows_is_zero_not_nan() -> None:
 def test_start_from_pca_sets_the_head(head: str, layer_norm: bool) -> None:
     x = correlated()
     embedder = create_embedder("features", channels=12, dim=5, head=head, layer_norm=layer_norm)
-    start_from_pca(embedder, x)
+    init_head_from_pca(embedder, x)
     seen = torch.nn.functional.layer_norm(x, (12,)) if layer_norm else x
-    weight, bias = half_whitened_pca(seen, 5)
+    weight, bias = compute_half_whitened_pca(seen, 5)
     result = embedder(x)
     torch.testing.assert_close(normalize(result), normalize(seen @ weight.T + bias), rtol=1e-4, atol=1e-4)
     assert result.square().mean().item() == pytest.approx(1.0, rel=1e-4)
@@ -65,20 +65,20 @@ def test_start_from_pca_sets_the_head(head: str, layer_norm: bool) -> None:
 def test_start_from_pca_works_on_pictures() -> None:
     embedder = create_embedder("small-conv", dim=5, pooling="gem")
     x = torch.rand(40, 1, 28, 28)
-    start_from_pca(embedder, x, batch=16)
+    init_head_from_pca(embedder, x, batch=16)
     y = embedder.eval()(x)
     off = torch.corrcoef(y.T) - torch.eye(5)
     assert off.abs().max() < 1e-2
     with pytest.raises(ValueError, match="head='identity'"):
-        start_from_pca(create_embedder("small-conv", head="identity"), x)
+        init_head_from_pca(create_embedder("small-conv", head="identity"), x)
 
 
 def test_start_from_pca_takes_batches_and_gives_the_embeddings() -> None:
     x = torch.rand(40, 1, 28, 28)
     whole, parts = (create_embedder("small-conv", dim=5, head="mlp") for _ in range(2))
     parts.load_state_dict(whole.state_dict())
-    rows = start_from_pca(whole, x, batch=16)
-    again = start_from_pca(parts, iter(torch.split(x, 16)))
+    rows = init_head_from_pca(whole, x, batch=16)
+    again = init_head_from_pca(parts, iter(torch.split(x, 16)))
     assert torch.equal(rows, again)
     torch.testing.assert_close(rows, whole.eval()(x), rtol=1e-4, atol=1e-4)
 
@@ -87,7 +87,7 @@ def test_one_proxy_a_class_is_the_mean_of_unit_rows() -> None:
     loss = create("proxy-anchor", classes=4, dim=6)
     before = loss.proxies.detach().clone()  # type: ignore[union-attr]
     embeddings, labels = torch.randn(30, 6) * torch.rand(30, 1), torch.arange(30) % 3
-    proxies_from_class_means(loss, embeddings, labels)  # type: ignore[arg-type]
+    init_proxies_from_class_means(loss, embeddings, labels)  # type: ignore[arg-type]
     proxies = loss.proxies.detach()  # type: ignore[union-attr]
     for label in range(3):
         mean = normalize(embeddings)[labels == label].mean(0)
@@ -102,14 +102,14 @@ def test_several_proxies_find_the_groups_of_a_class() -> None:
     centers = torch.eye(6).reshape(2, 3, 6)
     labels, group = torch.arange(60) % 2, torch.arange(60) // 2 % 3
     embeddings = centers[labels, group] + 0.01 * torch.randn(60, 6)
-    proxies_from_class_means(loss, embeddings, labels)  # type: ignore[arg-type]
+    init_proxies_from_class_means(loss, embeddings, labels)  # type: ignore[arg-type]
     cosines = torch.einsum("ckd,cjd->ckj", normalize(loss.proxies.detach(), dim=2), centers)  # type: ignore[union-attr]
     torch.testing.assert_close(cosines.amax(1), torch.ones(2, 3), rtol=0, atol=1e-3)
 
 
 def test_more_proxies_than_samples_do_not_coincide() -> None:
     loss = create("soft-triple", classes=2, dim=6, proxies_per_class=4)
-    proxies_from_class_means(loss, torch.randn(2, 6).repeat(3, 1), torch.arange(6) % 2)  # type: ignore[arg-type]
+    init_proxies_from_class_means(loss, torch.randn(2, 6).repeat(3, 1), torch.arange(6) % 2)  # type: ignore[arg-type]
     proxies = normalize(loss.proxies.detach(), dim=2)  # type: ignore[union-attr]
     for own in proxies:
         gaps = torch.cdist(own, own)[~torch.eye(4, dtype=torch.bool)]
@@ -120,6 +120,6 @@ def test_more_proxies_than_samples_do_not_coincide() -> None:
 def test_proxies_refuse_what_does_not_fit() -> None:
     loss = create("proxy-anchor", classes=2, dim=6)
     with pytest.raises(ValueError, match="6 columns"):
-        proxies_from_class_means(loss, torch.randn(4, 5), torch.arange(4) % 2)  # type: ignore[arg-type]
+        init_proxies_from_class_means(loss, torch.randn(4, 5), torch.arange(4) % 2)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"range\(2\)"):
-        proxies_from_class_means(loss, torch.randn(4, 6), torch.arange(4))  # type: ignore[arg-type]
+        init_proxies_from_class_means(loss, torch.randn(4, 6), torch.arange(4))  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from nearfar import losses
-from nearfar.data import NoiseRecord, sketches, with_label_noise
+from nearfar.data import NoiseRecord, add_label_noise, load_sketches
 from nearfar.pacing import PRISM, PointWise, SelfPaced, create, names
 from nearfar.pacing.objective import maw
 
@@ -32,8 +32,8 @@ def loss_for(name: str) -> Any:
 @lru_cache(maxsize=1)
 def drawings() -> tuple[Tensor, Tensor, NoiseRecord]:
     """Pixels of 20 kinds of drawings, 40 of each, centered, with a fifth of the labels wrong."""
-    data = sketches().subset(np.arange(2000)[np.arange(2000) % 100 < 40]).compact()
-    noisy, record = with_label_noise(data, 0.2, seed=0)
+    data = load_sketches().subset(np.arange(2000)[np.arange(2000) % 100 < 40]).compact()
+    noisy, record = add_label_noise(data, 0.2, seed=0)
     assert data.pixels is not None
     x = torch.nn.functional.avg_pool2d(torch.tensor(data.pixels[:, None]).float(), 4).flatten(1)
     return x - x.mean(0), torch.tensor(noisy.labels), record
@@ -103,7 +103,7 @@ def test_unknown_names_and_options() -> None:
         create("selfpaced", samples=4, classes=2)
     with pytest.raises(ValueError, match="has no option 'lambda'"):
         create("self-paced", samples=4, classes=2, **{"lambda": 1})
-    with pytest.raises(ValueError, match="samples must be a whole number"):
+    with pytest.raises(ValueError, match="samples must be an integer"):
         create("prism", samples=0, classes=2)
 
 
@@ -114,8 +114,8 @@ def test_unknown_names_and_options() -> None:
         ({"rule": "median"}, "rule must be one of"),
         ({"solver": "newton"}, "solver must be one of"),
         ({"beta": 0.0}, "beta must be a finite number above 0"),
-        ({"warm_up": 0}, "warm_up must be a whole number"),
-        ({"every": 0}, "every must be a whole number"),
+        ({"warm_up": 0}, "warm_up must be an integer"),
+        ({"every": 0}, "every must be an integer"),
         ({"noise_rate": 1.0}, "noise_rate must be at least 0 and below 1"),
         ({"noise_rate": 0.2, "age": 1.0}, "without age"),
     ],

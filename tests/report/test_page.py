@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from data import builders
-from nearfar.data import Manifest, open_data, sketches
+from nearfar.data import Manifest, load_sketches, open_data
 from nearfar.metrics import Scores, evaluate
 from nearfar.report import search_examples, write_report
 
@@ -53,7 +53,7 @@ class Checker(HTMLParser):
 
 
 def drawings(rows: int = 600) -> tuple[Manifest, torch.Tensor]:
-    data = sketches().subset(np.arange(rows)).compact()
+    data = load_sketches().subset(np.arange(rows)).compact()
     return data, torch.from_numpy(data.pixels.reshape(rows, -1).astype(np.float32))
 
 

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from nearfar.cli import main
-from nearfar.data import Manifest, open_data, save
+from nearfar.data import Manifest, open_data, save_manifest
 from nearfar.search import Index
 from nearfar.training import Run
 
@@ -81,7 +81,7 @@ def test_add_continues_ids_and_classes(run: Path, vectors: str, tmp_path: Path) 
         split=["test"] * 3,
         features=rng.normal(size=(3, 16)).astype(np.float32),
     )
-    save(more, tmp_path / "more.npz")
+    save_manifest(more, tmp_path / "more.npz")
     assert done("index", run, tmp_path / "more.npz", "--add").startswith(
         f"{run / 'index'}: 243 vectors of 8 dimensions, 13 classes"
     )
@@ -97,7 +97,7 @@ def test_approximate_kinds_print_their_recall(kind: str, run: Path, tmp_path: Pa
     rng = np.random.default_rng(0)
     features = rng.normal(size=(600, 16)).astype(np.float32)
     many = Manifest(labels=np.arange(600) % 5, classes=tuple("abcde"), split=["test"] * 600, features=features)
-    save(many, tmp_path / "many.npz")
+    save_manifest(many, tmp_path / "many.npz")
     printed = done("index", run, tmp_path / "many.npz", "--kind", kind, "--out", tmp_path / "elsewhere")
     assert float(printed.split("exact search: ")[1].split("%")[0]) > 90
     assert not (run / "index").exists()
@@ -136,7 +136,7 @@ def test_names_and_labels_are_escaped_on_the_page(run: Path, tmp_path: Path) -> 
     features = np.random.default_rng(0).normal(size=(4, 16)).astype(np.float32)
     names = tuple(f"{evil}{i}" for i in range(4))
     data = Manifest(labels=[0, 0, 1, 1], classes=(evil, "b"), split=["test"] * 4, features=features, paths=names)
-    save(data, tmp_path / "evil.npz")
+    save_manifest(data, tmp_path / "evil.npz")
     done("index", run, tmp_path / "evil.npz")
     done("search", run, 0, 1, "-k", 3, "--html", tmp_path / "found.html")
     page = Page((tmp_path / "found.html").read_text())
@@ -147,7 +147,7 @@ def test_names_and_labels_are_escaped_on_the_page(run: Path, tmp_path: Path) -> 
 def test_names_replace_images_of_missing_data(run: Path, vectors: str, tmp_path: Path) -> None:
     moved = tmp_path / "moved.npz"
     half = open_data(vectors).subset(np.arange(100))
-    save(half, moved)
+    save_manifest(half, moved)
     done("index", run, moved)
     moved.unlink()
     result = nearfar("search", run, 3, "--html", tmp_path / "found.html")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from nearfar.data import Manifest, open_data, save
+from nearfar.data import Manifest, open_data, save_manifest
 from nearfar.errors import NearfarError
 from nearfar.search import Encoder, Index
 from nearfar.training import Run, train
@@ -63,7 +63,7 @@ def test_ink_on_paper_is_inverted_for_white_drawings(tmp_path: Path) -> None:
     for row, label in enumerate(labels):
         pixels[row, 3 * label : 3 * label + 2, rng.integers(0, 8) :] = 255
     manifest = Manifest(labels=labels, classes=tuple("abcd"), split=["train"] * 32, pixels=pixels)
-    save(manifest.by_class_order_split(), tmp_path / "lines.npz")
+    save_manifest(manifest.split_by_class_order(), tmp_path / "lines.npz")
     run = train(configured("pixels", str(tmp_path / "lines.npz"), "supcon"), tmp_path / "run", say=lambda _: None)
     encoder = Encoder(run)
     light, dark = Image.fromarray(255 - pixels[5]), Image.fromarray(pixels[5])
@@ -75,7 +75,7 @@ def test_color_arrays_accept_images_of_any_size(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 255, (24, 20, 20, 3), dtype=np.uint8)
     manifest = Manifest(labels=np.arange(24) % 4, classes=tuple("abcd"), split=["train"] * 24, pixels=pixels)
-    save(manifest.by_class_order_split(), tmp_path / "color.npz")
+    save_manifest(manifest.split_by_class_order(), tmp_path / "color.npz")
     settings = ["model.backbone=small-conv", "model.pretrained=false", "images.crop=16", "steps=2"]
     run = train(
         configured("pixels", str(tmp_path / "color.npz"), "supcon", *settings), tmp_path / "run", say=lambda _: None

@@ -180,7 +180,7 @@ def test_valid_checksums_of_wrong_files(tmp_path: Path) -> None:
     make_index("hnsw").save(folder)
     file_of(folder, "index.").write_bytes(file_of(tmp_path / "other", "index.").read_bytes())
     files = json.loads((folder / INDEX_FILE).read_text())["files"]
-    files["index"]["sha256"] = storage.sha256_of(file_of(folder, "index."))
+    files["index"]["sha256"] = storage.compute_sha256(file_of(folder, "index."))
     rewrite_header(folder, files=files)
     with pytest.raises(NearfarError, match="is not an hnsw index"):
         Index.load(folder)
@@ -192,7 +192,7 @@ def test_pickles_are_not_read(tmp_path: Path) -> None:
     path = file_of(folder, "ids")
     np.save(path, np.array([{"a": 1}], dtype=object), allow_pickle=True)
     files = json.loads((folder / INDEX_FILE).read_text())["files"]
-    files["ids"]["sha256"] = storage.sha256_of(path)
+    files["ids"]["sha256"] = storage.compute_sha256(path)
     rewrite_header(folder, files=files)
     with pytest.raises(NearfarError, match="ids"):
         Index.load(folder)

@@ -9,7 +9,7 @@ import httpx
 import numpy as np
 import pytest
 
-from nearfar.data import Manifest, save, sketches
+from nearfar.data import Manifest, load_sketches, save_manifest
 from nearfar.serve.api import create_app
 from nearfar.serve.collection import Collection, open_collection
 from nearfar.serve.serving import guarded, in_background
@@ -23,7 +23,7 @@ KINDS = ("apple", "bicycle", "cat", "circle", "fish", "house", "ladder", "line",
 @pytest.fixture(scope="session")
 def sketch_file(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Ten kinds of drawings, twelve each, half of the kinds for training."""
-    whole = sketches()
+    whole = load_sketches()
     rows = np.concatenate([np.flatnonzero(whole.labels == whole.classes.index(name))[:12] for name in KINDS])
     names = tuple(HOSTILE if name == "fish" else name for name in KINDS)
     assert whole.pixels is not None
@@ -31,7 +31,7 @@ def sketch_file(tmp_path_factory: pytest.TempPathFactory) -> str:
         labels=np.repeat(np.arange(10), 12), classes=names, split=["train"] * 120, pixels=whole.pixels[rows]
     )
     path: Path = tmp_path_factory.mktemp("data") / "sketches.npz"
-    save(manifest.by_class_order_split(), path)
+    save_manifest(manifest.split_by_class_order(), path)
     return str(path)
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nearfar.data import sketches
+from nearfar.data import load_sketches
 from nearfar.serve.drawing import rendered, simplified, thinned
 
 
 def test_a_flat_line_sums_to_one_in_every_column_as_the_data_does() -> None:
     flat = rendered([[[0, 0], [255, 40]]], 28)
-    data = sketches()
+    data = load_sketches()
     assert data.pixels is not None
     lines = data.pixels[data.labels == data.classes.index("line")].astype(int)
     flat_ones = lines[(lines > 80).any(2).sum(1) <= 8]
@@ -21,7 +21,7 @@ def test_a_flat_line_sums_to_one_in_every_column_as_the_data_does() -> None:
 
 
 def test_it_starts_at_the_top_left_and_fills_the_side_as_the_data_does() -> None:
-    data = sketches()
+    data = load_sketches()
     assert data.pixels is not None
     some = data.pixels[::97]
     star = rendered([[[300, 500], [340, 420], [380, 500], [290, 450], [390, 450], [300, 500]]], 28)

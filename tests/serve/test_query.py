@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from PIL import Image
 
 from nearfar.cli import main
-from nearfar.data import Manifest, save
+from nearfar.data import Manifest, save_manifest
 from nearfar.search import Encoder
 from nearfar.serve.collection import Collection, open_collection
 from nearfar.training import train
@@ -57,7 +57,7 @@ def test_both_embed_a_picture_alike(shape: tuple[int, ...], drawings: bool, tmp_
     if drawings:
         pixels[rng.random(pixels.shape) < 0.8] = 0
     manifest = Manifest(labels=np.arange(24) % 4, classes=tuple("abcd"), split=["train"] * 24, pixels=pixels)
-    save(manifest.by_class_order_split(), tmp_path / "data.npz")
+    save_manifest(manifest.split_by_class_order(), tmp_path / "data.npz")
     color = ["model.backbone=small-conv", "model.pretrained=false", "images.crop=16"] if len(shape) == 3 else []
     config = configured("pixels", str(tmp_path / "data.npz"), "supcon", "steps=2", *color)
     run = train(config, tmp_path / "run", say=lambda _: None)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nearfar.data import Manifest, save
+from nearfar.data import Manifest, save_manifest
 from nearfar.errors import NearfarError
 from nearfar.suites.cells import Cell, suite_cells
 from nearfar.suites.suite import suite_from_dict
@@ -68,7 +68,7 @@ def test_everything_else_changes_the_id(vectors: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(5)
     labels, features = np.repeat(np.arange(4), 5), rng.normal(size=(20, 16))
     other = Manifest(labels=labels, classes=tuple("abcd"), split=["train"] * 20, features=features)
-    save(other.by_class_order_split(), tmp_path / "other.npz")
+    save_manifest(other.split_by_class_order(), tmp_path / "other.npz")
     ids.append(id_of(str(tmp_path / "other.npz")))
     ids.append(id_of(vectors, metrics=["recall@1", "mrr"]))
     assert len(set(ids)) == len(ids)

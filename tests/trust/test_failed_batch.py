@@ -10,7 +10,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from nearfar.data import Manifest, save
+from nearfar.data import Manifest, save_manifest
 from nearfar.errors import NearfarError
 from nearfar.training import Run, train
 from nearfar.training.failed_batch import FILE_NAME, check_finite, load_failed_batch, main, recompute_loss
@@ -40,7 +40,7 @@ def overflowed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     labels = np.repeat(np.arange(8), 6)
     features = (1e15 * np.random.default_rng(0).normal(size=(48, 10))).astype(np.float32)
     data = Manifest(labels=labels, classes=tuple("abcdefgh"), split=["train"] * 48, features=features)
-    save(data.by_class_order_split(), folder / "long.npz")
+    save_manifest(data.split_by_class_order(), folder / "long.npz")
     settings = ["model.init=random", "loss.all_pairs=true", "loss.l2_reg=1e10"]
     return folder / "run", failed(folder / "run", str(folder / "long.npz"), "n-pair", *settings)
 

@@ -20,7 +20,7 @@ import nearfar
 from nearfar.config.tree import parse_setting, read_config
 from nearfar.data import open_data
 from nearfar.data.features import open_npz
-from nearfar.data.images import Reader, decode
+from nearfar.data.images import ImageReader, decode_image
 from nearfar.errors import NearfarError
 from nearfar.models import read_tensors
 from nearfar.runs import load_embedder
@@ -184,19 +184,19 @@ def test_a_link_out_of_the_data_gives_nothing_but_pictures(tmp_path: Path) -> No
         (tmp_path / "data" / name).mkdir(parents=True)
     (tmp_path / "data" / "a" / "0.png").symlink_to(secret)
     Image.new("RGB", (4, 4)).save(tmp_path / "data" / "b" / "0.png")
-    reader = Reader(open_data(tmp_path / "data"))
+    reader = ImageReader(open_data(tmp_path / "data"))
     with pytest.raises(NearfarError) as error:
-        reader.picture(0)
+        reader.read_image(0)
     assert "the secret" not in str(error.value)
     (tmp_path / "table.csv").write_text(f"path,label\n../{tmp_path.name}/secret.txt,a\n{secret},b\n")
     with pytest.raises(NearfarError):
-        Reader(open_data(tmp_path / "table.csv")).picture(0)
+        ImageReader(open_data(tmp_path / "table.csv")).read_image(0)
 
 
 @pytest.mark.parametrize("side", [9_000, 20_000, 65_500])
 def test_picture_bombs(side: int) -> None:
     with pytest.raises(NearfarError, match=r"bomb\.png.*limit"):
-        decode(_bomb(side), "bomb.png")
+        decode_image(_bomb(side), "bomb.png")
 
 
 def test_a_zip_bomb_as_npz(tmp_path: Path) -> None:

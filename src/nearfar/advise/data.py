@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from nearfar.config.schema import Data
-from nearfar.data import Manifest, open_data, save
+from nearfar.data import Manifest, open_data, save_manifest
 from nearfar.data.manifest import Ints
 from nearfar.errors import NearfarError
 from nearfar.training.prepare import open_manifest
@@ -111,5 +111,5 @@ def _vectors(pictures: Manifest, path: Path, seconds: float, say: Callable[[str]
     say(f"{len(rows):,} of {len(pictures):,} pictures through EfficientNet-Lite0, once")
     found, _ = embedded(rows)
     found = found.compact()
-    save(found, path)
+    save_manifest(found, path)
     return found

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nearfar.audit.dataset import audit_data
 from nearfar.audit.decisions import save_corrected
-from nearfar.data import Manifest, NoiseRecord, open_data, with_label_noise
+from nearfar.data import Manifest, NoiseRecord, add_label_noise, open_data
 from nearfar.errors import NearfarError
 from nearfar.formatting import slug
 from nearfar.metrics.detection import auroc, precision_at
@@ -44,7 +44,7 @@ def audit_command(
     where = out or Path("runs") / slug(f"audit-{Path(target).stem}")
     if noise > 0:
         everything = replace(manifest, split=np.full(len(manifest), "train"))
-        noisy, record = with_label_noise(everything, noise)
+        noisy, record = add_label_noise(everything, noise)
         manifest = manifest.with_labels(noisy.labels)
     if split != "all":
         rows = manifest.rows(split)

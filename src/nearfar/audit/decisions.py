@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from nearfar.data.manifest import Manifest
-from nearfar.data.open import save
+from nearfar.data.open import save_manifest
 from nearfar.errors import NearfarError
 from nearfar.files import atomic
 from nearfar.validation import nearest
@@ -120,5 +120,5 @@ def save_corrected(manifest: Manifest, decisions: Path, out: Path, *, new_classe
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(("row", "path", "old_label", "new_label"))
         writer.writerows((c.row, c.path, c.old, c.new) for c in read_decisions(manifest, decisions))
-    save(corrected, out)
+    save_manifest(corrected, out)
     return corrected

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nearfar.audit.ranking import audit
-from nearfar.data import Manifest, open_data, with_label_noise
+from nearfar.data import Manifest, add_label_noise, open_data
 from nearfar.errors import NearfarError
 from nearfar.formatting import markdown_table
 from nearfar.metrics.detection import confident_learning, judged, knn_vote, loss_ranking, precision_at
@@ -58,7 +58,7 @@ def measure(manifest: Manifest, *, rate: float, seeds: int, names: list[str]) ->
     x = vectors(clean)
     found: dict[str, list[Score]] = {}
     for seed in range(seeds):
-        noisy, record = with_label_noise(clean, rate, seed=seed)
+        noisy, record = add_label_noise(clean, rate, seed=seed)
         labels = torch.tensor(noisy.labels)
         for name, score in scores(x, labels, names).items():
             found.setdefault(name, []).append(_three(score, record.wrong))

@@ -1,43 +1,43 @@
 """Data: every source becomes one `Manifest`, and every manifest gives batches of tensors.
 
-`open_data("my_pictures")` recognizes what it is given; `open_samples(manifest)` gives its samples as tensors and
+`open_data("my_pictures")` recognizes what it is given; `create_dataset(manifest)` gives its samples as tensors and
 `Loader` batches of them.
 """
 
 from __future__ import annotations
 
 from nearfar.data.augment import BatchAugment
-from nearfar.data.cache import cached
-from nearfar.data.images import Scan, decode, scan, without
-from nearfar.data.loader import Batch, Loader
+from nearfar.data.batch_loader import Batch, BatchLoader
+from nearfar.data.cache import cache_images
+from nearfar.data.datasets import BatchDataset, FeatureDataset, ImageDataset, PixelDataset, create_dataset
+from nearfar.data.images import ScanResult, decode_image, drop_rows, scan_images
 from nearfar.data.manifest import Manifest, Summary
-from nearfar.data.noise import NoiseRecord, with_label_noise
-from nearfar.data.open import open_data, save
-from nearfar.data.samples import FeatureSet, PictureSet, PixelSet, Samples, open_samples
-from nearfar.data.sketches import sketches
+from nearfar.data.noise import NoiseRecord, add_label_noise
+from nearfar.data.open import open_data, save_manifest
+from nearfar.data.sketches import load_sketches
 from nearfar.data.transforms import eval_transform, train_transform
 
 __all__ = [
     "Batch",
     "BatchAugment",
-    "FeatureSet",
-    "Loader",
+    "BatchDataset",
+    "BatchLoader",
+    "FeatureDataset",
+    "ImageDataset",
     "Manifest",
     "NoiseRecord",
-    "PictureSet",
-    "PixelSet",
-    "Samples",
-    "Scan",
+    "PixelDataset",
+    "ScanResult",
     "Summary",
-    "cached",
-    "decode",
+    "add_label_noise",
+    "cache_images",
+    "create_dataset",
+    "decode_image",
+    "drop_rows",
     "eval_transform",
+    "load_sketches",
     "open_data",
-    "open_samples",
-    "save",
-    "scan",
-    "sketches",
+    "save_manifest",
+    "scan_images",
     "train_transform",
-    "with_label_noise",
-    "without",
 ]

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from nearfar.data.images import MAX_PIXELS, Reader, ordered_map, without
+from nearfar.data.images import MAX_PIXELS, ImageReader, drop_rows, ordered_map
 from nearfar.data.manifest import Array, Manifest
 from nearfar.data.transforms import CenterCrop, Resize, sample_rng
 from nearfar.errors import NearfarError
@@ -21,7 +21,7 @@ from nearfar.files import atomic
 VERSION = 1
 
 
-def cached(
+def cache_images(
     manifest: Manifest,
     folder: Path,
     *,
@@ -55,7 +55,7 @@ def cached(
         raise NearfarError(f"{array_file}: holds {pixels.dtype} {pixels.shape}: remove it, it is built again")
     if broken and on_error == "raise":
         raise NearfarError(next(iter(broken.values())))
-    return without(replace(manifest, pixels=pixels, digest=key), broken)
+    return drop_rows(replace(manifest, pixels=pixels, digest=key), broken)
 
 
 def _build(
@@ -68,12 +68,12 @@ def _build(
     max_pixels: int,
     progress: Callable[[int], object] | None,
 ) -> None:
-    reader = Reader(manifest, max_pixels=max_pixels)
+    reader = ImageReader(manifest, max_pixels=max_pixels)
     resize, crop, unused = Resize(size), CenterCrop(size), sample_rng(0, 0, 0)
 
     def prepare(row: int) -> Array | NearfarError:
         try:
-            picture = reader.picture(row, draft=2 * size)
+            picture = reader.read_image(row, draft=2 * size)
         except NearfarError as error:
             return error
         return np.asarray(crop(resize(picture, unused), unused))

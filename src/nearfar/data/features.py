@@ -83,7 +83,7 @@ def open_npy(path: Path, *, labels: Path | None = None) -> Manifest:
     numbers, classes = _labels(labels, "labels", values, None)
     if len(numbers) != len(content):
         raise NearfarError(f"{labels}: has {len(numbers):,} labels but {path.name} has {len(content):,} rows")
-    return _manifest(path, "array", content, numbers, classes, None, None).by_class_order_split()
+    return _manifest(path, "array", content, numbers, classes, None, None).split_by_class_order()
 
 
 def save_npz(manifest: Manifest, path: Path) -> None:
@@ -236,7 +236,7 @@ def _with_split(path: Path, manifest: Manifest, arrays: Mapping[str, Any]) -> Ma
             _per_row(path, "is_eval", np.asarray(arrays["is_eval"], dtype=np.bool_), manifest), "test", "train"
         )
     else:
-        return manifest.by_class_order_split()
+        return manifest.split_by_class_order()
     return replace(manifest, split=split)
 
 

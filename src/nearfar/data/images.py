@@ -30,7 +30,7 @@ SHOWN = 20
 T = TypeVar("T")
 
 
-def decode(data: bytes, name: str, *, draft: int | None = None, max_pixels: int = MAX_PIXELS) -> Image.Image:
+def decode_image(data: bytes, name: str, *, draft: int | None = None, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """An upright RGB picture, or a NearfarError that starts with `name`.
 
     `draft`: the shortest side that will be needed; a JPEG is then decoded at 1/2, 1/4 or 1/8 of its size where that
@@ -40,7 +40,7 @@ def decode(data: bytes, name: str, *, draft: int | None = None, max_pixels: int 
 
     >>> buffer = io.BytesIO()
     >>> Image.new("LA", (3, 2), (0, 0)).save(buffer, "png")
-    >>> decode(buffer.getvalue(), "x.png").getpixel((0, 0))
+    >>> decode_image(buffer.getvalue(), "x.png").getpixel((0, 0))
     (255, 255, 255)
     """
     return _open(data, name, draft=draft, max_pixels=max_pixels)[0]
@@ -108,7 +108,7 @@ def _eight_bits(values: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]
     return (values / 257 + 0.5).astype(np.uint8)
 
 
-class Reader:
+class ImageReader:
     """Bytes and pictures of a manifest's files, from a folder or out of a tar in place; safe in workers and threads."""
 
     def __init__(self, manifest: Manifest, *, max_pixels: int = MAX_PIXELS) -> None:
@@ -124,23 +124,23 @@ class Reader:
     def __len__(self) -> int:
         return len(self.paths)
 
-    def where(self, row: int) -> str:
+    def location(self, row: int) -> str:
         """The full name of a file for messages."""
         return str(self.root / self.paths[row])
 
-    def data(self, row: int) -> bytes:
+    def read_bytes(self, row: int) -> bytes:
         """The bytes of a file."""
         if self.archive is not None:
             return self.archive.read(self.paths[row])
         return read_regular(self.root / self.paths[row])
 
-    def picture(self, row: int, *, draft: int | None = None) -> Image.Image:
-        """The decoded picture, see `decode`."""
-        return decode(self.data(row), self.where(row), draft=draft, max_pixels=self.max_pixels)
+    def read_image(self, row: int, *, draft: int | None = None) -> Image.Image:
+        """The decoded picture, see `decode_image`."""
+        return decode_image(self.read_bytes(row), self.location(row), draft=draft, max_pixels=self.max_pixels)
 
 
 @dataclass
-class Scan:
+class ScanResult:
     """What a look at every file found. `broken` maps a row to the reason, one line with the path."""
 
     files: int
@@ -166,26 +166,26 @@ class Scan:
         return "\n".join(lines + ([f"  and {len(self.broken) - SHOWN:,} more"] if len(self.broken) > SHOWN else []))
 
 
-def scan(
+def scan_images(
     manifest: Manifest,
     *,
     workers: int = 1,
     max_pixels: int = MAX_PIXELS,
     progress: Callable[[int], object] | None = None,
-) -> Scan:
+) -> ScanResult:
     """Reads and decodes every file: which are broken, which are the same file under two labels or in two splits.
 
     JPEGs are decoded at an eighth of their size, which still reads all of their bytes. `progress` gets the number of
-    files done. Leave the broken ones out with `manifest.subset(rows)`, see `without`.
+    files done. Leave the broken ones out with `manifest.subset(rows)`, see `drop_rows`.
     """
-    reader = Reader(manifest, max_pixels=max_pixels)
-    found = Scan(len(manifest))
+    reader = ImageReader(manifest, max_pixels=max_pixels)
+    found = ScanResult(len(manifest))
     first: dict[bytes, int] = {}
 
     def look(row: int) -> tuple[bytes, str, int] | NearfarError:
         try:
-            data = reader.data(row)
-            _, kind, side = _open(data, reader.where(row), draft=SCAN_SIDE, max_pixels=max_pixels)
+            data = reader.read_bytes(row)
+            _, kind, side = _open(data, reader.location(row), draft=SCAN_SIDE, max_pixels=max_pixels)
         except NearfarError as error:
             return error
         return hashlib.sha256(data).digest(), kind, side
@@ -207,7 +207,7 @@ def scan(
     return found
 
 
-def without(manifest: Manifest, rows: Iterable[int]) -> Manifest:
+def drop_rows(manifest: Manifest, rows: Iterable[int]) -> Manifest:
     """The manifest without these rows (a scan's broken ones), with a note of how many."""
     gone = sorted(set(rows))
     if not gone:

@@ -25,15 +25,15 @@ ROLES = ("", "train", "query", "gallery")
 BLOCK_BYTES = 1 << 24
 
 
-def class_order(names: Iterable[str]) -> tuple[str, ...]:
+def sort_classes(names: Iterable[str]) -> tuple[str, ...]:
     """The distinct names in the order that defines the split: numbers by value, everything else by code point.
 
     By value only where every name is a plain decimal number, so that class 2 comes before class 10; otherwise as
     Python's `sorted`, which is what folder-per-class loaders do.
 
-    >>> class_order(["10", "2", "2"])
+    >>> sort_classes(["10", "2", "2"])
     ('2', '10')
-    >>> class_order(["10", "2", "x"])
+    >>> sort_classes(["10", "2", "x"])
     ('10', '2', 'x')
     """
     distinct = set(names)
@@ -49,7 +49,7 @@ def number_labels(names: Sequence[str], classes: Sequence[str] | None = None) ->
     >>> labels.tolist(), classes
     ([1, 0, 1], ('cat', 'owl'))
     """
-    order = class_order(names) if classes is None else tuple(classes)
+    order = sort_classes(names) if classes is None else tuple(classes)
     number = {name: i for i, name in enumerate(order)}
     return np.fromiter((number[name] for name in names), np.int64, len(names)), order
 
@@ -68,7 +68,7 @@ class Manifest:
     The bytes of picture files are not part of the fingerprint, their paths are.
 
     >>> m = Manifest(labels=[0, 0, 1, 2], classes=("a", "b", "c"), split=["train"] * 4, paths=("1", "2", "3", "4"))
-    >>> m.by_class_order_split().split.tolist()
+    >>> m.split_by_class_order().split.tolist()
     ['train', 'train', 'test', 'test']
     >>> m.subset([2, 3]).compact().classes
     ('b', 'c')
@@ -217,15 +217,15 @@ class Manifest:
         used, labels = np.unique(self.labels, return_inverse=True)
         return replace(self, labels=labels.astype(np.int64), classes=tuple(self.classes[i] for i in used.tolist()))
 
-    def by_class_order_split(self, train_classes: int | None = None) -> Manifest:
+    def split_by_class_order(self, train_classes: int | None = None) -> Manifest:
         """Train on the first `train_classes` classes by name (half of them, rounded down), test on the others.
 
-        The order is that of `class_order`, whatever numbers the classes have. With a single class all is train.
+        The order is that of `sort_classes`, whatever numbers the classes have. With a single class all is train.
         """
         count = max(1, len(self.classes) // 2) if train_classes is None else train_classes
         if not 0 < count <= len(self.classes):
             raise ValueError(f"train_classes must be in 1..{len(self.classes)}, got {train_classes}")
-        first = frozenset(class_order(self.classes)[:count])
+        first = frozenset(sort_classes(self.classes)[:count])
         train = np.array([name in first for name in self.classes])
         return replace(self, split=np.where(train[self.labels], "train", "test"))
 

@@ -71,7 +71,7 @@ def round_half_up(rate: float, count: int) -> int:
     return int((Decimal(str(rate)) * count).to_integral_value(ROUND_HALF_UP))
 
 
-def with_label_noise(
+def add_label_noise(
     manifest: Manifest,
     rate: float,
     *,
@@ -164,7 +164,7 @@ def save_prism_lists(noisy: Manifest, record: NoiseRecord, folder: Path, name: s
     return files
 
 
-def with_prism_lists(manifest: Manifest, noised: Path) -> tuple[Manifest, NoiseRecord]:
+def apply_prism_lists(manifest: Manifest, noised: Path) -> tuple[Manifest, NoiseRecord]:
     """The noise of a released PRISM list on our copy of the data: rows are matched by the end of their paths.
 
     Class numbers of a list are its own; a number means the class that most of its rows truly have. Rows that no

@@ -16,12 +16,12 @@ from nearfar.data.layouts.in_shop import is_in_shop, open_in_shop
 from nearfar.data.layouts.official import CARS, CUB, Counts
 from nearfar.data.layouts.sop import is_sop, open_sop
 from nearfar.data.manifest import Manifest
-from nearfar.data.sketches import sketches
+from nearfar.data.sketches import load_sketches
 from nearfar.data.table import open_csv, open_parquet, save_csv
 from nearfar.errors import NearfarError
 from nearfar.validation import check_choice, nearest
 
-EMBEDDED = {"sketches": sketches}
+EMBEDDED = {"sketches": load_sketches}
 OFFICIAL: tuple[tuple[Callable[[Path], bool], Callable[..., Manifest]], ...] = (
     (is_cub, open_cub),
     (is_cars, open_cars),
@@ -59,7 +59,7 @@ def open_data(
     """
     check_choice("split", split, ("auto", "class-order"))
     manifest = _open(spec, allow_partial=allow_partial, root=root, labels=labels)
-    return manifest.by_class_order_split() if split == "class-order" else manifest
+    return manifest.split_by_class_order() if split == "class-order" else manifest
 
 
 def _open(spec: str | Path, *, allow_partial: bool, root: Path | None, labels: Path | None) -> Manifest:
@@ -112,7 +112,7 @@ def _siblings(path: Path) -> list[str]:
         return []
 
 
-def save(manifest: Manifest, path: str | Path) -> None:
+def save_manifest(manifest: Manifest, path: str | Path) -> None:
     """Writes a manifest to .csv (files) or .npz (features, pixels); `open_data` reads it back equal."""
     path = Path(path)
     name = path.name.lower()

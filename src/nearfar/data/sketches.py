@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nearfar.data.manifest import Manifest, class_order
+from nearfar.data.manifest import Manifest, sort_classes
 from nearfar.errors import NearfarError
 from nearfar.files import atomic
 
@@ -40,10 +40,10 @@ def credit(source: str) -> str:
 
 
 @lru_cache(maxsize=1)
-def sketches() -> Manifest:
+def load_sketches() -> Manifest:
     """The drawings as uint8 [34500, 28, 28], white (255) on black; 172 train and 173 test classes by name order.
 
-    >>> m = sketches()
+    >>> m = load_sketches()
     >>> len(m), len(m.classes), m.classes[3], m.summary().splits
     (34500, 345, 'aircraft carrier', {'train': (17200, 172), 'test': (17300, 173)})
     """
@@ -77,7 +77,7 @@ def unpack(data: bytes, name: str) -> Manifest:
         source="sketches",
         digest=known["sha256"],
     )
-    return manifest.by_class_order_split()
+    return manifest.split_by_class_order()
 
 
 def pack(pixels: Bytes, labels: NDArray[np.int64], names: list[str], path: Path) -> None:
@@ -85,7 +85,7 @@ def pack(pixels: Bytes, labels: NDArray[np.int64], names: list[str], path: Path)
 
     The file of the package: `x`, `y` and `names` of the 28 px Quick, Draw! archive.
     """
-    order = class_order(names)
+    order = sort_classes(names)
     number = np.array([order.index(name) for name in names])[labels]
     rows = np.argsort(number, kind="stable")
     counts = np.bincount(number, minlength=len(order))

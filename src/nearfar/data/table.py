@@ -16,7 +16,7 @@ import numpy as np
 
 from nearfar.data.layouts.archive import SUFFIXES as ARCHIVES
 from nearfar.data.layouts.archive import load_archive
-from nearfar.data.layouts.paths import missing
+from nearfar.data.layouts.paths import find_missing
 from nearfar.data.manifest import ROLES, SPLITS, Manifest, number_labels
 from nearfar.errors import NearfarError
 from nearfar.files import atomic
@@ -146,7 +146,7 @@ def _build(
         notes=tuple(known.get("notes", ())),
     )
     if "split" not in columns:
-        manifest = manifest.by_class_order_split()
+        manifest = manifest.split_by_class_order()
     if "fingerprint" in known and known["fingerprint"] != manifest.fingerprint:
         manifest = replace(manifest, notes=(*manifest.notes, f"{path.name} was edited after nearfar saved it"))
     return manifest
@@ -158,7 +158,7 @@ def _existing(manifest: Manifest, table: Path, *, allow_partial: bool) -> Manife
         members = load_archive(root, allow_partial=allow_partial).members
         absent = [path for path in paths if path not in members]
     else:
-        absent = missing(root, paths)
+        absent = find_missing(root, paths)
     if not absent:
         return manifest
     what = f"{len(absent):,} of {len(paths):,} listed files do not exist below {root}, the first: {absent[0]}"

@@ -23,9 +23,9 @@ from nearfar.models.backbones.resnet import RESNET18_WEIGHTS, RESNET50_WEIGHTS, 
 from nearfar.models.backbones.small import SmallConv, SmallResNet
 from nearfar.models.embedder import Embedder
 from nearfar.models.heads import create_head
-from nearfar.models.init import half_whitened_pca, proxies_from_class_means, start_from_pca
+from nearfar.models.init import compute_half_whitened_pca, init_head_from_pca, init_proxies_from_class_means
 from nearfar.models.pooling import Grid, create_pooling
-from nearfar.models.weights import WeightFile, backbone_part, find_weights, load_tensors, read_tensors
+from nearfar.models.weights import WeightFile, find_weights, load_tensors, read_tensors, select_backbone
 from nearfar.validation import check_count, nearest
 
 
@@ -86,7 +86,7 @@ def create(name: str, *, channels: int | None = None, pretrained: bool | str | P
                 f"there are no public weights for backbone {name!r}: pretrained=False, or the path of a file"
             )
         path = find_weights(known.weights) if pretrained is True and known.weights else Path(str(pretrained))
-        load_tensors(backbone, backbone_part(read_tensors(path)), known.weights, origin=path.name)
+        load_tensors(backbone, select_backbone(read_tensors(path)), known.weights, origin=path.name)
     return backbone
 
 
@@ -135,7 +135,7 @@ def create_embedder(
         gem_p: GeM's p, the start of a trainable one.
         head: linear, mlp (`hidden` wide), identity. `layer_norm` normalizes the pooled features before it.
         init: of the head's linear layer: kaiming (the default) or random, or pca (the default for features), which
-            `start_from_pca(embedder, training_features)` completes.
+            `init_head_from_pca(embedder, training_features)` completes.
         input_size: the side that pictures get, where it is not the backbone's own.
         freeze_bn: keep batch norms in eval mode, see `Embedder.freeze_batchnorm`.
     """
@@ -144,14 +144,14 @@ def create_embedder(
     trunk = create(backbone, channels=channels, pretrained=pretrained)
     if input_size is not None:
         trunk.input_size = check_count("input_size", input_size)
-    if not trunk.maps and pooling is not None:
+    if not trunk.has_map_output and pooling is not None:
         raise ValueError(
             f"backbone {backbone!r} gives vectors, there is nothing to pool: leave pooling={pooling!r} out"
         )
-    pool = create_pooling(pooling or trunk.pooling, gem_p=gem_p) if trunk.maps else nn.Identity()
+    pool = create_pooling(pooling or trunk.pooling, gem_p=gem_p) if trunk.has_map_output else nn.Identity()
     features = trunk.features * (pool.cells if isinstance(pool, Grid) else 1)
     size = check_count("dim", dim) if dim is not None else (features if head == "identity" else 128)
-    start = init or ("kaiming" if trunk.pictures else "pca")
+    start = init or ("kaiming" if trunk.has_image_input else "pca")
     top = create_head(head, features, size, hidden=hidden, layer_norm=layer_norm, init=start)
     embedder = Embedder(trunk, pool, top, dim=size, config=config)
     if freeze_bn:
@@ -162,13 +162,13 @@ def create_embedder(
 __all__ = [
     "Backbone",
     "Embedder",
+    "compute_half_whitened_pca",
     "create",
     "create_embedder",
     "find_weights",
-    "half_whitened_pca",
+    "init_head_from_pca",
+    "init_proxies_from_class_means",
     "load_tensors",
     "names",
-    "proxies_from_class_means",
     "read_tensors",
-    "start_from_pca",
 ]

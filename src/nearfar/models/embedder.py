@@ -29,17 +29,17 @@ class Embedder(nn.Module):
         self.bn_frozen = False
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.head(self.pooled(x))
+        y: Tensor = self.head(self.pool(x))
         return y
 
-    def pooled(self, x: Tensor) -> Tensor:
+    def pool(self, x: Tensor) -> Tensor:
         """What the head gets, [B, features]."""
         self._check(x)
         y: Tensor = self.pooling(self.backbone(x))
         return y
 
     def _check(self, x: Tensor) -> None:
-        pictures = self.backbone.pictures
+        pictures = self.backbone.has_image_input
         wanted = f"[B, {self.channels}, H, W]" if pictures else f"[B, {self.channels}]"
         if x.ndim != (4 if pictures else 2) or x.shape[1] != self.channels:
             raise ValueError(f"the input must have shape {wanted}, got {list(x.shape)}")

@@ -14,8 +14,8 @@ class Head(nn.Module):
     """y = W x + b, and in an MLP + V relu(U x + c), of pooled features x.
 
     `init`: "kaiming" (normal, variance 2 / dim, fan_out; b = 0) is Proxy-Anchor's and Proxy-ISA's released code,
-    "random" is torch's own, "pca" waits for `nearfar.models.start_from_pca`. V starts at 0 (ours): an MLP starts as the
-    linear head and leaves it as far as the loss wants, so every start of W serves it too. `layer_norm` normalizes x
+    "random" is torch's own, "pca" waits for `nearfar.models.init_head_from_pca`. V starts at 0 (ours): an MLP starts as
+    the linear head and leaves it as far as the loss wants, so every start of W serves it too. `layer_norm` normalizes x
     first, without affine parameters (Teh et al., ProxyNCA++, arXiv 2004.01113).
 
     >>> import torch

@@ -7,11 +7,11 @@ of EfficientNet-Lite0 it ends below the untrained vectors with every loss (docs/
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from nearfar.losses.proxies.proxy_loss import ProxyLoss
 from nearfar.metrics.kmeans import kmeans
 from nearfar.models.embedder import Embedder
 from nearfar.models.heads import Head
@@ -21,8 +21,16 @@ from nearfar.validation import check_embeddings, check_labels
 ROWS = 16_384
 
 
+class ProxyTable(Protocol):
+    """The part of a proxy loss that initialization needs: `proxies` is [classes, dim] or [classes, K, dim]."""
+
+    classes: int
+    dim: int
+    proxies: nn.Parameter
+
+
 @torch.no_grad()
-def half_whitened_pca(features: Tensor, dim: int, *, power: float = 0.25) -> tuple[Tensor, Tensor]:
+def compute_half_whitened_pca(features: Tensor, dim: int, *, power: float = 0.25) -> tuple[Tensor, Tensor]:
     """W [dim, D] and b [dim] of y = W x + b = diag(v^-power) U^T (x - mean).
 
     v and U are the largest `dim` eigenvalues and eigenvectors of the covariance. power 0 is PCA, 1/2 whitens, 1/4 is
@@ -31,7 +39,7 @@ def half_whitened_pca(features: Tensor, dim: int, *, power: float = 0.25) -> tup
     entry positive: the result does not depend on the solver. float64 inside.
 
     >>> x = torch.tensor([[3.0, 0.0], [-3.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
-    >>> weight, bias = half_whitened_pca(x, 2, power=0.5)
+    >>> weight, bias = compute_half_whitened_pca(x, 2, power=0.5)
     >>> (x @ weight.T + bias).var(0, correction=0)
     tensor([1.0000, 1.0000])
     """
@@ -57,7 +65,7 @@ def half_whitened_pca(features: Tensor, dim: int, *, power: float = 0.25) -> tup
 
 
 @torch.no_grad()
-def start_from_pca(
+def init_head_from_pca(
     embedder: Embedder, inputs: Tensor | Iterable[Tensor], *, power: float = 0.25, batch: int = 256
 ) -> Tensor:
     """Set the head's linear layer to the half-whitened PCA of what reaches it for these inputs (the training set).
@@ -72,9 +80,9 @@ def start_from_pca(
     mode = embedder.training
     embedder.eval()
     parts = torch.split(inputs, batch) if isinstance(inputs, Tensor) else inputs
-    features = torch.cat([head.norm(embedder.pooled(part)) for part in parts])
+    features = torch.cat([head.norm(embedder.pool(part)) for part in parts])
     embedder.train(mode)
-    weight, bias = half_whitened_pca(features, embedder.dim, power=power)
+    weight, bias = compute_half_whitened_pca(features, embedder.dim, power=power)
     length = (features @ weight.T + bias).square().mean().sqrt().clamp_min(torch.finfo(torch.float32).tiny)
     head.linear.weight.copy_(weight / length)
     head.linear.bias.copy_(bias / length)
@@ -82,7 +90,7 @@ def start_from_pca(
 
 
 @torch.no_grad()
-def proxies_from_class_means(loss: ProxyLoss, embeddings: Tensor, labels: Tensor, *, seed: int = 0) -> None:
+def init_proxies_from_class_means(loss: ProxyTable, embeddings: Tensor, labels: Tensor, *, seed: int = 0) -> None:
     """Point each class's proxies to the mean of its unit embeddings, or with K proxies to K k-means centers of them.
 
     Lengths stay what they were, because an optimizer's step turns a long proxy less than a short one. A class without
@@ -91,7 +99,7 @@ def proxies_from_class_means(loss: ProxyLoss, embeddings: Tensor, labels: Tensor
 
     >>> from nearfar.losses import create
     >>> loss = create("proxy-anchor", classes=2, dim=2)
-    >>> proxies_from_class_means(loss, torch.tensor([[2.0, 0.0], [0.0, 3.0], [0.0, 1.0]]), torch.tensor([0, 1, 1]))
+    >>> init_proxies_from_class_means(loss, torch.tensor([[2.0, 0.0], [0.0, 3.0], [0.0, 1.0]]), torch.tensor([0, 1, 1]))
     >>> torch.nn.functional.normalize(loss.proxies)
     tensor([[1., 0.],
             [0., 1.]], grad_fn=<DivBackward0>)

@@ -15,8 +15,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from nearfar.data.digest import sha256_of
 from nearfar.errors import NearfarError
+from nearfar.files import compute_sha256
 
 Tensors = dict[str, Tensor]
 
@@ -64,7 +64,7 @@ def _packaged(known: WeightFile) -> Path:
     for file in files:
         path = Path(str(file.locate()))
         if file.name in known.files and path.is_file():
-            if known.sha256 and sha256_of(path) != known.sha256:
+            if known.sha256 and compute_sha256(path) != known.sha256:
                 raise NearfarError(f"{path} is not the file that was published (sha256 differs): install {name} again")
             return path
     raise NearfarError(f"the package {name} has no {' or '.join(known.files)}: install it again")
@@ -92,10 +92,10 @@ def read_tensors(path: str | Path) -> Tensors:
     return {str(name).removeprefix("module."): value for name, value in found.items()}
 
 
-def backbone_part(tensors: Tensors) -> Tensors:
+def select_backbone(tensors: Tensors) -> Tensors:
     """Of a whole embedder's tensors the backbone's, under its own names; others as they are.
 
-    >>> list(backbone_part({"backbone.conv.weight": torch.zeros(1), "head.linear.weight": torch.zeros(1)}))
+    >>> list(select_backbone({"backbone.conv.weight": torch.zeros(1), "head.linear.weight": torch.zeros(1)}))
     ['conv.weight']
     """
     mark = "backbone."

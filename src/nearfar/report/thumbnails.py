@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from PIL import Image, ImageOps
 
-from nearfar.data.images import Reader
+from nearfar.data.images import ImageReader
 from nearfar.data.manifest import Array, Manifest
 from nearfar.errors import NearfarError
 
@@ -33,7 +33,7 @@ class Thumbnails:
 
     def __init__(self, data: Manifest) -> None:
         self.data = data
-        self.reader: Reader | None = None
+        self.reader: ImageReader | None = None
         self.look: Look = "pictures"
         if data.pixels is not None:
             some = data.pixels[:: max(1, len(data) // 64)]
@@ -42,7 +42,7 @@ class Thumbnails:
         elif data.paths is None or data.root is None:
             self.look = "words"
         else:
-            self.reader = Reader(data)
+            self.reader = ImageReader(data)
             if data.kind == "features" and self.picture(0) is None:
                 self.look = "words"
 
@@ -55,7 +55,7 @@ class Thumbnails:
             return Image.fromarray(255 - values if self.look == "drawings" else np.ascontiguousarray(values))
         assert self.reader is not None
         try:
-            return ImageOps.fit(self.reader.picture(row, draft=2 * side), (side, side))
+            return ImageOps.fit(self.reader.read_image(row, draft=2 * side), (side, side))
         except NearfarError:
             return None
 

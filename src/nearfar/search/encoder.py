@@ -14,10 +14,10 @@ from torch import Tensor
 from tqdm import tqdm
 
 from nearfar.data import Manifest
-from nearfar.data.digest import sha256_of
 from nearfar.data.layouts.paths import read_regular
 from nearfar.data.open import EMBEDDED
 from nearfar.errors import NearfarError
+from nearfar.files import compute_sha256
 from nearfar.metrics.inputs import Ints
 from nearfar.search.exact import Vectors
 from nearfar.search.image_input import ImageInput
@@ -49,12 +49,12 @@ class Encoder:
     @cached_property
     def model(self) -> str:
         """The sha256 of the weights."""
-        return sha256_of(self.run.path / "model.safetensors")
+        return compute_sha256(self.run.path / "model.safetensors")
 
     @cached_property
     def images(self) -> ImageInput:
         """How images become the network's input."""
-        if not self.network.backbone.pictures:
+        if not self.network.backbone.has_image_input:
             raise NearfarError(f"{self.run.path}: was trained on vectors: search with a .npy file or a sample's id")
         source = self.run.config.data.source
         # Opening a folder of many files takes long and is not needed: only arrays have a shape and a polarity.
@@ -66,12 +66,12 @@ class Encoder:
     @property
     def input_shape(self) -> tuple[int, ...]:
         """The shape of the network's input without the batch: (channels, height, width), or (channels,) for vectors."""
-        return self.images.shape if self.network.backbone.pictures else (self.network.channels,)
+        return self.images.shape if self.network.backbone.has_image_input else (self.network.channels,)
 
     @property
     def preparation(self) -> str:
         """A sentence that says how an image becomes the network's input, before mean and std are applied."""
-        return self.images.description if self.network.backbone.pictures else "Vectors are used as they are."
+        return self.images.description if self.network.backbone.has_image_input else "Vectors are used as they are."
 
     def embed_manifest(self, manifest: Manifest, *, progress: bool = True) -> tuple[Vectors, Ints]:
         """Return the embeddings of a manifest's samples and their rows.
@@ -89,7 +89,7 @@ class Encoder:
 
     def embed_batch(self, x: Tensor) -> Vectors:
         """Return the embeddings of uint8 images [B, C, H, W] of the input shape, or of vectors [B, channels]."""
-        if not self.network.backbone.pictures:
+        if not self.network.backbone.has_image_input:
             return self._embed(x)
         mean, std = (torch.tensor(values)[:, None, None] for values in (self.network.mean, self.network.std))
         return self._embed((x.float() / 255 - mean) / std)
@@ -108,7 +108,7 @@ class Encoder:
 
     def _check_kind(self, manifest: Manifest) -> None:
         """Check that data are of the kind that the network takes. Image files always are, for a run on images."""
-        channels, takes_images = self.network.channels, self.network.backbone.pictures
+        channels, takes_images = self.network.channels, self.network.backbone.has_image_input
         given = channels
         if manifest.kind == "features" and manifest.features is not None:
             given = manifest.features.shape[1]

@@ -37,7 +37,7 @@ class ExportModule(nn.Module):
     def __init__(self, embedder: Embedder) -> None:
         super().__init__()
         self.embedder = embedder
-        self.takes_images = embedder.backbone.pictures
+        self.takes_images = embedder.backbone.has_image_input
         if self.takes_images:
             self.register_buffer("mean", torch.tensor(embedder.mean)[:, None, None])
             self.register_buffer("std", torch.tensor(embedder.std)[:, None, None])
@@ -143,9 +143,9 @@ def _example(shape: tuple[int, ...], batch: int, *, seed: int) -> Tensor:
 def _describe(encoder: Encoder) -> dict[str, Any]:
     network = encoder.network
     return {
-        "input": f"{'uint8' if network.backbone.pictures else 'float32'} [batch, {_sizes(encoder)}]",
+        "input": f"{'uint8' if network.backbone.has_image_input else 'float32'} [batch, {_sizes(encoder)}]",
         "output": f"float32 [batch, {network.dim}], unit vectors: the dot product of two is their cosine",
-        "inside": "(x / 255 - mean) / std" if network.backbone.pictures else "",
+        "inside": "(x / 255 - mean) / std" if network.backbone.has_image_input else "",
         "before": encoder.preparation,
         "model_sha256": encoder.model,
     }
@@ -157,7 +157,7 @@ def _sizes(encoder: Encoder) -> str:
 
 def _onnx_usage(encoder: Encoder) -> str:
     description = _describe(encoder)
-    dtype = "uint8" if encoder.network.backbone.pictures else "float32"
+    dtype = "uint8" if encoder.network.backbone.has_image_input else "float32"
     return f"""`model.onnx` takes `input`, {description["input"]}, and returns `embedding`,
 {description["output"]}. The batch can have any size.
 {description["before"]}
@@ -175,7 +175,9 @@ cosine = embedding @ embedding.T
 
 def _safetensors_usage(encoder: Encoder) -> str:
     network = encoder.network
-    scaling = f"(x / 255 - {tuple(network.mean)}) / {tuple(network.std)}" if network.backbone.pictures else "as it is"
+    scaling = (
+        f"(x / 255 - {tuple(network.mean)}) / {tuple(network.std)}" if network.backbone.has_image_input else "as it is"
+    )
     return f"""`model.safetensors` holds the weights and, in its header, the architecture. Nothing is pickled.
 The input is [batch, {_sizes(encoder)}], {scaling}. {encoder.preparation}
 

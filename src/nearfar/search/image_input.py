@@ -8,9 +8,9 @@ from torch import Tensor
 
 from nearfar.config.schema import Config
 from nearfar.data import Manifest, eval_transform
-from nearfar.data.images import MAX_PIXELS, decode
-from nearfar.data.likeness import likeness
+from nearfar.data.images import MAX_PIXELS, decode_image
 from nearfar.data.manifest import Array
+from nearfar.data.pixels import convert_image
 from nearfar.models import Embedder
 from nearfar.report.thumbnails import Thumbnails
 from nearfar.training.prepare import make_loader, side_of
@@ -22,7 +22,7 @@ class ImageInput:
     """Convert query images to what the network of a run takes.
 
     A run on image files resizes and center-crops a query as its test images. A run on arrays gets an array of the same
-    shape; where its data are drawings, ink on paper becomes white on black (see `nearfar.data.likeness`).
+    shape; where its data are drawings, ink on paper becomes white on black (see `nearfar.data.pixels`).
 
     Args:
         config: The configuration of the run.
@@ -65,18 +65,18 @@ class ImageInput:
     def decode(self, data: bytes, name: str, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
         """Decode an image file; `name` stands for it in errors."""
         draft = self._transform.draft if self._arrays is None else None
-        return decode(data, name, draft=draft, max_pixels=max_pixels)
+        return decode_image(data, name, draft=draft, max_pixels=max_pixels)
 
     def prepare(self, image: Image.Image) -> tuple[Tensor, Image.Image]:
         """Return the input [C, H, W] of the network, and an image that shows what the network sees."""
         if self._arrays is None:
             image = image.convert("RGB")
             return self._transform(image), ImageOps.contain(image, (PREVIEW_SIDE, PREVIEW_SIDE))
-        pixels = likeness(image, self.array_shape, drawings=self.are_drawings)
+        pixels = convert_image(image, self.array_shape, drawings=self.are_drawings)
         return self.prepare_array(pixels), Image.fromarray(255 - pixels if self.are_drawings else pixels)
 
     def prepare_array(self, pixels: Array) -> Tensor:
         """Return the input [C, H, W] of the network for an array like those of the data."""
         single = Manifest(labels=np.zeros(1, np.int64), classes=("",), split=np.array(["test"]), pixels=pixels[None])
-        samples = make_loader(single, self._config.images, self._network, side=self._side, seed=0).samples
-        return samples.fetch([0])[0]
+        dataset = make_loader(single, self._config.images, self._network, side=self._side, seed=0).dataset
+        return dataset.fetch([0])[0]

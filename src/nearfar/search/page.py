@@ -8,7 +8,7 @@ from pathlib import Path
 
 from PIL import ImageOps
 
-from nearfar.data import Manifest, decode
+from nearfar.data import Manifest, decode_image
 from nearfar.data.layouts.paths import read_regular
 from nearfar.errors import NearfarError
 from nearfar.report.html import write_html
@@ -77,7 +77,7 @@ def _make_row(query: SearchQuery, hits: Sequence[Hit], index: Index, images: Pic
         row = int(index.rows_of([query.id])[0])
         label, name, shown = index.label_of(row), index.names[row], images.of(query.id)
     elif query.file is not None:
-        image = decode(read_regular(query.file), str(query.file), draft=2 * SIDE)
+        image = decode_image(read_regular(query.file), str(query.file), draft=2 * SIDE)
         shown = jpeg(ImageOps.fit(image, (SIDE, SIDE))), False
     source, is_drawing = shown
     tiles = []

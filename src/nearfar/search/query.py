@@ -56,10 +56,10 @@ def read_queries(text: str, index: Index, encoder: Encoder) -> list[SearchQuery]
         return [SearchQuery(text, encoder.embed_file(path)[0], file=path)]
     vectors = _read_vectors(path)
     network = encoder.network
-    if not network.backbone.pictures and vectors.shape[1] == network.channels:
+    if not network.backbone.has_image_input and vectors.shape[1] == network.channels:
         vectors = encoder.embed_vectors(vectors)
     elif vectors.shape[1] != index.dim:
-        expected = f"{index.dim}" if network.backbone.pictures else f"{index.dim} or {network.channels}"
+        expected = f"{index.dim}" if network.backbone.has_image_input else f"{index.dim} or {network.channels}"
         raise NearfarError(f"{text}: has vectors of {vectors.shape[1]} numbers, but the index needs {expected}")
     if len(vectors) == 1:
         return [SearchQuery(text, vectors[0])]

@@ -29,9 +29,8 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from nearfar.data.digest import sha256_of
 from nearfar.errors import NearfarError
-from nearfar.files import atomic
+from nearfar.files import atomic, compute_sha256
 from nearfar.search.approximate import APPROXIMATE, KINDS, ApproximateIndex
 from nearfar.search.index import Index
 from nearfar.search.part import Part
@@ -59,7 +58,7 @@ def save(index: Index, folder: Path) -> None:
         path = folder / f"{name}.{token}.{suffix}"
         with atomic(path) as draft:
             write_to(draft)
-        files[name] = {"name": path.name, "sha256": sha256_of(path)}
+        files[name] = {"name": path.name, "sha256": compute_sha256(path)}
 
     write("vectors", "npy", lambda path: _save_array(path, index.vectors))
     write("ids", "npy", lambda path: _save_array(path, index.ids))
@@ -107,7 +106,7 @@ def _load(folder: Path, *, mmap: bool) -> Index:
     for name, file in header["files"].items():
         if not files[name].is_file():
             raise NearfarError(f"{files[name]}: is missing: {REBUILD}")
-        if sha256_of(files[name]) != file["sha256"]:
+        if compute_sha256(files[name]) != file["sha256"]:
             raise NearfarError(f"{files[name]}: is damaged, its sha256 does not match {INDEX_FILE}: {REBUILD}")
     count, kind = header["count"], header["kind"]
     vectors = _load_array(files["vectors"], np.float32, (count, header["dim"]), mmap=mmap)

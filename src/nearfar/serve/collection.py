@@ -143,7 +143,7 @@ class Collection:
         if self.pictures.reader is None or self.pictures.look == "words":
             return self.pictures.picture(row)
         try:
-            return self.pictures.reader.picture(row, draft=SIDES["large"])
+            return self.pictures.reader.read_image(row, draft=SIDES["large"])
         except NearfarError:
             return None
 

@@ -11,9 +11,9 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from nearfar.data import Manifest, eval_transform
-from nearfar.data.images import decode
-from nearfar.data.likeness import likeness
+from nearfar.data.images import decode_image
 from nearfar.data.manifest import Array
+from nearfar.data.pixels import convert_image
 from nearfar.data.transforms import Pipeline
 from nearfar.errors import NearfarError
 from nearfar.models import Embedder
@@ -52,12 +52,12 @@ class Queries:
     def picture(self, data: bytes) -> Query:
         """From the bytes of a picture file."""
         if self._transform is not None:
-            picture = decode(data, NAME, draft=self._transform.draft, max_pixels=MAX_PIXELS)
+            picture = decode_image(data, NAME, draft=self._transform.draft, max_pixels=MAX_PIXELS)
             return Query(self._transform(picture), jpeg(ImageOps.contain(picture, (SHOWN, SHOWN))))
         if self.kind == "features":
             raise NearfarError("this run searches vectors: send a vector, not a picture")
-        picture = decode(data, NAME, max_pixels=MAX_PIXELS)
-        return self._pixels(likeness(picture, self._shape, drawings=self.drawings))
+        picture = decode_image(data, NAME, max_pixels=MAX_PIXELS)
+        return self._pixels(convert_image(picture, self._shape, drawings=self.drawings))
 
     def drawing(self, strokes: Strokes) -> Query:
         """From the strokes of a pen, [[x, y], ...] each."""
@@ -80,5 +80,5 @@ class Queries:
 
     def _pixels(self, pixels: Array) -> Query:
         single = Manifest(labels=np.zeros(1, np.int64), classes=("",), split=np.array(["test"]), pixels=pixels[None])
-        samples = make_loader(single, self._config.images, self._embedder, side=self._side, seed=0).samples
+        samples = make_loader(single, self._config.images, self._embedder, side=self._side, seed=0).dataset
         return Query(samples.fetch([0])[0], png(Image.fromarray(255 - pixels if self.drawings else pixels)))

@@ -15,9 +15,9 @@ from nearfar.config.merge import resolve
 from nearfar.config.schema import Config, Data, neutral_settings
 from nearfar.config.setting import build
 from nearfar.config.tree import apply_settings, merge_trees
-from nearfar.data.digest import sha256_of
 from nearfar.data.layouts.archive import SUFFIXES as ARCHIVES
 from nearfar.errors import NearfarError
+from nearfar.files import compute_sha256
 from nearfar.metrics.names import expand
 from nearfar.suites.suite import Method, Source, Suite
 from nearfar.training.prepare import make_loss, open_manifest, opening
@@ -183,7 +183,7 @@ def suite_cells(
 
 def _weights(path: Path) -> str:
     try:
-        return sha256_of(path)
+        return compute_sha256(path)
     except OSError as error:
         raise NearfarError(
             f"model.pretrained={path}: cannot be read ({error.strerror}): make that run first, or name another file "
@@ -194,7 +194,7 @@ def _weights(path: Path) -> str:
 @lru_cache(maxsize=16)
 def _archive(path: Path, size: int, changed: int) -> str:
     try:
-        return sha256_of(path)
+        return compute_sha256(path)
     except OSError as error:
         raise NearfarError(f"data.source={path}: cannot be read ({error.strerror})") from None
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from nearfar.data import Loader, Manifest, open_samples
+from nearfar.data import BatchLoader, Manifest, create_dataset
 from nearfar.metrics import Scores, evaluate
 from nearfar.training.distributed import process_group
 
@@ -37,7 +37,7 @@ def dtype_of(network: nn.Module) -> torch.dtype:
 @torch.no_grad()
 def embed(
     network: nn.Module,
-    loader: Loader,
+    loader: BatchLoader,
     *,
     device: torch.device | None = None,
     half: str = "none",
@@ -56,7 +56,7 @@ def embed(
     dtype = dtype_of(network)
     mode = network.training
     network.eval()
-    wanted: Sequence[int] = range(len(loader.samples)) if rows is None else rows
+    wanted: Sequence[int] = range(len(loader.dataset)) if rows is None else rows
     shared = shared and len(wanted) >= process_group.world_size()
     mine = process_group.local_part(wanted) if shared else wanted
     if shared:
@@ -66,7 +66,7 @@ def embed(
     hidden = None if progress and process_group.is_main_process() else True  # None: hidden where there is no terminal
     parts = []
     with tqdm(total=len(mine), desc=name, unit="sample", leave=False, disable=hidden) as bar, autocast(half, where):
-        for batch in loader.all(mine, batch_size=batch_size):
+        for batch in loader.load_all(mine, batch_size=batch_size):
             parts.append(network(to_device(batch.x, where, dtype)).to("cpu", torch.promote_types(dtype, torch.float32)))
             bar.update(len(batch.x))
     network.train(mode)
@@ -84,4 +84,4 @@ def score(embeddings: Tensor, manifest: Manifest, metrics: Iterable[str]) -> Sco
 
 def raw_rows(manifest: Manifest) -> Tensor:
     """Samples without any network, [N, d]: vectors as they are, small pictures pixel by pixel."""
-    return torch.cat([batch.x.flatten(1) for batch in Loader(open_samples(manifest)).all()])
+    return torch.cat([batch.x.flatten(1) for batch in BatchLoader(create_dataset(manifest)).load_all()])

@@ -18,17 +18,17 @@ from nearfar.compat.peer import peer_loss
 from nearfar.config.schema import Config, Data, Images
 from nearfar.data import (
     BatchAugment,
-    Loader,
+    BatchLoader,
     Manifest,
     NoiseRecord,
-    cached,
+    add_label_noise,
+    cache_images,
+    create_dataset,
+    drop_rows,
     eval_transform,
     open_data,
-    open_samples,
-    scan,
+    scan_images,
     train_transform,
-    with_label_noise,
-    without,
 )
 from nearfar.data.augment import DRAWINGS
 from nearfar.errors import NearfarError
@@ -36,7 +36,7 @@ from nearfar.losses import ProxyLoss, create, loss_class
 from nearfar.losses.base import Loss
 from nearfar.losses.proxies.sharded import ShardedProxies
 from nearfar.metrics.protocols import class_disjoint_split, mlrc_folds
-from nearfar.models import Embedder, create_embedder, proxies_from_class_means, start_from_pca
+from nearfar.models import Embedder, create_embedder, init_head_from_pca, init_proxies_from_class_means
 from nearfar.pacing import Pacer
 from nearfar.samplers import BatchSampler
 from nearfar.training.distributed import process_group
@@ -107,7 +107,7 @@ def readable(manifest: Manifest, data: Data, *, size: int, say: Say = print) -> 
             side = data.cache_size or round(size * 256 / 224)
             on_error: Literal["raise", "skip"] = "skip" if data.on_error == "skip" else "raise"
             bar.set_description("decode")
-            manifest = cached(
+            manifest = cache_images(
                 manifest,
                 Path(data.cache),
                 size=side,
@@ -117,10 +117,10 @@ def readable(manifest: Manifest, data: Data, *, size: int, say: Say = print) -> 
             )
         elif data.on_error == "skip":
             bar.set_description("check")
-            found = scan(manifest, workers=max(1, data.workers), progress=lambda *_: bar.update())
+            found = scan_images(manifest, workers=max(1, data.workers), progress=lambda *_: bar.update())
             for reason in list(found.broken.values())[:20]:
                 say(f"skipped: {reason}")
-            manifest = without(manifest, found.broken)
+            manifest = drop_rows(manifest, found.broken)
     if len(manifest) < before:
         say(f"{before - len(manifest)} of {before} pictures cannot be read and were left out")
     return manifest
@@ -139,7 +139,7 @@ def with_noise(manifest: Manifest, data: Data, *, seed: int) -> tuple[Manifest, 
         raise NearfarError(f"data.noise.kind must be symmetric or small-cluster, got {data.noise.kind!r}")
     kind: Any = data.noise.kind
     noise_seed = seed if data.noise.seed is None else data.noise.seed
-    return with_label_noise(manifest, data.noise.rate, seed=noise_seed, kind=kind)
+    return add_label_noise(manifest, data.noise.rate, seed=noise_seed, kind=kind)
 
 
 def _held_out(labels: NDArray[np.int64], data: Data) -> NDArray[np.int64]:
@@ -205,10 +205,10 @@ def side_of(config: Config, embedder: Embedder, manifest: Manifest) -> int | Non
 
 def make_loader(
     manifest: Manifest, images: Images, embedder: Embedder, *, side: int | None, seed: int, workers: int = 0
-) -> Loader:
+) -> BatchLoader:
     """Batches of a manifest's samples as this embedder wants them."""
     if manifest.kind == "features":
-        return Loader(open_samples(manifest))
+        return BatchLoader(create_dataset(manifest))
     look: dict[str, Any] = {"mean": embedder.mean, "std": embedder.std}
     if manifest.kind == "pixels":
         assert manifest.pixels is not None
@@ -216,14 +216,14 @@ def make_loader(
             DRAWINGS if manifest.pixels.ndim == 3 else BatchAugment(crop=(images.min_scale, 1.0), ratio=(3 / 4, 4 / 3))
         )
         augment = replace(augment, flip=images.flip) if images.augment else BatchAugment()
-        return Loader(open_samples(manifest, size=side, augment=augment, seed=seed, **look))
+        return BatchLoader(create_dataset(manifest, size=side, augment=augment, seed=seed, **look))
     assert side is not None
     test = eval_transform(side, images.resize, **look)
     train = train_transform(side, scale=(images.min_scale, 1.0), flip=images.flip, jitter=images.jitter, **look)
-    samples = open_samples(
+    samples = create_dataset(
         manifest, size=side, train_transform=train if images.augment else test, eval_transform=test, seed=seed, **look
     )
-    return Loader(samples, workers=workers)
+    return BatchLoader(samples, workers=workers)
 
 
 def make_loss(config: Config, classes: int, dim: int) -> Loss:
@@ -320,7 +320,7 @@ def _optimizer(
 
 
 @torch.no_grad()
-def start_well(config: Config, embedder: Embedder, loss: nn.Module, train: Loader, start: InitialState) -> None:
+def start_well(config: Config, embedder: Embedder, loss: nn.Module, train: BatchLoader, start: InitialState) -> None:
     """With model.init=pca, the default for vectors: the head from PCA of what reaches it, proxies from class means.
 
     start: what is known of it already; the rest is added.
@@ -331,12 +331,12 @@ def start_well(config: Config, embedder: Embedder, loss: nn.Module, train: Loade
     device = next(embedder.parameters()).device
     if start.head is None or start.rows is None:
         try:
-            start.rows = start_from_pca(
-                embedder, (to_device(batch.x, device, dtype_of(embedder)) for batch in train.all())
+            start.rows = init_head_from_pca(
+                embedder, (to_device(batch.x, device, dtype_of(embedder)) for batch in train.load_all())
             )
         except ValueError as error:
             raise NearfarError(f"model: {error} (model.init=random starts without)") from None
         start.head = {name: value.clone() for name, value in embedder.head.state_dict().items()}
     embedder.head.load_state_dict(start.head)
     if isinstance(loss, ProxyLoss):
-        proxies_from_class_means(loss, start.rows, train.samples.labels, seed=config.seed)
+        init_proxies_from_class_means(loss, start.rows, train.dataset.labels, seed=config.seed)

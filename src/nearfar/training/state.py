@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from nearfar.config.schema import Config
-from nearfar.data import Batch, Loader, Manifest
+from nearfar.data import Batch, BatchLoader, Manifest
 from nearfar.errors import NearfarError
 from nearfar.models import Embedder
 from nearfar.runs import CHECKPOINT, PREVIOUS, save_embedder
@@ -55,7 +55,7 @@ class Parts:
         if self.splits.noise is not None and process_group.is_main_process():
             self.splits.noise.save(out / "noise.json")
 
-        def loader(part: Manifest, workers: int) -> Loader:
+        def loader(part: Manifest, workers: int) -> BatchLoader:
             return prepare.make_loader(part, config.images, self.embedder, side=side, seed=config.seed, workers=workers)
 
         self.loader = loader(self.splits.train, config.data.workers)

@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 import nearfar
 from nearfar.config.schema import Config
-from nearfar.data import Batch, Loader, Manifest
+from nearfar.data import Batch, BatchLoader, Manifest
 from nearfar.errors import NearfarError
 from nearfar.files import atomic, remove_drafts
 from nearfar.formatting import duration
@@ -298,13 +298,13 @@ class Training(Parts):
                     )
                 yield process_group.local_part(asked[-1])
 
-        for batch in self.loader.epoch(rows(), epoch=self.epoch, read_ahead=not self.batches.live):
+        for batch in self.loader.load(rows(), epoch=self.epoch, read_ahead=not self.batches.live):
             whole = asked.popleft()
             if process_group.world_size() == 1:
                 yield batch
             else:
                 indices = torch.tensor(whole)
-                yield Batch(batch.x, self.loader.samples.labels[indices], indices)
+                yield Batch(batch.x, self.loader.dataset.labels[indices], indices)
 
     def _end_epoch(self, log: Log | None) -> None:
         """Pacing and selection; then the next epoch begins."""
@@ -312,7 +312,7 @@ class Training(Parts):
         last = self.step == self.steps
         if self.pacer is not None and not last and self.pacer.wants_update(self.epoch):
             rows = self._embed_all(self.embedder, self.loader, "pacing")
-            entry["pacing"] = self.pacer.update(rows, self.loader.samples.labels, loss=self.loss)
+            entry["pacing"] = self.pacer.update(rows, self.loader.dataset.labels, loss=self.loss)
             process_group.broadcast_from_main([self.pacer.weights])
         if self.config.log_train:
             entry["train"] = self._train_scores()
@@ -325,7 +325,7 @@ class Training(Parts):
         self.epoch_start = self._place()
         self.consumed = 0
 
-    def _embed_all(self, network: nn.Module, loader: Loader, name: str) -> Tensor:
+    def _embed_all(self, network: nn.Module, loader: BatchLoader, name: str) -> Tensor:
         return embed(network, loader, device=self.device, half=self.config.autocast, name=name, shared=True)
 
     def _score(self, name: str) -> dict[str, float]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from nearfar.data.layouts.paths import is_picture, manifest_from_paths
+from nearfar.data.layouts.paths import is_image, manifest_from_paths
 from nearfar.data.manifest import Manifest
 from nearfar.errors import NearfarError
 
@@ -88,7 +88,7 @@ def _load(path: Path, size: int, changed: int) -> Archive:
                 reason = _refusal(member)
                 if reason:
                     refused.append(f"{member.name!r} {reason}")
-                elif not is_picture(name):
+                elif not is_image(name):
                     others += 1
                 else:
                     members[name] = (member.offset_data, member.size)

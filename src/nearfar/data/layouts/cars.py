@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from nearfar.data.layouts.official import CARS, checked
-from nearfar.data.layouts.paths import manifest_from_paths, missing, scan_folder
+from nearfar.data.layouts.official import CARS, check_copy
+from nearfar.data.layouts.paths import find_missing, manifest_from_paths, scan_folder
 from nearfar.data.manifest import Array, Manifest
 from nearfar.errors import NearfarError
 
@@ -52,8 +52,8 @@ def open_cars(root: Path, *, allow_partial: bool = False) -> Manifest:
         root=root,
         source=CARS.name,
     )
-    absent = missing(root, listing.paths)
-    return checked(manifest, CARS, absent=absent, table=table, root=root, allow_partial=allow_partial)
+    absent = find_missing(root, listing.paths)
+    return check_copy(manifest, CARS, absent=absent, table=table, root=root, allow_partial=allow_partial)
 
 
 @dataclass
@@ -122,5 +122,5 @@ def _is_folders(root: Path) -> bool:
 def _folders(root: Path, *, allow_partial: bool) -> Manifest:
     found = scan_folder(root)
     pictures = [path for path in found.pictures if path.startswith(("train/", "test/"))]
-    manifest = manifest_from_paths(pictures, root=root, source=CARS.name, notes=found.notes).by_class_order_split()
-    return checked(manifest, CARS, absent=[], table="train/ + test/", root=root, allow_partial=allow_partial)
+    manifest = manifest_from_paths(pictures, root=root, source=CARS.name, notes=found.notes).split_by_class_order()
+    return check_copy(manifest, CARS, absent=[], table="train/ + test/", root=root, allow_partial=allow_partial)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from nearfar.data.layouts.official import CUB, checked, read_table
-from nearfar.data.layouts.paths import missing
+from nearfar.data.layouts.official import CUB, check_copy, read_table
+from nearfar.data.layouts.paths import find_missing
 from nearfar.data.manifest import Manifest
 from nearfar.errors import NearfarError
 
@@ -47,5 +47,5 @@ def open_cub(root: Path, *, allow_partial: bool = False) -> Manifest:
         root=root,
         source="CUB-200-2011",
     )
-    absent = missing(root, paths)
-    return checked(manifest, CUB, absent=absent, table="images.txt", root=root, allow_partial=allow_partial)
+    absent = find_missing(root, paths)
+    return check_copy(manifest, CUB, absent=absent, table="images.txt", root=root, allow_partial=allow_partial)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from nearfar.data.layouts.official import IN_SHOP, checked, read_table
-from nearfar.data.layouts.paths import missing
+from nearfar.data.layouts.official import IN_SHOP, check_copy, read_table
+from nearfar.data.layouts.paths import find_missing
 from nearfar.data.manifest import Manifest, number_labels
 from nearfar.errors import NearfarError
 
@@ -45,5 +45,5 @@ def open_in_shop(root: Path, *, allow_partial: bool = False) -> Manifest:
         root=root,
         source=IN_SHOP.name,
     )
-    absent = missing(root, paths)
-    return checked(manifest, IN_SHOP, absent=absent, table=table, root=root, allow_partial=allow_partial)
+    absent = find_missing(root, paths)
+    return check_copy(manifest, IN_SHOP, absent=absent, table=table, root=root, allow_partial=allow_partial)

@@ -38,7 +38,7 @@ IN_SHOP = Counts(
 )
 
 
-def checked(
+def check_copy(
     manifest: Manifest, counts: Counts, *, absent: list[str], table: str, root: Path, allow_partial: bool
 ) -> Manifest:
     """The manifest without its absent files, if the copy is complete or `allow_partial`; otherwise an error.

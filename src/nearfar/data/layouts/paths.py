@@ -20,10 +20,10 @@ SUFFIXES = frozenset(
 SPLIT_FOLDERS = {"train": "train", "test": "test", "val": "val", "valid": "val", "validation": "val"}
 
 
-def is_picture(name: str) -> bool:
+def is_image(name: str) -> bool:
     """By its suffix, and not hidden (file managers leave `._cat.jpg` beside `cat.jpg`).
 
-    >>> is_picture("a/cat.JPG"), is_picture("a/._cat.jpg"), is_picture("a/readme.txt")
+    >>> is_image("a/cat.JPG"), is_image("a/._cat.jpg"), is_image("a/readme.txt")
     (True, False, False)
     """
     path = PurePosixPath(name)
@@ -63,7 +63,7 @@ def manifest_from_paths(paths: Sequence[str], *, root: Path, source: str, notes:
         source=source,
         notes=tuple(notes),
     )
-    return manifest if by_split else manifest.by_class_order_split()
+    return manifest if by_split else manifest.split_by_class_order()
 
 
 def _common_folders(parts: list[list[str]]) -> int:
@@ -93,7 +93,7 @@ def scan_folder(root: Path) -> FolderScan:
     for relative, entry in _walk(root, "", frozenset()):
         if entry is None:
             found.others["loops of linked folders"] += 1
-        elif not is_picture(relative):
+        elif not is_image(relative):
             if not entry.name.startswith("."):
                 found.others["files that are no pictures"] += 1
         elif entry.is_file():
@@ -124,7 +124,7 @@ def _walk(
             yield prefix + entry.name, entry
 
 
-def missing(root: Path, paths: Iterable[str]) -> list[str]:
+def find_missing(root: Path, paths: Iterable[str]) -> list[str]:
     """Which of the paths are not regular files below root; each folder is listed once, no file is opened."""
     listed: dict[str, frozenset[str]] = {}
     absent = []

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from nearfar.data.layouts.official import SOP, checked, read_table
-from nearfar.data.layouts.paths import missing
+from nearfar.data.layouts.official import SOP, check_copy, read_table
+from nearfar.data.layouts.paths import find_missing
 from nearfar.data.manifest import Manifest, number_labels
 from nearfar.errors import NearfarError
 
@@ -35,7 +35,7 @@ def open_sop(root: Path, *, allow_partial: bool = False) -> Manifest:
     manifest = Manifest(
         labels=labels, classes=classes, split=np.array(split), paths=tuple(paths), root=root, source=SOP.name
     )
-    absent = missing(root, paths)
-    return checked(
+    absent = find_missing(root, paths)
+    return check_copy(
         manifest, SOP, absent=absent, table="Ebay_train.txt + Ebay_test.txt", root=root, allow_partial=allow_partial
     )

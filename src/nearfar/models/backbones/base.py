@@ -17,8 +17,8 @@ class Backbone(nn.Module):
     each channel, the input is (picture / 255 - mean) / std; `pooling`: what suits its maps.
     """
 
-    maps = True
-    pictures = True
+    has_map_output = True
+    has_image_input = True
     pooling = "average"
 
     def __init__(
@@ -37,7 +37,7 @@ class Backbone(nn.Module):
         self.std = std if len(std) == channels else (sum(std) / len(std),) * channels
 
 
-def conv_start(module: nn.Module) -> None:
+def init_convolutions(module: nn.Module) -> None:
     """He et al.'s start (arXiv 1502.01852, fan_out) for every convolution inside; biases 0, batch norms 1 and 0."""
     for part in module.modules():
         if isinstance(part, nn.Conv2d):

@@ -7,7 +7,7 @@ import re
 import torch
 from torch import Tensor, nn
 
-from nearfar.models.backbones.base import Backbone, conv_start
+from nearfar.models.backbones.base import Backbone, init_convolutions
 from nearfar.models.weights import Tensors, WeightFile
 
 # block: (1x1, 3x3 reduce, 3x3, double 3x3 reduce, double 3x3, pool projection); 0: a block of stride 2 has none
@@ -87,7 +87,7 @@ class BNInception(Backbone):
             block = InceptionBlock(inputs, widths, pool="max" if name == "5b" else "average")
             self.add_module(f"inception_{name}", block)
             inputs = block.outputs
-        conv_start(self)
+        init_convolutions(self)
 
     def forward(self, x: Tensor) -> Tensor:
         for part in self.children():

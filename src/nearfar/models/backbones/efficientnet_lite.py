@@ -6,7 +6,7 @@ import re
 
 from torch import Tensor, nn
 
-from nearfar.models.backbones.base import Backbone, SamePad, conv_start
+from nearfar.models.backbones.base import Backbone, SamePad, init_convolutions
 from nearfar.models.backbones.depthwise import Depthwise
 from nearfar.models.weights import WeightFile
 
@@ -69,7 +69,7 @@ class EfficientNetLite0(Backbone):
                 inputs = width
         self.blocks = nn.Sequential(*blocks)
         self.last = nn.Sequential(*conv_bn(inputs, 1280), nn.ReLU6(inplace=True))
-        conv_start(self)
+        init_convolutions(self)
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.last(self.blocks(self.stem(x)))

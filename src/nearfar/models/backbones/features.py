@@ -15,8 +15,8 @@ class Features(Backbone):
     torch.Size([2, 3])
     """
 
-    maps = False
-    pictures = False
+    has_map_output = False
+    has_image_input = False
 
     def __init__(self, *, channels: int) -> None:
         super().__init__(features=channels, channels=channels, input_size=1)

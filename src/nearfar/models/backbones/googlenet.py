@@ -7,7 +7,7 @@ import re
 import torch
 from torch import Tensor, nn
 
-from nearfar.models.backbones.base import Backbone, conv_start
+from nearfar.models.backbones.base import Backbone, init_convolutions
 from nearfar.models.weights import Tensors, WeightFile
 
 # block: (1x1, 3x3 reduce, 3x3, 5x5 reduce, 5x5, pool projection)
@@ -85,7 +85,7 @@ class GoogLeNet(Backbone):
             block = InceptionBlock(inputs, widths, batch_norm=batch_norm)
             self.add_module(f"inception_{name}", block)
             inputs = block.outputs
-        conv_start(self)
+        init_convolutions(self)
 
     def forward(self, x: Tensor) -> Tensor:
         for part in self.children():

@@ -21,7 +21,7 @@ class Transformer(Backbone):
     brings no weights for the pooler, the first token, because a random pooler would spoil it.
     """
 
-    maps = False
+    has_map_output = False
 
     def __init__(self, name: str, *, pretrained: bool = True) -> None:
         library = _import("transformers", "pip install 'nearfar[hub]'")
@@ -50,7 +50,7 @@ class Transformer(Backbone):
 class Timm(Backbone):
     """A model of timm by its name, pooled as timm does, [B, features]; weights come from a file."""
 
-    maps = False
+    has_map_output = False
 
     def __init__(self, name: str, *, weights: str | Path | None = None) -> None:
         # torchvision's wheels on PyPI are for CUDA builds: with a CPU torch, importing them fails in several ways

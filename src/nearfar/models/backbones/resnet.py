@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from nearfar.models.backbones.base import Backbone, conv_start
+from nearfar.models.backbones.base import Backbone, init_convolutions
 from nearfar.models.weights import WeightFile, without
 
 
@@ -74,7 +74,7 @@ class ResNet(Backbone):
                 blocks.append(block(inputs, width, 2 if i > 0 and j == 0 else 1))
                 inputs = width * block.expansion
             self.add_module(f"layer{i + 1}", nn.Sequential(*blocks))
-        conv_start(self)
+        init_convolutions(self)
 
     def forward(self, x: Tensor) -> Tensor:
         for part in self.children():

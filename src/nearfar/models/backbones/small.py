@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from nearfar.models.backbones.base import Backbone, conv_start
+from nearfar.models.backbones.base import Backbone, init_convolutions
 
 # of the embedded drawings, white on black; a batch norm follows, so other pictures need no others
 MEAN, STD = (0.15,), (0.31,)
@@ -21,7 +21,7 @@ class SmallConv(Backbone):
         for inputs, outputs in ((channels, width), (width, 2 * width), (2 * width, 4 * width)):
             parts += [*conv_bn(inputs, outputs), nn.ReLU(inplace=True), nn.MaxPool2d(2, ceil_mode=True)]
         self.layers = nn.Sequential(*parts)
-        conv_start(self)
+        init_convolutions(self)
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.layers(x)
@@ -62,7 +62,7 @@ class SmallResNet(Backbone):
                 parts.append(Block(inputs, width, 2 if stage > 0 and i == 0 else 1))
                 inputs = width
         self.layers = nn.Sequential(*parts)
-        conv_start(self)
+        init_convolutions(self)
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.layers(x)

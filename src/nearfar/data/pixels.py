@@ -11,22 +11,22 @@ from nearfar.data.manifest import Array
 INK = 32
 
 
-def likeness(picture: Image.Image, shape: tuple[int, ...], *, drawings: bool) -> Array:
+def convert_image(picture: Image.Image, shape: tuple[int, ...], *, drawings: bool) -> Array:
     """uint8 of this shape, [H, W] gray or [H, W, 3], from a picture of any size and mode.
 
-    `drawings`: the data are gray and white on black, see `drawing_of`. Other pictures are cut to the shape about their
-    center and scaled.
+    `drawings`: the data are gray and white on black, see `convert_drawing`. Other images are cropped about their center
+    and scaled.
 
-    >>> likeness(Image.new("RGB", (90, 40), "red"), (8, 8, 3), drawings=False)[0, 0].tolist()
+    >>> convert_image(Image.new("RGB", (90, 40), "red"), (8, 8, 3), drawings=False)[0, 0].tolist()
     [255, 0, 0]
     """
     height, width = shape[:2]
     if drawings:
-        return drawing_of(picture, (height, width))
+        return convert_drawing(picture, (height, width))
     return np.asarray(ImageOps.fit(picture.convert("RGB" if len(shape) == 3 else "L"), (width, height)))
 
 
-def drawing_of(picture: Image.Image, shape: tuple[int, int]) -> Array:
+def convert_drawing(picture: Image.Image, shape: tuple[int, int]) -> Array:
     """A picture of a drawing as one of the data: white on black, its ink moved to the top left and scaled to [H, W].
 
     Where the edge of the picture is bright it is ink on paper and turned round. A picture of just this shape is left in

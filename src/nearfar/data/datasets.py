@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from nearfar.data.augment import DRAWINGS, BatchAugment
-from nearfar.data.images import MAX_PIXELS, Reader, ordered_map
+from nearfar.data.images import MAX_PIXELS, ImageReader, ordered_map
 from nearfar.data.manifest import Array, Manifest
 from nearfar.data.transforms import IMAGENET_MEAN, IMAGENET_STD, Pipeline, eval_transform, sample_rng, train_transform
 from nearfar.errors import NearfarError
@@ -28,7 +28,7 @@ Transform = Pipeline | Callable[[Image.Image], Tensor]
 OnError = Literal["raise", "skip"]
 
 
-class Samples(Protocol):
+class BatchDataset(Protocol):
     """What the loop needs of data. `skipped` maps rows that could not be read to the reason."""
 
     labels: Tensor
@@ -41,7 +41,7 @@ class Samples(Protocol):
         ...
 
 
-class FeatureSet:
+class FeatureDataset:
     """Rows of a feature matrix as float32; nothing is augmented. A memory map is read row by row, never whole."""
 
     def __init__(self, manifest: Manifest) -> None:
@@ -59,7 +59,7 @@ class FeatureSet:
         return torch.from_numpy(np.asarray(self._rows[_rows(indices)], dtype=np.float32))
 
 
-class PixelSet:
+class PixelDataset:
     """Small pictures in memory (or in a mapped cache), augmented a batch at a time.
 
     `size` of the result: by default that of the pictures. For evaluation a different size is reached by the center
@@ -107,7 +107,7 @@ class PixelSet:
         return (x * self._scale).add_(self._offset)
 
 
-class PictureSet(Dataset[tuple[Tensor, int, int]]):
+class ImageDataset(Dataset[tuple[Tensor, int, int]]):
     """Picture files as a torch data set: item -> (tensor, label, index), and `fetch` for a batch.
 
     `train_transform` and `eval_transform` are pipelines of nearfar or any callable picture -> tensor. For a foreign
@@ -134,7 +134,7 @@ class PictureSet(Dataset[tuple[Tensor, int, int]]):
         self.skipped: dict[int, str] = {}
         self.seed, self.on_error = seed, on_error
         self.transforms: dict[bool, Transform] = {True: train_transform, False: eval_transform}
-        self.reader = Reader(manifest, max_pixels=max_pixels)
+        self.reader = ImageReader(manifest, max_pixels=max_pixels)
         # in shared memory, because persistent workers hold a copy of this object from before the first epoch
         self._state = torch.tensor([0, int(train)])
         self._state.share_memory_()  # type: ignore[no-untyped-call]
@@ -154,9 +154,9 @@ class PictureSet(Dataset[tuple[Tensor, int, int]]):
         """The tensor of one row."""
         transform = self.transforms[train]
         if isinstance(transform, Pipeline):
-            picture = self.reader.picture(index, draft=transform.draft)
+            picture = self.reader.read_image(index, draft=transform.draft)
             return transform(picture, sample_rng(self.seed, epoch, index))
-        picture = self.reader.picture(index)
+        picture = self.reader.read_image(index)
         with seeded(self.seed, epoch, index):
             return transform(picture)
 
@@ -199,7 +199,7 @@ class PictureSet(Dataset[tuple[Tensor, int, int]]):
         return x
 
 
-def open_samples(
+def create_dataset(
     manifest: Manifest,
     *,
     size: int | None = None,
@@ -211,14 +211,14 @@ def open_samples(
     std: Sequence[float] | None = None,
     seed: int = 0,
     on_error: OnError = "raise",
-) -> FeatureSet | PixelSet | PictureSet:
+) -> FeatureDataset | PixelDataset | ImageDataset:
     """The samples of a manifest by its kind, with sensible defaults.
 
     Files: RandomResizedCrop + flip to `size` (224) for training, resize + center crop for evaluation, ImageNet's mean
     and std. Drawings [N, H, W]: small affine maps and flips, values 0..1. Cached photos [N, H, W, 3]: crops and flips.
     """
     if manifest.kind == "features":
-        return FeatureSet(manifest)
+        return FeatureDataset(manifest)
     color = manifest.pixels is None or manifest.pixels.ndim == 4
     means = tuple(mean) if mean is not None else (IMAGENET_MEAN if color else (0.0,))
     stds = tuple(std) if std is not None else (IMAGENET_STD if color else (1.0,))
@@ -227,9 +227,9 @@ def open_samples(
             raise ValueError("transforms of pictures are for files: pass augment=BatchAugment(...) for arrays")
         usual = PHOTOS if color else DRAWINGS
         chosen = usual if augment is None else augment
-        return PixelSet(manifest, augment=chosen, size=size, mean=means, std=stds, seed=seed)
+        return PixelDataset(manifest, augment=chosen, size=size, mean=means, std=stds, seed=seed)
     side = 224 if size is None else size
-    return PictureSet(
+    return ImageDataset(
         manifest,
         train_transform or _train(side, mean=means, std=stds),
         eval_transform or _eval(side, resize, mean=means, std=stds),
@@ -239,7 +239,7 @@ def open_samples(
 
 
 PHOTOS = BatchAugment(crop=(0.25, 1.0), ratio=(3 / 4, 4 / 3), flip=0.5)
-# the parameters of open_samples have the same names
+# the parameters of create_dataset have the same names
 _train, _eval = train_transform, eval_transform
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from nearfar.data.samples import PictureSet, Samples
+from nearfar.data.datasets import BatchDataset, ImageDataset
 from nearfar.errors import NearfarError
 
 Job = tuple[int, bool, list[int]]
@@ -23,13 +23,13 @@ class Batch(NamedTuple):
     indices: Tensor
 
 
-class Loader:
+class BatchLoader:
     """Turns lists of rows into batches; a sample is the same whatever the number of workers.
 
     >>> import numpy as np
-    >>> from nearfar.data import Manifest, open_samples
+    >>> from nearfar.data import Manifest, create_dataset
     >>> vectors = Manifest(labels=[0, 1], classes=("a", "b"), split=["train"] * 2, features=np.eye(2))
-    >>> [batch.labels.tolist() for batch in Loader(open_samples(vectors)).epoch([[1, 0], [0]])]
+    >>> [batch.labels.tolist() for batch in BatchLoader(create_dataset(vectors)).load([[1, 0], [0]])]
     [[1, 0], [0]]
 
     Workers are for picture files only and live as long as the loader (`close`, or leave it to the garbage collector).
@@ -40,16 +40,16 @@ class Loader:
     for samplers that look at what training does, and as many threads share its pictures.
     """
 
-    def __init__(self, samples: Samples, *, workers: int = 0, pin_memory: bool = False) -> None:
+    def __init__(self, dataset: BatchDataset, *, workers: int = 0, pin_memory: bool = False) -> None:
         if workers < 0:
             raise ValueError(f"workers must be 0 or more, got {workers}")
-        self.samples, self.workers = samples, workers
-        self.skipped: dict[int, str] = samples.skipped
+        self.dataset, self.workers = dataset, workers
+        self.skipped: dict[int, str] = dataset.skipped
         self._jobs = _Jobs()
         self._loader: DataLoader[Any] | None = None
-        if isinstance(samples, PictureSet) and workers:
+        if isinstance(dataset, ImageDataset) and workers:
             self._loader = DataLoader(
-                _BatchReader(samples),
+                _BatchReader(dataset),
                 batch_size=None,
                 sampler=self._jobs,
                 num_workers=workers,
@@ -59,7 +59,7 @@ class Loader:
                 generator=torch.Generator().manual_seed(0),
             )
 
-    def epoch(
+    def load(
         self, batches: Iterable[Sequence[int]], *, epoch: int = 0, train: bool = True, read_ahead: bool = True
     ) -> Iterator[Batch]:
         """A batch for each list of rows, in order. A new call ends the one before."""
@@ -71,23 +71,23 @@ class Loader:
                     raise NearfarError(failure)
                 self.skipped.update(skipped)
                 yield self._batch(x, kept)
-        elif isinstance(self.samples, PictureSet):
+        elif isinstance(self.dataset, ImageDataset):
             for _, _, rows in jobs:
-                x, kept, skipped = self.samples.read(rows, epoch=epoch, train=train, threads=max(1, self.workers))
+                x, kept, skipped = self.dataset.read(rows, epoch=epoch, train=train, threads=max(1, self.workers))
                 self.skipped.update(skipped)
                 yield self._batch(x, kept)
         else:
             for _, _, rows in jobs:
-                yield self._batch(self.samples.fetch(rows, epoch=epoch, train=train), rows)
+                yield self._batch(self.dataset.fetch(rows, epoch=epoch, train=train), rows)
 
-    def all(self, rows: Sequence[int] | Tensor | None = None, *, batch_size: int = 256) -> Iterator[Batch]:
+    def load_all(self, rows: Sequence[int] | Tensor | None = None, *, batch_size: int = 256) -> Iterator[Batch]:
         """Every row (or these) once and in order, with the evaluation transform."""
-        chosen = _ints(range(len(self.samples)) if rows is None else rows)
-        return self.epoch((chosen[i : i + batch_size] for i in range(0, len(chosen), batch_size)), train=False)
+        chosen = _ints(range(len(self.dataset)) if rows is None else rows)
+        return self.load((chosen[i : i + batch_size] for i in range(0, len(chosen), batch_size)), train=False)
 
     def _batch(self, x: Tensor, rows: list[int]) -> Batch:
         indices = torch.tensor(rows)
-        return Batch(x, self.samples.labels[indices], indices)
+        return Batch(x, self.dataset.labels[indices], indices)
 
     def close(self) -> None:
         """Ends the workers."""
@@ -111,7 +111,7 @@ Read = tuple[Tensor | None, list[int], dict[int, str], str]
 class _BatchReader(Dataset[Read]):
     """Runs in a worker: one job is one batch, so the epoch travels with the rows and no state needs to."""
 
-    def __init__(self, pictures: PictureSet) -> None:
+    def __init__(self, pictures: ImageDataset) -> None:
         self.pictures = pictures
 
     def __getitem__(self, job: Job) -> Read:

@@ -8,14 +8,14 @@ from torch.utils.data import DataLoader
 from data import builders
 from nearfar.data import (
     BatchAugment,
-    FeatureSet,
-    Loader,
+    BatchLoader,
+    FeatureDataset,
+    ImageDataset,
     Manifest,
-    PictureSet,
-    PixelSet,
-    cached,
+    PixelDataset,
+    cache_images,
+    create_dataset,
     open_data,
-    open_samples,
 )
 from nearfar.errors import NearfarError
 
@@ -34,14 +34,14 @@ def foreign(picture):
 
 
 def run(samples, workers, epoch=0, train=True):
-    with_workers = Loader(samples, workers=workers)
-    return list(with_workers.epoch(BATCHES, epoch=epoch, train=train))
+    with_workers = BatchLoader(samples, workers=workers)
+    return list(with_workers.load(BATCHES, epoch=epoch, train=train))
 
 
 @pytest.mark.parametrize("transform", [None, foreign], ids=["ours", "foreign"])
 def test_worker_count_and_batches_do_not_change_a_sample(manifest, transform):
     def samples():
-        return open_samples(manifest, size=9, seed=3, train_transform=transform)
+        return create_dataset(manifest, size=9, seed=3, train_transform=transform)
 
     alone = run(samples(), 0, epoch=2)
     for workers in (1, 2):
@@ -55,41 +55,43 @@ def test_worker_count_and_batches_do_not_change_a_sample(manifest, transform):
     assert torch.equal(alone[3].x[0], alone[0].x[1])
     assert not torch.equal(run(samples(), 0, epoch=3)[0].x, alone[0].x)
     assert not torch.equal(
-        run(open_samples(manifest, size=9, seed=4, train_transform=transform), 0, epoch=2)[0].x, alone[0].x
+        run(create_dataset(manifest, size=9, seed=4, train_transform=transform), 0, epoch=2)[0].x, alone[0].x
     )
 
 
 def test_evaluation_does_not_depend_on_epoch_or_seed(manifest):
-    a = open_samples(manifest, size=8, seed=1).fetch(range(8), epoch=1)
-    assert torch.equal(a, open_samples(manifest, size=8, seed=2).fetch(range(8), epoch=5))
-    assert torch.equal(torch.cat([b.x for b in Loader(open_samples(manifest, size=8)).all(batch_size=3)]), a)
+    a = create_dataset(manifest, size=8, seed=1).fetch(range(8), epoch=1)
+    assert torch.equal(a, create_dataset(manifest, size=8, seed=2).fetch(range(8), epoch=5))
+    assert torch.equal(
+        torch.cat([b.x for b in BatchLoader(create_dataset(manifest, size=8)).load_all(batch_size=3)]), a
+    )
 
 
 def test_a_foreign_transform_leaves_the_global_generators_alone(manifest):
     torch.manual_seed(1), np.random.seed(1), random.seed(1)
     expected = torch.rand(1).item(), np.random.rand(), random.random()
     torch.manual_seed(1), np.random.seed(1), random.seed(1)
-    open_samples(manifest, train_transform=foreign).fetch([0, 1], train=True)
-    list(Loader(open_samples(manifest, size=8), workers=1).epoch([[0]]))
+    create_dataset(manifest, train_transform=foreign).fetch([0, 1], train=True)
+    list(BatchLoader(create_dataset(manifest, size=8), workers=1).load([[0]]))
     assert (torch.rand(1).item(), np.random.rand(), random.random()) == expected
 
 
 def test_one_loader_for_many_epochs_also_after_a_break(manifest):
-    samples = open_samples(manifest, size=8)
-    loader = Loader(samples, workers=2)
-    first = [b.x for b in loader.epoch(BATCHES, epoch=0)]
-    for batch in loader.epoch(BATCHES, epoch=1):
+    samples = create_dataset(manifest, size=8)
+    loader = BatchLoader(samples, workers=2)
+    first = [b.x for b in loader.load(BATCHES, epoch=0)]
+    for batch in loader.load(BATCHES, epoch=1):
         assert torch.equal(batch.x, samples.fetch(BATCHES[0], epoch=1, train=True))
         break
-    again = [b.x for b in loader.epoch(BATCHES, epoch=0)]
+    again = [b.x for b in loader.load(BATCHES, epoch=0)]
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
-    assert len(list(loader.all(batch_size=5))) == 2
+    assert len(list(loader.load_all(batch_size=5))) == 2
     loader.close()
 
 
 def test_as_a_torch_data_set_with_persistent_workers(manifest):
-    samples = open_samples(manifest, size=8, seed=7)
-    assert isinstance(samples, PictureSet)
+    samples = create_dataset(manifest, size=8, seed=7)
+    assert isinstance(samples, ImageDataset)
     loader = DataLoader(samples, batch_size=4, num_workers=1, persistent_workers=True)
     for epoch in (0, 1):
         samples.set_epoch(epoch)
@@ -108,97 +110,99 @@ def test_broken_pictures_raise_or_are_skipped_and_listed(tmp_path, workers):
     builders.write(root / "b/0.jpg", b"junk")
     m = open_data(root)
     with pytest.raises(NearfarError, match=r"a/1\.jpg: is empty") as caught:
-        list(Loader(open_samples(m, size=8), workers=workers).epoch([[0, 1, 2]]))
+        list(BatchLoader(create_dataset(m, size=8), workers=workers).load([[0, 1, 2]]))
     assert "\n" not in str(caught.value)
-    loader = Loader(open_samples(m, size=8, on_error="skip"), workers=workers)
-    batches = list(loader.epoch([[0, 1, 2], [3, 4, 5]]))
+    loader = BatchLoader(create_dataset(m, size=8, on_error="skip"), workers=workers)
+    batches = list(loader.load([[0, 1, 2], [3, 4, 5]]))
     assert [b.indices.tolist() for b in batches] == [[0, 2], [4, 5]]
     assert [b.labels.tolist() for b in batches] == [[0, 0], [1, 1]]
     assert [len(b.x) for b in batches] == [2, 2]
     assert sorted(loader.skipped) == [1, 3]
     assert "is empty" in loader.skipped[1]
     with pytest.raises(NearfarError, match="none of a batch of 2"):
-        list(loader.epoch([[1, 3]]))
+        list(loader.load([[1, 3]]))
     with pytest.raises(ValueError, match="on_error"):
-        open_samples(m, on_error="ignore")
+        create_dataset(m, on_error="ignore")
 
 
 def test_features():
     m = Manifest(
         labels=[0, 1, 1], classes=("a", "b"), split=["train"] * 3, features=np.arange(6, dtype=np.float16).reshape(3, 2)
     )
-    samples = open_samples(m)
-    assert isinstance(samples, FeatureSet)
+    samples = create_dataset(m)
+    assert isinstance(samples, FeatureDataset)
     assert samples.fetch(torch.tensor([2, 0]), train=True).tolist() == [[4.0, 5.0], [0.0, 1.0]]
     assert samples.fetch([0]).dtype == torch.float32
-    batch = next(Loader(samples, workers=2).epoch([[2, 0]]))
+    batch = next(BatchLoader(samples, workers=2).load([[2, 0]]))
     assert batch.labels.tolist() == [1, 0]
 
 
 def test_pixels():
     pixels = np.random.default_rng(0).integers(0, 256, (6, 8, 8), dtype=np.uint8)
     m = Manifest(labels=[0] * 6, classes=("a",), split=["train"] * 6, pixels=pixels)
-    samples = open_samples(m)
-    assert isinstance(samples, PixelSet)
+    samples = create_dataset(m)
+    assert isinstance(samples, PixelDataset)
     assert torch.allclose(samples.fetch([4, 1])[:, 0] * 255, torch.tensor(pixels[[4, 1]]).float())
     a = samples.fetch([4, 1], epoch=1, train=True)
     assert a.shape == (2, 1, 8, 8)
     assert torch.equal(a, samples.fetch([4, 1], epoch=1, train=True))
     assert torch.allclose(a[1:], samples.fetch([1], epoch=1, train=True), atol=1e-6)
     assert not torch.equal(a, samples.fetch([4, 1], epoch=2, train=True))
-    small = open_samples(m, size=6, mean=[0.5], std=[0.25])
+    small = create_dataset(m, size=6, mean=[0.5], std=[0.25])
     assert torch.allclose(small.fetch([0])[0, 0], (torch.tensor(pixels[0, 1:7, 1:7]) / 255 - 0.5) / 0.25)
     assert small.fetch([0], train=True).shape == (1, 1, 6, 6)
-    plain = open_samples(m, augment=BatchAugment())
+    plain = create_dataset(m, augment=BatchAugment())
     assert torch.allclose(plain.fetch([0], train=True), plain.fetch([0]), atol=1e-5)
-    color = open_samples(Manifest(labels=[0], classes=("a",), split=["train"], pixels=np.zeros((1, 4, 4, 3), np.uint8)))
+    color = create_dataset(
+        Manifest(labels=[0], classes=("a",), split=["train"], pixels=np.zeros((1, 4, 4, 3), np.uint8))
+    )
     assert color.fetch([0]).shape == (1, 3, 4, 4)
     with pytest.raises(ValueError, match="size must be at most"):
-        open_samples(m, size=9)
+        create_dataset(m, size=9)
     with pytest.raises(ValueError, match="must have 1 entries"):
-        open_samples(m, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
+        create_dataset(m, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
     with pytest.raises(ValueError, match="for files"):
-        open_samples(m, train_transform=foreign)
+        create_dataset(m, train_transform=foreign)
 
 
 def test_cache_holds_what_evaluation_sees_and_is_built_once(manifest, tmp_path):
-    m = cached(manifest, tmp_path, size=9, workers=2)
+    m = cache_images(manifest, tmp_path, size=9, workers=2)
     assert m.kind == "pixels"
     assert isinstance(m.pixels, np.memmap)
     assert m.pixels.shape == (8, 9, 9, 3)
-    plain = open_samples(manifest, size=9, resize=9).fetch(range(8))
-    assert torch.allclose(open_samples(m).fetch(range(8)), plain, atol=1e-5)
+    plain = create_dataset(manifest, size=9, resize=9).fetch(range(8))
+    assert torch.allclose(create_dataset(m).fetch(range(8)), plain, atol=1e-5)
     built = {file.name: file.stat().st_mtime_ns for file in tmp_path.iterdir()}
     assert len(built) == 2
-    again = cached(manifest, tmp_path, size=9)
+    again = cache_images(manifest, tmp_path, size=9)
     assert again == m
     assert {file.name: file.stat().st_mtime_ns for file in tmp_path.iterdir()} == built
     # the labels are not part of the file: noise does not build it again
-    cached(manifest.with_labels(1 - manifest.labels), tmp_path, size=9)
+    cache_images(manifest.with_labels(1 - manifest.labels), tmp_path, size=9)
     assert len(list(tmp_path.iterdir())) == 2
-    assert cached(manifest, tmp_path, size=8).pixels.shape[1] == 8
-    assert cached(m, tmp_path, size=9) is m
+    assert cache_images(manifest, tmp_path, size=8).pixels.shape[1] == 8
+    assert cache_images(m, tmp_path, size=9) is m
     with pytest.raises(ValueError, match="size"):
-        cached(manifest, tmp_path, size=0)
+        cache_images(manifest, tmp_path, size=0)
 
 
 def test_cache_notices_changed_files_and_broken_ones(tmp_path):
     root, cache = builders.folder(tmp_path / "d", {"a": 2, "b": 2}), tmp_path / "cache"
     m = open_data(root)
-    before = cached(m, cache, size=8)
+    before = cache_images(m, cache, size=8)
     builders.write(root / "a/1.jpg", b"")
     with pytest.raises(NearfarError, match=r"a/1\.jpg: is empty"):
-        cached(m, cache, size=8)
+        cache_images(m, cache, size=8)
     # nothing half-built is left behind
     assert len(list(cache.iterdir())) == 2
     for _ in range(2):
-        after = cached(m, cache, size=8, on_error="skip")
+        after = cache_images(m, cache, size=8, on_error="skip")
         assert after.paths == ("a/0.jpg", "b/0.jpg", "b/1.jpg")
         assert "1 samples left out" in after.notes[-1]
         assert np.array_equal(after.pixels, before.pixels[[0, 2, 3]])
     with pytest.raises(NearfarError, match=r"a/1\.jpg: is empty"):
-        cached(m, cache, size=8)
+        cache_images(m, cache, size=8)
     for file in cache.glob("*.npy"):
         file.write_bytes(b"junk")
     with pytest.raises(NearfarError, match="remove it"):
-        cached(m, cache, size=8)
+        cache_images(m, cache, size=8)
