@@ -1,4 +1,4 @@
-"""`nearfar advise` from the command line: vectors, drawings, pictures."""
+"""`nearfar advise` from the command line, on vectors, drawings and images."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from data import builders
-from nearfar.advise import halving, race
+from nearfar.advise import successive_halving, trial
 from nearfar.cli import main
 from nearfar.config.merge import OURS
 
@@ -17,7 +17,7 @@ from nearfar.config.merge import OURS
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in ("features", "pixels"):
         monkeypatch.setitem(OURS[kind], "steps", 10)
-    monkeypatch.setattr(halving, "MOST_SPLITS", (1, 2))
+    monkeypatch.setattr(successive_halving, "MAX_SPLITS", (1, 2))
 
 
 def advise(*words: str) -> tuple[int, str]:
@@ -26,7 +26,7 @@ def advise(*words: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("data", ["many", "drawings"])
-def test_it_ends_in_a_command(data: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_output_ends_with_a_train_command(data: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     source, out = str(request.getfixturevalue(data)), str(tmp_path / "out")
     words = (source, "--recipes", "supcon, proxy-anchor loss.alpha=16", "--minutes", "100", "--out", out)
     code, text = advise(*words)
@@ -36,13 +36,13 @@ def test_it_ends_in_a_command(data: str, tmp_path: Path, request: pytest.Fixture
     last = text.strip().splitlines()[-1]
     ends = ("--recipe supcon", "--recipe proxy-anchor --set loss.alpha=16")
     assert last in [f"nearfar train {source} {end}" for end in ends]
-    code, again = advise(*words)
+    code, resumed = advise(*words)
     assert code == 0
-    assert "split 1," not in again
-    assert again.strip().splitlines()[-1] == last
+    assert "split 1," not in resumed
+    assert resumed.strip().splitlines()[-1] == last
 
 
-def test_mistakes_end_in_one_line(many: str, tmp_path: Path) -> None:
+def test_errors_are_one_line(many: str, tmp_path: Path) -> None:
     code, text = advise(many, "--minutes", "-1", "--out", str(tmp_path))
     assert (code, text) == (1, "Error: --minutes must be above 0, got -1\n")
     code, text = advise(many, "--recipes", "supcn, mpa", "--out", str(tmp_path))
@@ -58,21 +58,24 @@ def birds(tmp_path: Path) -> str:
     return str(tmp_path / "birds")
 
 
-def test_pictures_race_as_vectors_of_the_usual_backbone(birds: str, tmp_path: Path) -> None:
+def test_images_are_embedded_once(birds: str, tmp_path: Path) -> None:
     vectors = tmp_path / "out" / "vectors.npz"
     words = (birds, "--recipes", "supcon, contrastive", "--minutes", "100", "--out", str(vectors.parent))
     code, text = advise(*words)
     assert code == 0, text
-    assert "2 recipes on 16 features of a frozen EfficientNet-Lite0 of 4 classes, of 16 of 4 for training" in text
+    assert (
+        "2 recipes on 16 features of a frozen EfficientNet-Lite0 of 4 classes (training split: 16 samples of 4 classes)"
+        in text
+    )
     made = vectors.stat().st_mtime_ns
-    code, again = advise(*words)
-    assert code == 0, again
+    code, resumed = advise(*words)
+    assert code == 0, resumed
     assert vectors.stat().st_mtime_ns == made
-    assert again.strip().splitlines()[-1] == text.strip().splitlines()[-1]
+    assert resumed.strip().splitlines()[-1] == text.strip().splitlines()[-1]
 
 
-def test_pictures_race_with_the_whole_network(birds: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(race, "SIDE", 32)
+def test_images_with_the_whole_network(birds: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "IMAGE_SIZE", 32)
     monkeypatch.setitem(OURS["files"], "epochs", 2)
     words = (birds, "--recipes", "supcon, contrastive", "--minutes", "100", "--out", str(tmp_path / "out"), "--whole")
     code, text = advise(*words)

@@ -1,4 +1,4 @@
-"""The course: training classes alone, few enough, and clear words where there are too few."""
+"""Data of the trials: a subset of the training split, and clear errors if there are too few classes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nearfar.advise import data, open_course
+from nearfar.advise import data as data_module
+from nearfar.advise import open_trial_data
 from nearfar.data import Manifest, open_data, save_manifest
 from nearfar.errors import NearfarError
 
@@ -21,20 +22,20 @@ def saved(path: Path, classes: int, each: int = 4) -> str:
     return str(path)
 
 
-def test_only_the_training_split_is_there(many: str, tmp_path: Path) -> None:
-    course = open_course(many, tmp_path, seconds=1)
+def test_only_the_training_split_is_opened(many: str, tmp_path: Path) -> None:
+    data = open_trial_data(many, tmp_path, seconds=1)
     train = open_data(many).subset("train")
-    assert set(course.manifest.split.tolist()) == {"train"}
-    assert course.manifest.classes == train.compact().classes
-    assert course.manifest.features is not None
+    assert set(data.manifest.split.tolist()) == {"train"}
+    assert data.manifest.classes == train.compact().classes
+    assert data.manifest.features is not None
     assert train.features is not None
-    assert np.array_equal(course.manifest.features, train.features)
-    assert course.held_out == 0.2
-    assert course.width == 16
+    assert np.array_equal(data.manifest.features, train.features)
+    assert data.held_out == 0.2
+    assert data.width == 16
 
 
 def test_at_least_two_classes_are_held_out(tmp_path: Path) -> None:
-    assert open_course(saved(tmp_path / "few.npz", 10), tmp_path, seconds=1).held_out == 0.4
+    assert open_trial_data(saved(tmp_path / "few.npz", 10), tmp_path, seconds=1).held_out == 0.4
 
 
 @pytest.mark.parametrize(("classes", "each", "found"), [(1, 4, 1), (6, 4, 3), (40, 1, 0)])
@@ -43,15 +44,18 @@ def test_too_few_classes_is_a_clear_error(tmp_path: Path, classes: int, each: in
     with pytest.raises(
         NearfarError, match=rf"few.npz: .*needs at least 4 classes of two samples or more, got {found}$"
     ):
-        open_course(source, tmp_path, seconds=1)
+        open_trial_data(source, tmp_path, seconds=1)
 
 
-def test_large_data_is_cut_evenly_and_the_same_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_data_is_subsampled_evenly_and_reproducibly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = saved(tmp_path / "large.npz", 40, 30)
-    monkeypatch.setattr(data, "LARGEST", 200)
-    course = open_course(source, tmp_path, seconds=1)
-    assert np.bincount(course.manifest.labels).tolist() == [10] * 20
-    assert open_course(source, tmp_path, seconds=1).manifest == course.manifest
-    monkeypatch.setattr(data, "LARGEST", 80)  # eight of a class at least, so fewer classes
-    assert np.bincount(open_course(source, tmp_path, seconds=1).manifest.labels).tolist() == [8] * 10
-    assert "80 features of 10 classes, of 600 of 20 for training" in open_course(source, tmp_path, seconds=1).about
+    monkeypatch.setattr(data_module, "MAX_SAMPLES", 200)
+    data = open_trial_data(source, tmp_path, seconds=1)
+    assert np.bincount(data.manifest.labels).tolist() == [10] * 20
+    assert open_trial_data(source, tmp_path, seconds=1).manifest == data.manifest
+    monkeypatch.setattr(data_module, "MAX_SAMPLES", 80)  # at least eight samples per class, so fewer classes
+    assert np.bincount(open_trial_data(source, tmp_path, seconds=1).manifest.labels).tolist() == [8] * 10
+    assert (
+        "80 features of 10 classes (training split: 600 samples of 20 classes)"
+        in open_trial_data(source, tmp_path, seconds=1).description
+    )

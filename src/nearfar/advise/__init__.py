@@ -1,8 +1,17 @@
-"""Which recipe suits your data: short races on held-out classes, and a recommendation with its interval."""
+"""Recommend a recipe for a dataset from short trials on held-out classes."""
 
-from nearfar.advise.data import Course, open_course
-from nearfar.advise.entrant import DEFAULT, Entrant, parse_entrants
-from nearfar.advise.halving import race_all
-from nearfar.advise.verdict import Verdict, verdict_of
+from nearfar.advise.candidate import DEFAULT, Candidate, parse_candidates
+from nearfar.advise.data import TrialData, open_trial_data
+from nearfar.advise.recommendation import Recommendation, recommend
+from nearfar.advise.successive_halving import run_trials
 
-__all__ = ["DEFAULT", "Course", "Entrant", "Verdict", "open_course", "parse_entrants", "race_all", "verdict_of"]
+__all__ = [
+    "DEFAULT",
+    "Candidate",
+    "Recommendation",
+    "TrialData",
+    "open_trial_data",
+    "parse_candidates",
+    "recommend",
+    "run_trials",
+]

@@ -1,65 +1,70 @@
-"""`nearfar advise`: the races, and what they say."""
+"""`nearfar advise`: run the trials and print the recommendation."""
 
 from __future__ import annotations
 
 import shlex
 from pathlib import Path
 
-from nearfar.advise.data import Course, open_course
-from nearfar.advise.entrant import DEFAULT, Entrant, parse_entrants
-from nearfar.advise.halving import race_all
-from nearfar.advise.verdict import Comparison, Verdict, verdict_of
+from nearfar.advise.candidate import DEFAULT, Candidate, parse_candidates
+from nearfar.advise.data import TrialData, open_trial_data
+from nearfar.advise.recommendation import Comparison, Recommendation, recommend
+from nearfar.advise.successive_halving import run_trials
 from nearfar.errors import NearfarError
 
 
-def advise_command(source: str, *, minutes: float, recipes: str | None, whole: bool, out: Path | None) -> Verdict:
-    """Everything that the command does."""
-    entrants = parse_entrants(recipes or DEFAULT)
+def advise_command(
+    source: str, *, minutes: float, recipes: str | None, whole: bool, out: Path | None
+) -> Recommendation:
+    """Run `nearfar advise`."""
+    candidates = parse_candidates(recipes or DEFAULT)
     if minutes <= 0:
         raise NearfarError(f"--minutes must be above 0, got {minutes:g}")
-    where = out or Path("runs") / f"advise-{Path(source).stem}"
-    course = open_course(source, where, seconds=60 * minutes, whole=whole)
-    print(f"{len(entrants)} recipes on {course.about}; races in {where}")
-    lines = race_all(course, entrants, where, seconds=60 * minutes)
-    found = verdict_of(lines, [each.name for each in entrants], held_out=course.held_out)
-    print(describe(found, course, entrants))
-    return found
+    folder = out or Path("runs") / f"advise-{Path(source).stem}"
+    data = open_trial_data(source, folder, seconds=60 * minutes, whole=whole)
+    print(f"{len(candidates)} recipes on {data.description}; trials are saved in {folder}")
+    lines = run_trials(data, candidates, folder, seconds=60 * minutes)
+    recommendation = recommend(lines, [candidate.name for candidate in candidates], held_out=data.held_out)
+    print(describe(recommendation, data, candidates))
+    return recommendation
 
 
-def describe(found: Verdict, course: Course, entrants: tuple[Entrant, ...]) -> str:
-    """Table, differences, recommendation and command, as text."""
-    width = max(len(each.name) for each in entrants)
-    lines = ["", f"{'recipe':{width}s}  MAP@R  steps  splits  ms a step"]
-    for each in found.places:
-        time = f"{1000 * each.step_seconds:9.1f}"
-        lines.append(f"{each.name:{width}s}  {100 * each.score:5.2f}  {each.steps:5d}  {each.splits:6d}  {time}")
-    lines += [f"{name:{width}s}  failed: {message}" for name, message in found.failed.items()]
-    lines += ["", f"{found.winner}, compared on the same held-out classes:"]
-    lines += [f"  {_told(each)}" for each in found.comparisons]
-    lines += ["", _recommended(found), command(course, next(e for e in entrants if e.name == found.recommended))]
+def describe(recommendation: Recommendation, data: TrialData, candidates: tuple[Candidate, ...]) -> str:
+    """Format the scores, the comparisons, the recommendation and the command to run."""
+    width = max(len(candidate.name) for candidate in candidates)
+    lines = ["", f"{'recipe':{width}s}  MAP@R  steps  splits  ms per step"]
+    for summary in recommendation.summaries:
+        scores = f"{100 * summary.score:5.2f}  {summary.steps:5d}  {summary.splits:6d}"
+        lines.append(f"{summary.name:{width}s}  {scores}  {1000 * summary.step_seconds:11.1f}")
+    lines += [f"{name:{width}s}  failed: {message}" for name, message in recommendation.failed.items()]
+    lines += ["", f"{recommendation.winner}, compared on the same held-out classes:"]
+    lines += [f"  {_describe_comparison(comparison)}" for comparison in recommendation.comparisons]
+    chosen = next(candidate for candidate in candidates if candidate.name == recommendation.recommended)
+    lines += ["", _describe_choice(recommendation), train_command(data, chosen)]
     return "\n".join(lines)
 
 
-def command(course: Course, entrant: Entrant) -> str:
-    """The training that the races speak for."""
-    words = ["nearfar", "train", course.source, "--recipe", entrant.recipe]
-    for each in entrant.settings:
-        words += ["--set", each]
+def train_command(data: TrialData, candidate: Candidate) -> str:
+    """Return the `nearfar train` command of a candidate."""
+    words = ["nearfar", "train", data.source, "--recipe", candidate.recipe]
+    for setting in candidate.settings:
+        words += ["--set", setting]
     return shlex.join(words)
 
 
-def _told(each: Comparison) -> str:
-    found = each.difference
-    text = f"against {each.other}: {100 * found.mean:+.2f}"
-    if found.n == 1:
-        return f"{text} on one class split, {each.steps:,} steps"
-    sure = "" if found.clear else ", which holds zero"
-    interval = f"[{100 * found.low:+.2f}, {100 * found.high:+.2f}]"
-    return f"{text} {interval} over {found.n} class splits, {each.steps:,} steps{sure}"
+def _describe_comparison(comparison: Comparison) -> str:
+    difference = comparison.difference
+    text = f"against {comparison.other}: {100 * difference.mean:+.2f}"
+    if difference.n == 1:
+        return f"{text} on one class split, {comparison.steps:,} steps"
+    interval = f"[{100 * difference.low:+.2f}, {100 * difference.high:+.2f}]"
+    note = "" if difference.clear else "; the interval includes zero"
+    return f"{text} {interval} over {difference.n} class splits, {comparison.steps:,} steps{note}"
 
 
-def _recommended(found: Verdict) -> str:
-    if not found.too_close:
-        return f"Take {found.recommended}:"
-    rival = found.comparisons[0].other
-    return f"Too close to call between {found.winner} and {rival}. Take {found.recommended}, the faster or simpler:"
+def _describe_choice(recommendation: Recommendation) -> str:
+    if not recommendation.is_too_close:
+        return f"Use {recommendation.recommended}:"
+    return (
+        f"{recommendation.winner} and {recommendation.comparisons[0].other} are too close to call. "
+        f"Use {recommendation.recommended}, the faster or simpler one:"
+    )

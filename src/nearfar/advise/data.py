@@ -1,4 +1,4 @@
-"""What is raced on: the training split of the data alone, of a size for short races; pictures as vectors."""
+"""The data of the trials: a subset of the training split; images are replaced by feature vectors."""
 
 from __future__ import annotations
 
@@ -16,100 +16,113 @@ from nearfar.errors import NearfarError
 from nearfar.training.prepare import open_manifest
 from nearfar.training.pretrained_embeddings import embed_pretrained
 
-LARGEST = 10_000  # samples; a race does not see more of them
-FEWEST = 4  # classes: two to learn from, two to judge on
-HELD_OUT = 0.2  # of the classes, and at least two
-SIDE = 112  # of pictures for the network
-TIMED = 32  # pictures that tell how long all take
+MAX_SAMPLES = 10_000
+MIN_CLASSES = 4  # two to train on, two to score on
+HELD_OUT = 0.2  # share of the classes; at least two are held out
+IMAGE_SIZE = 112
+TIMED_IMAGES = 32  # images embedded first to estimate the time of the rest
 
 
 @dataclass(frozen=True)
-class Course:
-    """The samples, all of the training split; `held_out`: the share of the classes that a race is judged on.
+class TrialData:
+    """Samples of the training split that the trials use.
 
-    source: as the user named it. about: in a line, what it is. seconds: that making it took.
+    Attributes:
+        source: the dataset as the user named it.
+        manifest: the samples.
+        held_out: share of the classes that a trial is scored on.
+        description: one line about the data.
+        seconds: time it took to prepare the data.
     """
 
     source: str
     manifest: Manifest
     held_out: float
-    about: str
+    description: str
     seconds: float = 0.0
 
     @property
     def width(self) -> int | None:
-        """Of vectors."""
+        """Dimension of the feature vectors, or None for images."""
         features = self.manifest.features
         return None if features is None else int(features.shape[1])
 
 
-def open_course(
+def open_trial_data(
     source: str, out: Path, *, seconds: float, whole: bool = False, say: Callable[[str], object] = print
-) -> Course:
-    """The data of the races. The test split is left out here, so nothing later can look at it.
+) -> TrialData:
+    """Open the training split for trials. The test split is dropped here, so that no trial can read it.
 
-    Pictures become vectors of EfficientNet-Lite0, once, as many as a quarter of `seconds` allows; they are kept in
-    `out`. whole: pictures stay pictures, and races train the whole network.
+    Args:
+        source: the dataset, as for `nearfar train`.
+        out: directory where the feature vectors of images are cached.
+        seconds: time budget; embedding images takes at most a quarter of it.
+        whole: keep images as images, so that trials train the whole network. Otherwise a frozen EfficientNet-Lite0
+            turns them into feature vectors once.
+        say: called with progress messages.
     """
     started = time.monotonic()
-    everything = open_manifest(Data(source=source))
-    train = everything.subset("train").compact()
+    train = open_manifest(Data(source=source)).subset("train").compact()
     sizes = np.bincount(train.labels)
     usable = int((sizes > 1).sum())
-    if usable < FEWEST:
+    if usable < MIN_CLASSES:
         raise NearfarError(
-            f"{source}: advise judges on classes that training did not see, so the training split needs at least "
-            f"{FEWEST} classes of two samples or more, got {usable}"
+            f"{source}: advise scores recipes on held-out classes, so the training split needs at least {MIN_CLASSES} "
+            f"classes of two samples or more, got {usable}"
         )
     train = train.subset(sizes[train.labels] > 1).compact()
-    raced = train.subset(_few_of_each(train.labels, LARGEST))
-    if raced.kind == "files" and not whole:
-        raced = _vectors(raced, out / "vectors.npz", seconds / 4, say)
-    raced = raced.compact()
-    classes = len(raced.classes)
-    what = f"{raced.kind}" + (" of a frozen EfficientNet-Lite0" if train.kind == "files" and not whole else "")
-    about = f"{len(raced):,} {what} of {classes:,} classes, of {len(train):,} of {len(train.classes):,} for training"
-    return Course(source, raced, max(HELD_OUT, 2 / classes), about, time.monotonic() - started)
+    samples = train.subset(_balanced_subset(train.labels, MAX_SAMPLES))
+    is_embedded = train.kind == "files" and not whole
+    if is_embedded:
+        samples = _embed_images(samples, out / "vectors.npz", seconds / 4, say)
+    samples = samples.compact()
+    classes = len(samples.classes)
+    kind = f"{samples.kind} of a frozen EfficientNet-Lite0" if is_embedded else samples.kind
+    description = (
+        f"{len(samples):,} {kind} of {classes:,} classes "
+        f"(training split: {len(train):,} samples of {len(train.classes):,} classes)"
+    )
+    return TrialData(source, samples, max(HELD_OUT, 2 / classes), description, time.monotonic() - started)
 
 
-def _few_of_each(labels: Ints, most: int) -> Ints:
-    """At most this many rows, the same number of every class, at least 8 of it if there are; else fewer classes.
+def _balanced_subset(labels: Ints, limit: int) -> Ints:
+    """Return at most `limit` indices with the same number per class; classes are dropped to keep 8 samples of each.
 
-    >>> _few_of_each(np.repeat(np.arange(4), 20), 40).shape
+    >>> _balanced_subset(np.repeat(np.arange(4), 20), 40).shape
     (40,)
     """
-    if len(labels) <= most:
+    if len(labels) <= limit:
         return np.arange(len(labels))
     rng = np.random.default_rng(0)
     order = rng.permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]
     classes, starts = np.unique(labels[order], return_index=True)
-    place = np.arange(len(labels)) - starts[np.searchsorted(classes, labels[order])]
-    each = max(8, most // len(classes))
-    kept = rng.permutation(classes)[: max(FEWEST, most // each)]
-    return np.sort(order[(place < each) & np.isin(labels[order], kept)])
+    position = np.arange(len(labels)) - starts[np.searchsorted(classes, labels[order])]
+    per_class = max(8, limit // len(classes))
+    chosen = rng.permutation(classes)[: max(MIN_CLASSES, limit // per_class)]
+    return np.sort(order[(position < per_class) & np.isin(labels[order], chosen)])
 
 
-def _vectors(pictures: Manifest, path: Path, seconds: float, say: Callable[[str], object]) -> Manifest:
-    """The pictures through the frozen network, or those that are there already."""
+def _embed_images(images: Manifest, path: Path, seconds: float, say: Callable[[str], object]) -> Manifest:
+    """Embed as many images as the time allows with the frozen network, or read the cached vectors."""
     if path.is_file():
-        found = open_data(path)
-        if found.source != pictures.fingerprint:
-            raise NearfarError(f"{path}: is of other data: choose another --out")
-        return found
-    fingerprint = pictures.fingerprint
+        cached = open_data(path)
+        if cached.source != images.fingerprint:
+            raise NearfarError(f"{path}: holds vectors of other data: choose another --out")
+        return cached
+    fingerprint = images.fingerprint
 
-    def embedded(rows: Ints) -> tuple[Manifest, float]:
+    def embed(indices: Ints) -> tuple[Manifest, float]:
         started = time.monotonic()
-        part = pictures.subset(rows)
-        vectors = embed_pretrained(part, size=SIDE).numpy()
+        part = images.subset(indices)
+        vectors = embed_pretrained(part, size=IMAGE_SIZE).numpy()
         return replace(part, features=vectors, root=None, source=fingerprint), time.monotonic() - started
 
-    _, took = embedded(np.arange(min(TIMED, len(pictures))))
-    most = max(int(seconds / took * min(TIMED, len(pictures))), 8 * FEWEST)
-    rows = _few_of_each(pictures.labels, most)
-    say(f"{len(rows):,} of {len(pictures):,} pictures through EfficientNet-Lite0, once")
-    found, _ = embedded(rows)
-    found = found.compact()
-    save_manifest(found, path)
-    return found
+    timed = min(TIMED_IMAGES, len(images))
+    _, elapsed = embed(np.arange(timed))
+    limit = max(int(seconds / elapsed * timed), 8 * MIN_CLASSES)
+    indices = _balanced_subset(images.labels, limit)
+    say(f"embedding {len(indices):,} of {len(images):,} images with EfficientNet-Lite0")
+    embedded = embed(indices)[0].compact()
+    save_manifest(embedded, path)
+    return embedded

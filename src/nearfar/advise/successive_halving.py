@@ -1,0 +1,310 @@
+"""Successive halving within a time budget: train all recipes briefly, keep the better half, double the length, repeat.
+
+Jamieson and Talwalkar, Non-stochastic Best Arm Identification and Hyperparameter Optimization, AISTATS 2016. Two
+changes are ours. The length of a round is planned from the measured time of earlier trials, so that all rounds fit into
+the budget. Later rounds use more class splits (1, then 2, and 3 in the last), and still more if there is time left.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from nearfar.advise.candidate import Candidate
+from nearfar.advise.data import TrialData
+from nearfar.advise.trial import Clock, count_full_steps, run_trial
+from nearfar.errors import NearfarError
+from nearfar.formatting import duration
+from nearfar.suites.results import ResultsFile
+
+Record = Mapping[str, Any]
+KINDS = ("advise", "probe", "round", "trial")
+PROBE_STEPS = 3
+MIN_STEPS = 10  # fewer steps do not separate recipes
+MAX_SPLITS = (5, 10)  # in a round before the last, and in the last
+RESERVE = 0.05  # share of the time that is not planned
+
+
+@dataclass(frozen=True)
+class TrialCost:
+    """Estimated time of a trial: overhead + steps * step."""
+
+    overhead: float
+    step: float
+
+    def seconds(self, steps: int) -> float:
+        """Return the seconds of a trial of this length."""
+        return self.overhead + steps * self.step
+
+
+@dataclass(frozen=True)
+class Round:
+    """The candidates of a round and the length of their trials."""
+
+    candidates: tuple[str, ...]
+    steps: int
+
+
+def round_sizes(candidates: int) -> list[int]:
+    """Return the number of candidates in each round, down to two.
+
+    >>> round_sizes(8), round_sizes(5), round_sizes(2)
+    ([8, 4, 2], [5, 3, 2], [2])
+    """
+    sizes = [candidates]
+    while sizes[-1] > 2:
+        sizes.append((sizes[-1] + 1) // 2)
+    return sizes
+
+
+def planned_splits(rounds: int) -> list[int]:
+    """Return the number of class splits in each round: one, then two, and three in the last.
+
+    >>> planned_splits(4), planned_splits(1)
+    ([1, 2, 2, 3], [3])
+    """
+    return [*[1, *([2] * rounds)][: rounds - 1], 3]
+
+
+def needed_seconds(cost: TrialCost, trials: Sequence[int], steps: int, full: int) -> float:
+    """Return the time of all rounds, where the length doubles from round to round.
+
+    Args:
+        cost: cost of a trial.
+        trials: number of trials in each round.
+        steps: length of a trial in the first round.
+        full: maximum length.
+
+    >>> needed_seconds(TrialCost(1, 0.1), [4, 6], 10, full=15)
+    23.0
+    """
+    return sum(count * cost.seconds(min(full, steps * 2**i)) for i, count in enumerate(trials))
+
+
+def affordable_steps(cost: TrialCost, trials: Sequence[int], seconds: float, full: int) -> int:
+    """Return the largest length of the first round, at most `full`, with which all rounds fit into the time.
+
+    >>> cost = TrialCost(1, 0.1)
+    >>> affordable_steps(cost, [4, 6], 100, full=1000), affordable_steps(cost, [4, 6], 5, full=1000)
+    (56, 0)
+    """
+
+    def needed(steps: int) -> float:
+        return needed_seconds(cost, trials, steps, full)
+
+    return max(0, bisect_right(range(full + 1), seconds, key=needed) - 1)
+
+
+def run_trials(
+    data: TrialData,
+    candidates: Sequence[Candidate],
+    out: Path,
+    *,
+    seconds: float,
+    say: Callable[[str], object] = print,
+    clock: Clock = time.monotonic,
+) -> list[dict[str, Any]]:
+    """Run all trials within the time budget and return the lines of `out/trials.jsonl`.
+
+    Each trial is written when it ends. Trials in the file are not run again, and their time counts.
+
+    Args:
+        data: the samples.
+        candidates: the recipes to compare.
+        out: directory of the results.
+        seconds: the time budget.
+        say: called with progress messages.
+        clock: returns the current time in seconds.
+    """
+    with ResultsFile(out / "trials.jsonl", kinds=KINDS) as file:
+        header = {"data": data.manifest.fingerprint, "candidates": [candidate.name for candidate in candidates]}
+        if not file.lines:
+            file.append({"kind": "advise", **header, "source": data.source, "seconds": data.seconds})
+        elif any(file.lines[0].get(key) != value for key, value in header.items()):
+            raise NearfarError(f"{file.path}: holds trials of other data or recipes: choose another --out")
+        return _SuccessiveHalving(data, candidates, file, seconds, say, clock).run()
+
+
+class _SuccessiveHalving:
+    """The state of the search. All of it follows from the lines of the file, so that it can be resumed."""
+
+    def __init__(
+        self,
+        data: TrialData,
+        candidates: Sequence[Candidate],
+        file: ResultsFile,
+        seconds: float,
+        say: Callable[[str], object],
+        clock: Clock,
+    ) -> None:
+        self.data, self.file, self.say, self.seconds, self.clock = data, file, say, seconds, clock
+        self.by_name = {candidate.name: candidate for candidate in candidates}
+        self.lines: list[dict[str, Any]] = [*file.lines]
+        timed = [float(line["seconds"]) for line in self.lines if "seconds" in line]
+        self.deadline = clock() + seconds - (sum(timed) if timed else data.seconds)
+        self.sizes = round_sizes(len(candidates))
+        self.splits = planned_splits(len(self.sizes))
+        self.trials = [size * splits for size, splits in zip(self.sizes, self.splits, strict=True)]
+
+    def run(self) -> list[dict[str, Any]]:
+        """Run or resume all rounds."""
+        self._probe()
+        rounds = self._rounds()
+        for i in range(max(0, len(rounds) - 1), len(self.sizes)):
+            if i == len(rounds):
+                names = self._best(self.sizes[i])
+                rounds.append(Round(names, self._plan_steps(i, names)))
+                self._append({"kind": "round", "round": i, "candidates": list(names), "steps": rounds[i].steps})
+            current = rounds[i]
+            count = len(current.candidates)
+            self.say(f"round {i + 1} of {len(self.sizes)}: {count} recipes, {current.steps:,} steps each")
+            self._run_round(i, current)
+        return self.lines
+
+    @cached_property
+    def full(self) -> int:
+        """The maximum length of a trial. Read it after the probe, which finds the candidates that fail."""
+        return max(count_full_steps(self.by_name[name], self.data) for name in self._working())
+
+    @property
+    def _cache(self) -> Path:
+        return self.file.path.parent / "cache"
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until the deadline."""
+        return self.deadline - self.clock()
+
+    def _append(self, line: dict[str, Any]) -> None:
+        self.file.append(line)
+        self.lines.append(line)
+
+    def _rounds(self) -> list[Round]:
+        lines = [line for line in self.lines if line["kind"] == "round"]
+        return [Round(tuple(line["candidates"]), int(line["steps"])) for line in lines]
+
+    def _run_trial(self, name: str, steps: int, split: int, kind: str = "trial") -> dict[str, Any]:
+        candidate = self.by_name[name]
+        line = run_trial(candidate, self.data, steps=steps, split=split, cache=self._cache, clock=self.clock)
+        line |= {"kind": kind}
+        self._append(line)
+        return line
+
+    def _probe(self) -> None:
+        """Run a few steps of every recipe to measure the time."""
+        done = {line["candidate"] for line in self.lines if line["kind"] == "probe"}
+        if not done:
+            # The first trial of a process also pays for imports and the image cache: run one that is not timed.
+            run_trial(next(iter(self.by_name.values())), self.data, steps=1, split=0, cache=self._cache)
+        for name in self.by_name:
+            if name not in done:
+                line = self._run_trial(name, PROBE_STEPS, 0, "probe")
+                if "message" in line:
+                    self.say(f"{name} failed and is dropped: {line['message']}")
+
+    def _working(self) -> list[str]:
+        """Return the candidates that have not failed, in their original order."""
+        failed = {line["candidate"]: line["message"] for line in self.lines if "message" in line}
+        working = [name for name in self.by_name if name not in failed]
+        if not working:
+            name, message = next(iter(failed.items()))
+            raise NearfarError(f"{self.data.source}: every recipe failed; {name}: {message}")
+        return working
+
+    def _cost(self, name: str) -> TrialCost:
+        """Estimate the cost of a candidate from its longest trial."""
+        lines = [line for line in self.lines if line.get("candidate") == name and "score" in line]
+        longest = max(lines, key=lambda line: int(line["steps"]))
+        step = float(longest["step_seconds"])
+        return TrialCost(max(0.0, float(longest["seconds"]) - int(longest["steps"]) * step), step)
+
+    def _mean_cost(self, names: Sequence[str]) -> TrialCost:
+        costs = [self._cost(name) for name in names]
+        overhead, step = (
+            sum(values) / len(costs) for values in zip(*((c.overhead, c.step) for c in costs), strict=True)
+        )
+        return TrialCost(overhead, step)
+
+    def _plan_steps(self, i: int, names: Sequence[str]) -> int:
+        """Return the length of a round. Later rounds are assumed to cost as much as the mean of these candidates."""
+        cost, remaining = self._mean_cost(names), self.remaining * (1 - RESERVE)
+        steps = affordable_steps(cost, self.trials[i:], remaining, self.full)
+        shortest = min(MIN_STEPS, self.full)
+        if steps < shortest and i == 0:
+            planned = needed_seconds(cost, self.trials, shortest, self.full) / (1 - RESERVE)
+            minutes = math.ceil(1.1 * (self.seconds - self.remaining + planned) / 60)
+            raise NearfarError(
+                f"{self.data.source}: {self.seconds / 60:g} minutes allow only {steps} steps per trial, too few to "
+                f"compare recipes: use --minutes {minutes}, or fewer --recipes"
+            )
+        return max(shortest, steps)
+
+    def _run_round(self, i: int, current: Round) -> None:
+        is_last = i + 1 == len(self.sizes)
+        for split in range(MAX_SPLITS[is_last]):
+            scores = collect_scores(self.lines)
+            names = self._working_in(current)
+            missing = [name for name in names if (name, current.steps, split) not in scores]
+            # The last round always runs two splits, which give an interval. Further ones run only if there is time.
+            if split >= (2 if is_last else self.splits[i]):
+                needed = sum(self._cost(name).seconds(current.steps) for name in missing)
+                later = needed_seconds(self._mean_cost(names), self.trials[i + 1 :], 2 * current.steps, self.full)
+                if missing and needed + later > self.remaining:
+                    return
+            for name in missing:
+                line = self._run_trial(name, current.steps, split)
+                outcome = f"MAP@R {100 * line['score']:.2f}" if "score" in line else f"failed, {line['message']}"
+                remaining = f"{duration(max(0.0, self.remaining))} left"
+                self.say(f"  split {split + 1}, {name}: {outcome}, {line['seconds']:.1f} s; {remaining}")
+        self._working_in(current)
+
+    def _working_in(self, current: Round) -> list[str]:
+        """Return the candidates of a round that have not failed; raise an error if there are none."""
+        working = self._working()
+        names = [name for name in current.candidates if name in working]
+        if not names:
+            name = current.candidates[0]
+            message = next(
+                line["message"] for line in self.lines if line.get("candidate") == name and "message" in line
+            )
+            raise NearfarError(
+                f"{self.data.source}: every recipe of this round failed; {name}: {message}. "
+                f"Compare the recipes that still work, with another --out: {', '.join(working)}"
+            )
+        return names
+
+    def _best(self, count: int) -> tuple[str, ...]:
+        """Return the best candidates of the last round, or all that work, in their original order."""
+        working, rounds = self._working(), self._rounds()
+        if not rounds:
+            return tuple(working)
+        ranked = rank_candidates(self.lines, [name for name in rounds[-1].candidates if name in working])
+        return tuple(name for name in working if name in ranked[:count])
+
+
+def collect_scores(lines: Iterable[Record]) -> dict[tuple[str, int, int], float]:
+    """Return scores by candidate, steps and split."""
+    return {
+        (line["candidate"], int(line["steps"]), int(line["split"])): float(line["score"])
+        for line in lines
+        if line["kind"] == "trial" and "score" in line
+    }
+
+
+def rank_candidates(lines: Sequence[Record], names: Iterable[str]) -> list[str]:
+    """Sort candidates by their mean score in the last round over the splits that all of them have, best first."""
+    scores, steps = collect_scores(lines), [int(line["steps"]) for line in lines if line["kind"] == "round"][-1]
+    names = list(names)
+    splits = [{split for key, length, split in scores if key == name and length == steps} for name in names]
+    shared = sorted(set.intersection(*splits)) if splits else []
+
+    def mean(name: str) -> float:
+        return sum(scores[name, steps, split] for split in shared) / max(1, len(shared))
+
+    return sorted(names, key=mean, reverse=True)
