@@ -60,7 +60,7 @@ $(VENV)/.core: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.core
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,peers,web,onnx,plots,pretrained]"
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,peers,web,onnx,pretrained]"
 	touch $@
 
 $(VENV)/.docs: $(VENV)/.core

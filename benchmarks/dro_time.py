@@ -22,7 +22,7 @@ from benchmarks.timing import best_ms, class_batch, machine, step
 from nearfar.formatting import markdown_table
 from nearfar.losses import create
 from nearfar.losses.dro.loss import UNCERTAINTIES
-from nearfar.suites.line_plot import Style, line_plot, svg
+from nearfar.plotting import Style, draw_lines, new_line_figure, to_svg
 
 BATCHES = (80, 160, 320, 480, 640)
 DIM = 1024
@@ -39,16 +39,16 @@ DRO: dict[str, tuple[Callable[[], nn.Module], Style]] = {
     "DRO-TopK, margin": (dro("topk"), Style("blue")),
     "DRO-TopK-PN, margin": (dro("topk-pn"), Style("green")),
     "DRO-KL, margin": (dro("kl"), Style("sky")),
-    "DRO-TopK, binomial": (dro("topk", "binomial"), Style("blue", "square", True)),
-    "DRO-TopK-PN, binomial": (dro("topk-pn", "binomial"), Style("green", "square", True)),
-    "DRO-KL, binomial": (dro("kl", "binomial", weights="softmax_all"), Style("sky", "square", True)),
+    "DRO-TopK, binomial": (dro("topk", "binomial"), Style("blue", "s", 1)),
+    "DRO-TopK-PN, binomial": (dro("topk-pn", "binomial"), Style("green", "s", 1)),
+    "DRO-KL, binomial": (dro("kl", "binomial", weights="softmax_all"), Style("sky", "s", 1)),
 }
 OTHERS: dict[str, tuple[Callable[[], nn.Module], Style]] = {
-    "multi-similarity, mined": (lambda: create("multi-similarity"), Style("vermilion", "triangle")),
-    "semi-hard triplets": (lambda: create("triplet", mining="semi-hard"), Style("orange", "triangle")),
-    "margin, distance-weighted": (distance_weighted_margin, Style("purple", "triangle")),
-    "lifted structure": (lambda: create("lifted"), Style("black", "diamond")),
-    "lifted structure, Wang's": (lambda: create("lifted", form="scaled"), Style("black", "diamond", True)),
+    "multi-similarity, mined": (lambda: create("multi-similarity"), Style("vermilion", "^")),
+    "semi-hard triplets": (lambda: create("triplet", mining="semi-hard"), Style("orange", "^")),
+    "margin, distance-weighted": (distance_weighted_margin, Style("purple", "^")),
+    "lifted structure": (lambda: create("lifted"), Style("black", "D")),
+    "lifted structure, Wang's": (lambda: create("lifted", form="scaled"), Style("black", "D", 1)),
 }
 PAIRS = ("pair-margin", "binomial", "contrastive")
 
@@ -82,27 +82,26 @@ def set_times(size: int, dim: int, repeats: int) -> dict[str, dict[str, float]]:
 
 def figure(batches: Sequence[int], times: dict[str, list[float]], dim: int) -> str:
     """The times, and the times over that of the plain mean, as two panels."""
-    styles = {name: style for name, (_, style) in (DRO | OTHERS).items()} | {MEAN: Style("black", "circle", True)}
+    styles = {name: style for name, (_, style) in (DRO | OTHERS).items()} | {MEAN: Style("black", "o", 1)}
     ratios = {
         name: [a / b for a, b in zip(line, times[MEAN], strict=True)] for name, line in times.items() if name != MEAN
     }
     over = "times the mean of all margin losses"
-    return svg(
-        [
-            line_plot(
-                batches,
-                times,
-                styles,
-                title=f"One iteration, d = {dim}",
-                x_label="batch size B",
-                y_label="ms",
-                log_y=True,
-            ),
-            line_plot(
-                batches, ratios, styles, title="The same over the plain mean", x_label="batch size B", y_label=over
-            ),
-        ]
+    drawing, (left, right) = new_line_figure(2)
+    draw_lines(
+        left,
+        batches,
+        times,
+        styles,
+        title=f"One iteration, d = {dim}",
+        x_label="batch size B",
+        y_label="ms",
+        log_y=True,
     )
+    draw_lines(
+        right, batches, ratios, styles, title="The same over the plain mean", x_label="batch size B", y_label=over
+    )
+    return to_svg(drawing)
 
 
 def report(result: dict[str, Any], command: str, figure_name: str | None) -> str:

@@ -29,18 +29,18 @@ from nearfar.pacing.objective import Floats, WeightProblem, maw, sdaw
 from nearfar.pacing.schedule import easiest
 from nearfar.pacing.solver import solve
 from nearfar.pacing.xi import hardness
+from nearfar.plotting import Style, draw_lines, new_line_figure, to_svg
 from nearfar.samplers import PK
-from nearfar.suites.line_plot import Style, line_plot, svg
 
 SOP = (59_551, 11_318, 512)
 PASSES = (0, 1, 2, 5, 10, 20, 30, 40, 50)
 OURS, CONSTANT, DECREASING = "ours", "Algorithm 3", "Algorithm 3, decreasing"
 STYLES = {
     OURS: Style("blue"),
-    CONSTANT: Style("vermilion", "triangle", True),
-    DECREASING: Style("orange", "square", True),
+    CONSTANT: Style("vermilion", "^", 1),
+    DECREASING: Style("orange", "s", 1),
 }
-MUS = {0.0: Style("black"), 1.0: Style("blue", "square"), 10.0: Style("green", "triangle")}
+MUS = {0.0: Style("black"), 1.0: Style("blue", "s"), 10.0: Style("green", "^")}
 AGES = (1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0)
 
 
@@ -166,7 +166,9 @@ def weights_over_age(classes: int, each: int) -> dict[str, dict[str, list[float]
 def figures(result: dict[str, Any]) -> tuple[str, str]:
     """The traces of Theorems 1 and 2, and Figs. 3 and 4."""
     trace, values = result["trace"], result["rounds"]
-    first = line_plot(
+    traces, (left, right) = new_line_figure(2)
+    draw_lines(
+        left,
         PASSES,
         trace,
         STYLES,
@@ -176,7 +178,8 @@ def figures(result: dict[str, Any]) -> tuple[str, str]:
     )
     marks = sorted({min(i, len(values) - 1) for i in (0, *range(4, len(values), 5), len(values) - 1)})
     line = {"BSPML": [values[i] for i in marks]}
-    second = line_plot(
+    draw_lines(
+        right,
         [i + 1 for i in marks],
         line,
         {"BSPML": Style("blue")},
@@ -185,11 +188,11 @@ def figures(result: dict[str, Any]) -> tuple[str, str]:
         y_label="objective",
     )
     styles = {f"mu = {mu:g}": style for mu, style in MUS.items()}
-    weights = [
-        line_plot(AGES, result["weights"][key], styles, title=title, x_label="lambda", y_label=key.upper())
-        for key, title in (("maw", "Mean of class weights (Fig. 3)"), ("sdaw", "Their spread (Fig. 4)"))
-    ]
-    return svg([first, second]), svg(weights)
+    weights, panels = new_line_figure(2)
+    titles = {"maw": "Mean of class weights (Fig. 3)", "sdaw": "Their spread (Fig. 4)"}
+    for axes, (key, title) in zip(panels, titles.items(), strict=True):
+        draw_lines(axes, AGES, result["weights"][key], styles, title=title, x_label="lambda", y_label=key.upper())
+    return to_svg(traces), to_svg(weights)
 
 
 def report(result: dict[str, Any], command: str, names: Sequence[str]) -> str:

@@ -369,32 +369,34 @@ def bench_table(file: Path, style: str | None, out: Path | None) -> None:
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="An SVG file.  [default: print]")
 def bench_figure(file: Path, x: str, metric: str, methods: tuple[str, ...], out: Path | None) -> None:
     """A metric against the values of the sweep, one line a method."""
-    from nearfar.suites.figure import figure
+    from nearfar.suites.figure import draw_figure
     from nearfar.suites.results import read_results
 
     if out is not None and out.suffix.lower() != ".svg":
         raise click.BadParameter(f"a figure is an .svg file, got {out}", param_hint="--out")
-    _give(figure(read_results(file), x=x, metric=metric, methods=methods), out)
+    _give(draw_figure(read_results(file), x=x, metric=metric, methods=methods), out)
 
 
-@bench.command("picture")
+@bench.command("plot")
 @click.argument("kind", type=click.Choice(["map", "similarity", "decay", "settings", "overfitting"]))
 @click.argument("sources", metavar="RUN...", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @click.option("--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="An .svg or .png file.")
-@click.option("--split", type=click.Choice(["train", "val", "test"]), help="map, similarity.  [default: train]")
-@click.option("--classes", type=click.IntRange(min=1), help="map, similarity: so many by chance.  [default: 20]")
-@click.option("--seed", type=int, help="map, similarity: of the chance.  [default: 0]")
+@click.option(
+    "--split", type=click.Choice(["train", "val", "test"]), help="map, similarity: the split.  [default: train]"
+)
+@click.option("--classes", type=click.IntRange(min=1), help="map, similarity: number of random classes.  [default: 20]")
+@click.option("--seed", type=int, help="map, similarity: random seed.  [default: 0]")
 @click.option("--x", metavar="KEY", help="settings: the setting that the suite sweeps.")
-@click.option("--y", metavar="KEY", help="settings: a setting in which its methods differ.")
-@click.option("--metric", help="settings, overfitting.  [default: recall@1]")
-def bench_picture(kind: str, sources: tuple[Path, ...], out: Path, **options: Any) -> None:
-    """A picture of a RUN: its embedding space, similarities, decay of weights, or a metric over epochs of several.
+@click.option("--y", metavar="KEY", help="settings: a setting in which the methods differ.")
+@click.option("--metric", help="settings, overfitting: the metric.  [default: recall@1]")
+def bench_plot(kind: str, sources: tuple[Path, ...], out: Path, **options: Any) -> None:
+    """Plot a RUN: its embedding space, similarities or penalty decay, or a metric over the epochs of several runs.
 
-    `settings` is of the results of a suite: a metric against two settings. Pictures need matplotlib: nearfar[plots].
+    `settings` takes the results of a suite and plots a metric over two settings.
     """
-    from nearfar.suites.plots import picture
+    from nearfar.suites.plots import write_plot
 
-    picture(kind, sources, out, **options)
+    write_plot(kind, sources, out, **options)
 
 
 def _give(text: str, out: Path | None) -> None:

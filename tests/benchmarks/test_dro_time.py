@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -11,7 +10,6 @@ import pytest
 import torch
 
 from benchmarks import dro_time
-from nearfar.suites.line_plot import Style, line_plot, svg
 
 
 def test_small_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -30,14 +28,3 @@ def test_small_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "out.svg" in page
     texts = {element.text for element in ElementTree.parse(files["svg"]).iter() if element.tag.endswith("text")}
     assert curves <= texts
-
-
-def test_labels_do_not_overlap() -> None:
-    lines = {f"line {n}": [1.0, 1.0 + n / 1000] for n in range(8)}
-    panel = line_plot(
-        [1, 2], lines, dict.fromkeys(lines, Style("blue")), title="a < b", x_label="x", y_label="y", log_y=True
-    )
-    root = ElementTree.fromstring(svg([panel]))
-    places = sorted(float(e.get("y", "")) for e in root.iter() if (e.text or "").startswith("line "))
-    assert len(places) == 8
-    assert min(b - a for a, b in pairwise(places)) > 14

@@ -1,4 +1,4 @@
-"""Pictures of runs and results: what they show is what the run has, and the same bytes each time."""
+"""Plots of runs and results show what the run has, and are the same bytes each time."""
 
 from __future__ import annotations
 
@@ -15,14 +15,19 @@ from nearfar.cli import main
 from nearfar.errors import NearfarError
 from nearfar.losses.proxy_isa import progress
 from nearfar.runs import CHECKPOINT
-from nearfar.suites.plots import decay, overfitting, picture, settings_map, similarity, space
-from nearfar.suites.plots.trained import trained
+from nearfar.suites.plots import (
+    draw_embedding_space,
+    draw_overfitting,
+    draw_penalty_decay,
+    draw_settings_grid,
+    draw_similarity,
+    write_plot,
+)
+from nearfar.suites.plots.trained_run import load_trained_run
 from nearfar.suites.results import ResultsFile
 from nearfar.suites.suite import suite_from_dict
 from nearfar.training import Run, train
 from training_cases import configured
-
-pytest.importorskip("matplotlib")
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +50,7 @@ def points(axes: Any) -> list[Any]:
 
 
 def test_what_is_shown_is_the_end_of_training(runs: Path) -> None:
-    found = trained(runs / "mpa")
+    found = load_trained_run(runs / "mpa")
     assert found.proxies is not None
     assert found.proxies.shape == (4, 3, 8)  # six training classes, two of them held out
     torch.testing.assert_close(found.proxies.norm(dim=2), torch.ones(4, 3))
@@ -54,24 +59,24 @@ def test_what_is_shown_is_the_end_of_training(runs: Path) -> None:
     mean = torch.stack([found.embeddings[torch.from_numpy(found.data.labels == c)].mean(0) for c in range(4)])
     cosines = torch.einsum("ckd,ed->cke", found.proxies, mean).mean(1)
     assert cosines.argmax(1).tolist() == [0, 1, 2, 3]
-    assert trained(runs / "mpa", "test").proxies is None
-    assert trained(runs / "ms").proxies is None
-    assert len(trained(runs / "mpa", "val").data.compact().classes) == 2
+    assert load_trained_run(runs / "mpa", "test").proxies is None
+    assert load_trained_run(runs / "ms").proxies is None
+    assert len(load_trained_run(runs / "mpa", "val").data.compact().classes) == 2
 
 
 def test_the_map_has_all_samples_and_a_star_for_each_proxy(runs: Path) -> None:
-    (axes,) = space(runs / "mpa").axes
+    (axes,) = draw_embedding_space(runs / "mpa").axes
     samples, stars = points(axes)[::2], points(axes)[1::2]
     assert [len(each) for each in samples] == [20] * 4
     assert [len(each) for each in stars] == [3] * 4
-    (axes,) = space(runs / "mpa", split="test", classes=3, points=30).axes
+    (axes,) = draw_embedding_space(runs / "mpa", split="test", classes=3, points=30).axes
     assert sum(map(len, points(axes))) == 30
     assert "test" in axes.get_title()
     assert "stars" not in axes.get_title()
 
 
 def test_similarities_are_cosines_of_the_same_samples(runs: Path) -> None:
-    proxies, samples, _ = similarity(runs / "mpa", classes=3, per_class=2).axes
+    proxies, samples, _ = draw_similarity(runs / "mpa", classes=3, per_class=2).axes
     ours, beside = samples.images[0].get_array(), proxies.images[0].get_array()
     assert ours.shape == (6, 6)
     assert beside.shape == (6, 9)
@@ -80,11 +85,11 @@ def test_similarities_are_cosines_of_the_same_samples(runs: Path) -> None:
     assert np.abs(beside).max() <= 1 + 1e-5
     own = [beside[i, 3 * (i // 2) : 3 * (i // 2) + 3].mean() for i in range(6)]
     assert np.mean(own) > beside.mean() + 0.2
-    assert len(similarity(runs / "ms", split="test").axes) == 2  # no proxies: one map and the scale
+    assert len(draw_similarity(runs / "ms", split="test").axes) == 2  # no proxies: one map and the scale
 
 
-def test_decay_is_that_of_the_loss(runs: Path) -> None:
-    (axes,) = decay(runs / "isa").axes
+def test_decay_shows_the_penalties_of_the_loss(runs: Path) -> None:
+    (axes,) = draw_penalty_decay(runs / "isa").axes
     lines = {line.get_label(): np.asarray(line.get_ydata()) for line in axes.lines}
     want = progress(torch.tensor([150]), torch.ones(1), volume=20.0, sensitivity=0.9, margin=0.1, tau=1.5)
     assert lines["sigma"][150] == pytest.approx(float(want.sigma))
@@ -92,18 +97,18 @@ def test_decay_is_that_of_the_loss(runs: Path) -> None:
     assert lines["1 / max(1, E)"][150] == pytest.approx(1 / float(want.effective))
     assert lines["sigma"][0] == lines["nu"][0] == 1
     assert len(lines["sigma"]) == 201
-    with pytest.raises(NearfarError, match="is of a proxy-isa run, this one has the loss mpa"):
-        decay(runs / "mpa")
+    with pytest.raises(NearfarError, match="needs a run with the loss proxy-isa, this run has mpa"):
+        draw_penalty_decay(runs / "mpa")
 
 
 def test_overfitting_shows_what_the_logs_have(runs: Path) -> None:
-    (axes,) = overfitting([runs / "mpa", runs / "isa"], metric="map@r").axes
+    (axes,) = draw_overfitting([runs / "mpa", runs / "isa"], metric="map@r").axes
     assert [line.get_label() for line in axes.lines] == ["mpa, validation", "isa, validation"]
     entries = [each for each in Run(runs / "isa").log() if each["kind"] == "epoch"]
     assert axes.lines[1].get_ydata() == pytest.approx([100 * each["validation"]["map@r"] for each in entries])
     assert list(axes.lines[1].get_xdata()) == [each["epoch"] + 1 for each in entries]
     with pytest.raises(NearfarError, match="has no mrr over epochs"):
-        overfitting([runs / "mpa"], metric="mrr")
+        draw_overfitting([runs / "mpa"], metric="mrr")
 
 
 def results_of(path: Path, selected_by: str = "validation") -> Path:
@@ -140,13 +145,13 @@ def results_of(path: Path, selected_by: str = "validation") -> Path:
 
 def test_a_map_of_two_settings_is_ordered_by_their_values(tmp_path: Path) -> None:
     path = results_of(tmp_path / "r.jsonl")
-    axes, _ = settings_map(path, x="loss.k", y="loss.margin").axes
+    axes, _ = draw_settings_grid(path, x="loss.k", y="loss.margin").axes
     np.testing.assert_allclose(axes.images[0].get_array().filled(np.nan), [[np.nan, 12.0], [31.0, 32.0]])
     assert [each.get_text() for each in axes.get_xticklabels()] == ["1", "2"]
     assert [each.get_text() for each in axes.get_yticklabels()] == ["0.1", "0.3"]
     assert sorted(each.get_text() for each in axes.texts) == ["12.0", "31.0", "32.0*"]
     assert axes.get_title() == "d"
-    axes, _ = settings_map(results_of(tmp_path / "t.jsonl", "test"), x="loss.k", y="loss.margin").axes
+    axes, _ = draw_settings_grid(results_of(tmp_path / "t.jsonl", "test"), x="loss.k", y="loss.margin").axes
     assert axes.get_title() == "d\n(as in the paper, chosen on the test set)"
     for wrong, message in (
         ({"x": "loss.kk", "y": "loss.margin"}, "sweeps loss.k, not 'loss.kk'"),
@@ -154,14 +159,14 @@ def test_a_map_of_two_settings_is_ordered_by_their_values(tmp_path: Path) -> Non
         ({"x": "loss.k", "y": "loss.margin", "metric": "recall@2"}, "did you mean 'recall@1'"),
     ):
         with pytest.raises(NearfarError, match=message):
-            settings_map(path, **wrong)
+            draw_settings_grid(path, **wrong)
 
 
-def test_pictures_are_the_same_bytes_each_time(runs: Path, tmp_path: Path) -> None:
+def test_plots_are_the_same_bytes_each_time(runs: Path, tmp_path: Path) -> None:
     for kind, suffix in (("map", "svg"), ("map", "png"), ("similarity", "svg"), ("decay", "svg")):
         files = [tmp_path / f"{kind}{i}.{suffix}" for i in range(2)]
         for file in files:
-            picture(kind, [runs / "isa"], file)
+            write_plot(kind, [runs / "isa"], file)
         assert files[0].read_bytes() == files[1].read_bytes()
         if suffix == "svg":
             ElementTree.parse(files[0])
@@ -171,7 +176,7 @@ def test_pictures_are_the_same_bytes_each_time(runs: Path, tmp_path: Path) -> No
 
 def test_the_command(runs: Path, tmp_path: Path) -> None:
     def run(*args: str) -> Any:
-        return CliRunner().invoke(main, ["bench", "picture", *args])
+        return CliRunner().invoke(main, ["bench", "plot", *args])
 
     out = str(tmp_path / "x.svg")
     done = run("overfitting", str(runs / "mpa"), str(runs / "isa"), "--metric", "map@r", "--out", out)
@@ -180,24 +185,24 @@ def test_the_command(runs: Path, tmp_path: Path) -> None:
     results = str(results_of(tmp_path / "r.jsonl"))
     assert run("settings", results, "--x", "loss.k", "--y", "loss.margin", "--out", out).exit_code == 0
     for args, message in (
-        (("settings", results, "--x", "loss.k", "--out", out), "picture settings needs y: pass --y"),
+        (("settings", results, "--x", "loss.k", "--out", out), "plot settings needs y: pass --y"),
         (
             ("decay", str(runs / "isa"), "--split", "test", "--out", out),
-            "picture decay has no option split. It takes none",
+            "plot decay has no option split. It takes none",
         ),
-        (("map", str(runs / "isa"), str(runs / "mpa"), "--out", out), "is of one source, got 2"),
+        (("map", str(runs / "isa"), str(runs / "mpa"), "--out", out), "takes one source, got 2"),
         (("map", str(tmp_path), "--out", out), "is no run"),
-        (("decay", str(runs / "isa"), "--out", str(tmp_path / "x.pdf")), "a picture is .svg or .png"),
+        (("decay", str(runs / "isa"), "--out", str(tmp_path / "x.pdf")), "a plot is an .svg or a .png file"),
     ):
         failed = run(*args)
         assert failed.exit_code == 1
         assert message in failed.output
     with pytest.raises(NearfarError, match="did you mean 'map'"):
-        picture("mapp", [runs / "isa"], Path(out))
+        write_plot("mapp", [runs / "isa"], Path(out))
 
 
-def test_a_run_without_its_state_is_told(runs: Path, tmp_path: Path) -> None:
+def test_a_run_without_its_checkpoint_is_an_error(runs: Path, tmp_path: Path) -> None:
     for file in ("config.yaml", "model.safetensors"):
         (tmp_path / file).write_bytes((runs / "isa" / file).read_bytes())
     with pytest.raises(NearfarError, match=CHECKPOINT.name):
-        space(tmp_path)
+        draw_embedding_space(tmp_path)

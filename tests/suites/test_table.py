@@ -12,7 +12,7 @@ import pytest
 from nearfar.errors import NearfarError
 from nearfar.metrics.intervals import interval
 from nearfar.suites.columns import ON_TEST
-from nearfar.suites.figure import figure
+from nearfar.suites.figure import draw_figure
 from nearfar.suites.results import Results
 from nearfar.suites.suite import suite_from_dict
 from nearfar.suites.summary import summarize
@@ -265,19 +265,20 @@ def test_detection_has_columns_where_it_was_measured() -> None:
 
 def test_figure_has_the_intervals_as_bars() -> None:
     results = results_of(values=(0, 0.1, 0.3))
-    drawing = figure(results, x="data.noise.rate", metric="recall@1")
-    bars = [each for each in ElementTree.fromstring(drawing).iter() if each.get("class") == "bar"]
-    assert len(bars) == 4 * 3  # methods, the untrained one too, and values
+    drawing = draw_figure(results, x="data.noise.rate", metric="recall@1")
+    groups = [each for each in ElementTree.fromstring(drawing).iter() if each.get("id", "").startswith("bars-")]
+    assert len(groups) == 4  # methods, the untrained one too
+    assert all(sum(each.tag.endswith("}path") for each in group.iter()) == 3 for group in groups)  # values
     assert "95% interval" in drawing
-    assert drawing == figure(results, x="data.noise.rate", metric="recall@1")
+    assert drawing == draw_figure(results, x="data.noise.rate", metric="recall@1")
     one = results_of({"base": [0.5], "better": [0.6]}, values=(0, 1), seeds=[0])
-    drawing = figure(one, x="data.noise.rate", metric="recall@1")
-    assert 'class="bar"' not in drawing
+    drawing = draw_figure(one, x="data.noise.rate", metric="recall@1")
+    assert 'id="bars-' not in drawing
     assert "interval" not in drawing
 
 
 def test_figure_leaves_out_data_that_was_left_out() -> None:
-    drawing = figure(
+    drawing = draw_figure(
         results_of(values=(0, 1), data=[{"name": "d"}, {"name": "gone"}]), x="data.noise.rate", metric="recall@1"
     )
     assert ">d</text>" in drawing
@@ -285,18 +286,20 @@ def test_figure_leaves_out_data_that_was_left_out() -> None:
 
 
 def test_figure_draws_the_means_and_names_what_is_missing() -> None:
-    drawing = figure(results_of(values=(0, 0.1, 0.3)), x="data.noise.rate", metric="recall@1")
+    drawing = draw_figure(results_of(values=(0, 0.1, 0.3)), x="data.noise.rate", metric="recall@1")
     ElementTree.fromstring(drawing)
     for name in ("untrained", "base", "better", "same"):
         assert f">{name}</text>" in drawing
     assert "not drawn" not in drawing
     partial = {**SCORES, "late": [0.5, 0.5, None]}
-    drawing = figure(results_of(partial, values=(0, 0.1), selected_by="test"), x="data.noise.rate", metric="recall@1")
-    assert "not drawn, cells are missing: late" in drawing
+    drawing = draw_figure(
+        results_of(partial, values=(0, 0.1), selected_by="test"), x="data.noise.rate", metric="recall@1"
+    )
+    assert "not drawn, results are missing: late" in drawing
     assert ">late</text>" not in drawing
     assert ON_TEST in drawing
     nothing = {"base": [None, None, None]}
-    assert "missing: untrained, base" in figure(
+    assert "missing: untrained, base" in draw_figure(
         results_of(nothing, values=(0, 1)), x="data.noise.rate", metric="recall@1"
     )
 
@@ -304,26 +307,26 @@ def test_figure_draws_the_means_and_names_what_is_missing() -> None:
 def test_figure_of_a_metric_that_only_some_data_show() -> None:
     data = [{"name": "d", "metrics": ["recall@1"]}, {"name": "gone", "metrics": ["recall@1", "ndcg@8"]}]
     results = results_of(values=(0, 1), data=data)
-    assert ">d</text>" in figure(results, x="data.noise.rate", metric="recall@1")
-    with pytest.raises(NearfarError, match="no data that was run shows 'ndcg@8'"):
-        figure(results, x="data.noise.rate", metric="ndcg@8")
+    assert ">d</text>" in draw_figure(results, x="data.noise.rate", metric="recall@1")
+    with pytest.raises(NearfarError, match="no dataset with results shows 'ndcg@8'"):
+        draw_figure(results, x="data.noise.rate", metric="ndcg@8")
 
 
 def test_figure_of_some_methods() -> None:
     results = results_of(values=(0.1, 0.2))
-    some = figure(results, x="data.noise.rate", metric="recall@1", methods=("base", "same"))
+    some = draw_figure(results, x="data.noise.rate", metric="recall@1", methods=("base", "same"))
     assert ">base<" in some
     assert ">better<" not in some
     with pytest.raises(NearfarError, match="no method 'bas'; did you mean 'base'"):
-        figure(results, x="data.noise.rate", metric="recall@1", methods=("bas",))
+        draw_figure(results, x="data.noise.rate", metric="recall@1", methods=("bas",))
 
 
-def test_figure_mistakes_are_told() -> None:
-    with pytest.raises(NearfarError, match=r"no sweep of 'steps', its sweep is data\.noise\.rate"):
-        figure(results_of(values=(0, 1)), x="steps", metric="recall@1")
+def test_figure_mistakes_are_errors() -> None:
+    with pytest.raises(NearfarError, match=r"does not sweep 'steps', it sweeps data\.noise\.rate"):
+        draw_figure(results_of(values=(0, 1)), x="steps", metric="recall@1")
     with pytest.raises(NearfarError, match="it has no sweep"):
-        figure(results_of(), x="steps", metric="recall@1")
+        draw_figure(results_of(), x="steps", metric="recall@1")
     with pytest.raises(NearfarError, match="did you mean 'recall@1'"):
-        figure(results_of(values=(0, 1)), x="data.noise.rate", metric="recal@1")
-    with pytest.raises(NearfarError, match="no two numbers"):
-        figure(results_of(values=("a", "b")), x="data.noise.rate", metric="recall@1")
+        draw_figure(results_of(values=(0, 1)), x="data.noise.rate", metric="recal@1")
+    with pytest.raises(NearfarError, match="at least two numeric values"):
+        draw_figure(results_of(values=("a", "b")), x="data.noise.rate", metric="recall@1")

@@ -234,5 +234,5 @@ def test_every_pin_is_exact_and_every_dependency_is_pinned() -> None:
     core = re.search(r"\ndependencies = \[(.*?)\n\]", project, re.DOTALL)
     assert core is not None
     named = {name.lower() for name in re.findall(r'"([A-Za-z0-9_.-]+)>=', core[1])}
-    assert len(named) == 8
+    assert len(named) == 10
     assert named <= pinned

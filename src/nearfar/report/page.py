@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from markupsafe import Markup
 from torch import Tensor
 
 from nearfar.data.manifest import Manifest
-from nearfar.formatting import metric_title, settings_lines
+from nearfar.formatting import settings_lines
 from nearfar.metrics import Scores
-from nearfar.report.curves import curve_figures
+from nearfar.report.curves import draw_curves
 from nearfar.report.embedding_map import choose_rows, compute_map, draw_map
 from nearfar.report.examples import (
     find_confusions,
@@ -86,7 +85,7 @@ def write_report(
         shape = f"[{len(data.classes)}, {embeddings.shape[1]}] or [{len(data.classes)}, K, {embeddings.shape[1]}]"
         raise ValueError(f"proxies must be {shape}, one (or K) for each class of data, got {list(proxies.shape)}")
     thumbnails = Thumbnails(data)
-    figures, more_figures = (Markup(each) for each in curve_figures(curves, metric_title))
+    figures, more_figures = draw_curves(curves)
     tables = make_score_tables(scores)
     is_empty = {"scores": not tables, "training": not figures and not more_figures, "settings": not settings}
     return write_html(
@@ -105,7 +104,7 @@ def write_report(
         curves=figures,
         more_curves=more_figures,
         runs=len(curves),
-        has_means='class="raw' in figures + more_figures,
+        has_means='opacity="0.35"' in figures + more_figures,
         map=_collect_map(data, embeddings, thumbnails, proxies, seed),
         settings=settings_lines(settings or {}),
     )

@@ -25,7 +25,7 @@ import nearfar
 from nearfar.data.sketches import credit
 from nearfar.errors import NearfarError
 from nearfar.formatting import metric_title, settings_lines
-from nearfar.report.curves import curve_figures
+from nearfar.report.curves import draw_curves
 from nearfar.search.exact import Vectors
 from nearfar.serve import query as queries
 from nearfar.serve.batching import Batcher, embedding_of, nearest_in
@@ -302,7 +302,7 @@ def _search_routes(service: Service) -> APIRouter:
     def curves() -> Response:
         """Training curves, as the figures of the run's report."""
         config = collection.run.config
-        figures, more = curve_figures({config.recipe or str(config.loss["name"]): collection.run.log()}, metric_title)
+        figures, more = draw_curves({config.recipe or str(config.loss["name"]): collection.run.log()})
         text = f"<!doctype html><title>curves</title>{figures}{more}"
         return Response(text.encode("utf-8", "replace"), media_type="text/html; charset=utf-8")
 

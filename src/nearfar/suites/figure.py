@@ -1,80 +1,92 @@
-"""`nearfar bench figure`: a metric against the values of the sweep, one line a method, one panel a data set, as SVG.
+"""`nearfar bench figure`: a metric over the values of a sweep, a line for each method and a panel for each dataset.
 
-Means over seeds with their 95% intervals as bars.
+Lines show means over seeds, bars their 95% intervals.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
+from typing import Any
 
 from nearfar.errors import NearfarError
+from nearfar.plotting import draw_lines, draw_note, new_line_figure, style_for, to_svg
 from nearfar.suites.cells import check_named
 from nearfar.suites.columns import ON_TEST
-from nearfar.suites.line_plot import LEFT, line_plot, style_of, svg
 from nearfar.suites.results import Results
 from nearfar.suites.suite import UNTRAINED
 from nearfar.suites.summary import Block, Row, summarize
 from nearfar.validation import nearest
 
-# from this ratio of the largest to the smallest value on, the axis of the sweep is logarithmic
-LOG_FROM = 50
+# smallest ratio of the largest to the smallest swept value for which the axis is logarithmic
+MIN_LOG_RATIO = 50
 
 
-def figure(results: Results, *, x: str, metric: str, methods: Sequence[str] = ()) -> str:
-    """As SVG, the same for the same results; a method that lacks a cell at some value is named and not drawn.
+def draw_figure(results: Results, *, x: str, metric: str, methods: Sequence[str] = ()) -> str:
+    """Draw the results of a sweep as SVG; the same results give the same text.
 
-    methods: those to draw, or all.
+    Args:
+        results: The results of a suite with a sweep.
+        x: The setting that the suite sweeps.
+        metric: A metric of the suite.
+        methods: The methods to draw; all by default. A method with missing results is named but not drawn.
     """
     suite = results.suite
-    names = (UNTRAINED, *(each.name for each in suite.methods))
+    names = (UNTRAINED, *(method.name for method in suite.methods))
     check_named("method", methods, names)
     if suite.sweep_key != x:
-        has = f"its sweep is {suite.sweep_key}" if suite.sweep_key else "it has no sweep"
-        raise NearfarError(f"{suite.name}: there is no sweep of {x!r}, {has}")
+        sweep = f"it sweeps {suite.sweep_key}" if suite.sweep_key else "it has no sweep"
+        raise NearfarError(f"{suite.name}: the suite does not sweep {x!r}, {sweep}")
     if metric not in suite.metrics:
         known = ", ".join(suite.metrics)
-        raise NearfarError(f"{suite.name}: does not show {metric!r}{nearest(metric, suite.metrics)} Known: {known}")
+        raise NearfarError(f"{suite.name}: has no metric {metric!r}{nearest(metric, suite.metrics)} Known: {known}")
     values = suite.sweep_values
-    if len(values) < 2 or not all(isinstance(each, int | float) for each in values):
-        raise NearfarError(f"{suite.name}: {x} has no two numbers to draw a line between, got {list(values)}")
+    if len(values) < 2 or not all(isinstance(value, int | float) for value in values):
+        raise NearfarError(f"{suite.name}: a line needs at least two numeric values of {x}, got {list(values)}")
     panels: dict[str, list[Block]] = {}
     for block in summarize(results):
         if metric in suite.metrics_of(block.source):
             panels.setdefault(block.title, []).append(block)
     if not panels:
-        raise NearfarError(f"{suite.name}: no data that was run shows {metric!r}")
-    return svg([_panel(results, data, blocks, metric, methods or names) for data, blocks in panels.items()])
+        raise NearfarError(f"{suite.name}: no dataset with results shows {metric!r}")
+    figure, all_axes = new_line_figure(len(panels))
+    for axes, (data, blocks) in zip(all_axes, panels.items(), strict=True):
+        _draw_panel(axes, results, data, blocks, metric, methods or names)
+    return to_svg(figure)
 
 
-def _panel(results: Results, data: str, blocks: list[Block], metric: str, methods: Sequence[str]) -> str:
+def _draw_panel(
+    axes: Any, results: Results, data: str, blocks: list[Block], metric: str, methods: Sequence[str]
+) -> None:
     suite = results.suite
     blocks = sorted(blocks, key=lambda block: float(block.sweep))
     rows: dict[str, list[Row]] = {}
     for block in blocks:
-        for row in (each for each in block.rows if each.method in methods):
-            rows.setdefault(row.method, []).append(row)
-    styles = {name: style_of(i) for i, name in enumerate(rows)}
-    drawn = {name: each for name, each in rows.items() if all(row.n == row.expected for row in each)}
-    absent = [name for name in rows if name not in drawn]
-    note = f"not drawn, cells are missing: {', '.join(absent)}" if absent else ""
-    noted = f'<text x="{LEFT}" y="36" font-size="11" fill="#a00">{escape(note)}</text>' if note else ""
-    if not drawn:
-        return f'<text x="{LEFT}" y="22" font-size="15" font-weight="bold">{escape(data)}</text>\n{noted}'
-    on_test = any(row.on_test for each in drawn.values() for row in each)
-    values = [float(block.sweep) for block in blocks]
-    found = {name: [row.scores[metric] for row in each] for name, each in drawn.items()}
-    several = len(suite.seeds) > 1
-    plot = line_plot(
-        values,
-        {name: [100 * each.mean for each in line] for name, line in found.items()},
-        styles,
-        title=f"{data} ({ON_TEST})" if on_test else data,
-        x_label=suite.sweep_key or "",
-        y_label=f"{metric}, per cent" + (f", mean of {len(suite.seeds)} seeds and 95% interval" if several else ""),
-        log_x=min(values) > 0 and max(values) / min(values) >= LOG_FROM,
-        bars={name: [(100 * each.low, 100 * each.high) for each in line] for name, line in found.items()}
-        if several
-        else None,
-    )
-    return f"{plot}\n{noted}" if noted else plot
+        for row in block.rows:
+            if row.method in methods:
+                rows.setdefault(row.method, []).append(row)
+    styles = {name: style_for(i) for i, name in enumerate(rows)}
+    complete = {name: line for name, line in rows.items() if all(row.n == row.expected for row in line)}
+    missing = [name for name in rows if name not in complete]
+    if complete:
+        on_test = any(row.on_test for line in complete.values() for row in line)
+        values = [float(block.sweep) for block in blocks]
+        scores = {name: [row.scores[metric] for row in line] for name, line in complete.items()}
+        has_intervals = len(suite.seeds) > 1
+        means = f", mean of {len(suite.seeds)} seeds and 95% interval" if has_intervals else ""
+        bars = {name: [(100 * score.low, 100 * score.high) for score in line] for name, line in scores.items()}
+        draw_lines(
+            axes,
+            values,
+            {name: [100 * score.mean for score in line] for name, line in scores.items()},
+            styles,
+            title=f"{data} ({ON_TEST})" if on_test else data,
+            x_label=suite.sweep_key or "",
+            y_label=f"{metric}, percent{means}",
+            log_x=min(values) > 0 and max(values) / min(values) >= MIN_LOG_RATIO,
+            bars=bars if has_intervals else None,
+        )
+    else:
+        axes.set_axis_off()
+        axes.set_title(data, loc="left", fontweight="bold")
+    if missing:
+        draw_note(axes, f"not drawn, results are missing: {', '.join(missing)}")

@@ -1,4 +1,4 @@
-"""A metric over the epochs of runs: where it falls on classes that are not trained on, a run overfits."""
+"""A metric over the epochs of runs; a run overfits once the metric falls on classes that are not trained on."""
 
 from __future__ import annotations
 
@@ -7,41 +7,44 @@ from pathlib import Path
 from typing import Any
 
 from nearfar.errors import NearfarError
-from nearfar.report.curves import series
-from nearfar.suites.line_plot import COLOURS
-from nearfar.suites.plots.canvas import MARKERS, panels
+from nearfar.plotting import COLORS, MARKERS, new_figure
+from nearfar.report.curves import collect_points
 from nearfar.training import Run
 
-# what an epoch's entry of the log may hold, and how its line looks
-LOOKS = {"train": ":", "validation": "-", "test": "--"}
+# splits that an epoch's log entry may have scores of, and their line styles
+LINE_STYLES = {"train": ":", "validation": "-", "test": "--"}
 
 
-def overfitting(runs: Sequence[Path], *, metric: str = "recall@1") -> Any:
-    """In per cent, one color a run, one dash for each split that its log has scores of.
+def draw_overfitting(runs: Sequence[Path], *, metric: str = "recall@1") -> Any:
+    """Draw a metric in percent, with a color for each run and a line style for each split that its log has scores of.
 
-    A run logs the split that chooses its epoch: data.validation=0.2, or select.by=test.
+    A run logs the scores by which it selects its epoch, with data.validation=0.2 or select.by=test.
     """
-    figure, (axes,) = panels(width=6.0)
+    figure, (axes,) = new_figure(width=6.0)
     for number, path in enumerate(runs):
-        entries = [{"epoch": each["epoch"] + 1, **{name: each.get(name) for name in LOOKS}} for each in _epochs(path)]
-        lines = {name: series(entries, name, metric, factor=100.0) for name in LOOKS}
+        entries = [
+            {"epoch": entry["epoch"] + 1, **{name: entry.get(name) for name in LINE_STYLES}} for entry in _epochs(path)
+        ]
+        lines = {name: collect_points(entries, name, metric, factor=100.0) for name in LINE_STYLES}
         if not any(lines.values()):
-            logged = sorted({key for each in entries for name in LOOKS for key in each[name] or ()})
-            cure = f"it has {', '.join(logged)}" if logged else "train with data.validation=0.2 or select.by=test"
-            raise NearfarError(f"{path}: its log has no {metric} over epochs: {cure}")
-        ink, marker = list(COLOURS.values())[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
+            logged = sorted({key for entry in entries for name in LINE_STYLES for key in entry[name] or ()})
+            remedy = (
+                f"choose from {', '.join(logged)}" if logged else "train with data.validation=0.2 or select.by=test"
+            )
+            raise NearfarError(f"{path}: the log has no {metric} over epochs: {remedy}")
+        color, marker = list(COLORS.values())[number % len(COLORS)], MARKERS[number % len(MARKERS)]
         for name, points in lines.items():
             if points:
                 axes.plot(
                     *zip(*points, strict=True),
-                    LOOKS[name],
-                    color=ink,
+                    LINE_STYLES[name],
+                    color=color,
                     marker=marker,
                     markersize=3,
                     label=f"{path.name}, {name}",
                 )
     axes.locator_params(axis="x", integer=True)
-    axes.set(xlabel="epoch", ylabel=f"{metric}, per cent")
+    axes.set(xlabel="epoch", ylabel=f"{metric}, percent")
     axes.legend()
     return figure
 

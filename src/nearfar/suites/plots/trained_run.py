@@ -1,4 +1,4 @@
-"""What a run's network makes of its data at the end of training, and the proxies of its loss."""
+"""Embeddings and proxies of a run at its last training step."""
 
 from __future__ import annotations
 
@@ -17,8 +17,15 @@ from nearfar.training.prepare import readable, side_of, split_up
 
 
 @dataclass(frozen=True, eq=False)
-class Trained:
-    """Samples, their unit embeddings [N, d], and the unit proxies [C, K, d] of their classes, if there are any."""
+class TrainedRun:
+    """A split of a run's data with its embeddings.
+
+    Attributes:
+        title: Recipe, dataset and split.
+        data: The samples.
+        embeddings: Their unit embeddings, [N, d].
+        proxies: Unit proxies of the classes, [C, K, d]; None if the loss has none or the split is not "train".
+    """
 
     title: str
     data: Manifest
@@ -26,8 +33,11 @@ class Trained:
     proxies: Tensor | None
 
 
-def trained(path: Path, split: str = "train") -> Trained:
-    """A run's split. Network and proxies are those of the last step, which belong together; proxies are of `train`."""
+def load_trained_run(path: Path, split: str = "train") -> TrainedRun:
+    """Load a run's checkpoint and embed a split with it.
+
+    Network and proxies both come from the last training step, so that they belong together.
+    """
     run = Run(path)
     state, config = load_state(path / CHECKPOINT), run.config
     network = run.embedder()
@@ -37,10 +47,10 @@ def trained(path: Path, split: str = "train") -> Trained:
     parts = split_up(readable(manifest, config.data, size=side), config.data, seed=config.seed)
     data = {"train": parts.train, "val": parts.validation, "test": parts.test}.get(split)
     if data is None:
-        raise NearfarError(f"{path}: the run has no split {split!r}, choose train, val or test")
+        raise NearfarError(f"{path}: the run has no split {split!r}: choose train, val or test")
     proxies = state["loss"].get("proxies") if split == "train" else None
     if proxies is not None:
         rows = unit(proxies.float().reshape(-1, proxies.shape[-1]))
         proxies = rows.reshape(len(data.classes), -1, rows.shape[1])
     title = f"{config.recipe or config.loss['name']}, {Path(config.data.source).stem}, {split}"
-    return Trained(title, data, unit(run.embed(data, network)), proxies)
+    return TrainedRun(title, data, unit(run.embed(data, network)), proxies)
