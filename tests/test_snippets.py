@@ -46,7 +46,7 @@ NOT_RUN = {
     "python -m benchmarks.scale whole --samples 200000": "minutes",
     "nearfar bench run profs --data cub-vectors=cub.npz --workers 2": "hours, and CUB's vectors",
     "export CUB_VECTORS=cub.npz": "hours, and data sets",
-    "nearfar bench picture map RUN --out map.svg": "runs of its own",
+    "nearfar bench plot map RUN --out map.svg": "runs of its own",
     "nearfar advise my_pictures": "ten minutes",
     "nearfar bench run SUITE --peer": "hours",
 }
