@@ -141,16 +141,15 @@ def draw_lines(
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if log_y else MaxNLocator(7, steps=[1, 2, 2.5, 5, 10]))
         axes.yaxis.set_minor_locator(NullLocator())
         axes.yaxis.set_major_formatter(formatter)
-        if len(lines) > 1:
-            order = sorted(lines, key=lambda name: lines[name][-1], reverse=True)
-            axes.legend(
-                [handles[name] for name in order],
-                order,
-                loc="center left",
-                bbox_to_anchor=(1.0, 0.5),
-                frameon=False,
-                handlelength=4,
-            )
+        order = sorted(lines, key=lambda name: lines[name][-1], reverse=True)
+        axes.legend(
+            [handles[name] for name in order],
+            order,
+            loc="center left",
+            bbox_to_anchor=(1.0, 0.5),
+            frameon=False,
+            handlelength=4,
+        )
         _label(axes, title, x_label, y_label)
 
 
