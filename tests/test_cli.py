@@ -40,8 +40,9 @@ def test_recipes_lists_all_and_shows_one_with_its_sources() -> None:
     from nearfar.config.recipes import names
 
     listed = CliRunner().invoke(main, ["recipes"]).output
-    assert [line.split()[0] for line in listed.splitlines()] == names()
+    assert sorted(line.split()[0] for line in listed.splitlines() if line.startswith("  ")) == names()
     assert "# paper" in CliRunner().invoke(main, ["recipes", "dro-topk"]).output
+    assert "only with --set setting=paper" in CliRunner().invoke(main, ["recipes", "dro-topk"]).output
     assert "did you mean 'dro-topk'?" in CliRunner().invoke(main, ["recipes", "dro-tpk"]).output
 
 
@@ -123,3 +124,37 @@ def test_a_dry_run_prints_the_whole_configuration(vectors: str) -> None:
     printed = CliRunner().invoke(main, ["train", vectors, "--dry-run", "--set", "seed=7"]).output
     tree = yaml.safe_load(printed)
     assert (tree["seed"], tree["recipe"], tree["model"]["dim"]) == (7, "proxy-anchor", 16)
+
+
+FLAGS = ["--lr", "0.5", "--batch-size", "24", "--device", "cpu", "--seed", "7", "--epochs", "2"]
+
+
+def test_everyday_options_are_settings(vectors: str) -> None:
+    tree = yaml.safe_load(CliRunner().invoke(main, ["train", vectors, "--dry-run", *FLAGS]).stdout)
+    assert (tree["optimizer"]["lr"], tree["batches"]["size"], tree["device"], tree["seed"]) == (0.5, 24, "cpu", 7)
+    assert (tree["epochs"], tree["steps"]) == (2, None)
+    network = ["--backbone", "small-conv", "--size", "32", "--set", "model.backbone=small-conv"]
+    tree = yaml.safe_load(CliRunner().invoke(main, ["train", "sketches", "--dry-run", *network]).stdout)
+    assert (tree["model"]["backbone"], tree["images"]["crop"]) == ("small-conv", 32)
+
+
+def test_an_option_and_a_setting_that_differ_are_an_error_that_names_both(vectors: str) -> None:
+    result = CliRunner().invoke(main, ["train", vectors, "--lr", "0.5", "--set", "optimizer.lr=0.25"])
+    assert result.exit_code == 1
+    assert "--lr 0.5 and --set optimizer.lr=0.25" in result.stderr
+
+
+def test_settings_are_listed_and_an_unknown_one_is_answered() -> None:
+    listed = CliRunner().invoke(main, ["settings"]).output
+    assert "optimizer.lr = 0.001" in listed
+    assert "data.noise.rate" in listed
+    assert "batches" not in CliRunner().invoke(main, ["settings", "optimizer"]).output
+    assert "did you mean 'optimizer.lr'?" in CliRunner().invoke(main, ["settings", "learning_rate"]).output
+
+
+@pytest.mark.parametrize("command", ["settings", "recipes"])
+def test_schemas_for_editors_are_json(command: str) -> None:
+    schema = json.loads(CliRunner().invoke(main, [command, "--schema"]).output)
+    lr = schema["properties"]["optimizer"]["properties"]["lr"]
+    assert (lr["type"], lr["exclusiveMinimum"]) == ("number", 0)
+    assert schema["additionalProperties"] is False

@@ -1,4 +1,4 @@
-"""`python -m nearfar` is the command `nearfar`."""
+"""Run the command `nearfar` as `python -m nearfar`."""
 
 from nearfar.cli import main
 

@@ -18,7 +18,20 @@ PROFS = {f"{loss}-profs{mined}" for loss in "ctlnam" for mined in ("", "-hncm")}
 METHODS = {"dro-topk", "dro-topk-pn", "dro-kl", "dro-kl-g", "mpa", "mpa-dw", "mpa-ap", "proxy-isa", *PROFS}
 HARD = {"contrastive-hard", "triplet-hard", "margin-hard"}
 BASELINES = set(losses.names()) - {"dro"}
-SECTIONS = {"name", "paper", "loss", "batches", "model", "images", "optimizer", "schedule", "epochs", "data"}
+SECTIONS = {
+    "name",
+    "purpose",
+    "group",
+    "paper",
+    "loss",
+    "batches",
+    "model",
+    "images",
+    "optimizer",
+    "schedule",
+    "epochs",
+    "data",
+}
 
 
 def make(recipe: dict[str, Any]) -> torch.nn.Module:
@@ -96,8 +109,9 @@ def test_profs_batches_can_be_made_and_trained_on(name: str) -> None:
 def test_hard_baselines_differ_from_the_plain_ones_by_the_choice_of_pairs(name: str) -> None:
     hard, plain = recipes.load(name), recipes.load(name.removesuffix("-hard"))
     assert hard["loss"].pop("mine") == "closest-negatives"
-    assert {key: value for key, value in hard.items() if key != "name"} == {
-        key: value for key, value in plain.items() if key != "name"
+    own = ("name", "purpose")
+    assert {key: value for key, value in hard.items() if key not in own} == {
+        key: value for key, value in plain.items() if key not in own
     }
 
 

@@ -53,7 +53,7 @@ ALIASES: dict[str, str] = {
     "warmup_epochs": "schedule.warm_up_epochs",
     "wd": "optimizer.weight_decay",
 }
-MOST_SUGGESTED = 3
+MOST_SUGGESTED = 2
 
 
 def suggest_setting(key: str, siblings: Sequence[str], where: str, every: Sequence[str]) -> str:

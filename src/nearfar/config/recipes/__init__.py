@@ -39,12 +39,14 @@ PAPER_ONLY = ("model", "images", "optimizer", "schedule", "epochs")
 # The needs that `nearfar recipes` groups by, in order.
 GROUPS = (
     "A first choice",
-    "Proxy losses: one or more learned vectors per class",
+    "Classes that look varied",
+    "Long training on few samples",
+    "Very many classes",
+    "Wrong labels",
     "Pair and triplet losses",
-    "Losses on the ranking",
-    "Wrong labels in the data",
-    "DRO: which pairs count",
-    "PROFS: batches from feasible sets",
+    "Ranking losses",
+    "Only the hardest pairs (DRO)",
+    "Batches by alternating projections (PROFS)",
 )
 
 
@@ -107,3 +109,34 @@ def check(recipe: dict[str, Any]) -> None:
                 raise ValueError(f"{section} has no {key!r}{suggest(key, keys)} Known: {', '.join(sorted(keys))}")
     for differences in recipe.get("data", {}).values():
         check(differences)
+
+
+def overview() -> str:
+    """Return all recipes, grouped by need, each with its purpose."""
+    loaded = [load(name) for name in names()]
+    lines = []
+    for group in GROUPS:
+        lines += ["", group]
+        members = [recipe for recipe in loaded if recipe["group"] == group]
+        lines += [f"  {recipe['name']:20s} {recipe['purpose']}" for recipe in members]
+    return "\n".join(lines[1:])
+
+
+def annotate(name: str) -> str:
+    """Return the file of a recipe with comments that say which part applies by default and which with setting=paper."""
+    marks = {
+        METHOD: "# Applies by default:",
+        PAPER_ONLY: "# Applies only with --set setting=paper:",
+        ("data",): "# Applies only with --set benchmark=NAME; model to epochs also need setting=paper:",
+    }
+    lines: list[str] = []
+    section = ""
+    for line in text(name).splitlines():
+        if line[0] not in " #":
+            before, section = section, line.partition(":")[0]
+            mark = next((mark for keys, mark in marks.items() if section in keys and before not in keys), None)
+            lines += [] if mark is None else ["", mark]
+        # our defaults count every epoch in samples
+        unused = section == "batches" and line.startswith("  epoch:")
+        lines.append(f"{line} (only with setting=paper)" if unused else line)
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,182 @@
+"""Commands that compare methods: bench run, table, figure, plot, audit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+RESULTS = click.argument("file", metavar="RESULTS", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+
+
+@click.group()
+def bench() -> None:
+    """Compare methods under equal conditions: run a suite, then make its tables and figures."""
+
+
+@bench.command("run")
+@click.argument("name", metavar="SUITE")
+@click.option("--data", "sources", multiple=True, metavar="NAME=PATH", help="Path of a dataset; repeatable.")
+@click.option("--only", multiple=True, metavar="NAME", help="Use only this dataset or track of the suite; repeatable.")
+@click.option("--method", "methods", multiple=True, metavar="NAME", help="Run only this method now; repeatable.")
+@click.option("--seed", "seeds", multiple=True, type=int, help="Run only this seed now; repeatable.")
+@click.option(
+    "--peer", is_flag=True, help="Also run the same loss from pytorch-metric-learning, for methods that it has."
+)
+@click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting that overrides the suite; repeatable."
+)
+@click.option(
+    "--out", type=click.Path(dir_okay=False, path_type=Path), help="Results file.  [default: runs/SUITE.jsonl]"
+)
+@click.option(
+    "--workers", default=1, show_default=True, type=click.IntRange(min=1), help="Number of runs at the same time."
+)
+@click.option(
+    "--threads", default=1, show_default=True, type=click.IntRange(min=1), help="Number of torch threads per run."
+)
+def bench_run(
+    name: str,
+    sources: tuple[str, ...],
+    only: tuple[str, ...],
+    methods: tuple[str, ...],
+    seeds: tuple[int, ...],
+    peer: bool,
+    settings: tuple[str, ...],
+    out: Path | None,
+    workers: int,
+    threads: int,
+) -> None:
+    """Run the cells of SUITE that have no results yet. SUITE is the name of a built-in suite or a YAML file.
+
+    Each finished cell is saved at once: interrupt the command at any time and start it again to continue.
+    """
+    from dataclasses import replace
+
+    from nearfar.suites.run import run_suite
+    from nearfar.suites.suite import open_suite, suite_from_dict
+
+    paths = {}
+    for text in sources:
+        key, sign, path = text.partition("=")
+        if not sign or not path:
+            raise click.BadParameter(f"must be NAME=PATH, got {text!r}", param_hint="--data")
+        paths[key] = path
+    suite = open_suite(name)
+    if settings:
+        suite = suite_from_dict(replace(suite, override=(*suite.override, *settings)).to_dict(), name)
+    out = out or Path("runs") / f"{suite.name}.jsonl"
+    failed = run_suite(
+        suite,
+        out,
+        given=paths,
+        only=suite.data_of(only),
+        methods=methods,
+        seeds=seeds,
+        workers=workers,
+        threads=threads,
+        peer=peer,
+        say=click.echo,
+    )
+    click.echo(f"nearfar bench table {out}")
+    if failed:
+        raise click.ClickException(f"{failed} cells failed, their messages are in {out}; run it again to retry them")
+
+
+@bench.command("audit")
+@click.argument("source", metavar="DATA")
+@click.option(
+    "--split",
+    default="train",
+    show_default=True,
+    type=click.Choice(["train", "val", "test"]),
+    help="Part of the data to use.",
+)
+@click.option(
+    "--rate",
+    default=0.2,
+    show_default=True,
+    type=click.FloatRange(0, 1, True, True),
+    help="Fraction of the labels to make wrong.",
+)
+@click.option(
+    "--seeds", default=5, show_default=True, type=click.IntRange(min=1), help="Number of repetitions with other noise."
+)
+@click.option("--classes", type=click.IntRange(min=2), help="Use only the first classes, this many.")
+@click.option("--threads", default=1, show_default=True, type=click.IntRange(min=1), help="Number of torch threads.")
+def bench_audit(source: str, split: str, rate: float, seeds: int, classes: int | None, threads: int) -> None:
+    """Make labels of DATA (vectors or drawings) wrong and measure how well the audit and other methods find them."""
+    import torch
+
+    from nearfar.audit.measure import measured_table
+
+    torch.set_num_threads(threads)
+    click.echo(measured_table(source, split=split, rate=rate, seeds=seeds, classes=classes))
+
+
+@bench.command("table")
+@RESULTS
+@click.option(
+    "--format",
+    "style",
+    type=click.Choice(["markdown", "csv", "html", "latex"]),
+    help="Format of the table.  [default: by the suffix of --out, else markdown]",
+)
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Output file.  [default: print]")
+def bench_table(file: Path, style: str | None, out: Path | None) -> None:
+    """Show means over seeds and paired differences to the baseline, both with 95% intervals."""
+    from nearfar.suites.results import read_results
+    from nearfar.suites.table import table
+
+    by_suffix = {".csv": "csv", ".html": "html", ".htm": "html", ".tex": "latex"}
+    suffix = "" if out is None else out.suffix.lower()
+    _write(table(read_results(file), style or by_suffix.get(suffix, "markdown")), out)
+
+
+@bench.command("figure")
+@RESULTS
+@click.option("--x", required=True, metavar="KEY", help="The setting that the suite sweeps, e.g. data.noise.rate.")
+@click.option("--metric", default="recall@1", show_default=True, help="Metric on the y-axis.")
+@click.option("--method", "methods", multiple=True, metavar="NAME", help="Draw only this method; repeatable.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="An .svg file.  [default: print]")
+def bench_figure(file: Path, x: str, metric: str, methods: tuple[str, ...], out: Path | None) -> None:
+    """Plot a metric against the values of the sweep, one line per method."""
+    from nearfar.suites.figure import draw_figure
+    from nearfar.suites.results import read_results
+
+    if out is not None and out.suffix.lower() != ".svg":
+        raise click.BadParameter(f"a figure is an .svg file, got {out}", param_hint="--out")
+    _write(draw_figure(read_results(file), x=x, metric=metric, methods=methods), out)
+
+
+@bench.command("plot")
+@click.argument("kind", type=click.Choice(["map", "similarity", "decay", "settings", "overfitting"]))
+@click.argument("sources", metavar="RUN...", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.option("--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="An .svg or .png file.")
+@click.option(
+    "--split", type=click.Choice(["train", "val", "test"]), help="map, similarity: part of the data.  [default: train]"
+)
+@click.option("--classes", type=click.IntRange(min=1), help="map, similarity: number of random classes.  [default: 20]")
+@click.option("--seed", type=int, help="map, similarity: seed that chooses the classes.  [default: 0]")
+@click.option("--x", metavar="KEY", help="settings: the setting that the suite sweeps.")
+@click.option("--y", metavar="KEY", help="settings: a setting in which the methods differ.")
+@click.option("--metric", help="settings, overfitting: the metric.  [default: recall@1]")
+def bench_plot(kind: str, sources: tuple[Path, ...], out: Path, **options: Any) -> None:
+    """Plot a RUN: its embedding space, similarities or penalty decay, or a metric over the epochs of several runs.
+
+    `settings` takes the results of a suite and plots a metric over two settings.
+    """
+    from nearfar.suites.plots import write_plot
+
+    write_plot(kind, sources, out, **options)
+
+
+def _write(text: str, out: Path | None) -> None:
+    if out is None:
+        click.echo(text, nl=False)
+        return
+    from nearfar.files import atomic
+
+    with atomic(out) as draft:
+        draft.write_text(text, encoding="utf-8")

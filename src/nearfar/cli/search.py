@@ -1,0 +1,93 @@
+"""Commands that use a trained model: index, search, export, serve."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+RUN = click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
+
+
+@click.command()
+@RUN
+@click.argument("source", metavar="DATA")
+@click.option(
+    "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder of the index.  [default: RUN/index]"
+)
+@click.option(
+    "--kind",
+    default="auto",
+    show_default=True,
+    type=click.Choice(["auto", "exact", "hnsw", "ivf-pq"]),
+    help="Type of the index; auto is exact up to 200,000 vectors.",
+)
+@click.option("--add", is_flag=True, help="Add DATA to the existing index.")
+def index(run: Path, **options: Any) -> None:
+    """Embed all samples of DATA with the model of RUN and save them as a search index."""
+    from nearfar.search.command import index_command
+
+    index_command(run, **options)
+
+
+@click.command()
+@RUN
+@click.argument("queries", metavar="QUERY...", nargs=-1, required=True)
+@click.option("-k", default=10, show_default=True, type=click.IntRange(min=1), help="Number of neighbors.")
+@click.option("--label", "labels", multiple=True, metavar="NAME", help="Search only this class; repeatable.")
+@click.option("--index", "folder", type=click.Path(path_type=Path), help="Folder of an index.  [default: RUN/index]")
+@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Also write a page with the images.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def search(run: Path, **options: Any) -> None:
+    """Find the nearest samples of each QUERY: an image file, a .npy file of vectors, or the id of a sample.
+
+    The search uses RUN/index, or the data of the run if there is no index.
+    """
+    from nearfar.search.command import search_command
+
+    search_command(run, **options)
+
+
+@click.command()
+@RUN
+@click.option(
+    "--format",
+    "style",
+    default="onnx",
+    show_default=True,
+    type=click.Choice(["onnx", "safetensors", "vectors"]),
+    help="Format of the model, or `vectors` to export the index for a vector database.",
+)
+@click.option(
+    "--out", type=click.Path(file_okay=False, path_type=Path), help="Output folder.  [default: RUN/export/FORMAT]"
+)
+def export(run: Path, **options: Any) -> None:
+    """Export the model of RUN with a model card, or the vectors of its index."""
+    from nearfar.search.command import export_command
+
+    export_command(run, **options)
+
+
+@click.command()
+@RUN
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Address; requests from other machines need a token."
+)
+@click.option("--port", default=8000, show_default=True, type=click.IntRange(1, 65535), help="Port to listen on.")
+@click.option("--token", help="Token that every request must send.  [default: none on this machine, else a new one]")
+@click.option(
+    "--split",
+    default="all",
+    show_default=True,
+    type=click.Choice(["train", "val", "test", "all"]),
+    help="Part of the data to show.",
+)
+def serve(**options: Any) -> None:
+    """Explore a RUN in the browser: search by image or drawing, classes, map, scores, label audit, and a JSON API.
+
+    Vectors, map and audit are computed once and cached in RUN/web. Decisions on labels are saved in RUN/decisions.csv.
+    """
+    from nearfar.serve.command import serve_command
+
+    serve_command(**options)

@@ -1,0 +1,156 @@
+"""Commands that train and score: train, eval, advise, demo."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from nearfar.config.schema import all_settings
+from nearfar.config.tree import parse_setting
+from nearfar.errors import NearfarError
+
+# Everyday options of `nearfar train`: the setting that each stands for, and its type.
+FLAGS: dict[str, tuple[str, Any]] = {
+    "epochs": ("epochs", int),
+    "lr": ("optimizer.lr", float),
+    "batch_size": ("batches.size", int),
+    "device": ("device", str),
+    "seed": ("seed", int),
+    "backbone": ("model.backbone", str),
+    "size": ("images.crop", int),
+}
+
+
+def setting_flags(command: Any) -> Any:
+    """Add the everyday options to a command; their help is that of the settings."""
+    for name, (key, kind) in reversed(FLAGS.items()):
+        flag, about = f"--{name.replace('_', '-')}", all_settings()[key].help
+        command = click.option(flag, name, type=kind, help=f"{about} Short for --set {key}=...")(command)
+    return command
+
+
+def merge_flags(settings: tuple[str, ...], flags: dict[str, Any]) -> tuple[str, ...]:
+    """Return the settings with those of the everyday options.
+
+    Raises:
+        NearfarError: If an option and --set give different values to one setting.
+    """
+    merged = list(settings)
+    for name, value in flags.items():
+        if value is None:
+            continue
+        key = FLAGS[name][0]
+        for text in settings:
+            path, other = parse_setting(text)
+            if ".".join(path) == key and other != value:
+                flag = f"--{name.replace('_', '-')} {value}"
+                raise NearfarError(f"{flag} and --set {text} set {key} to different values: leave one of them out")
+        merged.append(f"{key}={value}")
+    return tuple(merged)
+
+
+@click.command()
+@click.argument("source", metavar="DATA", required=False)
+@click.option("--recipe", help="Method with its settings, see `nearfar recipes`.  [default: proxy-anchor]")
+@setting_flags
+@click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any setting, e.g. model.dim=64; repeatable."
+)
+@click.option("--config", "file", type=click.Path(dir_okay=False, path_type=Path), help="YAML file with settings.")
+@click.option(
+    "--out", type=click.Path(file_okay=False, path_type=Path), help="Run directory.  [default: runs/DATA-RECIPE]"
+)
+@click.option("--resume", is_flag=True, help="Continue an interrupted run; it reaches the same weights.")
+@click.option("--allow-partial", is_flag=True, help="Accept a benchmark dataset with missing image files.")
+@click.option(
+    "--dry-run", is_flag=True, help="Check everything, print the configuration, steps and estimated time, and stop."
+)
+@click.option(
+    "--processes",
+    default=1,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Number of processes that split each batch.",
+)
+def train(processes: int, settings: tuple[str, ...], **options: Any) -> None:
+    """Train an embedding on DATA.
+
+    DATA is a folder of class folders, a tar of one, a CSV, an .npz, a benchmark folder, or `sketches`, the built-in
+    drawings.
+
+    The configuration starts from the defaults for the kind of data. The recipe, --config and --set override it, in this
+    order. `nearfar settings` lists all settings. The run directory keeps the complete configuration: `nearfar train
+    --config RUN/config.yaml --out OTHER` repeats the run.
+    """
+    settings = merge_flags(settings, {name: options.pop(name) for name in FLAGS})
+
+    from nearfar.training.command import launch, train_command
+
+    if processes > 1 and not options["dry_run"]:
+        sys.exit(launch(processes, settings=settings, **options))
+    train_command(settings=settings, **options)
+
+
+@click.command("eval")
+@click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("source", metavar="[DATA]", required=False)
+@click.option(
+    "--split",
+    default="test",
+    show_default=True,
+    type=click.Choice(["train", "val", "test", "all"]),
+    help="Part of the data to score.",
+)
+@click.option("--metrics", help="Comma-separated names, e.g. recall@1,map@r,ndcg@10,nmi.  [default: those of the run]")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def evaluate(run: Path, source: str | None, split: str, metrics: str | None, as_json: bool) -> None:
+    """Score the model of RUN on its own data, or on other DATA."""
+    from nearfar.runs import Run
+
+    names = None if metrics is None else tuple(name.strip() for name in metrics.split(","))
+    try:
+        scores = Run(run).evaluate(source, split=split, metrics=names)
+    except ValueError as error:
+        raise click.ClickException(str(error)) from None
+    click.echo(scores.to_json() if as_json else scores.table())
+
+
+@click.command()
+@click.argument("source", metavar="DATA")
+@click.option("--minutes", default=10.0, show_default=True, type=float, help="Time limit.")
+@click.option("--recipes", help='Candidates with commas: "supcon, proxy-anchor loss.alpha=16".  [default: eight]')
+@click.option("--whole", is_flag=True, help="Train the whole network on images (hours without a GPU), not one layer.")
+@click.option(
+    "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder of the runs.  [default: runs/advise-DATA]"
+)
+def advise(**options: Any) -> None:
+    """Find a good recipe for DATA by short training runs, compared on held-out training classes.
+
+    The result is a recommendation, how certain it is, and the command to train. The test split is not used. Results are
+    saved as they come: interrupt the command at any time and start it again to continue.
+    """
+    from nearfar.advise.command import advise_command
+
+    advise_command(**options)
+
+
+@click.command()
+@click.option("--steps", type=click.IntRange(min=1), help="Number of training steps per recipe.")
+@click.option(
+    "--pretrained", "photos", metavar="FOLDER", help="Use a folder of your images and a pretrained EfficientNet-Lite0."
+)
+@click.option(
+    "--out",
+    default="runs/demo",
+    show_default=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder of the runs and the report.",
+)
+def demo(steps: int | None, photos: str | None, out: Path) -> None:
+    """Train on the built-in drawings, then search among classes that training never saw."""
+    from nearfar.demo import run
+
+    run(steps=steps, source=photos or "sketches", out=out)
