@@ -22,7 +22,7 @@ from tqdm import tqdm
 from nearfar.config.merge import resolve
 from nearfar.config.schema import Data
 from nearfar.data import Manifest
-from nearfar.data.sketches import credit
+from nearfar.data.layouts.sketches import credit
 from nearfar.errors import NearfarError
 from nearfar.metrics import Scores, evaluate
 from nearfar.report import search_examples, write_report

@@ -75,7 +75,7 @@ def test_damaged_archives(tmp_path):
         with pytest.raises(NearfarError, match=r"tar archive|truncated"):
             open_data(cut)
     packed = builders.tar(tmp_path / "d.tgz", MEMBERS, mode="w:gz").read_bytes()
-    with pytest.raises(NearfarError, match="cannot be unpacked"):
+    with pytest.raises(NearfarError, match="cannot be uncompressed"):
         open_data(builders.write(tmp_path / "cut.tgz", packed[: len(packed) // 2]))
 
 

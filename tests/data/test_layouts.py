@@ -42,7 +42,7 @@ def test_folder(tmp_path):
     assert np.bincount(m.labels).tolist() == [1, 4, 2]
     assert "images/cat/more/deep.PNG" in m.paths
     assert m.subset("train").compact().classes == ("bee",)
-    assert m.notes == ("1 files that are no pictures passed over",)
+    assert m.notes == ("1 files that are not images skipped",)
     assert open_data(tmp_path / "images") != m
     assert open_data(tmp_path / "images").labels.tolist() == m.labels.tolist()
 
@@ -65,7 +65,7 @@ def test_folder_with_train_and_test(tmp_path):
 
 def test_folder_errors(tmp_path):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(NearfarError, match="no pictures"):
+    with pytest.raises(NearfarError, match="no images"):
         open_data(tmp_path / "empty")
     flat = tmp_path / "flat"
     write(flat / "a.jpg", b"x")
@@ -77,7 +77,7 @@ def test_folder_errors(tmp_path):
         open_data(tmp_path / "mixed")
     with pytest.raises(NearfarError, match="did you mean 'sketches'"):
         open_data("sketch")
-    with pytest.raises(NearfarError, match="no kind of data"):
+    with pytest.raises(NearfarError, match="no data layout recognizes"):
         open_data(write(tmp_path / "x.pdf", b"x"))
 
 
@@ -98,7 +98,7 @@ def test_links_are_followed_loops_and_pipes_are_not(tmp_path):
 
 def test_cub(tmp_path, monkeypatch):
     root = builders.cub(tmp_path / "CUB_200_2011")
-    with pytest.raises(NearfarError, match=r"CUB-200-2011: images.txt has 200 train pictures instead of 5,864"):
+    with pytest.raises(NearfarError, match=r"CUB-200-2011: images.txt has 200 train images instead of 5,864"):
         open_data(root)
     partial = open_data(root, allow_partial=True)
     assert len(partial) == 400
@@ -118,7 +118,7 @@ def test_cub_damaged(tmp_path, monkeypatch):
     counts(monkeypatch, "cub", "CUB-200-2011", **COUNTS)
     root = builders.cub(tmp_path)
     (root / "images/003.Bird_2/1.jpg").unlink()
-    with pytest.raises(NearfarError, match=r"003\.Bird_2/1\.jpg is missing \(1 of the 400 pictures in images\.txt"):
+    with pytest.raises(NearfarError, match=r"003\.Bird_2/1\.jpg is missing \(1 of the 400 images in images\.txt"):
         open_data(root)
     assert len(open_data(root, allow_partial=True)) == 399
     labels = (root / "image_class_labels.txt").read_text().splitlines()
@@ -157,7 +157,7 @@ def test_cars_whole_mat(tmp_path, monkeypatch):
     mat(tmp_path / "cars_annos.mat", {"annotations": notes, "class_names": np.array(cars_names(), dtype=object)[None]})
     for row in rows:
         write(tmp_path / row[0], b"x")
-    with pytest.raises(NearfarError, match=r"Cars-196: cars_annos.mat has 196 train pictures instead of 8,054"):
+    with pytest.raises(NearfarError, match=r"Cars-196: cars_annos.mat has 196 train images instead of 8,054"):
         open_data(tmp_path)
     counts(monkeypatch, "cars", "Cars-196", train=196, test=196, train_classes=98, test_classes=98)
     m = open_data(tmp_path)
@@ -199,7 +199,7 @@ def test_cars_folders_are_put_together_and_split_by_class(tmp_path, monkeypatch)
     for part in ("train", "test"):
         for name in cars_names():
             write(tmp_path / part / name / f"{part}.jpg", b"x")
-    with pytest.raises(NearfarError, match="196 train pictures instead of 8,054"):
+    with pytest.raises(NearfarError, match="196 train images instead of 8,054"):
         open_data(tmp_path)
     counts(monkeypatch, "cars", "Cars-196", train=196, test=196, train_classes=98, test_classes=98)
     m = open_data(tmp_path)
@@ -211,7 +211,7 @@ def test_a_partial_copy_in_plain_folders_is_noted(tmp_path):
     for name in cars_names():
         write(tmp_path / name / "1.jpg", b"x")
     m = open_data(tmp_path)
-    assert m.notes == ("looks like Cars-196, with 196 of its 16,185 pictures",)
+    assert m.notes == ("looks like Cars-196, with 196 of its 16,185 images",)
     assert len(m.rows("train")) == 98
 
 
@@ -234,7 +234,7 @@ def sop(root, train=3, test=2):
 
 def test_sop(tmp_path, monkeypatch):
     root = sop(tmp_path / "Stanford_Online_Products", train=12)
-    with pytest.raises(NearfarError, match="24 train pictures instead of 59,551"):
+    with pytest.raises(NearfarError, match="24 train images instead of 59,551"):
         open_data(root)
     counts(monkeypatch, "sop", "SOP", train=24, test=4, train_classes=12, test_classes=2)
     m = open_data(root)

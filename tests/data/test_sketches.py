@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from nearfar.data import load_sketches
+from nearfar.data.layouts.sketches import pack, unpack
 from nearfar.data.manifest import array_digest
-from nearfar.data.sketches import pack, unpack
 from nearfar.errors import NearfarError
 
 DIGEST = "f552c2307b3a8859de539042ce12eec96920fc5e9f666570eb6e36a52812eb74"
@@ -44,7 +44,7 @@ def test_pack_round_trip_sorts_the_classes(tmp_path):
     m = unpack((tmp_path / "s.bin").read_bytes(), "s.bin")
     assert m.classes == ("ant", "bee", "owl")
     assert np.abs(m.pixels.astype(int) - pixels[[2, 3, 4, 5, 0, 1]]).max() <= 43
-    with pytest.raises(ValueError, match="same number"):
+    with pytest.raises(ValueError, match="same size"):
         pack(pixels[:5], np.array([0, 0, 1, 1, 2]), ["owl", "ant", "bee"], tmp_path / "t.bin")
 
 

@@ -34,12 +34,15 @@ def test_tsv_and_absolute_paths(tmp_path, pictures):
         ("", "is empty"),
         ("path,lable\na/0.jpg,1\n", "no column 'label' .* did you mean 'lable'"),
         ("path,label\n", "no rows"),
-        ("path,label\na/0.jpg\n", "row 2: 1 cells under 2 columns"),
+        ("path,label\na/0.jpg\n", "row 2: 1 cells but 2 columns"),
         ("path,label\na/0.jpg,\n", "row 2: the label is empty"),
-        ("path,label,split\na/0.jpg,1,training\n", "row 2: the split 'training' .* did you mean 'train'"),
+        (
+            "path,label,split\na/0.jpg,1,training\n",
+            "row 2: split must be .*, got 'training'; did you mean 'train'",
+        ),
         ("path,label,role\na/0.jpg,1,querry\n", "did you mean 'query'"),
         ("path,label\na/0.jpg,1\na/9.jpg,1\n", "1 of 2 listed files do not exist below .*a/9.jpg"),
-        ("# nearfar manifest 1: {bad\npath,label\n", "line 1: the manifest's own line is damaged"),
+        ("# nearfar manifest 1: {bad\npath,label\n", "line 1: the line that nearfar wrote is damaged"),
         ('path,label\n"a/0.jpg,1\n', "row 2: 1 cells|not readable"),
     ],
 )
@@ -154,7 +157,7 @@ def test_npz_damaged(tmp_path):
 
 def test_npy_is_mapped_and_finds_its_labels(tmp_path):
     np.save(tmp_path / "v.npy", np.eye(4, dtype=np.float32))
-    with pytest.raises(NearfarError, match=r"no labels beside it: put them into v\.labels\.txt"):
+    with pytest.raises(NearfarError, match=r"no labels file next to it: write the labels to v\.labels\.txt"):
         open_data(tmp_path / "v.npy")
     write(tmp_path / "v.labels.txt", "x\ny\nx\ny\n")
     m = open_data(tmp_path / "v.npy")

@@ -19,8 +19,8 @@ from PIL import Image
 import nearfar
 from nearfar.config.tree import parse_setting, read_config
 from nearfar.data import open_data
-from nearfar.data.features import open_npz
 from nearfar.data.images import ImageReader, decode_image
+from nearfar.data.layouts.arrays import open_npz
 from nearfar.errors import NearfarError
 from nearfar.models import read_tensors
 from nearfar.runs import load_embedder

@@ -1,7 +1,7 @@
-"""Data: every source becomes one `Manifest`, and every manifest gives batches of tensors.
+"""Data: every source is opened as a `Manifest`, from which batches of tensors are loaded.
 
-`open_data("my_pictures")` recognizes what it is given; `create_dataset(manifest)` gives its samples as tensors and
-`Loader` batches of them.
+`open_data("my_images")` recognizes the layout of the source, `create_dataset(manifest)` returns its samples as tensors,
+and `BatchLoader` loads batches of them.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from nearfar.data.batch_loader import Batch, BatchLoader
 from nearfar.data.cache import cache_images
 from nearfar.data.datasets import BatchDataset, FeatureDataset, ImageDataset, PixelDataset, create_dataset
 from nearfar.data.images import ScanResult, decode_image, drop_rows, scan_images
+from nearfar.data.layouts import layout_names
+from nearfar.data.layouts import register as register_layout
+from nearfar.data.layouts.sketches import load_sketches
 from nearfar.data.manifest import Manifest, Summary
 from nearfar.data.noise import NoiseRecord, add_label_noise
 from nearfar.data.open import open_data, save_manifest
-from nearfar.data.sketches import load_sketches
 from nearfar.data.transforms import eval_transform, train_transform
 
 __all__ = [
@@ -35,8 +37,10 @@ __all__ = [
     "decode_image",
     "drop_rows",
     "eval_transform",
+    "layout_names",
     "load_sketches",
     "open_data",
+    "register_layout",
     "save_manifest",
     "scan_images",
     "train_transform",

@@ -15,8 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from nearfar.data.layouts.archive import SUFFIXES as ARCHIVES
-from nearfar.data.layouts.archive import Archive, load_archive
+from nearfar.data.layouts.archive import Archive, is_archive, load_archive
 from nearfar.data.layouts.paths import read_regular
 from nearfar.data.manifest import Manifest
 from nearfar.errors import NearfarError
@@ -118,7 +117,7 @@ class ImageReader:
         self.root = manifest.root
         self.max_pixels = max_pixels
         self.archive: Archive | None = None
-        if self.root.name.endswith(ARCHIVES) and self.root.is_file():
+        if is_archive(self.root):
             self.archive = load_archive(self.root, allow_partial=True)
 
     def __len__(self) -> int:

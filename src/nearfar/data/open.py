@@ -1,108 +1,68 @@
-"""`open_data`: one entry for every kind of data."""
+"""Open data of any layout as a manifest, and save manifests."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
-from nearfar.data.features import open_npy, open_npz, save_npz
-from nearfar.data.layouts.archive import SUFFIXES as ARCHIVES
-from nearfar.data.layouts.archive import open_archive
-from nearfar.data.layouts.cars import is_cars, open_cars
-from nearfar.data.layouts.cub import is_cub, open_cub
-from nearfar.data.layouts.folder import open_folder
-from nearfar.data.layouts.in_shop import is_in_shop, open_in_shop
-from nearfar.data.layouts.official import CARS, CUB, Counts
-from nearfar.data.layouts.sop import is_sop, open_sop
+from nearfar.data.layouts import LAYOUTS, embedded_names, layout_names, open_layout, recognize
+from nearfar.data.layouts.arrays import save_npz
+from nearfar.data.layouts.tables import save_csv
 from nearfar.data.manifest import Manifest
-from nearfar.data.sketches import load_sketches
-from nearfar.data.table import open_csv, open_parquet, save_csv
 from nearfar.errors import NearfarError
 from nearfar.validation import check_choice, nearest
 
-EMBEDDED = {"sketches": load_sketches}
-OFFICIAL: tuple[tuple[Callable[[Path], bool], Callable[..., Manifest]], ...] = (
-    (is_cub, open_cub),
-    (is_cars, open_cars),
-    (is_sop, open_sop),
-    (is_in_shop, open_in_shop),
-)
-LOOKS_LIKE = {
-    ("001.Black_footed_Albatross", "200.Common_Yellowthroat"): CUB,
-    ("AM General Hummer SUV 2000", "smart fortwo Convertible 2012"): CARS,
-}
-
 
 def open_data(
-    spec: str | Path,
+    source: str | Path,
     *,
     split: str = "auto",
     allow_partial: bool = False,
     root: Path | None = None,
     labels: Path | None = None,
 ) -> Manifest:
-    """A manifest from a name, a file or a folder, recognized by what it is.
+    """Open a dataset as a manifest. The layout is recognized from the source.
 
-    - `sketches`: the embedded drawings (a folder of that name goes first if the path has a slash: `./sketches`);
+    The source is one of:
+
+    - `sketches`: the embedded drawings (write `./sketches` for a folder of this name);
     - a folder: CUB-200-2011, Cars-196, Stanford Online Products or In-Shop in their official layout (also one folder
-      deeper, as their archives unpack), otherwise class folders, otherwise train/ and test/ with class folders;
-    - `.tar`, `.tar.gz`, `.tgz`: class folders, read in place;
-    - `.csv`, `.tsv`, `.parquet`: columns path, label[, split, role], paths relative to `root`;
-    - `.npz`: features or small pictures with their labels; `.npy`: the same with a `labels` file.
+      deeper, as their archives unpack), otherwise class folders, or `train/` and `test/` with class folders;
+    - `.tar`, `.tar.gz`, `.tgz`: class folders, read without unpacking to a folder;
+    - `.csv`, `.tsv`, `.parquet`: the columns path, label and optionally split and role;
+    - `.npz`: features or small images with their labels; `.npy`: the same with a labels file;
+    - `LAYOUT:PATH`: a path that is opened with the layout of this name, such as one that you registered.
 
-    `split`: "auto" takes the data's own and otherwise the first half of the classes for training; "class-order" always
-    the latter. `allow_partial` goes on with an incomplete copy and says so in the notes.
+    Args:
+        source: Name or path of the dataset.
+        split: "auto" uses the split that the data has. If it has none, the first half of the classes is for training.
+            "class-order" always splits by classes.
+        allow_partial: Accept an incomplete copy. The notes of the manifest say what is missing.
+        root: Folder or tar archive that the paths of a table are relative to.
+        labels: File with the labels of an `.npy` file.
 
     >>> open_data("sketches")
     Manifest(sketches: 34500 pixels, 345 classes)
     """
     check_choice("split", split, ("auto", "class-order"))
-    manifest = _open(spec, allow_partial=allow_partial, root=root, labels=labels)
+    name, path = _find_layout(source)
+    manifest = open_layout(name, path, allow_partial=allow_partial, root=root, labels=labels)
     return manifest.split_by_class_order() if split == "class-order" else manifest
 
 
-def _open(spec: str | Path, *, allow_partial: bool, root: Path | None, labels: Path | None) -> Manifest:
-    if isinstance(spec, str) and spec in EMBEDDED:
-        return EMBEDDED[spec]()
-    path = Path(spec).expanduser()
-    if path.is_dir():
-        return _open_directory(path, allow_partial=allow_partial)
+def _find_layout(source: str | Path) -> tuple[str, Path | None]:
+    if isinstance(source, str) and source in embedded_names():
+        return source, None
+    path = Path(source).expanduser()
     if not path.exists():
-        near = nearest(str(spec), [*EMBEDDED, *_siblings(path)])
-        raise NearfarError(f"{spec}: there is no such file, folder or embedded data set{near}")
-    name = path.name.lower()
-    if name.endswith(ARCHIVES):
-        return _recognized(open_archive(path, allow_partial=allow_partial))
-    if name.endswith((".csv", ".tsv")):
-        return open_csv(path, root=root, allow_partial=allow_partial)
-    if name.endswith((".parquet", ".pq")):
-        return open_parquet(path, root=root, allow_partial=allow_partial)
-    if name.endswith(".npz"):
-        return open_npz(path)
-    if name.endswith(".npy"):
-        return open_npy(path, labels=labels)
-    kinds = "a folder, .tar, .tar.gz, .csv, .tsv, .parquet, .npz or .npy"
-    raise NearfarError(f"{spec}: is no kind of data that nearfar knows: {kinds}")
-
-
-def _open_directory(path: Path, *, allow_partial: bool) -> Manifest:
-    inner = [entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
-    # the official archives unpack into a folder of their own
-    for candidate in [path, *(inner if len(inner) == 1 else [])]:
-        for recognize, opener in OFFICIAL:
-            if recognize(candidate):
-                return opener(candidate, allow_partial=allow_partial)
-    return _recognized(open_folder(path))
-
-
-def _recognized(manifest: Manifest) -> Manifest:
-    """With a note where plain class folders are those of a benchmark but not all pictures are there."""
-    counts: Counts | None = LOOKS_LIKE.get((manifest.classes[0], manifest.classes[-1]))
-    if counts is None or len(manifest) == counts.images:
-        return manifest
-    note = f"looks like {counts.name}, with {len(manifest):,} of its {counts.images:,} pictures"
-    return replace(manifest, notes=(*manifest.notes, note))
+        name, _, inner = str(source).partition(":")
+        if inner and name in LAYOUTS.names():
+            return name, Path(inner).expanduser()
+        similar = nearest(str(source), [*embedded_names(), *_siblings(path)])
+        raise NearfarError(f"{source}: no such file, folder or embedded dataset{similar}")
+    found = recognize(path)
+    if found is None:
+        raise NearfarError(f"{source}: no data layout recognizes this file. Known: {', '.join(layout_names())}")
+    return found
 
 
 def _siblings(path: Path) -> list[str]:
@@ -113,7 +73,7 @@ def _siblings(path: Path) -> list[str]:
 
 
 def save_manifest(manifest: Manifest, path: str | Path) -> None:
-    """Writes a manifest to .csv (files) or .npz (features, pixels); `open_data` reads it back equal."""
+    """Save a manifest as .csv (files) or .npz (features, pixels). `open_data` reads an equal one back."""
     path = Path(path)
     name = path.name.lower()
     if name.endswith(".csv"):

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from nearfar.data import Manifest
+from nearfar.data.layouts.sketches import credit
 from nearfar.data.manifest import Ints
-from nearfar.data.sketches import credit
 from nearfar.metrics import Scores
 from nearfar.report import write_report
 from nearfar.runs import Run

@@ -14,8 +14,8 @@ from torch import Tensor
 from tqdm import tqdm
 
 from nearfar.data import Manifest
+from nearfar.data.layouts import embedded_names
 from nearfar.data.layouts.paths import read_regular
-from nearfar.data.open import EMBEDDED
 from nearfar.errors import NearfarError
 from nearfar.files import compute_sha256
 from nearfar.metrics.inputs import Ints
@@ -58,7 +58,7 @@ class Encoder:
             raise NearfarError(f"{self.run.path}: was trained on vectors: search with a .npy file or a sample's id")
         source = self.run.config.data.source
         # Opening a folder of many files takes long and is not needed: only arrays have a shape and a polarity.
-        if self._manifest is None and (source in EMBEDDED or source.lower().endswith((".npz", ".npy"))):
+        if self._manifest is None and (source in embedded_names() or source.lower().endswith((".npz", ".npy"))):
             self._manifest = self.run.manifest()
         has_arrays = self._manifest is not None and self._manifest.pixels is not None
         return ImageInput(self.run.config, self.network, self._manifest if has_arrays else None)

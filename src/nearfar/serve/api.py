@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 import nearfar
-from nearfar.data.sketches import credit
+from nearfar.data.layouts.sketches import credit
 from nearfar.errors import NearfarError
 from nearfar.formatting import metric_title, settings_lines
 from nearfar.report.curves import draw_curves

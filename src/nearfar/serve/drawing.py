@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from nearfar.data.sketches import LEVELS
+from nearfar.data.layouts.sketches import LEVELS
 
 Floats = NDArray[np.float64]
 Bytes = NDArray[np.uint8]

@@ -15,7 +15,7 @@ from nearfar.config.merge import resolve
 from nearfar.config.schema import Config, Data, neutral_settings
 from nearfar.config.setting import build
 from nearfar.config.tree import apply_settings, merge_trees
-from nearfar.data.layouts.archive import SUFFIXES as ARCHIVES
+from nearfar.data.layouts.archive import is_archive
 from nearfar.errors import NearfarError
 from nearfar.files import compute_sha256
 from nearfar.metrics.names import expand
@@ -202,7 +202,7 @@ def _archive(path: Path, size: int, changed: int) -> str:
 def _pictures(source: str) -> str:
     """Pictures by the content of their archive; those in folders by where they are, as reading them all takes long."""
     path = Path(source).expanduser()
-    if not (path.name.lower().endswith(ARCHIVES) and path.is_file()):
+    if not is_archive(path):
         return source
     state = path.stat()
     return _archive(path, state.st_size, state.st_mtime_ns)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from nearfar.data.layouts import SPECIFIC, register
 from nearfar.data.layouts.official import CUB, check_copy, read_table
 from nearfar.data.layouts.paths import find_missing
 from nearfar.data.manifest import Manifest
@@ -15,28 +16,29 @@ FILES = ("images.txt", "image_class_labels.txt", "classes.txt")
 
 
 def is_cub(root: Path) -> bool:
-    """Whether the folder has one of the data set's own tables (a missing one is then an error, not another layout)."""
+    """Return whether the folder has one of the tables of CUB. If another is missing, opening it is an error."""
     return (root / "image_class_labels.txt").is_file() or (
         (root / "images.txt").is_file() and (root / "images").is_dir()
     )
 
 
+@register("cub", recognizes=is_cub, order=SPECIFIC)
 def open_cub(root: Path, *, allow_partial: bool = False) -> Manifest:
-    """`images.txt` (id, path), `image_class_labels.txt` (id, class), `classes.txt` (class, name), `images/`."""
+    """Open `images.txt` (id, path), `image_class_labels.txt` (id, class), `classes.txt` (class, name) and `images/`."""
     for name in FILES:
         if not (root / name).is_file():
             raise NearfarError(f"{root / name}: is missing: a copy of CUB-200-2011 has it beside images/")
     classes = {int(number): name for number, name in read_table(root / "classes.txt", 2)}
-    of_image = dict(read_table(root / "image_class_labels.txt", 2))
+    class_of_image = dict(read_table(root / "image_class_labels.txt", 2))
     numbers = sorted(classes)
     position = {number: i for i, number in enumerate(numbers)}
     paths, labels = [], []
     for image, path in read_table(root / "images.txt", 2):
-        if image not in of_image:
+        if image not in class_of_image:
             raise NearfarError(f"{root / 'image_class_labels.txt'}: has no class for image {image} ({path})")
-        number = int(of_image[image])
+        number = int(class_of_image[image])
         if number not in position:
-            raise NearfarError(f"{root / 'classes.txt'}: has no class {number}, that of image {image} ({path})")
+            raise NearfarError(f"{root / 'classes.txt'}: has no class {number}, which image {image} ({path}) has")
         paths.append(f"images/{path}")
         labels.append(position[number])
     manifest = Manifest(

@@ -1,17 +1,22 @@
-"""A folder of class folders, or of train/ and test/ with class folders."""
+"""Class folders, or `train/` and `test/` with class folders."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from nearfar.data.layouts import GENERIC, register
+from nearfar.data.layouts.official import note_partial_copy
 from nearfar.data.layouts.paths import manifest_from_paths, scan_folder
 from nearfar.data.manifest import Manifest
 
 
+@register("folder", recognizes=Path.is_dir, order=GENERIC)
 def open_folder(root: Path) -> Manifest:
-    """Class = the first folder below the root (or below train/, val/, test/); deeper folders belong to it.
+    """Open a folder of class folders.
 
-    Single folders around everything (`images/`) are passed over. Hidden files and folders are not looked at.
+    The class is the first folder below the root (or below train/, val/ or test/); deeper folders belong to it. Single
+    folders around all images (`images/`) are skipped. Hidden files and folders are ignored.
     """
     found = scan_folder(root)
-    return manifest_from_paths(found.pictures, root=root, source=root.name or str(root), notes=found.notes)
+    manifest = manifest_from_paths(found.images, root=root, source=root.name or str(root), notes=found.notes)
+    return note_partial_copy(manifest)

@@ -1,4 +1,4 @@
-"""In-Shop Clothes Retrieval (DeepFashion) in its official layout: train, and queries against a gallery."""
+"""In-Shop Clothes Retrieval (DeepFashion) in its official layout: train, query and gallery images."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from nearfar.data.layouts import SPECIFIC, register
 from nearfar.data.layouts.official import IN_SHOP, check_copy, read_table
 from nearfar.data.layouts.paths import find_missing
 from nearfar.data.manifest import Manifest, number_labels
@@ -17,22 +18,23 @@ STATUS = ("train", "query", "gallery")
 
 
 def is_in_shop(root: Path) -> bool:
-    """Whether the folder has the partition list."""
+    """Return whether the folder has the partition list."""
     return any((root / table).is_file() for table in TABLES)
 
 
+@register("in-shop", recognizes=is_in_shop, order=SPECIFIC)
 def open_in_shop(root: Path, *, allow_partial: bool = False) -> Manifest:
-    """`Eval/list_eval_partition.txt`: a count, a header, then image_name item_id evaluation_status; pictures in Img/.
+    """Open `Eval/list_eval_partition.txt` (a count, a header, then image_name item_id evaluation_status) and `Img/`.
 
-    Queries and gallery are both `split == "test"`, told apart by `role`: one set, or one against the other.
+    Queries and gallery both have `split == "test"` and differ by `role`.
     """
     table = next(table for table in TABLES if (root / table).is_file())
     rows = read_table(root / table, 3, skip=2)
-    odd = next((row for row in rows if row[2] not in STATUS), None)
-    if odd:
-        raise NearfarError(f"{root / table}: {odd[0]} has the status {odd[2]!r}, expected {', '.join(STATUS)}")
+    unknown = next((row for row in rows if row[2] not in STATUS), None)
+    if unknown:
+        raise NearfarError(f"{root / table}: {unknown[0]} has the status {unknown[2]!r}, expected {', '.join(STATUS)}")
     labels, classes = number_labels([row[1] for row in rows])
-    # the pictures' own folder differs between releases; the first picture tells which this is
+    # The folder of the images differs between releases; the first image shows which release this is.
     folder = next((f for f in FOLDERS if rows and (root / f / rows[0][0]).is_file()), FOLDERS[0])
     paths = [row[0] if folder == "." else f"{folder}/{row[0]}" for row in rows]
     role = np.array([row[2] for row in rows])

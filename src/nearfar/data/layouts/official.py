@@ -1,4 +1,4 @@
-"""The published counts of the four benchmarks, and the check of a copy against them."""
+"""Published counts of the four benchmarks, and the check of a copy against them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from nearfar.errors import NearfarError
 
 @dataclass(frozen=True)
 class Counts:
-    """What a complete copy has. `query` and `gallery` are parts of test where the benchmark has them."""
+    """Counts of a complete copy.
+
+    `query` and `gallery` are parts of test, for benchmarks that have them. `first_class` and `last_class` are the names
+    by which plain class folders are recognized as a copy of the benchmark.
+    """
 
     name: str
     train: int
@@ -23,15 +27,33 @@ class Counts:
     test_classes: int
     query: int = 0
     gallery: int = 0
+    first_class: str = ""
+    last_class: str = ""
 
     @property
     def images(self) -> int:
-        """All pictures of the benchmark."""
+        """Number of images in the benchmark."""
         return self.train + self.test
 
 
-CUB = Counts("CUB-200-2011", train=5_864, test=5_924, train_classes=100, test_classes=100)
-CARS = Counts("Cars-196", train=8_054, test=8_131, train_classes=98, test_classes=98)
+CUB = Counts(
+    "CUB-200-2011",
+    train=5_864,
+    test=5_924,
+    train_classes=100,
+    test_classes=100,
+    first_class="001.Black_footed_Albatross",
+    last_class="200.Common_Yellowthroat",
+)
+CARS = Counts(
+    "Cars-196",
+    train=8_054,
+    test=8_131,
+    train_classes=98,
+    test_classes=98,
+    first_class="AM General Hummer SUV 2000",
+    last_class="smart fortwo Convertible 2012",
+)
 SOP = Counts("Stanford Online Products", train=59_551, test=60_502, train_classes=11_318, test_classes=11_316)
 IN_SHOP = Counts(
     "In-Shop", train=25_882, test=26_830, train_classes=3_997, test_classes=3_985, query=14_218, gallery=12_612
@@ -41,18 +63,27 @@ IN_SHOP = Counts(
 def check_copy(
     manifest: Manifest, counts: Counts, *, absent: list[str], table: str, root: Path, allow_partial: bool
 ) -> Manifest:
-    """The manifest without its absent files, if the copy is complete or `allow_partial`; otherwise an error.
+    """Check a copy of a benchmark against the published counts, and return the manifest without absent files.
 
-    `absent` are listed pictures that are not on the disk, `table` is the file that lists them. The error names the
-    first absent file, or the first count that is off.
+    Args:
+        manifest: All images that the copy lists.
+        counts: The published counts.
+        absent: Listed images that do not exist.
+        table: Name of the file that lists the images, for messages.
+        root: Folder of the copy.
+        allow_partial: Note what is missing instead of raising an error.
+
+    Raises:
+        NearfarError: If the copy is incomplete. The message names the first absent file or the counts that differ.
     """
     problems = []
     if absent:
-        some = f"{root / absent[0]} is missing ({len(absent):,} of the {len(manifest):,} pictures in {table} are)"
-        problems.append(some)
-    off = differences(manifest, counts)
-    if off:
-        problems.append(f"{table} has {'; '.join(off)}")
+        problems.append(
+            f"{root / absent[0]} is missing ({len(absent):,} of the {len(manifest):,} images in {table} are)"
+        )
+    differences = find_differences(manifest, counts)
+    if differences:
+        problems.append(f"{table} has {'; '.join(differences)}")
     if not problems:
         return manifest
     if not allow_partial:
@@ -61,44 +92,59 @@ def check_copy(
         )
     notes = (*manifest.notes, *(f"partial copy of {counts.name}: {problem}" for problem in problems))
     if absent:
-        gone = frozenset(absent)
-        manifest = manifest.subset(np.array([path not in gone for path in manifest.paths or ()]))
+        dropped = frozenset(absent)
+        manifest = manifest.subset(np.array([path not in dropped for path in manifest.paths or ()]))
     return replace(manifest, notes=notes)
 
 
-def differences(manifest: Manifest, counts: Counts) -> list[str]:
-    """Each count that is not the published one, in words."""
+def note_partial_copy(manifest: Manifest) -> Manifest:
+    """Add a note if class folders are those of a benchmark but the number of images differs."""
+    for counts in (CUB, CARS):
+        is_copy = (manifest.classes[0], manifest.classes[-1]) == (counts.first_class, counts.last_class)
+        if is_copy and len(manifest) != counts.images:
+            note = f"looks like {counts.name}, with {len(manifest):,} of its {counts.images:,} images"
+            return replace(manifest, notes=(*manifest.notes, note))
+    return manifest
+
+
+def find_differences(manifest: Manifest, counts: Counts) -> list[str]:
+    """Return a phrase for each count that differs from the published one."""
     train, test = manifest.rows("train"), manifest.rows("test")
-    found: Iterable[tuple[str, int, int]] = [
-        ("train pictures", len(train), counts.train),
-        ("test pictures", len(test), counts.test),
+    numbers: Iterable[tuple[str, int, int]] = [
+        ("train images", len(train), counts.train),
+        ("test images", len(test), counts.test),
         ("train classes", len(np.unique(manifest.labels[train])), counts.train_classes),
         ("test classes", len(np.unique(manifest.labels[test])), counts.test_classes),
     ]
     if manifest.role is not None and counts.query:
         role = manifest.role
-        found = [
-            *found,
+        numbers = [
+            *numbers,
             ("queries", int((role == "query").sum()), counts.query),
-            ("gallery pictures", int((role == "gallery").sum()), counts.gallery),
+            ("gallery images", int((role == "gallery").sum()), counts.gallery),
         ]
-    return [f"{have:,} {what} instead of {want:,}" for what, have, want in found if have != want]
+    return [f"{actual:,} {what} instead of {expected:,}" for what, actual, expected in numbers if actual != expected]
 
 
-def read_table(path: Path, columns: int, *, skip: int = 0, rest: bool = False) -> list[list[str]]:
-    """Rows of a file with space-separated columns, after `skip` lines; with `rest` the last column keeps its spaces.
+def read_table(path: Path, columns: int, *, skip: int = 0) -> list[list[str]]:
+    """Read the rows of a file with space-separated columns.
 
-    Empty lines are passed over; a row with another number of columns is an error with its line number.
+    Empty lines are skipped. A row with another number of columns is an error that names its line.
+
+    Args:
+        path: The file.
+        columns: Number of columns in each row.
+        skip: Number of lines to skip at the start.
     """
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise NearfarError(f"{path}: cannot be read ({error}): get the data set again") from error
+        raise NearfarError(f"{path}: cannot be read ({error}): get the dataset again") from error
     rows = []
     for number, line in enumerate(lines[skip:], start=skip + 1):
-        cells = line.split(maxsplit=columns - 1) if rest else line.split()
+        cells = line.split()
         if len(cells) == columns:
-            rows.append([cell.strip() for cell in cells])
+            rows.append(cells)
         elif cells:
             raise NearfarError(f"{path}, line {number}: {columns} columns expected, got {len(cells)}: {line[:60]!r}")
     return rows

@@ -1,4 +1,4 @@
-"""Which class and split a picture has, read from its path: the one rule for folders and archives."""
+"""Class and split of an image from its path, by one rule for folders and archives."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SPLIT_FOLDERS = {"train": "train", "test": "test", "val": "val", "valid": "val",
 
 
 def is_image(name: str) -> bool:
-    """By its suffix, and not hidden (file managers leave `._cat.jpg` beside `cat.jpg`).
+    """Return whether a name has an image suffix and is not hidden (file managers leave `._cat.jpg` beside `cat.jpg`).
 
     >>> is_image("a/cat.JPG"), is_image("a/._cat.jpg"), is_image("a/readme.txt")
     (True, False, False)
@@ -31,25 +31,27 @@ def is_image(name: str) -> bool:
 
 
 def manifest_from_paths(paths: Sequence[str], *, root: Path, source: str, notes: Iterable[str] = ()) -> Manifest:
-    """A manifest of `class/.../picture` paths, or of `train/class/.../picture` and `test/class/.../picture`.
+    """Create a manifest from paths `class/.../image`, or `train/class/.../image` and `test/class/.../image`.
 
-    Single folders around everything (`images/`) are passed over. Without train and test folders the split is by
-    class order: the first half of the classes trains, the second half tests.
+    Single folders around all images (`images/`) are skipped. Without train and test folders the split is by class
+    order: the first half of the classes is for training, the second half for testing.
     """
     if not paths:
-        raise NearfarError(f"{source}: no pictures in it ({', '.join(sorted(SUFFIXES))}): expected one folder a class")
+        raise NearfarError(
+            f"{source}: contains no images ({', '.join(sorted(SUFFIXES))}): expected one folder per class"
+        )
     paths = sorted(paths)
     parts = [path.split("/") for path in paths]
     skip = _common_folders(parts)
-    bare = [path for path, part in zip(paths, parts, strict=True) if len(part) < skip + 2]
+    loose = [path for path, part in zip(paths, parts, strict=True) if len(part) < skip + 2]
     tops = {part[skip] for part in parts}
     by_split = "train" in tops and len(tops) > 1 and tops <= SPLIT_FOLDERS.keys()
     if by_split:
-        bare = [path for path, part in zip(paths, parts, strict=True) if len(part) < skip + 3]
-    if bare:
-        where = "its split folder" if by_split else "the top folder"
+        loose = [path for path, part in zip(paths, parts, strict=True) if len(part) < skip + 3]
+    if loose:
+        folder = "its split folder" if by_split else "the top folder"
         raise NearfarError(
-            f"{source}: {bare[0]} ({len(bare)} such) lies directly in {where}: put it into a folder of its class"
+            f"{source}: {loose[0]} ({len(loose)} such) lies directly in {folder}: put it into a folder of its class"
         )
     depth = skip + by_split
     labels, classes = number_labels([part[depth] for part in parts])
@@ -67,7 +69,7 @@ def manifest_from_paths(paths: Sequence[str], *, root: Path, source: str, notes:
 
 
 def _common_folders(parts: list[list[str]]) -> int:
-    """How many leading folders all paths share and that hold only folders."""
+    """Return the number of leading folders that all paths share and that contain only folders."""
     depth = 0
     while len({part[depth] for part in parts}) == 1 and all(len(part) > depth + 2 for part in parts):
         depth += 1
@@ -76,30 +78,30 @@ def _common_folders(parts: list[list[str]]) -> int:
 
 @dataclass
 class FolderScan:
-    """Pictures of a folder tree, relative with forward slashes, and what was passed over."""
+    """Images of a folder tree as relative paths with forward slashes, and counts of what was skipped."""
 
-    pictures: list[str]
+    images: list[str]
     others: Counter[str]
 
     @property
     def notes(self) -> list[str]:
-        """One sentence for each kind of thing that is not in the manifest."""
-        return [f"{count:,} {what} passed over" for what, count in sorted(self.others.items())]
+        """One phrase for each kind of file that is not in the manifest."""
+        return [f"{count:,} {what} skipped" for what, count in sorted(self.others.items())]
 
 
 def scan_folder(root: Path) -> FolderScan:
-    """Every picture below a folder. Linked folders are followed, loops of links are not; pipes and devices never."""
+    """Find every image below a folder. Links to folders are followed unless they form a loop."""
     found = FolderScan([], Counter())
     for relative, entry in _walk(root, "", frozenset()):
         if entry is None:
             found.others["loops of linked folders"] += 1
         elif not is_image(relative):
             if not entry.name.startswith("."):
-                found.others["files that are no pictures"] += 1
+                found.others["files that are not images"] += 1
         elif entry.is_file():
-            found.pictures.append(relative)
+            found.images.append(relative)
         else:
-            found.others["picture names that are broken links, pipes or devices"] += 1
+            found.others["image names that are broken links, pipes or devices"] += 1
     return found
 
 
@@ -125,13 +127,13 @@ def _walk(
 
 
 def find_missing(root: Path, paths: Iterable[str]) -> list[str]:
-    """Which of the paths are not regular files below root; each folder is listed once, no file is opened."""
+    """Return the paths that are not regular files below root. Each folder is listed once, and no file is opened."""
     listed: dict[str, frozenset[str]] = {}
     absent = []
     for path in paths:
         folder, _, name = path.rpartition("/")
         if folder not in listed:
-            # a path from the root of the machine stays itself when joined
+            # joining an absolute path gives the path itself
             listed[folder] = _file_names(root / (f"{folder}/" if path.startswith("/") else folder))
         if name not in listed[folder]:
             absent.append(path)
@@ -142,14 +144,14 @@ def _file_names(folder: Path) -> frozenset[str]:
     try:
         with os.scandir(folder) as listing:
             return frozenset(entry.name for entry in listing if entry.is_file())
-    except (OSError, ValueError):  # ValueError: a name that no file can have
+    except (OSError, ValueError):  # ValueError: not a possible file name
         return frozenset()
 
 
 def read_regular(path: Path) -> bytes:
-    """The bytes of a regular file; a pipe or a device, which could block for ever, is an error."""
+    """Read a regular file. A pipe or a device, which could block forever, is an error."""
     try:
-        # O_NONBLOCK: opening a pipe nobody writes to would wait; for files it has no effect
+        # O_NONBLOCK: opening a pipe without a writer would wait; for regular files it has no effect
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
         with open(handle, "rb") as file:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -158,4 +160,4 @@ def read_regular(path: Path) -> bytes:
     except OSError as error:
         raise NearfarError(f"{path}: cannot be read ({error.strerror}): check the path and its permissions") from error
     except ValueError as error:
-        raise NearfarError(f"{path}: is no name that a file can have ({error})") from error
+        raise NearfarError(f"{path}: is not a possible file name ({error})") from error

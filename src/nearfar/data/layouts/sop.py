@@ -1,4 +1,4 @@
-"""Stanford Online Products in its official layout: its own train and test lists, classes disjoint."""
+"""Stanford Online Products in its official layout, with lists of train and test images of disjoint classes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from nearfar.data.layouts import SPECIFIC, register
 from nearfar.data.layouts.official import SOP, check_copy, read_table
 from nearfar.data.layouts.paths import find_missing
 from nearfar.data.manifest import Manifest, number_labels
@@ -15,12 +16,13 @@ LISTS = {"train": "Ebay_train.txt", "test": "Ebay_test.txt"}
 
 
 def is_sop(root: Path) -> bool:
-    """Whether the folder has one of the two lists."""
+    """Return whether the folder has one of the two lists."""
     return any((root / name).is_file() for name in LISTS.values())
 
 
+@register("sop", recognizes=is_sop, order=SPECIFIC)
 def open_sop(root: Path, *, allow_partial: bool = False) -> Manifest:
-    """`Ebay_train.txt` and `Ebay_test.txt`: image_id class_id super_class_id path, after one header line."""
+    """Open `Ebay_train.txt` and `Ebay_test.txt`: image_id class_id super_class_id path, after one header line."""
     paths: list[str] = []
     ids: list[str] = []
     split: list[str] = []

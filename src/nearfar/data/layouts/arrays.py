@@ -1,17 +1,18 @@
-"""Vectors and small pictures in numpy files: .npz with labels inside, .npy with a labels file beside it."""
+"""Vectors and small images in NumPy files: .npz with labels inside, .npy with a labels file next to it."""
 
 from __future__ import annotations
 
 import os
 import sys
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from nearfar.data.layouts import SPECIFIC, register
 from nearfar.data.manifest import SPLITS, Array, Ints, Manifest, number_labels
 from nearfar.errors import NearfarError
 from nearfar.files import atomic
@@ -19,7 +20,7 @@ from nearfar.files import atomic
 CONTENT = ("features", "pixels", "x", "embeddings", "images")
 LABELS = ("labels", "y", "label")
 NAMES = ("classes", "names")
-BESIDE = (
+LABEL_FILES = (
     "{stem}.labels.npy",
     "{stem}.labels.txt",
     "{stem}_labels.npy",
@@ -30,64 +31,77 @@ BESIDE = (
 FINITE_ROWS = 8192
 
 
-def open_npz(path: Path) -> Manifest:
-    """`features` or `x` [N, d], or uint8 pictures [N, H, W(, 3)]; `labels` or `y` [N]; the rest is optional.
+def _has_suffix(suffix: str) -> Callable[[Path], bool]:
+    return lambda path: path.name.lower().endswith(suffix) and path.is_file()
 
-    `classes` or `names`: class names that integer labels point into. `split`: words for each row or each class.
-    `is_eval`: booleans for each row or each class, true = test. `role`, `paths`: words for each row. Without a
-    split it is by class order. A file NAME.names.txt beside it gives the rows names, one a line. Nothing pickled is
-    ever read.
+
+@register("npz", recognizes=_has_suffix(".npz"), order=SPECIFIC)
+def open_npz(path: Path) -> Manifest:
+    """Open an .npz file. Pickled objects are never read.
+
+    Required arrays: `features` or `x` [N, d], or uint8 images [N, H, W] or [N, H, W, 3]; `labels` or `y` [N].
+    Optional arrays:
+
+    - `classes` or `names`: class names that integer labels index;
+    - `split`: "train", "val" or "test" for each sample or each class. The default is a split by class order;
+    - `is_eval`: booleans for each sample or each class, where true means test;
+    - `role`, `paths`: strings for each sample.
+
+    A file NAME.names.txt next to it names the samples, one per line.
     """
     arrays = _load_npz(path)
-    flat = next((name for name in ("paths", "role", *NAMES) if name in arrays and arrays[name].ndim != 1), None)
-    if flat is not None:
-        raise NearfarError(f"{path}: {flat} must be [N], got shape {list(arrays[flat].shape)}")
+    nested = next((name for name in ("paths", "role", *NAMES) if name in arrays and arrays[name].ndim != 1), None)
+    if nested is not None:
+        raise NearfarError(f"{path}: {nested} must be [N], got shape {list(arrays[nested].shape)}")
     key = next((name for name in CONTENT if name in arrays), None)
     label_key = next((name for name in LABELS if name in arrays), None)
     if key is None or label_key is None:
-        want = "'features' (or 'x')" if key is None else "'labels' (or 'y')"
-        raise NearfarError(f"{path}: has no array {want}; it has {', '.join(arrays) or 'nothing'}")
+        required = "'features' (or 'x')" if key is None else "'labels' (or 'y')"
+        raise NearfarError(f"{path}: has no array {required}; it has {', '.join(arrays) or 'no arrays'}")
     content = arrays[key]
     if not content.ndim:
         raise NearfarError(f"{path}: {key} must be [N, ...], got a single value")
     names_key = next((name for name in NAMES if name in arrays), None)
     names = None if names_key is None else [str(name) for name in arrays[names_key].tolist()]
-    labels, classes = _labels(path, label_key, arrays[label_key], names)
+    labels, classes = _number_labels(path, label_key, arrays[label_key], names)
     if len(labels) != len(content):
         raise NearfarError(f"{path}: {key} has {len(content):,} rows but {label_key} has {len(labels):,}")
-    paths = arrays.get("paths", _names_beside(path, len(content)))
+    paths = arrays.get("paths", _read_names(path, len(content)))
     manifest = _manifest(path, key, content, labels, classes, arrays.get("role"), paths)
     if "note" in arrays:
         manifest = replace(manifest, source=str(arrays["note"]))
     try:
-        return _with_split(path, manifest, arrays)
+        return _set_split(path, manifest, arrays)
     except ValueError as error:
         raise NearfarError(f"{path}: split or is_eval cannot be read ({error})") from error
 
 
+@register("npy", recognizes=_has_suffix(".npy"), order=SPECIFIC)
 def open_npy(path: Path, *, labels: Path | None = None) -> Manifest:
-    """[N, d] vectors (mapped, not read into memory) or uint8 pictures, with labels from a file.
+    """Open vectors [N, d] (memory-mapped) or uint8 images, split by class order.
 
-    The file is `labels`, or found beside: NAME.labels.npy, NAME.labels.txt (one label a line), NAME_labels.npy / .txt,
-    labels.npy / .txt. Split by class order.
+    The labels are in the file `labels`, or in one of these files next to it: NAME.labels.npy, NAME.labels.txt (one
+    label per line), NAME_labels.npy, NAME_labels.txt, labels.npy, labels.txt.
     """
     content = _load_npy(path, mmap_mode="r")
     if not content.ndim:
         raise NearfarError(f"{path}: must be [N, ...], got a single value")
     if labels is None:
-        tried = [path.with_name(pattern.format(stem=path.stem)) for pattern in BESIDE]
-        labels = next((file for file in tried if file.is_file() and file != path), None)
+        files = [path.with_name(pattern.format(stem=path.stem)) for pattern in LABEL_FILES]
+        labels = next((file for file in files if file.is_file() and file != path), None)
         if labels is None:
-            raise NearfarError(f"{path}: no labels beside it: put them into {tried[1].name}, one line a row")
-    values = _label_file(labels)
-    numbers, classes = _labels(labels, "labels", values, None)
+            raise NearfarError(
+                f"{path}: has no labels file next to it: write the labels to {files[1].name}, one per line"
+            )
+    values = _read_labels(labels)
+    numbers, classes = _number_labels(labels, "labels", values, None)
     if len(numbers) != len(content):
         raise NearfarError(f"{labels}: has {len(numbers):,} labels but {path.name} has {len(content):,} rows")
     return _manifest(path, "array", content, numbers, classes, None, None).split_by_class_order()
 
 
 def save_npz(manifest: Manifest, path: Path) -> None:
-    """Writes a manifest of features or pixels with everything it says, whole or not at all."""
+    """Save a manifest of features or pixels with all of its columns. The file is replaced atomically."""
     arrays: dict[str, Array] = {
         "labels": manifest.labels,
         "classes": np.array(manifest.classes, dtype=np.str_),
@@ -99,7 +113,7 @@ def save_npz(manifest: Manifest, path: Path) -> None:
     elif manifest.features is not None:
         arrays["features"] = manifest.features
     else:
-        raise NearfarError(f"{path}: a manifest of files has no arrays for .npz: save it as .csv")
+        raise NearfarError(f"{path}: a manifest of files has no arrays: save it as .csv")
     if manifest.paths is not None:
         arrays["paths"] = np.array(manifest.paths, dtype=np.str_)
     if manifest.role is not None:
@@ -111,47 +125,47 @@ def save_npz(manifest: Manifest, path: Path) -> None:
 def _load_npz(path: Path) -> dict[str, Array]:
     try:
         with zipfile.ZipFile(path) as packed:
-            size, most = sum(member.file_size for member in packed.infolist()), _memory()
-        if size > most:
-            raise NearfarError(f"{path}: has {size:,} bytes unpacked, above this machine's {most:,}: save .npy files")
+            size, memory = sum(member.file_size for member in packed.infolist()), _memory_size()
+        if size > memory:
+            raise NearfarError(
+                f"{path}: has {size:,} bytes uncompressed, but this machine has {memory:,}: save .npy files"
+            )
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
     except NearfarError:
         raise
-    except Exception as error:  # numpy, zipfile and what unpacks for it raise a dozen kinds
+    except Exception as error:  # numpy, zipfile and the decompressors raise many types
         raise NearfarError(
             f"{path}: is not a readable .npz without pickled objects ({error}): save it again"
         ) from error
 
 
-def _memory() -> int:
-    # where the system does not tell, nothing is refused for its size
+def _memory_size() -> int:
+    # no limit on systems that do not report their memory
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else sys.maxsize
 
 
 def _load_npy(path: Path, *, mmap_mode: Literal["r"] | None = None) -> Array:
     try:
         array = np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
-    except Exception as error:  # of a damaged header numpy raises a dozen kinds
+    except Exception as error:  # for a damaged header numpy raises many types
         raise NearfarError(f"{path}: is not a readable .npy array ({error}): save it again") from error
     if not isinstance(array, np.ndarray):
-        raise NearfarError(f"{path}: is an archive of arrays: name it .npz")
+        raise NearfarError(f"{path}: is an archive of arrays: rename it to .npz")
     return array
 
 
-def _names_beside(path: Path, rows: int) -> Array | None:
+def _read_names(path: Path, rows: int) -> Array | None:
     file = path.with_name(f"{path.stem}.names.txt")
     if not file.is_file():
         return None
-    names = _label_file(file)
+    names = _read_labels(file)
     if len(names) != rows:
-        raise NearfarError(
-            f"{file}: has {len(names):,} names but {path.name} has {rows:,} rows: remove it or put it right"
-        )
+        raise NearfarError(f"{file}: has {len(names):,} names but {path.name} has {rows:,} rows: remove or correct it")
     return names
 
 
-def _label_file(path: Path) -> Array:
+def _read_labels(path: Path) -> Array:
     if path.suffix == ".npy":
         return np.atleast_1d(_load_npy(path))
     try:
@@ -161,10 +175,12 @@ def _label_file(path: Path) -> Array:
     return np.array([line.strip() for line in lines if line.strip()], dtype=np.str_)
 
 
-def _labels(path: Path, key: str, values: Array, names: Sequence[str] | None) -> tuple[Ints, tuple[str, ...]]:
+def _number_labels(path: Path, key: str, values: Array, names: Sequence[str] | None) -> tuple[Ints, tuple[str, ...]]:
     if values.ndim != 1 or values.dtype.kind not in "iuU":
-        cure = "one integer or string a row; floats are refused because ids must be exact"
-        raise NearfarError(f"{path}: {key} must be [N] integers or strings, got {values.dtype} {values.shape}: {cure}")
+        reason = "floats are refused because class ids must be exact"
+        raise NearfarError(
+            f"{path}: {key} must be [N] integers or strings, got {values.dtype} {values.shape}: {reason}"
+        )
     if not len(values):
         raise NearfarError(f"{path}: {key} is empty")
     if values.dtype.kind == "U" or names is None:
@@ -173,10 +189,10 @@ def _labels(path: Path, key: str, values: Array, names: Sequence[str] | None) ->
         return number_labels(words, order)
     if int(values.min()) < 0 or int(values.max()) >= len(names):
         raise NearfarError(
-            f"{path}: {key} runs from {values.min()} to {values.max()}, but there are {len(names)} class names"
+            f"{path}: {key} has values from {values.min()} to {values.max()}, but there are {len(names)} class names"
         )
     if len(set(names)) != len(names):
-        raise NearfarError(f"{path}: class names repeat: make them distinct")
+        raise NearfarError(f"{path}: class names are not distinct: rename the duplicates")
     return values.astype(np.int64), tuple(names)
 
 
@@ -221,29 +237,29 @@ def _check_finite(path: Path, key: str, content: Array) -> None:
         good = np.isfinite(content[start : start + FINITE_ROWS]).all(axis=1)
         if not good.all():
             row = start + int(np.flatnonzero(~good)[0])
-            raise NearfarError(f"{path}: {key} has NaN or infinite values, first in row {row}: remove such rows")
+            raise NearfarError(f"{path}: {key} has NaN or infinite values, first in row {row}: remove these rows")
 
 
-def _with_split(path: Path, manifest: Manifest, arrays: Mapping[str, Any]) -> Manifest:
+def _set_split(path: Path, manifest: Manifest, arrays: Mapping[str, Any]) -> Manifest:
     if "split" in arrays:
         words = np.asarray(arrays["split"], dtype=np.str_)
-        odd = sorted(set(words.ravel().tolist()) - set(SPLITS))
-        if odd:
-            raise NearfarError(f"{path}: split has {odd[0]!r}: expected {', '.join(SPLITS)}")
-        split = _per_row(path, "split", words, manifest)
+        unknown = sorted(set(words.ravel().tolist()) - set(SPLITS))
+        if unknown:
+            raise NearfarError(f"{path}: split has {unknown[0]!r}: expected {', '.join(SPLITS)}")
+        split = _expand_to_rows(path, "split", words, manifest)
     elif "is_eval" in arrays:
         split = np.where(
-            _per_row(path, "is_eval", np.asarray(arrays["is_eval"], dtype=np.bool_), manifest), "test", "train"
+            _expand_to_rows(path, "is_eval", np.asarray(arrays["is_eval"], dtype=np.bool_), manifest), "test", "train"
         )
     else:
         return manifest.split_by_class_order()
     return replace(manifest, split=split)
 
 
-def _per_row(path: Path, key: str, values: Array, manifest: Manifest) -> Array:
+def _expand_to_rows(path: Path, key: str, values: Array, manifest: Manifest) -> Array:
     if values.shape == (len(manifest),):
         return values
     if values.shape == (len(manifest.classes),):
         return values[manifest.labels]
-    wanted = f"each of the {len(manifest):,} rows or {len(manifest.classes):,} classes"
-    raise NearfarError(f"{path}: {key} must have one entry for {wanted}, got {values.shape}")
+    sizes = f"{len(manifest):,} rows or {len(manifest.classes):,} classes"
+    raise NearfarError(f"{path}: {key} must have one entry for each of the {sizes}, got {values.shape}")

@@ -1,4 +1,4 @@
-"""Manifests as tables: CSV and Parquet with the columns path, label and, if wanted, split and role."""
+"""CSV and Parquet tables with the columns path and label, and optionally split and role."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from nearfar.data.layouts.archive import SUFFIXES as ARCHIVES
-from nearfar.data.layouts.archive import load_archive
+from nearfar.data.layouts import SPECIFIC, register
+from nearfar.data.layouts.archive import is_archive, load_archive
 from nearfar.data.layouts.paths import find_missing
 from nearfar.data.manifest import ROLES, SPLITS, Manifest, number_labels
 from nearfar.errors import NearfarError
@@ -26,64 +26,86 @@ COLUMNS = ("path", "label", "split", "role")
 MARK = "# nearfar manifest 1: "
 
 
-def open_csv(path: Path, *, root: Path | None = None, allow_partial: bool = False) -> Manifest:
-    """Columns path, label[, split[, role]] in any order after a header; others are passed over. Tabs in a .tsv.
+def _is_csv(path: Path) -> bool:
+    return path.name.lower().endswith((".csv", ".tsv")) and path.is_file()
 
-    Paths are relative to `root` (a folder or a tar; by default what a saved manifest says, or the table's folder).
-    Labels are strings as they are written: 007 is not 7. Without a split column the split is by class order. Listed
-    files that do not exist are an error, or left out and counted with `allow_partial`.
+
+def _is_parquet(path: Path) -> bool:
+    return path.name.lower().endswith((".parquet", ".pq")) and path.is_file()
+
+
+@register("csv", recognizes=_is_csv, order=SPECIFIC)
+def open_csv(path: Path, *, root: Path | None = None, allow_partial: bool = False) -> Manifest:
+    """Open a table with a header and the columns path, label and optionally split and role, in any order.
+
+    Other columns are ignored. A .tsv file is separated by tabs. Labels are used as written: 007 and 7 are two classes.
+    Without a split column the split is by class order.
+
+    Args:
+        path: The table.
+        root: Folder or tar archive that the paths are relative to. By default the one that a saved manifest names, or
+            the folder of the table.
+        allow_partial: Leave out and count listed files that do not exist, which are an error otherwise.
     """
     try:
-        # undecodable file names survive the round trip as surrogates, as in os.fsdecode
+        # file names that are not UTF-8 survive saving and opening as surrogates, as in os.fsdecode
         text = path.read_bytes().decode("utf-8-sig", "surrogateescape")
     except OSError as error:
         raise NearfarError(f"{path}: cannot be read ({error.strerror}): check the path") from error
-    known: dict[str, Any] = {}
+    header: dict[str, Any] = {}
     first, _, rest = text.partition("\n")
     if first.startswith(MARK):
         try:
-            known, text = _provenance(first.removeprefix(MARK)), rest
+            header, text = _parse_header(first.removeprefix(MARK)), rest
         except ValueError as error:
-            raise NearfarError(f"{path}, line 1: the manifest's own line is damaged ({error}): remove it") from error
-    skipped = 1 if known else 0
+            raise NearfarError(
+                f"{path}, line 1: the line that nearfar wrote is damaged ({error}): remove it"
+            ) from error
+    skipped = 1 if header else 0
     try:
         table = list(csv.reader(io.StringIO(text, newline=""), delimiter="\t" if path.suffix == ".tsv" else ","))
     except csv.Error as error:
         raise NearfarError(f"{path}: is not readable as CSV ({error})") from error
     if not table:
         raise NearfarError(f"{path}: is empty: expected the columns path,label")
-    header = [name.strip() for name in table[0]]
+    names = [name.strip() for name in table[0]]
     rows = [(number, row) for number, row in enumerate(table[1:], start=2 + skipped) if row]
     for number, row in rows:
-        if len(row) != len(header):
-            raise NearfarError(f"{path}, row {number}: {len(row)} cells under {len(header)} columns: quote the commas")
-    columns = {name: [row[i] for _, row in rows] for i, name in enumerate(header)}
-    manifest = _build(path, columns, [number for number, _ in rows], root=root, known=known)
-    return _existing(manifest, path, allow_partial=allow_partial)
+        if len(row) != len(names):
+            raise NearfarError(
+                f"{path}, row {number}: {len(row)} cells but {len(names)} columns: quote cells that contain commas"
+            )
+    columns = {name: [row[i] for _, row in rows] for i, name in enumerate(names)}
+    manifest = _build(path, columns, [number for number, _ in rows], root=root, header=header)
+    return _drop_missing(manifest, path, allow_partial=allow_partial)
 
 
-def _provenance(text: str) -> dict[str, Any]:
-    """The first line that `save_csv` wrote; a ValueError for what it did not."""
+def _parse_header(text: str) -> dict[str, Any]:
+    """Parse the first line that `save_csv` wrote."""
     try:
-        known = json.loads(text)
+        header = json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    if not isinstance(known, dict):
-        raise ValueError(f"it is {type(known).__name__}, no table")
+    if not isinstance(header, dict):
+        raise ValueError(f"expected a JSON object, got {type(header).__name__}")
     for key in ("source", "root", "fingerprint"):
-        if not isinstance(known.get(key, ""), str):
-            raise ValueError(f"{key} must be text, got {known[key]!r}")
+        if not isinstance(header.get(key, ""), str):
+            raise ValueError(f"{key} must be a string, got {header[key]!r}")
     for key in ("classes", "notes"):
-        words = known.get(key, [])
+        words = header.get(key, [])
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-            raise ValueError(f"{key} must be a list of texts, got {words!r}")
-    if len(set(known.get("classes", ()))) != len(known.get("classes", ())):
+            raise ValueError(f"{key} must be a list of strings, got {words!r}")
+    if len(set(header.get("classes", ()))) != len(header.get("classes", ())):
         raise ValueError("classes must be distinct names")
-    return known
+    return header
 
 
+@register("parquet", recognizes=_is_parquet, order=SPECIFIC)
 def open_parquet(path: Path, *, root: Path | None = None, allow_partial: bool = False) -> Manifest:
-    """The same columns from Parquet; labels are strings or integers (floats are refused: ids must be exact)."""
+    """Open the same columns from Parquet. Labels are strings or integers; floats are refused because ids must be exact.
+
+    See `open_csv` for the arguments.
+    """
     try:
         parquet = import_module("pyarrow.parquet")
     except ImportError as error:
@@ -92,18 +114,20 @@ def open_parquet(path: Path, *, root: Path | None = None, allow_partial: bool = 
         file = parquet.ParquetFile(path)
         names = [name for name in file.schema_arrow.names if name in COLUMNS]
         table = file.read(columns=names).to_pydict()
-    except Exception as error:  # pyarrow raises its own kinds
+    except Exception as error:  # pyarrow raises its own types
         raise NearfarError(f"{path}: is not readable as Parquet ({error})") from error
     columns: dict[str, list[str]] = {}
     for name, values in table.items():
         for row, value in enumerate(values):
             if not isinstance(value, str | int) or isinstance(value, bool):
                 kind = type(value).__name__
-                raise NearfarError(f"{path}, column {name}, row {row}: {kind} {value!r}: strings or integers expected")
+                raise NearfarError(
+                    f"{path}, column {name}, row {row}: expected a string or an integer, got {kind} {value!r}"
+                )
         columns[name] = [str(value) for value in values]
     length = len(next(iter(columns.values()), []))
-    manifest = _build(path, columns, range(length), root=root, known={})
-    return _existing(manifest, path, allow_partial=allow_partial)
+    manifest = _build(path, columns, range(length), root=root, header={})
+    return _drop_missing(manifest, path, allow_partial=allow_partial)
 
 
 def _build(
@@ -112,13 +136,13 @@ def _build(
     numbers: Sequence[int],
     *,
     root: Path | None,
-    known: Mapping[str, Any],
+    header: Mapping[str, Any],
 ) -> Manifest:
     for name in ("path", "label"):
         if name not in columns:
             raise NearfarError(f"{path}: has no column {name!r} (it has {', '.join(columns)}){nearest(name, columns)}")
     if not columns["path"]:
-        raise NearfarError(f"{path}: has a header and no rows")
+        raise NearfarError(f"{path}: has a header but no rows")
     for name in ("path", "label"):
         empty = next((number for number, cell in zip(numbers, columns[name], strict=True) if not cell), None)
         if empty is not None:
@@ -126,15 +150,15 @@ def _build(
     for name, allowed in (("split", SPLITS), ("role", ROLES)):
         for number, cell in zip(numbers, columns.get(name, ()), strict=False):
             if cell not in allowed:
-                want = ", ".join(word for word in allowed if word)
-                near = nearest(cell, allowed)
-                raise NearfarError(f"{path}, row {number}: the {name} {cell!r} is none of {want}{near}")
-    classes = known.get("classes")
+                choices = ", ".join(word for word in allowed if word)
+                similar = nearest(cell, allowed)
+                raise NearfarError(f"{path}, row {number}: {name} must be one of {choices}, got {cell!r}{similar}")
+    classes = header.get("classes")
     if classes is not None and not set(columns["label"]) <= set(classes):
-        classes = None  # edited by hand: new labels, so a new order
+        classes = None  # the table was edited and has new labels, so the saved order does not apply
     labels, order = number_labels(columns["label"], classes)
     if root is None:
-        root = path.parent / known["root"] if "root" in known else path.parent
+        root = path.parent / header["root"] if "root" in header else path.parent
     manifest = Manifest(
         labels=labels,
         classes=order,
@@ -142,54 +166,54 @@ def _build(
         role=np.array(columns["role"]) if "role" in columns else None,
         paths=tuple(columns["path"]),
         root=Path(os.path.normpath(root)),
-        source=known.get("source", path.name),
-        notes=tuple(known.get("notes", ())),
+        source=header.get("source", path.name),
+        notes=tuple(header.get("notes", ())),
     )
     if "split" not in columns:
         manifest = manifest.split_by_class_order()
-    if "fingerprint" in known and known["fingerprint"] != manifest.fingerprint:
+    if "fingerprint" in header and header["fingerprint"] != manifest.fingerprint:
         manifest = replace(manifest, notes=(*manifest.notes, f"{path.name} was edited after nearfar saved it"))
     return manifest
 
 
-def _existing(manifest: Manifest, table: Path, *, allow_partial: bool) -> Manifest:
+def _drop_missing(manifest: Manifest, table: Path, *, allow_partial: bool) -> Manifest:
     paths, root = manifest.paths or (), manifest.root or table.parent
-    if root.name.endswith(ARCHIVES) and root.is_file():
+    if is_archive(root):
         members = load_archive(root, allow_partial=allow_partial).members
         absent = [path for path in paths if path not in members]
     else:
         absent = find_missing(root, paths)
     if not absent:
         return manifest
-    what = f"{len(absent):,} of {len(paths):,} listed files do not exist below {root}, the first: {absent[0]}"
+    what = f"{len(absent):,} of {len(paths):,} listed files do not exist below {root}, first {absent[0]}"
     if not allow_partial:
-        raise NearfarError(f"{table}: {what}: name their folder as root, or allow a partial read")
+        raise NearfarError(f"{table}: {what}: pass their folder as root, or allow a partial copy")
     if len(absent) == len(paths):
-        raise NearfarError(f"{table}: {what}: name their folder as root")
-    gone = frozenset(absent)
-    kept = manifest.subset(np.array([path not in gone for path in paths]))
-    return replace(kept, notes=(*kept.notes, what))
+        raise NearfarError(f"{table}: {what}: pass their folder as root")
+    dropped = frozenset(absent)
+    existing = manifest.subset(np.array([path not in dropped for path in paths]))
+    return replace(existing, notes=(*existing.notes, what))
 
 
 def save_csv(manifest: Manifest, path: Path) -> None:
-    """Writes path, label, split (and role) with one line of provenance above, whole or not at all.
+    """Save path, label, split and role below a line with the origin of the data. The file is replaced atomically.
 
-    The first line holds source, root (relative to the table where it can be), notes, the fingerprint and, where the
-    rows alone would not give it back, the order of the classes; readers other than nearfar skip one line.
+    The first line is JSON with source, root (relative to the table if possible), notes, fingerprint and, if it differs
+    from the order of the names, the order of the classes. Other readers skip this line.
     """
     if manifest.kind != "files" or manifest.paths is None:
-        raise NearfarError(f"{path}: a manifest of {manifest.kind} has no paths for a CSV: save it as .npz")
+        raise NearfarError(f"{path}: a manifest of {manifest.kind} has no paths: save it as .npz")
     names = [manifest.classes[label] for label in manifest.labels.tolist()]
-    known: dict[str, Any] = {"source": manifest.source, "fingerprint": manifest.fingerprint}
+    header: dict[str, Any] = {"source": manifest.source, "fingerprint": manifest.fingerprint}
     if manifest.root is not None:
-        known["root"] = _relative(manifest.root, path.parent)
+        header["root"] = _relative(manifest.root, path.parent)
     if manifest.notes:
-        known["notes"] = list(manifest.notes)
+        header["notes"] = list(manifest.notes)
     if number_labels(names)[1] != manifest.classes:
-        known["classes"] = list(manifest.classes)
+        header["classes"] = list(manifest.classes)
     roles = None if manifest.role is None else manifest.role.tolist()
     with atomic(path) as draft, open(draft, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
-        file.write(MARK + json.dumps(known, ensure_ascii=True) + "\n")
+        file.write(MARK + json.dumps(header, ensure_ascii=True) + "\n")
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS[: 3 if roles is None else 4])
         columns = [manifest.paths, names, manifest.split.tolist(), *([] if roles is None else [roles])]
