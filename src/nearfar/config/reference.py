@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import Field, fields
+from dataclasses import MISSING, Field, fields
 from typing import Any
 
 from nearfar.config.names import suggest_setting
@@ -111,8 +111,9 @@ def _samplers() -> dict[str, list[str]]:
 
 
 def _default(each: Field[Any]) -> str:
-    default = each.default if isinstance(each.default, str | int | float | tuple | None) else {}
-    return default if isinstance(default, str) else json.dumps(default)
+    if isinstance(each.default, str):
+        return each.default
+    return json.dumps(each.default) if each.default_factory is MISSING else "{}"
 
 
 def _type(each: Field[Any], hint: Any) -> str:
