@@ -64,11 +64,11 @@ def product(rows: torch.Tensor, labels: NDArray[np.int64]) -> dict[str, float]:
 
 
 def nearfar(rows: torch.Tensor, labels: NDArray[np.int64]) -> dict[str, float]:
-    return dict(evaluate(rows, labels, metrics=FULL).values)
+    return dict(evaluate(rows, labels, metrics=FULL))
 
 
 def nearfar_shared(rows: torch.Tensor, labels: NDArray[np.int64]) -> dict[str, float]:
-    return dict(evaluate(rows, labels, metrics=SHARED).values)
+    return dict(evaluate(rows, labels, metrics=SHARED))
 
 
 def pml(rows: torch.Tensor, labels: NDArray[np.int64]) -> dict[str, float]:

@@ -34,12 +34,12 @@ from nearfar.files import atomic
 from nearfar.losses import create
 from nearfar.losses.proxies.sharded import ShardedProxies
 from nearfar.metrics import evaluate
-from nearfar.metrics.inputs import Ints
 from nearfar.pacing.xi import hardness
 from nearfar.training.distributed import process_group
 from nearfar.training.evaluate import to_device
 from nearfar.training.prepare import open_manifest
 from nearfar.training.trainer import Training
+from nearfar.validation import Ints
 
 DIM, PER_CLASS, QUERIES, BLOCK = 128, 10, 10_000, 50_000
 METRICS = ("recall@1", "recall@10", "r-precision", "map@r")
@@ -76,7 +76,7 @@ def measured(work: Callable[[], Result]) -> Result:
 def whole(folder: Path, samples: int, memory_mb: int) -> Result:
     """Every row against all others."""
     rows, labels = written(folder / "rows.npy", samples)
-    return measured(lambda: dict(evaluate(rows, labels, metrics=METRICS, memory_mb=memory_mb).values))
+    return measured(lambda: dict(evaluate(rows, labels, metrics=METRICS, memory_mb=memory_mb)))
 
 
 def xi(folder: Path, samples: int, memory_mb: int) -> Result:
@@ -94,9 +94,7 @@ def gallery(folder: Path, samples: int, memory_mb: int) -> Result:
     """Queries of the gallery's classes: exactly, and by an inverted file that looks at 1 in 64 of its lists."""
     rows, labels = written(folder / "rows.npy", samples)
     queries, ids = written(folder / "queries.npy", QUERIES, seed=2)
-    exact = measured(
-        lambda: dict(evaluate(rows, labels, queries=(queries, ids), metrics=METRICS, memory_mb=memory_mb).values)
-    )
+    exact = measured(lambda: dict(evaluate(rows, labels, queries=(queries, ids), metrics=METRICS, memory_mb=memory_mb)))
     lists = 1024
     index = faiss.IndexIVFFlat(faiss.IndexFlatIP(DIM), DIM, lists, faiss.METRIC_INNER_PRODUCT)
     index.cp.niter = 10
@@ -122,7 +120,7 @@ def gallery(folder: Path, samples: int, memory_mb: int) -> Result:
                 index_sample=500,
                 memory_mb=memory_mb,
             )
-            return dict(scores.values) | {"error": scores.approximation}
+            return dict(scores) | {"error": scores.approximation}
 
         by_index[f"nprobe {probes} of {lists}"] = measured(search)
     return {"exact": exact, "build": built, **by_index}

@@ -23,7 +23,7 @@ def test_a_short_demo_learns_writes_its_page_and_goes_on(tmp_path: Path, capsys:
     assert "Recall@1" in printed
     assert "Searching with" in printed
     again = run(steps=60, source=source, out=tmp_path / "out")
-    assert again["supcon"].values == scores["supcon"].values
+    assert again["supcon"] == scores["supcon"]
     with pytest.raises(NearfarError, match="another demo, of 60 steps"):
         run(steps=61, source=source, out=tmp_path / "out")
 

@@ -188,6 +188,5 @@ def _title(metric: str) -> str:
 
 def _print(table: dict[str, Scores], name: str, scores: Scores, seconds: float | None = None) -> None:
     table[name] = scores
-    values: Mapping[str, float] = scores.values
     took = "" if seconds is None else f"{seconds:9.0f}"
-    print(f"{name:16s} {'  '.join(f'{100 * values[metric]:8.1f}' for metric in METRICS)}{took}", flush=True)
+    print(f"{name:16s} {'  '.join(f'{100 * scores[metric]:8.1f}' for metric in METRICS)}{took}", flush=True)

@@ -1,29 +1,39 @@
-"""What may be passed to a loss, and errors that name the argument, what arrived and what to do.
+"""Checks and conversions of arguments. Each error names the argument, the value that was passed, and what to do.
 
-Checks of shapes and types always run. Checks that look at values run in eager mode only: under torch.compile they would
-break the graph.
+Checks of shapes and types always run. Checks of values run only in eager mode, because they would break the graph under
+torch.compile.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from nearfar.spelling import suggest
+
+Array = NDArray[Any]
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Embeddings = Tensor | ArrayLike
+Labels = Tensor | ArrayLike | Sequence[str]
 
 nearest = suggest
 
 
 def check_embeddings(name: str, x: Tensor, *, dim: int | None = None) -> None:
-    """[N, d] floating point, N and d at least 1, finite; d equal to `dim` where given."""
+    """Check that `x` is a finite floating-point tensor [N, d], N and d at least 1, with d equal to `dim` if given."""
     if not isinstance(x, Tensor):
         raise ValueError(f"{name} must be a tensor [N, d], got {type(x).__name__}")
     if x.ndim != 2:
         raise ValueError(
-            f"{name} must have shape [N, d], got shape {list(x.shape)}: flatten or pool to one row a sample"
+            f"{name} must have shape [N, d], got shape {list(x.shape)}: flatten or pool to one vector per sample"
         )
     if x.shape[0] == 0 or x.shape[1] == 0:
         raise ValueError(f"{name} is empty, got shape {list(x.shape)}: skip empty batches")
@@ -34,22 +44,47 @@ def check_embeddings(name: str, x: Tensor, *, dim: int | None = None) -> None:
     if torch.compiler.is_compiling():
         return
     x = x.detach()
-    length = torch.linalg.vector_norm(x, dim=1, dtype=None if x.dtype == torch.float64 else torch.float32)
-    if not math.isfinite(float(length.sum())):
-        raise ValueError(f"{name} {_why_not_finite(x, length)}")
+    norm = torch.linalg.vector_norm(x, dim=1, dtype=None if x.dtype == torch.float64 else torch.float32)
+    if not math.isfinite(float(norm.sum())):
+        raise ValueError(f"{name} {_describe_not_finite(x, norm)}")
 
 
-def _why_not_finite(x: Tensor, length: Tensor) -> str:
+def _describe_not_finite(x: Tensor, norm: Tensor) -> str:
     bad = (~torch.isfinite(x)).any(1).nonzero().flatten().tolist()
     if bad:
         cure = "lower the learning rate or find the bad input"
-        return f"has NaN or infinite values in {len(bad)} of {len(x)} rows, the first is row {bad[0]}: {cure}"
+        return f"has NaN or infinite values in {len(bad)} of {len(x)} vectors, first in vector {bad[0]}: {cure}"
     largest = float(x.abs().max())
-    return f"is so large (up to {largest:.1e}) that the length of a row overflows {length.dtype}: scale it down"
+    return f"has values up to {largest:.1e}, so the norm of a vector overflows {norm.dtype}: scale them down"
+
+
+def as_embeddings(embeddings: Embeddings, *, name: str, device: torch.device | None = None) -> Tensor:
+    """Return a detached floating-point tensor [N, d] that shares memory with the input where possible.
+
+    Integers become float32. Half precision is kept; callers widen it block by block.
+    """
+    if isinstance(embeddings, Tensor):
+        x = embeddings.detach()
+    else:
+        try:
+            array = np.asarray(embeddings)
+            with warnings.catch_warnings():
+                # torch warns that a read-only array (for example a memory map) could be written to; nothing here writes
+                warnings.simplefilter("ignore", UserWarning)
+                x = torch.from_numpy(array if min(array.strides, default=0) >= 0 else array.copy())
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{name} must be an [N, d] array of numbers: {error}") from error
+    if x.ndim != 2 or 0 in x.shape:
+        raise ValueError(f"{name} must be [N, d] with N and d at least 1, got shape {tuple(x.shape)}")
+    if x.is_complex() or x.dtype == torch.bool:
+        raise ValueError(f"{name} must be real numbers, got {x.dtype}")
+    if not x.is_floating_point():
+        x = x.float()
+    return x if device is None else x.to(device)
 
 
 def check_labels(name: str, labels: Tensor, *, rows: int, rows_name: str) -> None:
-    """[N] integers, or [N, C] multi-hot of integers or booleans, one row for each embedding."""
+    """Check that `labels` is a tensor of class ids [N], or multi-hot [N, C], with one entry per embedding."""
     if not isinstance(labels, Tensor):
         raise ValueError(f"{name} must be an integer tensor, got {type(labels).__name__}: use torch.as_tensor")
     if labels.is_floating_point() or labels.is_complex():
@@ -59,20 +94,118 @@ def check_labels(name: str, labels: Tensor, *, rows: int, rows_name: str) -> Non
     if labels.ndim == 1 and labels.dtype == torch.bool:
         raise ValueError(f"{name} of shape [N] must be integers, got torch.bool: pass class ids, or multi-hot [N, C]")
     if labels.shape[0] != rows:
-        raise ValueError(f"{name} has {labels.shape[0]} rows but {rows_name} has {rows}: pass one label a row")
+        raise ValueError(f"{name} has {labels.shape[0]} entries but {rows_name} has {rows}: pass one label per sample")
     if labels.ndim == 2 and labels.dtype != torch.bool and not torch.compiler.is_compiling():
         odd = labels[(labels != 0) & (labels != 1)]
         if odd.numel():
             raise ValueError(f"{name} of shape [N, C] must be multi-hot (0 or 1), got the value {int(odd[0])}")
 
 
+def as_labels(labels: Labels, rows: int | None = None, *, name: str = "labels") -> Array:
+    """Return labels as an array: int64 or str [N] (Python ints beyond int64 stay objects), or multi-hot bool [N, C].
+
+    Integers of any size and strings stay exact: they are never rounded to a float.
+
+    Args:
+        labels: Integers or strings [N], or multi-hot [N, C] of 0 and 1.
+        rows: The required N.
+        name: The argument to name in error messages.
+
+    >>> as_labels([2**24, 2**24 + 1], 2).tolist()
+    [16777216, 16777217]
+    >>> as_labels([[1, 0], [1, 1]], 2).dtype
+    dtype('bool')
+    """
+    array = _as_array(labels, name)
+    if array.ndim not in (1, 2) or not array.size:
+        raise ValueError(f"{name} must be [N] or multi-hot [N, C] and not empty, got shape {array.shape}")
+    if rows is not None and len(array) != rows:
+        raise ValueError(f"{name} must have one entry for each of the {rows} embeddings, got shape {array.shape}")
+    if array.ndim == 2:
+        return _as_multi_hot(array, name)
+    if array.dtype.kind in "US":
+        return array
+    if array.dtype.kind in "bi":
+        return array.astype(np.int64)
+    if array.dtype.kind == "u":
+        return array.astype(np.int64 if array.max() < 2**63 else object)
+    if array.dtype.kind == "O" and all(isinstance(value, str) for value in array):
+        return array.astype(str)
+    if array.dtype.kind == "O" and all(isinstance(value, int | np.integer) for value in array):
+        fits = all(-(2**63) <= value < 2**63 for value in array)
+        return array.astype(np.int64) if fits else array
+    raise ValueError(
+        f"{name} must be integers, strings or multi-hot [N, C], got {array.dtype}: cast ids to an integer type"
+    )
+
+
+def _as_array(labels: Labels, name: str) -> Array:
+    if isinstance(labels, Tensor):
+        return labels.detach().cpu().numpy()
+    if isinstance(labels, np.ndarray):
+        return labels
+    try:
+        array = np.asarray(labels)
+        # NumPy may read a list of large Python ints as float64, which would merge ids: read it as objects instead
+        return np.asarray(labels, dtype=object) if array.ndim == 1 and array.dtype.kind == "f" else array
+    except ValueError as error:
+        raise ValueError(f"{name} must be [N] or multi-hot [N, C]: {error}") from error
+
+
+def _as_multi_hot(array: Array, name: str) -> Array:
+    if array.dtype.kind not in "biuf" or not np.isin(array, (0, 1)).all():
+        raise ValueError(
+            f"{name} of shape {array.shape} must be multi-hot (0 or 1); for one label per sample pass shape [N]"
+        )
+    return array.astype(bool)
+
+
+def as_class_labels(labels: Labels, *, name: str = "labels") -> Array:
+    """Return labels as `as_labels` does, and raise a ValueError for multi-hot ones: every sample has one class."""
+    array = as_labels(labels, name=name)
+    if array.ndim != 1:
+        raise ValueError(f"{name} must be [N] with one label per sample, got shape {array.shape}")
+    return array
+
+
+def as_label_tensor(labels: Labels, *, class_names: Sequence[str] | None = None, name: str = "labels") -> Tensor:
+    """Return labels as a tensor for a loss: class ids [N], or multi-hot [N, C].
+
+    Tensors and integers keep their values. Strings become their positions in `class_names`.
+
+    Args:
+        labels: Integers or strings [N], or multi-hot [N, C].
+        class_names: The names of the classes 0, 1, ...; by default the distinct labels, sorted.
+        name: The argument to name in error messages.
+
+    >>> as_label_tensor(["dog", "cat", "dog"])
+    tensor([1, 0, 1])
+    >>> as_label_tensor(["dog"], class_names=["owl", "cat", "dog"])
+    tensor([2])
+    """
+    if isinstance(labels, Tensor):
+        return labels
+    array = as_labels(labels, name=name)
+    if array.dtype.kind in "US":
+        if class_names is None:
+            return torch.from_numpy(np.unique(array, return_inverse=True)[1])
+        ids = {label: number for number, label in enumerate(class_names)}
+        unknown = [label for label in array.tolist() if label not in ids]
+        if unknown:
+            raise ValueError(f"{name} has the unknown class {unknown[0]!r}{suggest(str(unknown[0]), ids)}")
+        return torch.tensor([ids[label] for label in array.tolist()])
+    if array.dtype.kind == "O":
+        raise ValueError(f"{name} has an id that does not fit into int64: use ids below 2**63")
+    return torch.from_numpy(array)
+
+
 def check_weights(name: str, weights: Tensor, *, rows: int, rows_name: str) -> None:
-    """[N] floating point, finite, not negative, one for each embedding."""
+    """Check that `weights` is a floating-point tensor [N], finite and not negative, with one entry per embedding."""
     if not isinstance(weights, Tensor):
         raise ValueError(f"{name} must be a tensor [N], got {type(weights).__name__}")
     if weights.shape != (rows,):
         raise ValueError(
-            f"{name} must have shape [{rows}], one for each row of {rows_name}, got shape {list(weights.shape)}"
+            f"{name} must have shape [{rows}], one weight per sample of {rows_name}, got shape {list(weights.shape)}"
         )
     if not weights.is_floating_point():
         raise ValueError(f"{name} must be floating point, got {weights.dtype}")
@@ -84,22 +217,22 @@ def check_weights(name: str, weights: Tensor, *, rows: int, rows_name: str) -> N
 def check_count(name: str, value: int) -> int:
     """Check that the value is an integer of at least 1, and return it."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
+        raise ValueError(f"{name} must be a whole number, at least 1, got {value!r}")
     return value
 
 
 def check_positive(name: str, value: float) -> float:
-    """A finite number above zero."""
+    """Check that the value is a finite number above 0, and return it."""
     if not 0 < value < float("inf"):
         raise ValueError(f"{name} must be a finite number above 0, got {value}")
     return value
 
 
 def check_choice(name: str, value: str, choices: Iterable[str]) -> str:
-    """One of the choices; otherwise an error that lists them and names the nearest."""
+    """Check that the value is one of the choices, and return it. The error lists them and suggests a similar one."""
     choices = list(choices)
     if value not in choices:
         raise ValueError(
-            f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}{nearest(str(value), choices)}"
+            f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}{suggest(str(value), choices)}"
         )
     return value

@@ -36,7 +36,7 @@ CASES = {
     "infinity": ((INFINITE, Y), {}, "embeddings has NaN or infinity in 1 of 6 rows, the first is row 0"),
     "too long": ((X * np.float32(1e20), Y), {}, "embeddings has a row of length"),
     "query NaN": ((X, Y), {"queries": (BROKEN, Y)}, r"queries\[0\] has NaN"),
-    "no queries": ((X, Y), {"queries": (X[:0], [])}, r"queries\[0\] must be \[N, d\] with at least one row"),
+    "no queries": ((X, Y), {"queries": (X[:0], [])}, r"queries\[0\] must be \[N, d\] with N and d at least 1"),
     "queries without labels": ((X, Y), {"queries": X}, r"queries must be a pair"),
     "query dimension": ((X, Y), {"queries": (X[:, :2], Y)}, r"queries\[0\] has dimension 2, embeddings have 3"),
     "query labels": ((X, Y), {"queries": (X, Y[:2])}, r"queries\[1\] must have one entry for each of the 6"),
@@ -59,8 +59,8 @@ CASES = {
     "multi-hot clustering": ((X, np.eye(6, dtype=int)), {"metrics": "nmi"}, "nmi needs one label a row"),
     "one class": ((X, [1] * 6), {"metrics": "silhouette"}, "silhouette needs at least two classes"),
     "ignore length": ((X, Y), {"ignore": [[0]]}, "ignore must have one entry for each of the 6 queries, got 1"),
-    "ignore range": ((X, Y), {"ignore": [[6]] * 6}, r"ignore\[0\] has positions outside the gallery of 6"),
-    "ignore floats": ((X, Y), {"ignore": [[0.5]] * 6}, r"ignore\[0\] must be a list of gallery positions"),
+    "ignore range": ((X, Y), {"ignore": [[6]] * 6}, r"ignore\[0\] has indices outside the gallery of 6"),
+    "ignore floats": ((X, Y), {"ignore": [[0.5]] * 6}, r"ignore\[0\] must be a list of gallery indices"),
     "ignore mask": ((X, Y), {"ignore": np.zeros((6, 5), dtype=bool)}, r"ignore as a mask must have shape \(6, 6\)"),
     "nobody has a positive": ((X, range(6)), {}, "none of the 6 queries has a positive in the gallery of 6"),
     "index": ((X, Y), {"index": object()}, "index must be a faiss index"),
@@ -97,18 +97,18 @@ def test_bad_protocols():
 
 
 def test_a_single_row_or_label_column_says_what_to_do():
-    with pytest.raises(ValueError, match="for one label a row pass shape"):
+    with pytest.raises(ValueError, match="for one label per sample pass shape"):
         evaluate(X, torch.tensor(Y)[:, None])
 
 
 def test_legal_input_that_looks_odd():
-    assert evaluate(X.tolist(), Y, ks=1, metrics="recall").values.keys() == {"recall@1"}
-    assert evaluate(np.asfortranarray(X), Y).values == evaluate(X, Y).values
-    assert evaluate(X[::-1], Y[::-1]).values == evaluate(X[::-1].copy(), Y[::-1]).values
+    assert evaluate(X.tolist(), Y, ks=1, metrics="recall").keys() == {"recall@1"}
+    assert evaluate(np.asfortranarray(X), Y) == evaluate(X, Y)
+    assert evaluate(X[::-1], Y[::-1]) == evaluate(X[::-1].copy(), Y[::-1])
     frozen = X.copy()
     frozen.flags.writeable = False
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert evaluate(frozen, Y).values == evaluate(X, Y).values
-    assert evaluate(torch.from_numpy(X).requires_grad_(), torch.tensor(Y)).values == evaluate(X, Y).values
+        assert evaluate(frozen, Y) == evaluate(X, Y)
+    assert evaluate(torch.from_numpy(X).requires_grad_(), torch.tensor(Y)) == evaluate(X, Y)
     assert expand(("MAP@R", "Recall@5"), (1,)) == ("map@r", "recall@5")

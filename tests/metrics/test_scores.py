@@ -40,7 +40,7 @@ def test_values_are_means_of_per_query(blobs):
         assert scores[name] == table[name].mean()
     assert "nmi" not in table
     assert (blobs[1][table["nearest"]] == table["label"]).mean() == scores["recall@1"]
-    with pytest.raises(KeyError, match="'ndcg@1' was not computed; there are recall@1"):
+    with pytest.raises(KeyError, match="'ndcg@1' was not computed; these scores have recall@1"):
         scores["ndcg@1"]
     with pytest.raises(FrozenInstanceError):
         scores.queries = 3
@@ -61,7 +61,7 @@ def test_per_class_averages_back_to_the_mean(blobs):
 def test_table_and_json(blobs):
     scores = evaluate(*blobs, metrics=("recall@1", "nmi"))
     content = json.loads(scores.to_json())
-    assert content["values"] == dict(scores.values)
+    assert content["values"] == dict(scores)
     assert content["dropped"] == 5
     lines = scores.table().splitlines()
     assert lines[1].split() == ["recall@1", f"{100 * scores['recall@1']:.2f}"]
@@ -115,13 +115,13 @@ def test_an_exact_index_gives_the_exact_values(blobs):
     index.add(unit)
     names = ("recall", "map@r", "ndcg@10", "mrr", "map", "precision@5")
     exact, found = (evaluate(points, labels, metrics=names, index=each) for each in (None, index))
-    assert found.values == pytest.approx(exact.values, abs=1e-9)
+    assert found == pytest.approx(exact, abs=1e-9)
     assert found.approximation["sample"] > 500
     assert max(abs(v) for k, v in found.approximation.items() if k != "sample") < 1e-9
     assert "approximate" in found.table()
     ignore = [[(q + 1) % 600, (q + 7) % 600] for q in range(600)]
     pair = [evaluate(points, labels, metrics=names, index=each, ignore=ignore) for each in (None, index)]
-    assert pair[0].values == pytest.approx(pair[1].values, abs=1e-9)
+    assert pair[0] == pytest.approx(pair[1], abs=1e-9)
 
 
 def test_the_error_of_a_coarse_index_is_told(blobs):
@@ -133,7 +133,7 @@ def test_the_error_of_a_coarse_index_is_told(blobs):
     exact = evaluate(points, labels, distance="euclidean")
     found = evaluate(points, labels, distance="euclidean", index=index, index_sample=10_000)
     assert abs(found["map@r"] - exact["map@r"]) > 0.01
-    for name in exact.values:
+    for name in exact:
         assert found.approximation[name] == pytest.approx(found[name] - exact[name], abs=1e-12)
     with pytest.raises(ValueError, match="index holds 600 vectors of dimension 16, embeddings are 599 x 16"):
         evaluate(points[1:], labels[1:], index=index)
@@ -143,9 +143,9 @@ def test_protocols(blobs):
     points, labels = blobs
     assert PROTOCOLS["in-shop"].recall == (1, 10, 20, 30, 40, 50)
     shop = evaluate_as("in-shop", points[200:], labels[200:], queries=(points[:200], labels[:200]))
-    assert list(shop.values)[:2] == ["recall@1", "recall@10"]
+    assert list(shop)[:2] == ["recall@1", "recall@10"]
     assert (shop.queries, shop.dropped, shop.gallery) == (195, 5, 400)
-    assert list(evaluate_as("sop", points, labels, extra=("nmi",)).values)[-3:] == ["ndcg@10", "ndcg@100", "nmi"]
+    assert list(evaluate_as("sop", points, labels, extra=("nmi",)))[-3:] == ["ndcg@10", "ndcg@100", "nmi"]
 
 
 def test_folds_are_class_disjoint_contiguous_quarters():
@@ -173,10 +173,7 @@ def test_separated_and_concatenated(blobs):
     assert scores.mean()["map@r"] == pytest.approx(np.mean(each))
     assert scores.concatenated["map@r"] > max(each)
     assert concatenated(models).shape == (600, 16)
-    assert (
-        scores.concatenated.values
-        == evaluate(concatenated(models), labels, metrics=("recall@1", "r-precision", "map@r")).values
-    )
+    assert scores.concatenated == evaluate(concatenated(models), labels, metrics=("recall@1", "r-precision", "map@r"))
 
 
 def test_same_camera_is_the_rule_of_re_identification():
@@ -185,3 +182,12 @@ def test_same_camera_is_the_rule_of_re_identification():
     points = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.1], [1.0, 0.2], [0.1, 1.0]])
     scores = evaluate(points, people, ignore=same_camera(people, cameras), metrics="mrr")
     assert scores.per_query()["positives"].tolist() == [1, 1, 1, 1, 2]
+
+
+def test_scores_are_a_mapping(blobs):
+    scores = evaluate(*blobs, metrics=("recall@1", "map@r"))
+    assert dict(scores) == {"recall@1": scores["recall@1"], "map@r": scores["map@r"]} == scores
+    assert list(scores) == list(scores.keys()) == ["recall@1", "map@r"]
+    assert (len(scores), "map@r" in scores, "mrr" in scores) == (2, True, False)
+    assert scores.get("mrr") is None
+    assert list(scores.items()) == list(zip(scores.keys(), scores.values(), strict=True))

@@ -126,10 +126,10 @@ def test_bad_options(options: dict[str, Any], words: str) -> None:
 
 
 def test_when_updates_come() -> None:
-    assert all(create("self-paced", samples=9, classes=3).wants_update(e) for e in range(3))
+    assert all(create("self-paced", samples=9, classes=3).should_update(e) for e in range(3))
     later = create("self-paced", samples=9, classes=3, warm_up=3, every=3)
-    assert [e for e in range(10) if later.wants_update(e)] == [2, 5, 8]
-    assert not any(create("prism", samples=9, classes=3).wants_update(e) for e in range(9))
+    assert [e for e in range(10) if later.should_update(e)] == [2, 5, 8]
+    assert not any(create("prism", samples=9, classes=3).should_update(e) for e in range(9))
 
 
 def test_share_grows_over_the_rounds() -> None:

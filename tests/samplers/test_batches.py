@@ -116,7 +116,12 @@ def test_ordinary_samplers_have_no_representatives_and_do_not_listen(name: str) 
     for batch in heard:
         seen.append(batch)
         heard.observe(torch.randn(len(batch), 3), torch.tensor(1.0))
-        assert (heard.representatives, heard.cycle, heard.live, heard.wants_fill()) == (None, 0, False, None)
+        assert (heard.representatives, heard.cycle, heard.is_adaptive, heard.samples_to_embed()) == (
+            None,
+            0,
+            False,
+            None,
+        )
     assert seen == list(deaf)
 
 
@@ -127,7 +132,7 @@ def test_many_classes_are_quick_to_plan() -> None:
 
 
 def test_bad_input() -> None:
-    with pytest.raises(ValueError, match="labels must be class ids"):
+    with pytest.raises(ValueError, match="labels must be integers, strings"):
         PK([0.5, 1.5], classes=2, per_class=2)
     with pytest.raises(ValueError, match="classes must be at least 1, got 0"):
         PK([0, 1], classes=0, per_class=2)

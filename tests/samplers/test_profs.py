@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from nearfar.samplers import Profs
-from nearfar.samplers.plateau import Stall
-from nearfar.samplers.profs import distinct
+from nearfar.samplers.plateau import Plateau
+from nearfar.samplers.profs import draw_distinct
 
 UNEVEN = [1, 2, 3, 4, 5, 6, 7, 30, 4, 4]
 
@@ -38,13 +38,13 @@ def embedding(indices: list[int], step: int) -> Tensor:
 
 
 def run(sampler: Profs, count: int, *, first: int = 0) -> Iterator[tuple[int, list[int]]]:
-    """(cycle, batch) of so many steps, with a loop that tells the sampler everything; its losses fall, then stall."""
+    """(cycle, batch) of so many steps, with a loop that tells the sampler everything; its losses fall, then plateau."""
     step = first
     while step < first + count:
         stream = iter(sampler)
         while step < first + count:
-            if (wanted := sampler.wants_fill()) is not None:
-                sampler.filled(embedding(wanted, step))
+            if (wanted := sampler.samples_to_embed()) is not None:
+                sampler.write_embeddings(embedding(wanted, step))
             batch = next(stream, None)
             if batch is None:
                 break
@@ -205,13 +205,13 @@ def test_steps_limit_patience_and_the_monitor_starts_over() -> None:
     sampler = make(patience=4, steps=3)
     cycles = [cycle for cycle, _ in run(sampler, 12)]
     assert cycles == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
-    assert sampler.stall is not None
-    assert sampler.stall.steps == 0
+    assert sampler.plateau is not None
+    assert sampler.plateau.steps == 0
 
 
 def test_running_loss_equals_the_sum() -> None:
     losses = np.random.default_rng(0).normal(2, 0.5, 40)
-    stall = Stall(3, smoothing=0.8, tolerance=0.02)
+    plateau = Plateau(3, smoothing=0.8, tolerance=0.02)
     lowest, waited = np.inf, 0
     for t in range(40):
         weights = 0.8 ** np.arange(t + 1)
@@ -220,8 +220,8 @@ def test_running_loss_equals_the_sum() -> None:
             lowest, waited = running, 0
         else:
             waited += 1
-        assert stall.observe(losses[t]) == (waited >= 3)
-        assert stall.lowest == pytest.approx(lowest, rel=1e-12)
+        assert plateau.observe(losses[t]) == (waited >= 3)
+        assert plateau.lowest == pytest.approx(lowest, rel=1e-12)
 
 
 def test_fill_is_wanted_once_a_cycle() -> None:
@@ -229,12 +229,12 @@ def test_fill_is_wanted_once_a_cycle() -> None:
     asked = []
     stream = (batch for _ in range(9) for batch in sampler)
     for step in range(6):
-        wanted = sampler.wants_fill()
+        wanted = sampler.samples_to_embed()
         asked.append(wanted is not None)
         if wanted is not None:
             assert sorted(LABELS[wanted].tolist()) == sorted(set(LABELS.tolist()))
-            assert sampler.wants_fill() == wanted, "asked until it is there"
-            sampler.filled(embedding(wanted, step))
+            assert sampler.samples_to_embed() == wanted, "asked until it is there"
+            sampler.write_embeddings(embedding(wanted, step))
             assert sampler.hncm is not None
             assert sampler.hncm.written.all()
             rows = torch.nn.functional.normalize(embedding(wanted, step))
@@ -255,7 +255,7 @@ def test_ranks_share_a_batch_of_known_representatives() -> None:
 
 def test_distinct_is_uniform_and_without_repeats() -> None:
     rng = np.random.default_rng(0)
-    drawn = distinct(np.full(60000, 4), 3, rng)
+    drawn = draw_distinct(np.full(60000, 4), 3, rng)
     counts = Counter(map(tuple, drawn.tolist()))
     assert len(counts) == 24
     assert max(abs(c - 2500) for c in counts.values()) < 5 * math.sqrt(2500)
@@ -277,29 +277,29 @@ def test_bad_input() -> None:
         ({"steps": 0}, "steps must be at least 1"),
         ({"patience": 0}, "patience must be at least 1"),
         ({"mining": "hcnm"}, "mining must be one of 'hncm', got 'hcnm'; did you mean 'hncm'"),
-        ({"greedy": True}, "options of mining='hncm', got mining=None"),
+        ({"greedy": True}, "need mining='hncm', got mining=None"),
         (
             {"mining": "hncm", "seeds_per_batch": 4},
-            r"seeds_per_batch must be from 1 to 3 \(classes of a batch\), got 4",
+            r"seeds_per_batch must be from 1 to 3 \(classes per batch\), got 4",
         ),
     ):
         with pytest.raises(ValueError, match=text):
             make(**options)
-    with pytest.raises(ValueError, match="labels must be class ids"):
+    with pytest.raises(ValueError, match="labels must be \\[N\\] with one label per sample"):
         make(np.zeros((2, 2), dtype=int))
     sampler = make(mining="hncm")
-    with pytest.raises(ValueError, match="there was none yet"):
+    with pytest.raises(ValueError, match="none was yielded yet"):
         sampler.observe(torch.zeros(9, 2), torch.tensor(0.0))
     next(iter(sampler))
-    with pytest.raises(ValueError, match=r"the 9 rows of the batch.*got shape \[3, 2\]"):
+    with pytest.raises(ValueError, match=r"the 9 samples of the global batch.*got shape \[3, 2\]"):
         sampler.observe(torch.zeros(3, 2), torch.tensor(0.0))
-    with pytest.raises(ValueError, match="a row for each of 10 classes"):
-        sampler.filled(torch.zeros(3, 2))
+    with pytest.raises(ValueError, match="one vector per class, 10"):
+        sampler.write_embeddings(torch.zeros(3, 2))
     with pytest.raises(ValueError, match="mining='hncm'"):
-        make().filled(torch.zeros(10, 2))
+        make().write_embeddings(torch.zeros(10, 2))
     with pytest.raises(ValueError, match="saved with mining, this sampler is without"):
         make().load_state_dict(sampler.state_dict())
     with pytest.raises(ValueError, match="saved without patience, this sampler is with"):
         make(patience=3).load_state_dict(make().state_dict())
-    with pytest.raises(ValueError, match="the state's table has 10 classes, the labels 2"):
+    with pytest.raises(ValueError, match="the state's table has 10 classes, the labels have 2"):
         make(np.array([0, 1]), classes=2, mining="hncm").load_state_dict(sampler.state_dict())

@@ -72,7 +72,7 @@ def test_the_scores_are_those_of_runs_made_one_by_one(vectors: str, tmp_path: Pa
     test = runs[0].manifest().subset("test")
     wanted = evaluate_folds([run.embed(test) for run in runs], test.labels, metrics=config.metrics)
     assert found["test"] == pytest.approx(wanted.mean(), abs=1e-12)
-    assert found["concatenated"] == pytest.approx(dict(wanted.concatenated.values), abs=1e-12)
+    assert found["concatenated"] == pytest.approx(dict(wanted.concatenated), abs=1e-12)
     assert found["test"] != found["concatenated"]
     assert found["folds"] == [run.results()["test"] for run in runs]
     assert found["epoch"] == [run.results()["epoch"] for run in runs]

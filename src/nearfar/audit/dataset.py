@@ -8,7 +8,7 @@ from nearfar.audit.csv_table import write_csv
 from nearfar.audit.page import write_page
 from nearfar.audit.ranking import Audit, audit
 from nearfar.data.manifest import Manifest
-from nearfar.metrics.inputs import Embeddings
+from nearfar.validation import Embeddings
 
 
 def audit_data(

@@ -11,11 +11,11 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from nearfar.metrics.inputs import Embeddings, as_embeddings
 from nearfar.ops.geometry import unit
 from nearfar.pacing.objective import Floats, Ints, WeightProblem
 from nearfar.pacing.schedule import solve_for_share
 from nearfar.pacing.xi import MEMORY_MB, hardness
+from nearfar.validation import Embeddings, as_embeddings
 
 SHARES = (0.6, 0.7, 0.8, 0.9)
 SELF_PACED_WEIGHT = 0.5

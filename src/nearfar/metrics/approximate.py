@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nearfar.metrics.exact.positions import BEYOND
-from nearfar.metrics.inputs import Ints
 from nearfar.metrics.names import depth_of
 from nearfar.metrics.relevance import Relevance
 from nearfar.metrics.retrieval import Columns, empty_columns, from_ranks
+from nearfar.validation import Ints
 
 BLOCK = 1024
 # Neighbors that an index is asked for at least, so that mrr does not depend on what else was asked for.

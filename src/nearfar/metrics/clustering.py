@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nearfar.metrics.inputs import Array, Ints
+from nearfar.validation import Array, Ints
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nearfar.metrics.inputs import Ints
+from nearfar.validation import Ints
 
 
 @dataclass(frozen=True)

@@ -11,15 +11,15 @@ from torch import Tensor
 from nearfar.metrics.approximate import check_index, measured_error, search_columns
 from nearfar.metrics.clustering import adjusted_mutual_info, normalized_mutual_info, pairwise_f1
 from nearfar.metrics.exact.half_matrix import triangle
-from nearfar.metrics.inputs import Array, Embeddings, Labels, as_embeddings, as_ignored, as_labels
 from nearfar.metrics.kmeans import kmeans
 from nearfar.metrics.names import CLUSTERING, RETRIEVAL, expand
-from nearfar.metrics.relevance import relevance
+from nearfar.metrics.relevance import as_ignored, relevance
 from nearfar.metrics.retrieval import Columns
 from nearfar.metrics.scores import Scores
 from nearfar.metrics.silhouette import silhouette
 from nearfar.metrics.similarity import DISTANCES, checked_squared_lengths, gallery, squared_lengths
 from nearfar.metrics.streaming import stream
+from nearfar.validation import Array, Embeddings, Labels, as_embeddings, as_labels
 
 AGREEMENT = {"nmi": normalized_mutual_info, "ami": adjusted_mutual_info, "f1": pairwise_f1}
 
@@ -190,7 +190,7 @@ def _scores(
     columns = {name: column[kept] for name, column in columns.items()}
     means = {name: float(columns[name].mean()) for name in names if name in columns}
     return Scores(
-        values=_ordered(names, values | means),
+        means=_ordered(names, values | means),
         queries=len(kept),
         dropped=len(labels) - len(kept),
         gallery=size,

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nearfar.metrics.inputs import Ints
+from nearfar.validation import Ints
 
 ITERATIONS = 25
 MOST_ROUNDS = 512

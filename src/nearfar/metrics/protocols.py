@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from nearfar.metrics.evaluation import evaluate
-from nearfar.metrics.inputs import Array, Embeddings, Ints, Labels, as_embeddings, as_labels
 from nearfar.metrics.scores import Scores
 from nearfar.metrics.similarity import squared_lengths
+from nearfar.validation import Array, Embeddings, Ints, Labels, as_class_labels, as_embeddings
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class FoldScores:
 
     def mean(self) -> dict[str, float]:
         """Mean over the separated models of each metric."""
-        return {name: float(np.mean([each[name] for each in self.separated])) for name in self.separated[0].values}
+        return {name: float(np.mean([each[name] for each in self.separated])) for name in self.separated[0]}
 
 
 def evaluate_folds(
@@ -166,19 +166,12 @@ def same_camera(labels: Labels, cameras: Labels, *, queries: tuple[Labels, Label
 
 
 def _pairs(labels: Labels, cameras: Labels) -> list[tuple[object, object]]:
-    names, views = _flat(labels, "labels"), _flat(cameras, "cameras")
+    names, views = as_class_labels(labels), as_class_labels(cameras, name="cameras")
     if len(names) != len(views):
         raise ValueError(f"labels and cameras must have one entry a row, got {len(names)} and {len(views)}")
     return list(zip(names.tolist(), views.tolist(), strict=True))
 
 
 def _codes(labels: Labels) -> tuple[Array, Ints]:
-    names, codes = np.unique(_flat(labels, "labels"), return_inverse=True)
+    names, codes = np.unique(as_class_labels(labels), return_inverse=True)
     return names, codes
-
-
-def _flat(labels: Labels, name: str) -> Array:
-    array = as_labels(labels, None, name=name)
-    if array.ndim != 1:
-        raise ValueError(f"{name} must be [N] with one label a row, got shape {array.shape}")
-    return array

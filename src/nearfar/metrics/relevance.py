@@ -1,10 +1,13 @@
 """Who is a positive of whom: gallery rows that share a label with the query."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
+from torch import Tensor
 
-from nearfar.metrics.inputs import Array, Ints, same_kind
+from nearfar.validation import Array, Ints
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ def relevance(gallery: Array, queries: Array) -> Relevance:
     >>> who.positions(np.array([0])).tolist(), who.at_most().tolist()
     ([[0, 2]], [2, 0])
     """
-    same_kind(gallery, queries)
+    _check_same_kind(gallery, queries)
     if gallery.ndim == 2:
         places, codes = np.nonzero(gallery)
         owners, query_codes = np.nonzero(queries)
@@ -79,3 +82,36 @@ def relevance(gallery: Array, queries: Array) -> Relevance:
 
 def _offsets(codes: Ints, groups: int) -> Ints:
     return np.concatenate([[0], np.cumsum(np.bincount(codes, minlength=groups))])
+
+
+def _check_same_kind(gallery: Array, queries: Array) -> None:
+    """Raise if labels of queries and gallery cannot be compared: strings with integers, or different widths."""
+    kinds = [("text" if a.dtype.kind in "US" else "integer", *a.shape[1:]) for a in (gallery, queries)]
+    if kinds[0] != kinds[1]:
+        raise ValueError(
+            f"labels of queries ({queries.dtype}, shape {queries.shape}) and gallery ({gallery.dtype}, shape "
+            f"{gallery.shape}) must be of one kind: both integers, both strings, or multi-hot of the same width"
+        )
+
+
+def as_ignored(ignore: Sequence[ArrayLike] | Array | Tensor, queries: int, gallery: int) -> list[Ints]:
+    """Return the gallery indices to ignore for every query, from lists of indices or a bool mask [Q, N]."""
+    table = ignore.detach().cpu().numpy() if isinstance(ignore, Tensor) else ignore
+    if isinstance(table, np.ndarray) and table.dtype == bool:
+        if table.shape != (queries, gallery):
+            raise ValueError(f"ignore as a mask must have shape {(queries, gallery)}, got {table.shape}")
+        return [np.flatnonzero(row) for row in table]
+    if len(table) != queries:
+        raise ValueError(f"ignore must have one entry for each of the {queries} queries, got {len(table)}")
+    return [_as_indices(row, query, gallery) for query, row in enumerate(table)]
+
+
+def _as_indices(row: ArrayLike, query: int, gallery: int) -> Ints:
+    indices = np.asarray(row)
+    if not indices.size:
+        return np.zeros(0, dtype=np.int64)
+    if indices.dtype.kind not in "iu" or indices.ndim != 1:
+        raise ValueError(f"ignore[{query}] must be a list of gallery indices, got {indices.dtype}, {indices.shape}")
+    if indices.min() < 0 or indices.max() >= gallery:
+        raise ValueError(f"ignore[{query}] has indices outside the gallery of {gallery} samples")
+    return indices.astype(np.int64)

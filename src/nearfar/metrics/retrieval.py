@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nearfar.metrics.exact.positions import BEYOND
-from nearfar.metrics.inputs import Ints
 from nearfar.metrics.names import cut_of
+from nearfar.validation import Ints
 
 Floats = NDArray[np.float64]
 Columns = dict[str, Floats]

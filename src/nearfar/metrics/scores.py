@@ -1,28 +1,41 @@
-"""Scores: the result of an evaluation, down to each query."""
+"""Scores: the result of an evaluation, with the values of each query."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from nearfar.metrics.comparison import Difference, compare_columns
-from nearfar.metrics.inputs import Array, Ints
 from nearfar.metrics.retrieval import Columns
+from nearfar.validation import Array, Ints
 
 
 @dataclass(frozen=True, eq=False)
-class Scores:
-    """Means over the queries that have a positive, with everything needed to look behind them.
+class Scores(Mapping[str, float]):
+    """A mapping from metric names to means over the queries, with the values of each query behind them.
 
-    `values` maps metric names to numbers in [0, 1] ([-1, 1] for silhouette). `spread` is the standard
-    deviation over seeds of the metrics that depend on one (nmi, ami, f1). `queries` have been averaged,
-    `dropped` had no positive in the gallery and are in no mean. `approximation` is filled when a search index
-    stood in for the exact ranking.
+    The means are in [0, 1] ([-1, 1] for silhouette). Two scores are equal if their means are.
+
+    Attributes:
+        means: The mean of each metric.
+        queries: Number of queries that have a positive and enter the means.
+        dropped: Number of queries without a positive in the gallery. They enter no mean.
+        gallery: Size of the gallery.
+        distance: "cosine" or "euclidean".
+        spread: Standard deviation over seeds of the metrics that depend on one (nmi, ami, f1).
+        approximation: Measured error of each metric if a search index replaced the exact ranking, else None.
+        rows: Index of each query that enters the means.
+        labels: Label of each of these queries.
+        columns: Each retrieval metric of each of these queries.
+
+    >>> scores = Scores({"mrr": 0.5}, queries=4, dropped=1, gallery=5, distance="cosine")
+    >>> dict(scores)
+    {'mrr': 0.5}
     """
 
-    values: Mapping[str, float]
+    means: Mapping[str, float]
     queries: int
     dropped: int
     gallery: int
@@ -34,23 +47,29 @@ class Scores:
     columns: Columns = field(default_factory=dict, repr=False)
 
     def __getitem__(self, name: str) -> float:
-        if name not in self.values:
-            raise KeyError(f"{name!r} was not computed; there are {', '.join(self.values)}")
-        return self.values[name]
+        if name not in self.means:
+            raise KeyError(f"{name!r} was not computed; these scores have {', '.join(self.means)}")
+        return self.means[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.means)
+
+    def __len__(self) -> int:
+        return len(self.means)
 
     def table(self) -> str:
-        """The values as aligned text, in per cent as papers print them.
+        """Return the means as aligned text, in percent.
 
         >>> print(Scores({"recall@1": 0.5}, queries=4, dropped=1, gallery=5, distance="cosine").table())
-        metric    per cent
-        recall@1     50.00
+        metric    percent
+        recall@1    50.00
         4 queries (1 without a positive left out), gallery of 5, cosine
         """
-        width = max(len(name) for name in ("metric", *self.values))
-        lines = [f"{'metric':<{width}}  per cent"]
-        for name, value in self.values.items():
+        width = max(len(name) for name in ("metric", *self))
+        lines = [f"{'metric':<{width}}  percent"]
+        for name, value in self.items():
             spread = f" ± {100 * self.spread[name]:.2f}" if name in self.spread else ""
-            lines.append(f"{name:<{width}}  {100 * value:8.2f}{spread}")
+            lines.append(f"{name:<{width}}  {100 * value:7.2f}{spread}")
         left_out = f" ({self.dropped} without a positive left out)" if self.dropped else ""
         lines.append(f"{self.queries} queries{left_out}, gallery of {self.gallery}, {self.distance}")
         if self.approximation is not None:
@@ -58,13 +77,13 @@ class Scores:
         return "\n".join(lines)
 
     def to_json(self) -> str:
-        """Values, spread and counts as a JSON object (per-query columns are not in it).
+        """Return means, spread and counts as a JSON object, without the values of each query.
 
         >>> json.loads(Scores({"mrr": 1.0}, queries=1, dropped=0, gallery=2, distance="cosine").to_json())["values"]
         {'mrr': 1.0}
         """
         content: dict[str, Any] = {
-            "values": dict(self.values),
+            "values": dict(self),
             "spread": dict(self.spread),
             "queries": self.queries,
             "dropped": self.dropped,
@@ -76,20 +95,21 @@ class Scores:
         return json.dumps(content, indent=2, allow_nan=False)
 
     def per_query(self) -> dict[str, Array]:
-        """One entry a counted query in each column: every retrieval metric, and what to look at when it is low.
+        """Return columns with one entry per query that has a positive: every retrieval metric, and why it is low.
 
-        "query" is its row, "label" its label, "positives" R, "first" the rank of its best positive and
-        "nearest" the gallery row that was ranked first (the picture it was taken for).
+        "query" is the index of the query, "label" its label, "positives" its number R of positives, "first" the
+        position of its best positive, and "nearest" the gallery index of the sample at position 1.
         """
         counts = ("positives", "first", "nearest")
-        whole = {name: column.astype(np.int64) for name, column in self.columns.items() if name in counts}
-        metrics = {name: column for name, column in self.columns.items() if name not in whole}
-        return {"query": self.rows, "label": self.labels, **whole, **metrics}
+        counted = {name: column.astype(np.int64) for name, column in self.columns.items() if name in counts}
+        metrics = {name: column for name, column in self.columns.items() if name not in counted}
+        return {"query": self.rows, "label": self.labels, **counted, **metrics}
 
     def per_class(self) -> dict[Any, dict[str, float]]:
-        """For each class the number of its counted queries and the mean of every retrieval metric over them.
+        """Return for each class the number of its queries and the mean of every retrieval metric over them.
 
-        With multi-hot labels the classes are the column numbers, and a query counts in each of its classes.
+        Queries without a positive are left out. With multi-hot labels a class is a column number, and a query counts
+        in each of its classes.
         """
         if self.labels.ndim == 2:
             owner, code = np.nonzero(self.labels)
@@ -98,7 +118,7 @@ class Scores:
             unique, code = np.unique(self.labels, return_inverse=True)
             owner, names = np.arange(len(code)), unique.tolist()
         sizes = np.bincount(code, minlength=len(names))
-        metrics = [name for name in self.columns if name in self.values]
+        metrics = [name for name in self.columns if name in self]
         sums = {m: np.bincount(code, weights=self.columns[m][owner], minlength=len(names)) for m in metrics}
         return {
             name: {"queries": int(sizes[c])} | {m: float(sums[m][c] / sizes[c]) for m in metrics}
@@ -109,11 +129,17 @@ class Scores:
     def compare(
         self, other: "Scores", *, level: float = 0.95, resamples: int = 2000, seed: int = 0, by: str = "query"
     ) -> dict[str, Difference]:
-        """Self minus other for each metric both have, with a paired bootstrap interval.
+        """Return self minus other for each shared metric, with a paired bootstrap interval.
 
-        Both must have evaluated the same queries. `by="query"` resamples queries; `by="class"` resamples
-        whole classes, the honest choice when what matters is other classes than these (queries of a class are
-        not independent). The interval is about the choice of test samples, not about training seeds.
+        The interval covers the choice of test samples, not the training seed.
+
+        Args:
+            other: Scores of the same queries.
+            level: Level of the interval.
+            resamples: Number of bootstrap resamples.
+            seed: Seed of the resamples.
+            by: "query" resamples queries. "class" resamples whole classes: use it to generalize to other classes,
+                because queries of one class are not independent.
         """
         if not np.array_equal(self.rows, other.rows) or not np.array_equal(self.labels, other.labels):
             raise ValueError(
@@ -122,7 +148,7 @@ class Scores:
             )
         if by not in ("query", "class"):
             raise ValueError(f"by must be 'query' or 'class', got {by!r}")
-        shared = [name for name in self.columns if name in self.values and name in other.columns]
+        shared = [name for name in self.columns if name in self and name in other.columns]
         if not shared:
             raise ValueError("other has no retrieval metric in common with these scores")
         groups = np.arange(len(self.rows))

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from nearfar.metrics.inputs import Ints
+from nearfar.validation import Ints
 
 
 def silhouette(points: Tensor, codes: Ints, *, distance: str, memory_mb: int = 256) -> float:

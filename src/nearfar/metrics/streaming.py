@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from nearfar.metrics.exact.positions import by_device_sort, positive_ranks
-from nearfar.metrics.inputs import Ints
 from nearfar.metrics.names import depth_of
 from nearfar.metrics.relevance import Relevance
 from nearfar.metrics.retrieval import Columns, empty_columns, fill
 from nearfar.metrics.similarity import Gallery
+from nearfar.validation import Ints
 
 MOST_ROWS = 1024
 

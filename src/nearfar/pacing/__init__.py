@@ -1,7 +1,7 @@
 """Pacing: weight the training samples, so that those that look wrongly labeled count less.
 
 >>> pacer = create("self-paced", samples=100, classes=5, mu=0.0)
->>> pacer.weights.shape, pacer.wants_update(0)
+>>> pacer.weights.shape, pacer.should_update(0)
 (torch.Size([100]), True)
 """
 

@@ -20,7 +20,7 @@ class Pacer:
     """Weights of all `samples` rows of the training set, which the loop passes to the loss, batch by batch.
 
     `weights` [N] are 1 at the start. `batch_weights` gives those of a batch. At the end of an epoch that
-    `wants_update`, the loop calls `update` with the embeddings of the whole training set in eval mode, and
+    `should_update`, the loop calls `update` with the embeddings of the whole training set in eval mode, and
     logs what it returns. `state_dict` holds numbers, strings, lists and tensors.
     """
 
@@ -36,7 +36,7 @@ class Pacer:
         """The weights [B] of a batch: rows `indices` [B] of the training set, with detached embeddings [B, d]."""
         return self.weights[indices.to(self.weights.device)].to(embeddings.device)
 
-    def wants_update(self, epoch: int) -> bool:
+    def should_update(self, epoch: int) -> bool:
         """Whether to call `update` at the end of this epoch, the first is 0: after `warm_up`, then every `every`."""
         done = epoch + 1
         return done >= self.warm_up and (done - self.warm_up) % self.every == 0

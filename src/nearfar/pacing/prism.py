@@ -89,7 +89,7 @@ class PRISM(Pacer):
         self.recent = self.recent[-1:]
         return by_rank
 
-    def wants_update(self, epoch: int) -> bool:
+    def should_update(self, epoch: int) -> bool:
         """Never: PRISM decides batch by batch."""
         return False
 

@@ -17,6 +17,7 @@ from nearfar.samplers.hncm import HNCM
 from nearfar.samplers.pk import PK
 from nearfar.samplers.profs import Profs, steps_per_cycle
 from nearfar.samplers.shuffled import Shuffled
+from nearfar.validation import Labels
 
 
 def names() -> list[str]:
@@ -29,7 +30,7 @@ def options(name: str) -> dict[str, inspect.Parameter]:
     return SAMPLERS.options(name, supplied=SUPPLIED)
 
 
-def create(name: str, *, labels: object, seed: int = 0, rank: int = 0, world: int = 1, **options: Any) -> BatchSampler:
+def create(name: str, *, labels: Labels, seed: int = 0, rank: int = 0, world: int = 1, **options: Any) -> BatchSampler:
     """Create a sampler by its name.
 
     Args:

@@ -1,4 +1,4 @@
-"""What all batch samplers share: an epoch's batches follow from seed and epoch alone, so runs resume in the middle."""
+"""The base class of all samplers and their registry."""
 
 from __future__ import annotations
 
@@ -12,32 +12,38 @@ from nearfar.registry import Registry
 from nearfar.samplers.class_index import Indices
 
 SAMPLERS: Registry[Any] = Registry("sampler", package="nearfar.samplers")
-# What the training loop passes to every sampler. All other parameters of its constructor are options.
+# What the training loop passes to every sampler. All other parameters of the constructor are options.
 SUPPLIED = ("labels", "seed", "rank", "world")
 
 register = SAMPLERS.register
 
 
 class BatchSampler:
-    """A `batch_sampler` for a DataLoader: iterating goes through one epoch, from where it stopped, then on to the next.
+    """A `batch_sampler` for a DataLoader, with a seed and a state.
 
-    A subclass plans an epoch: `plan(rng)` gives its batches, a pure function of the generator, which is seeded by
-    (seed, epoch). State is therefore two numbers, epoch and position. With `world` ranks, each gets its part of the
-    same global batch: rows rank, rank + world, ... of it. `size` is how many rows a full global batch has.
+    Iterating yields the batches that are left of the current epoch and then starts the next epoch. A subclass sets
+    `size` and implements `plan(rng)`, which returns the batches of an epoch. The generator is seeded by (seed, epoch),
+    so the state is two numbers, epoch and position, and a run resumes in the middle of an epoch.
 
-    A sampler may listen to the training instead (PROFS); what a loop needs for that, every sampler has:
+    A sampler that adapts to the training, such as PROFS, overrides `next_batch`, `observe`, `samples_to_embed` and
+    `write_embeddings` as well.
 
-    representatives    how many rows at the front of the global batch are class representatives; None: there are none
-    cycle              which set of representatives the batch last yielded belongs to
-    live               what comes next depends on `observe`: ask for a batch only after the step on the one before
-    observe            is told the embeddings and the loss of the batch last yielded, after its step
-    wants_fill, filled samples to embed before the next batch is asked for, and the place to hand in their embeddings
+    Args:
+        seed: Seed of everything that the sampler draws.
+        rank: Rank of this process. It gets the samples rank, rank + world, ... of each global batch.
+        world: Number of processes that split each global batch.
+
+    Attributes:
+        size: Number of samples in a full global batch.
+        representatives: Number of class representatives at the front of each global batch, or None.
+        cycle: Number of the set of representatives that the last batch belongs to.
+        is_adaptive: Whether the next batch depends on `observe`. If so, request it only after the step on the last one.
     """
 
     size: int
     representatives: int | None = None
     cycle: int = 0
-    live: bool = False
+    is_adaptive: bool = False
 
     def __init__(self, *, seed: int = 0, rank: int = 0, world: int = 1) -> None:
         if not 0 <= rank < world:
@@ -48,21 +54,21 @@ class BatchSampler:
         self._planned: tuple[int, list[Indices]] | None = None
 
     def plan(self, rng: np.random.Generator) -> list[Indices]:
-        """The batches of an epoch."""
+        """Return the global batches of an epoch. All random numbers come from `rng`."""
         raise NotImplementedError
 
     def batches(self) -> list[Indices]:
-        """The global batches of the current epoch."""
+        """Return the global batches of the current epoch."""
         if self._planned is None or self._planned[0] != self.epoch:
             self._planned = (self.epoch, self.plan(np.random.default_rng((self.seed, self.epoch))))
         return self._planned[1]
 
     def next_batch(self) -> Indices:
-        """The global batch at the current position of the current epoch."""
+        """Return the global batch at the current position of the current epoch."""
         return self.batches()[self.position]
 
     def __len__(self) -> int:
-        """Batches of the current epoch, those already gone included."""
+        """Return the number of batches of the current epoch, including those already yielded."""
         return len(self.batches())
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -73,21 +79,29 @@ class BatchSampler:
         self.epoch += 1
         self.position = 0
 
-    def observe(self, embeddings: Tensor, loss: Tensor) -> None:
-        """Hear of the step on the batch last yielded: the rows of the global batch in its order, and the loss."""
+    def extra_repr(self) -> str:
+        """Return the options to show in the `repr`."""
+        return f"size={self.size}"
 
-    def wants_fill(self) -> list[int] | None:
-        """Samples whose embeddings are wanted before the next batch, or None."""
+    def __repr__(self) -> str:
+        processes = f", rank={self.rank}, world={self.world}" if self.world > 1 else ""
+        return f"{type(self).__name__}({self.extra_repr()}, seed={self.seed}{processes})"
+
+    def observe(self, embeddings: Tensor, loss: Tensor) -> None:
+        """Receive the result of the step on the last batch: embeddings of the global batch in its order, and loss."""
+
+    def samples_to_embed(self) -> list[int] | None:
+        """Return the samples whose embeddings the sampler needs before the next batch, or None."""
         return None
 
-    def filled(self, embeddings: Tensor) -> None:
-        """Take the embeddings of the samples that `wants_fill` named, in their order."""
+    def write_embeddings(self, embeddings: Tensor) -> None:
+        """Receive the embeddings of the samples that `samples_to_embed` returned, in their order."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the sampler stands: enough to go on with the next batch."""
+        """Return the state from which the sampler continues with the next batch."""
         return {"seed": self.seed, "epoch": self.epoch, "position": self.position}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state; its seed replaces this sampler's."""
+        """Continue from a state. Its seed replaces the seed of this sampler."""
         self.seed, self.epoch, self.position = (int(state[key]) for key in ("seed", "epoch", "position"))
         self._planned = None

@@ -1,4 +1,4 @@
-"""The samples of every class, side by side."""
+"""The samples of each class, from labels."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from nearfar.validation import Labels, as_class_labels
+
 Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Classes:
-    """`samples` [N] ordered by class: class c (by rank of its id) holds samples[starts[c] : starts[c] + sizes[c]]."""
+class ClassIndex:
+    """The samples [N] sorted by class: class c, in sorted order, has samples[starts[c] : starts[c] + sizes[c]]."""
 
     samples: Indices
     starts: Indices
@@ -23,26 +25,26 @@ class Classes:
 
     @property
     def members(self) -> list[Indices]:
-        """The samples of each class."""
+        """The samples of each class, in the sorted order of the labels."""
         return np.split(self.samples, self.starts[1:])
 
 
-def by_class(labels: object) -> Classes:
-    """Classes of the samples with these ids [N].
+def group_by_class(labels: Labels) -> ClassIndex:
+    """Return the samples of every class, from labels [N] that are integers or strings.
 
-    >>> by_class([7, 3, 7]).members
+    >>> group_by_class([7, 3, 7]).members
+    [array([1]), array([0, 2])]
+    >>> group_by_class(["dog", "cat", "dog"]).members
     [array([1]), array([0, 2])]
     """
-    ids = np.asarray(labels)
-    if ids.ndim != 1 or len(ids) == 0 or not np.issubdtype(ids.dtype, np.integer):
-        raise ValueError(f"labels must be class ids [N], N at least 1, got {ids.dtype} of shape {list(ids.shape)}")
+    ids = as_class_labels(labels)
     order = np.argsort(ids, kind="stable").astype(np.int64)
     _, starts, sizes = np.unique(ids[order], return_index=True, return_counts=True)
-    return Classes(order, starts.astype(np.int64), sizes.astype(np.int64))
+    return ClassIndex(order, starts.astype(np.int64), sizes.astype(np.int64))
 
 
 def classes_per_batch(size: int, classes: int | None, per_class: int) -> int:
-    """Return `classes`, or without it the number of whole classes that fit into `size` samples, at least 2.
+    """Return `classes`, or if it is None the number of whole classes that fit into `size` samples, at least 2.
 
     >>> classes_per_batch(128, None, 4), classes_per_batch(128, 8, 4), classes_per_batch(10, None, 3)
     (32, 8, 3)

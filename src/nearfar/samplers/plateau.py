@@ -1,18 +1,18 @@
-"""When a loss has stopped falling."""
+"""Detection of a plateau: a loss that has stopped falling."""
 
 from __future__ import annotations
 
 from typing import Any
 
 
-class Stall:
-    """Stalled: the running loss has not fallen a share `tolerance` below its lowest for `patience` steps.
+class Plateau:
+    """Detect that the running loss has not fallen by a share of `tolerance` below its minimum for `patience` steps.
 
-    The running loss is an exponential mean, (1 - smoothing) sum_k smoothing^k loss_{t-k}, divided by the weight it has
-    seen so far. smoothing=0.9 and tolerance=0.01 are ours.
+    The running loss is an exponential mean, (1 - smoothing) sum_k smoothing^k loss_{t-k}, divided by the sum of the
+    weights so far. The values smoothing=0.9 and tolerance=0.01 are ours.
 
-    >>> stall = Stall(patience=2)
-    >>> [stall.observe(loss) for loss in (4.0, 2.0, 2.0, 9.0, 9.0)]
+    >>> plateau = Plateau(patience=2)
+    >>> [plateau.observe(loss) for loss in (4.0, 2.0, 2.0, 9.0, 9.0)]
     [False, False, False, False, True]
     """
 
@@ -23,11 +23,11 @@ class Stall:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Forget all losses."""
         self.steps, self.waited, self.total, self.lowest = 0, 0, 0.0, 0.0
 
     def observe(self, loss: float) -> bool:
-        """Take in the loss of a step; True if it has stalled."""
+        """Add the loss of a step, and return whether the running loss is on a plateau."""
         self.steps += 1
         self.total = self.smoothing * self.total + (1 - self.smoothing) * loss
         running = self.total / (1 - self.smoothing**self.steps)
@@ -38,10 +38,10 @@ class Stall:
         return self.waited >= self.patience
 
     def state_dict(self) -> dict[str, Any]:
-        """The running loss, its lowest value and the steps since."""
+        """Return the running loss, its minimum and the number of steps since."""
         return {"steps": self.steps, "waited": self.waited, "total": self.total, "lowest": self.lowest}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state."""
+        """Continue from a state."""
         self.steps, self.waited = int(state["steps"]), int(state["waited"])
         self.total, self.lowest = float(state["total"]), float(state["lowest"])

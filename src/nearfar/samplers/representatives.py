@@ -1,42 +1,42 @@
-"""Representatives: one sample of every class, another one each cycle, from shuffled queues."""
+"""Representatives: one sample of every class per cycle, from shuffled queues."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from nearfar.samplers.class_index import Classes, Indices
+from nearfar.samplers.class_index import ClassIndex, Indices
 
-QUEUE = 1  # sets its random numbers apart from those of the batches
+QUEUE = 1  # separates these random numbers from those of `nearfar.samplers.profs`
 
 
-class Queues:
-    """For every class a shuffled queue of its samples, shuffled anew when it is empty.
+class RepresentativeQueues:
+    """A shuffled queue of samples for every class, which is shuffled again when it is empty.
 
-    Cycle k takes sample k mod n of the shuffle number k div n of a class of n samples: n cycles in a row have different
-    representatives, and all of it follows from seed and cycle. Shuffles in use are kept.
+    In a class of n samples, cycle k takes sample k mod n of shuffle number k div n. So n consecutive cycles have
+    different representatives, and everything follows from seed and cycle. The current shuffles are cached.
     """
 
-    def __init__(self, classes: Classes, seed: int) -> None:
+    def __init__(self, classes: ClassIndex, seed: int) -> None:
         self.classes, self.seed = classes, seed
-        self._owner = np.repeat(np.arange(len(classes)), classes.sizes)
-        self._places = np.arange(len(self._owner)) - classes.starts[self._owner]
-        self._order = self._places.copy()
-        self._passes = np.full(len(classes), -1)
-        self._taken: tuple[int, Indices] | None = None
+        self._class_of = np.repeat(np.arange(len(classes)), classes.sizes)
+        self._offsets = np.arange(len(self._class_of)) - classes.starts[self._class_of]
+        self._order = self._offsets.copy()
+        self._shuffles = np.full(len(classes), -1)
+        self._cached: tuple[int, Indices] | None = None
 
     def at(self, cycle: int) -> Indices:
-        """[L]: each class's representative of a cycle, by its place among the samples of the class."""
-        if self._taken is None or self._taken[0] != cycle:
-            self._taken = (cycle, self._take(cycle))
-        return self._taken[1]
+        """Return the representatives of a cycle, one per class, as offsets into the samples of the class."""
+        if self._cached is None or self._cached[0] != cycle:
+            self._cached = (cycle, self._take(cycle))
+        return self._cached[1]
 
     def _take(self, cycle: int) -> Indices:
-        passes, heads = np.divmod(cycle, self.classes.sizes)
-        anew = passes != self._passes
-        for number in np.unique(passes[anew]).tolist():
-            rows = np.flatnonzero((anew & (passes == number))[self._owner])
-            keys = np.random.default_rng((self.seed, QUEUE, number)).random(len(self._owner))
-            self._order[rows] = self._places[rows[np.lexsort((keys[rows], self._owner[rows]))]]
-        self._passes = passes
+        shuffles, heads = np.divmod(cycle, self.classes.sizes)
+        is_new = shuffles != self._shuffles
+        for number in np.unique(shuffles[is_new]).tolist():
+            rows = np.flatnonzero((is_new & (shuffles == number))[self._class_of])
+            keys = np.random.default_rng((self.seed, QUEUE, number)).random(len(self._class_of))
+            self._order[rows] = self._offsets[rows[np.lexsort((keys[rows], self._class_of[rows]))]]
+        self._shuffles = shuffles
         taken: Indices = self._order[self.classes.starts + heads]
         return taken

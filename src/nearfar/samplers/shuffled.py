@@ -1,23 +1,25 @@
-"""Shuffled batches: every sample once an epoch, in random order."""
+"""Shuffled batches: every sample once per epoch, in random order."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from nearfar.samplers.batch_sampler import BatchSampler, register
 from nearfar.samplers.class_index import Indices
+from nearfar.validation import Labels, as_labels
 
 
 @register("shuffled")
 class Shuffled(BatchSampler):
-    """Batches of `size` from a random permutation of the samples; of `labels` only their number counts.
+    """Batches of `size` samples from a random permutation.
 
-    The rest that does not fill a batch is left out with `drop_last` (default), or a smaller batch at the end. Fewer
-    samples than `size` make one batch of them all, so that an epoch is never empty.
+    Args:
+        labels: Labels [N], of which only the number counts.
+        size: Samples per batch. With fewer samples in all, the epoch is one batch of all of them.
+        drop_last: Whether to drop the last batch if it is smaller than `size`.
+        seed: See `BatchSampler`.
+        rank: See `BatchSampler`.
+        world: See `BatchSampler`.
 
     >>> [sorted(batch) for batch in Shuffled([0, 0, 1], size=8)]
     [[0, 1, 2]]
@@ -25,7 +27,7 @@ class Shuffled(BatchSampler):
 
     def __init__(
         self,
-        labels: Sequence[object] | NDArray[Any],
+        labels: Labels,
         *,
         size: int = 128,
         drop_last: bool = True,
@@ -34,10 +36,13 @@ class Shuffled(BatchSampler):
         world: int = 1,
     ) -> None:
         super().__init__(seed=seed, rank=rank, world=world)
-        self.samples = len(labels)
-        if self.samples < 1 or size < 1:
-            raise ValueError(f"labels and size must be at least 1, got {self.samples} labels and size={size}")
+        if size < 1:
+            raise ValueError(f"size must be at least 1, got size={size}")
+        self.samples = len(as_labels(labels))
         self.size, self.drop_last = min(size, self.samples), drop_last
+
+    def extra_repr(self) -> str:
+        return f"samples={self.samples}, size={self.size}, drop_last={self.drop_last}"
 
     def plan(self, rng: np.random.Generator) -> list[Indices]:
         order = rng.permutation(self.samples).astype(np.int64)

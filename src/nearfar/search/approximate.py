@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nearfar.metrics.inputs import Ints
 from nearfar.search.exact import Neighbors, Vectors, has_all
+from nearfar.validation import Ints
 
 # The type stubs of faiss are incomplete.
 faiss: Any = import_module("faiss")

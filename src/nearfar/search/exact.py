@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nearfar.metrics.inputs import Ints
+from nearfar.validation import Ints
 
 Vectors = NDArray[np.float32]
 Neighbors = tuple[Vectors, Ints]

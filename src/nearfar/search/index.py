@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from nearfar.data.manifest import Manifest
-from nearfar.metrics.inputs import Embeddings, Ints
 from nearfar.search.approximate import APPROXIMATE, KINDS, MIN_VECTORS, ApproximateIndex, choose_kind
 from nearfar.search.exact import Neighbors, Vectors, accept_order, rank_candidates, search_exact
 from nearfar.search.inputs import (
@@ -26,7 +25,7 @@ from nearfar.search.inputs import (
 )
 from nearfar.search.part import Part
 from nearfar.search.recall import measure_recall
-from nearfar.validation import check_choice
+from nearfar.validation import Embeddings, Ints, check_choice
 from nearfar.validation import nearest as suggest
 
 if TYPE_CHECKING:

@@ -10,9 +10,8 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from nearfar.metrics.inputs import Embeddings, Ints
 from nearfar.search.exact import Vectors
-from nearfar.validation import check_embeddings
+from nearfar.validation import Embeddings, Ints, check_embeddings
 
 MAX_UNNAMED_CLASSES = 1 << 20
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from nearfar.metrics.inputs import Ints
 from nearfar.search.exact import Neighbors, Vectors, rounding_error, search_exact
 from nearfar.search.inputs import check_at_least_one
+from nearfar.validation import Ints
 
 
 def measure_recall(

@@ -94,7 +94,7 @@ def _fold_scores(config: Config, folds: int, folder: Path, initial_states: Initi
 def _tested(runs: Sequence[Run], parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     found = [_test_embeddings(run) for run in runs]
     together = score(concatenated([rows for _, rows in found]), found[0][0], runs[0].config.metrics)
-    return {"concatenated": dict(together.values), "folds": [part["test"] for part in parts]}
+    return {"concatenated": dict(together), "folds": [part["test"] for part in parts]}
 
 
 def _test_embeddings(run: Run) -> tuple[Manifest, Tensor]:

@@ -175,7 +175,7 @@ class Parts:
         """Everything that decides how training goes on; the same on every rank, but that one of them warns."""
         loss, optimizer = states(self.loss, self.optimizer)
         sampler = self.batches.state_dict()
-        if not self.batches.live:
+        if not self.batches.is_adaptive:
             sampler = self.epoch_start | {"position": self.epoch_start["position"] + self.consumed}
         state = {
             "step": self.step,

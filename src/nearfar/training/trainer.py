@@ -283,10 +283,10 @@ class Training(Parts):
         def rows() -> Iterator[list[int]]:
             epoch = iter(self.batches)
             while True:
-                wanted = self.batches.wants_fill()
+                wanted = self.batches.samples_to_embed()
                 if wanted is not None:
                     found = embed(self.embedder, self.loader, device=self.device, rows=wanted, shared=True)
-                    self.batches.filled(found)
+                    self.batches.write_embeddings(found)
                     self._train_mode()
                 try:
                     asked.append(next(epoch))
@@ -298,7 +298,7 @@ class Training(Parts):
                     )
                 yield process_group.local_part(asked[-1])
 
-        for batch in self.loader.load(rows(), epoch=self.epoch, read_ahead=not self.batches.live):
+        for batch in self.loader.load(rows(), epoch=self.epoch, read_ahead=not self.batches.is_adaptive):
             whole = asked.popleft()
             if process_group.world_size() == 1:
                 yield batch
@@ -310,7 +310,7 @@ class Training(Parts):
         """Pacing and selection; then the next epoch begins."""
         entry: dict[str, Any] = {"epoch": self.epoch}
         last = self.step == self.steps
-        if self.pacer is not None and not last and self.pacer.wants_update(self.epoch):
+        if self.pacer is not None and not last and self.pacer.should_update(self.epoch):
             rows = self._embed_all(self.embedder, self.loader, "pacing")
             entry["pacing"] = self.pacer.update(rows, self.loader.dataset.labels, loss=self.loss)
             process_group.broadcast_from_main([self.pacer.weights])
@@ -346,7 +346,7 @@ class Training(Parts):
 
     def _scores_of(self, rows: Tensor, manifest: Manifest) -> dict[str, float]:
         """Made by one rank, told to all."""
-        text = process_group.broadcast_text(lambda: json.dumps(dict(score(rows, manifest, self.config.metrics).values)))
+        text = process_group.broadcast_text(lambda: json.dumps(dict(score(rows, manifest, self.config.metrics))))
         scores: dict[str, float] = json.loads(text)
         return scores
 

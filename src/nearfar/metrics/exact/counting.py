@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from nearfar.metrics.exact.positions import BEYOND
 from nearfar.metrics.exact.symmetric_similarity import Mutual
-from nearfar.metrics.inputs import Array, Ints
 from nearfar.metrics.names import depth_of
 from nearfar.metrics.relevance import Relevance
 from nearfar.metrics.retrieval import Columns, empty_columns, fill
+from nearfar.validation import Array, Ints
 
 BLOCK = 1024
 

@@ -16,10 +16,10 @@ import torch
 
 from nearfar.metrics.exact.counting import pairs_of, standings
 from nearfar.metrics.exact.symmetric_similarity import mutual
-from nearfar.metrics.inputs import Ints
 from nearfar.metrics.relevance import Relevance
 from nearfar.metrics.retrieval import Columns
 from nearfar.metrics.similarity import Gallery
+from nearfar.validation import Ints
 
 TILE = 1024
 # With fewer rows or dimensions there is little product to save.

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearfar.metrics.inputs import Array, Ints
+from nearfar.validation import Array, Ints
 
 BEYOND = np.int64(2**62)
 

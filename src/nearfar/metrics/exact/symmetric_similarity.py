@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearfar.metrics.inputs import Array, Ints
 from nearfar.metrics.retrieval import Floats
 from nearfar.metrics.similarity import Gallery
+from nearfar.validation import Array, Ints
 
 # Two gathered blocks of rows in float64 stay in a core's cache.
 PAIRS = 128
