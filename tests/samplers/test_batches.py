@@ -110,19 +110,14 @@ def test_in_a_data_loader(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["shuffled", "pk"])
-def test_ordinary_samplers_have_no_representatives_and_do_not_listen(name: str) -> None:
-    heard, deaf = SAMPLERS[name](), SAMPLERS[name]()
-    seen = []
-    for batch in heard:
-        seen.append(batch)
-        heard.observe(torch.randn(len(batch), 3), torch.tensor(1.0))
-        assert (heard.representatives, heard.cycle, heard.is_adaptive, heard.samples_to_embed()) == (
-            None,
-            0,
-            False,
-            None,
-        )
-    assert seen == list(deaf)
+def test_ordinary_samplers_have_no_representatives_and_ignore_feedback(name: str) -> None:
+    sampler, batches = SAMPLERS[name](), []
+    for batch in sampler:
+        batches.append(batch)
+        sampler.observe(torch.randn(len(batch), 3), torch.tensor(1.0))
+        assert (sampler.representatives, sampler.cycle) == (None, 0)
+        assert (sampler.is_adaptive, sampler.samples_to_embed()) == (False, None)
+    assert batches == list(SAMPLERS[name]())
 
 
 def test_many_classes_are_quick_to_plan() -> None:
@@ -149,3 +144,22 @@ def test_pk_takes_a_size_in_place_of_classes() -> None:
     assert PK(labels).size == 128
     assert (PK(labels, size=10, per_class=3).classes, PK(labels, size=10, classes=5).classes) == (3, 5)
     assert PK(labels, size=1, per_class=4).classes == 2
+
+
+def test_labels_may_be_strings() -> None:
+    numbers = labels_of(UNEVEN)
+    words = [f"bird {label:020d}" for label in numbers.tolist()]
+    for labels in (words, np.array(words), np.array(words, dtype=object)):
+        assert list(PK(labels, classes=3)) == list(PK(numbers, classes=3))
+        assert list(Profs(labels, classes=3)) == list(Profs(numbers, classes=3))
+    assert list(Shuffled(words, size=8)) == list(Shuffled(numbers, size=8))
+    assert list(PK(torch.from_numpy(numbers), classes=3)) == list(PK(numbers, classes=3))
+    with pytest.raises(ValueError, match="labels must be integers, strings"):
+        PK([1, 1.5, 2])
+
+
+def test_repr_shows_the_options() -> None:
+    assert repr(SAMPLERS["pk"]()) == "PK(samples=66, classes=3, per_class=4, epoch='samples', seed=0)"
+    assert repr(SAMPLERS["shuffled"](seed=7)) == "Shuffled(samples=66, size=8, drop_last=True, seed=7)"
+    assert repr(SAMPLERS["profs"]()) == "Profs(samples=66, classes=3, per_class=4, steps=4, seed=0)"
+    assert "mining='hncm', seed=0, rank=1, world=2" in repr(SAMPLERS["hncm"](rank=1, world=2))

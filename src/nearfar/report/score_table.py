@@ -20,7 +20,7 @@ def make_score_tables(scores: Mapping[str, Scores]) -> list[dict[str, Any]]:
     if not scores:
         return []
     first = next(iter(scores.values()))
-    metrics = [name for name in first.values if all(name in row.values for row in scores.values())]
+    metrics = [name for name in first if all(name in row for row in scores.values())]
     if not metrics:
         raise ValueError(f"scores must have a metric in common, but {', '.join(scores)} have none")
     key = "map@r" if "map@r" in metrics else metrics[0]
