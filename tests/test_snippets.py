@@ -14,6 +14,7 @@ import importlib.util
 import re
 import shlex
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,9 +27,9 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from nearfar import losses
 from nearfar.cli import main
 from nearfar.config.merge import resolve
+from nearfar.registry import Registry
 from nearfar.training.command import DEFAULT
 
 ROOT = Path(__file__).parent.parent
@@ -42,12 +43,12 @@ SECONDS = 60.0  # of the processor, at most, for one block; all together take le
 
 # Why a block is not run whose page does not say it, by its first command.
 NOT_RUN = {
-    "nearfar train my_pictures --recipe proxy-anchor --out runs/mine --processes 2": "several processes",
+    "nearfar train my_images --recipe proxy-anchor --out runs/mine --processes 2": "several processes",
     "python -m benchmarks.scale whole --samples 200000": "minutes",
     "nearfar bench run profs --data cub-vectors=cub.npz --workers 2": "hours, and CUB's vectors",
     "export CUB_VECTORS=cub.npz": "hours, and data sets",
     "nearfar bench plot map RUN --out map.svg": "runs of its own",
-    "nearfar advise my_pictures": "ten minutes",
+    "nearfar advise my_images": "ten minutes",
     "nearfar bench run SUITE --peer": "hours",
 }
 
@@ -121,17 +122,17 @@ class World:
 
 @pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory, vectors: str) -> World:
-    """my_pictures, new_pictures, vectors, a run on my_pictures (small, two steps), and decisions on its labels."""
+    """my_images, new_images, vectors, a run on my_images (small, two steps), and decisions on its labels."""
     folder = tmp_path_factory.mktemp("world")
     rng = np.random.default_rng(0)
     for kind in ("cat", "dog", "fox", "owl"):
         colors = rng.integers(0, 256, (6, 6, 3))
         for i in range(6):
             noisy = np.clip(colors + rng.normal(0, 25, colors.shape), 0, 255).astype(np.uint8)
-            place = folder / ("my_pictures" if i < 5 else "new_pictures") / kind
+            place = folder / ("my_images" if i < 5 else "new_images") / kind
             place.mkdir(parents=True, exist_ok=True)
             Image.fromarray(noisy).resize((48, 40)).save(place / f"{i}.jpg")
-    (folder / "photo.jpg").write_bytes((folder / "my_pictures/cat/0.jpg").read_bytes())
+    (folder / "photo.jpg").write_bytes((folder / "my_images/cat/0.jpg").read_bytes())
     (folder / "vectors.npz").write_bytes(Path(vectors).read_bytes())
     np.save(folder / "vectors.npy", rng.normal(size=(2, 8)).astype(np.float32))
     made = World(folder)
@@ -140,7 +141,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, vectors: str) -> World:
     settings = [word for each in small.split() for word in ("--set", each)]
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        made.run(["nearfar", "train", "my_pictures", *settings, "--out", "runs/mine"])
+        made.run(["nearfar", "train", "my_images", *settings, "--out", "runs/mine"])
     decisions = "row,path,label,suggested,decision\n3,cat/3.jpg,cat,owl,relabel\n7,dog/2.jpg,dog,cat,remove\n"
     for name in ("decisions.csv", "runs/mine/decisions.csv"):
         (folder / name).write_text(decisions)
@@ -163,10 +164,18 @@ def limited(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGPROF, before)
 
 
+def registries() -> list[Registry[Any]]:
+    """The registries of all modules that are loaded."""
+    modules = [module for name, module in list(sys.modules.items()) if name.startswith("nearfar.")]
+    return [value for module in modules for value in vars(module).values() if isinstance(value, Registry)]
+
+
 @EVERY_PAGE
 def test_blocks_run(page: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(world.folder)
-    monkeypatch.setattr(losses, "_LOSSES", dict(losses._LOSSES))  # a page may add one
+    for registry in registries():  # a page may add an entry
+        registry.names()
+        monkeypatch.setattr(registry, "_entries", dict(registry._entries))
     namespace: dict[str, Any] = {"__name__": page.stem}
     for block in blocks(page):
         for words in block.commands() if block.kind == "commands" else ():

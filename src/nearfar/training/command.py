@@ -76,7 +76,7 @@ def configure(
     given = {"source": source, "allow_partial": allow_partial or None}
     tree = merge_trees(tree, {"data": {key: value for key, value in given.items() if value is not None}})
     if "source" not in (tree.get("data") or {}):
-        raise NearfarError("no data: name it, for example `nearfar train my_pictures` or `nearfar train sketches`")
+        raise NearfarError("no data: name it, for example `nearfar train my_images` or `nearfar train sketches`")
     data: Data = build(Data, tree["data"], "data")
     manifest = open_manifest(data)
     width = None if manifest.features is None else int(manifest.features.shape[1])

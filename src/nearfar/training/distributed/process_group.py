@@ -1,6 +1,6 @@
 """Several processes as one: a global batch in parts, its embeddings together again, gradients summed.
 
-    torchrun --nproc-per-node 4 -m nearfar train my_pictures
+    torchrun --nproc-per-node 4 -m nearfar train my_images
 
 Rank r of N takes rows r, r + N, ... of every global batch and embeds them. The embeddings E of the whole batch are
 gathered on every rank (with labels and sample numbers, which every rank knows anyway), and each computes the loss of
