@@ -12,7 +12,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any, Generic, TypeVar, cast
 
-from nearfar.validation import nearest
+from nearfar.spelling import suggest
 
 T = TypeVar("T", bound=Callable[..., Any])
 E = TypeVar("E", bound=Callable[..., Any])
@@ -77,7 +77,7 @@ class Registry(Generic[T]):
         self._discover()
         if name not in self._entries:
             known = self.names()
-            raise ValueError(f"unknown {self.kind} {name!r}{nearest(str(name), known)} Known: {', '.join(known)}")
+            raise ValueError(f"unknown {self.kind} {name!r}{suggest(str(name), known)} Known: {', '.join(known)}")
         return self._entries[name]
 
     def options(self, name: str, *, supplied: tuple[str, ...] = ()) -> dict[str, inspect.Parameter]:
@@ -98,7 +98,7 @@ class Registry(Generic[T]):
             if option not in parameters:
                 known = ", ".join(parameters)
                 raise ValueError(
-                    f"{self.kind} {name!r} has no option {option!r}{nearest(option, parameters)} Options: {known}"
+                    f"{self.kind} {name!r} has no option {option!r}{suggest(option, parameters)} Options: {known}"
                 )
         for option, parameter in parameters.items():
             if parameter.default is parameter.empty and option not in options:

@@ -217,7 +217,7 @@ def check_weights(name: str, weights: Tensor, *, rows: int, rows_name: str) -> N
 def check_count(name: str, value: int) -> int:
     """Check that the value is an integer of at least 1, and return it."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name} must be a whole number, at least 1, got {value!r}")
+        raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
     return value
 
 

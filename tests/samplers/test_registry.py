@@ -1,12 +1,17 @@
 """Samplers by name, built-in ones and a user's own."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner, Result
 
 from nearfar import samplers
+from nearfar.cli import main
+from nearfar.runs import Run
 from nearfar.samplers.batch_sampler import SAMPLERS
+from training_cases import saved_vectors
 
 LABELS = np.arange(24) % 6
 
@@ -57,3 +62,18 @@ def test_errors_suggest_the_nearest_name_and_option(in_order: str) -> None:
         samplers.create(in_order, labels=LABELS, skp=1)
     with pytest.raises(ValueError, match="sampler 'pk' is already registered by nearfar"):
         samplers.register("pk")(samplers.Shuffled)
+
+
+def test_the_train_command_uses_a_sampler_from_outside(in_order: str, tmp_path: Path) -> None:
+    source = saved_vectors(tmp_path / "vectors.npz", classes=8, per_class=6, noise=0.5)
+    settings = ["loss.name=triplet", f"batches.name={in_order}", "batches.size=6", "batches.skip=4", "steps=3"]
+
+    def train(*settings: str) -> Result:
+        options = [word for setting in settings for word in ("--set", setting)]
+        return CliRunner().invoke(main, ["train", source, "--out", str(tmp_path / "run"), *options])
+
+    misspelled = train(*settings, "batches.skp=4")
+    assert misspelled.exit_code == 1
+    assert "batches has no 'skp'" in misspelled.output
+    assert train(*settings).exit_code == 0
+    assert Run(tmp_path / "run").config.batches.options == {"skip": 4}
