@@ -21,7 +21,7 @@ from benchmarks.speed import distance_weighted_margin
 from benchmarks.timing import best_ms, class_batch, machine, step
 from nearfar.formatting import markdown_table
 from nearfar.losses import create
-from nearfar.losses.dro.loss import UNCERTAINTIES
+from nearfar.losses.dro import names as set_names
 from nearfar.plotting import Style, draw_lines, new_line_figure, to_svg
 
 BATCHES = (80, 160, 320, 480, 640)
@@ -31,7 +31,7 @@ MEAN = "mean of all pairs"
 
 
 def dro(uncertainty: str, pair: str = "pair-margin", **options: Any) -> Callable[[], nn.Module]:
-    return lambda: create("dro", pair=pair, uncertainty=uncertainty, **options)
+    return lambda: create("dro", pair=pair, uncertainty={"name": uncertainty, **options})
 
 
 # the paper's curves, in its set-up: K = 2B, gamma = 0.1
@@ -74,10 +74,10 @@ def set_times(size: int, dim: int, repeats: int) -> dict[str, dict[str, float]]:
     candidates: dict[str, Callable[[], object]] = {}
     for pair in PAIRS:
         candidates[f"{pair} itself"] = step(create(pair), x, y)
-        for name in UNCERTAINTIES:
+        for name in set_names():
             candidates[f"{pair} {name}"] = step(dro(name, pair)(), x, y)
     times = best_ms(candidates, repeats=repeats)
-    return {pair: {name: round(times[f"{pair} {name}"], 4) for name in ("itself", *UNCERTAINTIES)} for pair in PAIRS}
+    return {pair: {name: round(times[f"{pair} {name}"], 4) for name in ("itself", *set_names())} for pair in PAIRS}
 
 
 def figure(batches: Sequence[int], times: dict[str, list[float]], dim: int) -> str:
@@ -138,8 +138,8 @@ def report(result: dict[str, Any], command: str, figure_name: str | None) -> str
     )
     parts.append(
         markdown_table(
-            ["", *UNCERTAINTIES],
-            [[pair, *[f"{row[name] / row['itself']:.2f}" for name in UNCERTAINTIES]] for pair, row in sets.items()],
+            ["", *set_names()],
+            [[pair, *[f"{row[name] / row['itself']:.2f}" for name in set_names()]] for pair, row in sets.items()],
         )
     )
     return "\n".join(parts) + "\n"

@@ -18,6 +18,7 @@ from torch import Tensor
 from nearfar.mining import multi_similarity
 from nearfar.ops.geometry import cosine_matrix
 from nearfar.ops.pairs import Pairs, pair_masks
+from oracle_dro import nest
 
 OURS = Path(__file__).parent / "golden"
 GOLDEN = Path(os.environ.get("NEARFAR_GOLDEN") or OURS)
@@ -165,7 +166,7 @@ def dro_options(file: str, variant: dict[str, Any]) -> tuple[str, dict[str, Any]
             options["pair_options"][DRO_PAIR_KEYS[key]] = value
         else:
             options[DRO_KEYS[key]] = value
-    return "dro", options
+    return "dro", nest(**options)
 
 
 # Proxy losses: file -> variant -> options that the variant's name stands for; the loss is the file's name

@@ -29,6 +29,7 @@ from nearfar.pacing.coordinate import stochastic_gradient
 from nearfar.pacing.objective import WeightProblem
 from nearfar.pacing.xi import hardness
 from nearfar.training.projection import Projection
+from oracle_dro import create_dro
 
 
 def inputs_of(file: str, variant: str) -> dict[str, Any]:
@@ -51,11 +52,11 @@ def margins() -> Tensor:
 
 def dro(**options: Any) -> Tensor:
     x, labels = batch()
-    return create("dro", **options)(x, labels)
+    return create_dro(**options)(x, labels)
 
 
 def robust(gamma: float) -> Tensor:
-    loss: Any = create("dro", uncertainty="kl", gamma=gamma)
+    loss: Any = create_dro(uncertainty="kl", gamma=gamma)
     return loss.robust_value(*batch())
 
 

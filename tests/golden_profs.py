@@ -1,17 +1,21 @@
 """profs.json: the six losses with representatives and which pairs they take, cycle lengths, HNCM, the projection term.
 
-And golden values of our own for the "-Hard" baselines, on the rows of profs.json as an ordinary batch.
+The "-Hard" baselines are checked on the embeddings of profs.json as an ordinary batch: against a slow loop in any
+golden directory, and against golden values of our own where profs.json holds the embeddings they were made for.
 """
 
 from __future__ import annotations
 
+import json
+import zlib
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
-from golden_cases import DTYPES, close, files, load
+from golden_cases import DTYPES, GOLDEN, OURS, close, files, load
 from nearfar.losses import create
 from nearfar.mining import closest_negatives
 from nearfar.ops.geometry import cosine_matrix
@@ -105,6 +109,8 @@ def test_projection_term(dtype: torch.dtype) -> None:
 
 
 # Made by loops over samples in numpy, gradients by complex steps: loss -> value, sum of |gradient|, its first row.
+# They belong to the embeddings and labels with this checksum; another golden directory has others.
+HARD_INPUTS = 3231559225
 HARD: dict[str, tuple[float, float, list[float]]] = {
     "contrastive": (
         1.1455646848109564,
@@ -124,18 +130,55 @@ HARD: dict[str, tuple[float, float, list[float]]] = {
 }
 
 
-@DTYPES
-@pytest.mark.parametrize("name", HARD)
-@pytest.mark.skipif(not DATA["variants"], reason="the rows are not in this directory")
-def test_hard_baseline(name: str, dtype: torch.dtype) -> None:
+def hard_batch(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    """Return the embeddings and labels of profs.json as an ordinary batch."""
     inputs = next(v["inputs"] for v in DATA["variants"] if v["variant"] == "contrastive")
     x = torch.tensor(inputs["representatives"] + inputs["examples"], dtype=dtype, requires_grad=True)
-    labels = torch.tensor(inputs["representative_labels"] + inputs["example_labels"])
+    return x, torch.tensor(inputs["representative_labels"] + inputs["example_labels"])
+
+
+def checksum(x: Tensor, labels: Tensor) -> int:
+    return zlib.crc32(json.dumps([x.tolist(), labels.tolist()]).encode())
+
+
+def slow_hard_baseline(name: str, x: Tensor, labels: Tensor) -> Tensor:
+    """Compute a "-Hard" baseline by loops: every positive, and as many negatives per anchor, the closest first."""
+    unit = torch.nn.functional.normalize(x)
+    costs = []
+    for i in range(len(x)):
+        d = [(unit[i] - unit[j]).norm() if j != i else torch.zeros(()) for j in range(len(x))]
+        positives = [d[j] for j in range(len(x)) if j != i and labels[j] == labels[i]]
+        negatives = sorted(d[j] for j in range(len(x)) if labels[j] != labels[i])[: len(positives)]
+        if name == "contrastive":
+            costs += [p**2 for p in positives] + [(1 - n).relu() ** 2 for n in negatives]
+        elif name == "margin":
+            costs += [(p - 1.0).relu() for p in positives] + [(1.4 - n).relu() for n in negatives]
+        else:
+            costs += [(p**2 - n**2 + 0.2).relu() for p in positives for n in negatives]
+    return torch.stack(costs).mean()
+
+
+@DTYPES
+@pytest.mark.parametrize("name", HARD)
+@pytest.mark.skipif(not DATA["variants"], reason="the embeddings are not in this directory")
+def test_hard_baseline(name: str, dtype: torch.dtype) -> None:
+    x, labels = hard_batch(dtype)
     value = create(name, mine="closest-negatives").to(dtype)(x, labels)
     value.backward()
     assert x.grad is not None
-    for ours, golden in zip((value, x.grad.abs().sum(), x.grad[0]), HARD[name], strict=True):
-        close(ours, golden, dtype)
+    exact, labels = hard_batch()
+    slow = slow_hard_baseline(name, exact, labels)
+    (gradient,) = torch.autograd.grad(slow, exact)
+    close(value, slow.item(), dtype)
+    close(x.grad, gradient.tolist(), dtype)
+    if checksum(exact, labels) == HARD_INPUTS:
+        for ours, golden in zip((value, x.grad.abs().sum(), x.grad[0]), HARD[name], strict=True):
+            close(ours, golden, dtype)
+
+
+@pytest.mark.skipif(GOLDEN != OURS, reason="the golden values belong to our directory")
+def test_golden_values_of_the_hard_baselines_are_used() -> None:
+    assert checksum(*hard_batch()) == HARD_INPUTS
 
 
 @pytest.mark.parametrize("name", HARD)
@@ -145,25 +188,12 @@ def test_hard_baseline_equals_the_loop(name: str, seed: int) -> None:
     g = torch.Generator().manual_seed(seed)
     labels = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 2, 3])
     x = torch.randn(10, 5, generator=g, dtype=torch.float64)
-    unit = torch.nn.functional.normalize(x)
-    costs = []
-    for i in range(10):
-        d = [(unit[i] - unit[j]).norm() for j in range(10)]
-        positives = [d[j] for j in range(10) if j != i and labels[j] == labels[i]]
-        negatives = sorted(d[j] for j in range(10) if labels[j] != labels[i])[: len(positives)]
-        if name == "contrastive":
-            costs += [p**2 for p in positives] + [(1 - n).relu() ** 2 for n in negatives]
-        elif name == "margin":
-            costs += [(p - 1.0).relu() for p in positives] + [(1.4 - n).relu() for n in negatives]
-        else:
-            costs += [(p**2 - n**2 + 0.2).relu() for p in positives for n in negatives]
-    torch.testing.assert_close(
-        create(name, mine="closest-negatives").double()(x, labels), torch.stack(costs).mean(), rtol=1e-9, atol=1e-10
-    )
+    ours = create(name, mine="closest-negatives").double()(x, labels)
+    torch.testing.assert_close(ours, slow_hard_baseline(name, x, labels), rtol=1e-9, atol=1e-10)
 
 
 def test_only_pair_losses_mine_and_by_known_names() -> None:
     with pytest.raises(ValueError, match=r"mine must be one of .* did you mean 'closest-negatives'"):
         create("contrastive", mine="closest-negative")
-    with pytest.raises(ValueError, match="loss 'proxy-anchor' has none: leave it out"):
+    with pytest.raises(ValueError, match="loss 'proxy-anchor' has none: remove mine"):
         create("proxy-anchor", classes=3, dim=2, mine="hardest")

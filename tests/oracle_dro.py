@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from nearfar.losses import create
+
 if TYPE_CHECKING:
     from tests.oracles import Batch, Sample
 
@@ -151,18 +153,33 @@ def kl_g(
     return batch.mean(terms) if reduction == "mean" else batch.sum(terms)
 
 
+SET_OPTIONS = ("k", "gamma", "gamma_neg", "rho", "weights", "truncate", "drop_zero", "dummy", "reduction")
+
+
+def nest(uncertainty: Any = "topk", **options: Any) -> dict[str, Any]:
+    """Move the options of the uncertainty set from the options of a DRO loss into uncertainty={name, ...}."""
+    of_set = {key: options.pop(key) for key in SET_OPTIONS if key in options}
+    return {"uncertainty": {"name": uncertainty, **of_set} if isinstance(uncertainty, str) else uncertainty, **options}
+
+
+def create_dro(**options: Any) -> Any:
+    """Create a DRO loss, with the options of its uncertainty set beside the others."""
+    return create("dro", **nest(**options))
+
+
 def dro(
     batch: Batch,
     *,
     pair: str = "pair-margin",
-    uncertainty: str = "topk",
+    uncertainty: str | dict[str, Any] = "topk",
     pair_options: dict[str, Any] | None = None,
-    **options: Any,
 ) -> Tensor:
     pair_options = pair_options or {}
-    if uncertainty == "kl-g":
+    options = {"name": uncertainty} if isinstance(uncertainty, str) else dict(uncertainty)
+    name = options.pop("name")
+    if name == "kl-g":
         return kl_g(batch, pair, pair_options, **options)
     pairs = unordered(batch)
     losses = [pair_loss(i, j, bool(i.labels & j.labels), pair, pair_options) for i, j in pairs]
-    p = weights_of(batch, [loss.item() for loss in losses], pairs, uncertainty, **options)
+    p = weights_of(batch, [loss.item() for loss in losses], pairs, name, **options)
     return batch.sum((p[n], losses[n]) for n in p)

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.oracle_dro import dro
+from tests.oracle_dro import dro, nest
 
 DIM = 5
 NUM_CLASSES = 6
@@ -642,7 +642,7 @@ def case(name: str, **options: Any) -> Case:
         facts["kinds"] = tuple(k for k in KINDS if "multi-hot" not in k and k != "huge-ids")
     if name in ("hap2s", "circle"):
         facts["detached"] = True
-    if name == "dro" and options.get("uncertainty", "").startswith("kl"):
+    if name == "dro" and options.get("uncertainty", {}).get("name", "").startswith("kl"):
         facts["detached"] = True
     if name == "snr":
         facts.update(rotates=False, scales=bool(options.get("normalize")))
@@ -727,17 +727,17 @@ CASES = [
     case("smooth-ap"),
     case("smooth-ap", temperature=0.1),
     case("dro"),
-    case("dro", uncertainty="topk", k=7, pair="binomial"),
-    case("dro", uncertainty="topk-pn"),
-    case("dro", uncertainty="topk-pn", k=8, pair="contrastive"),
-    case("dro", uncertainty="kl", gamma=0.3),
-    case("dro", uncertainty="kl", gamma=0.5, weights="softmax_all", pair="binomial"),
-    case("dro", uncertainty="kl", gamma=0.3, weights="expm1", truncate=6),
-    case("dro", uncertainty="kl-g"),
-    case("dro", uncertainty="kl-g", gamma=0.5, gamma_neg=0.2, dummy=True, reduction="sum", drop_zero=False),
-    case("dro", uncertainty="chi2", rho=0.5),
-    case("dro", uncertainty="chi2", rho=40.0, pair="binomial"),
-    case("dro", uncertainty="mean"),
+    case("dro", **nest(uncertainty="topk", k=7, pair="binomial")),
+    case("dro", **nest(uncertainty="topk-pn")),
+    case("dro", **nest(uncertainty="topk-pn", k=8, pair="contrastive")),
+    case("dro", **nest(uncertainty="kl", gamma=0.3)),
+    case("dro", **nest(uncertainty="kl", gamma=0.5, weights="softmax_all", pair="binomial")),
+    case("dro", **nest(uncertainty="kl", gamma=0.3, weights="expm1", truncate=6)),
+    case("dro", **nest(uncertainty="kl-g")),
+    case("dro", **nest(uncertainty="kl-g", gamma=0.5, gamma_neg=0.2, dummy=True, reduction="sum", drop_zero=False)),
+    case("dro", **nest(uncertainty="chi2", rho=0.5)),
+    case("dro", **nest(uncertainty="chi2", rho=40.0, pair="binomial")),
+    case("dro", **nest(uncertainty="mean")),
 ]
 
 _LABELS = {

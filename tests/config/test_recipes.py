@@ -148,7 +148,7 @@ def test_settings_of_the_papers() -> None:
     """A few that the papers print."""
     inshop = recipes.load("dro-topk", data="inshop")
     assert inshop["batches"]["classes"] * inshop["batches"]["per_class"] == 640
-    assert recipes.load("dro-kl-g", data="cars")["loss"]["gamma"] == 0.001
+    assert recipes.load("dro-kl-g", data="cars")["loss"]["uncertainty"]["gamma"] == 0.001
     assert recipes.load("mpa", data="sop")["loss"]["proxies_per_class"] == 2
     assert [recipes.load("mpa-ap", data=d)["batches"]["size"] for d in ("cub", "cars", "sop")] == [180, 64, 32]
     assert recipes.load("proxy-isa", data="sop")["optimizer"] == recipes.load("proxy-isa")["optimizer"] | {

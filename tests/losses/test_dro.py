@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import warnings
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -16,13 +17,13 @@ import nearfar.losses as losses
 from nearfar.losses import DROLoss
 from nearfar.losses.binomial import BinomialDevianceLoss
 from nearfar.losses.contrastive import ContrastiveLoss
-from nearfar.losses.dro.chi_square import Chi2
-from nearfar.losses.dro.kl import KL, GroupedKL
-from nearfar.losses.dro.loss import UNCERTAINTIES
-from nearfar.losses.dro.uncertainty import Max, Mean, TopK, TopKPN
+from nearfar.losses.dro import KL, ChiSquare, GroupedKL, Max, Mean, TopK, TopKPN, UncertaintySet, register
+from nearfar.losses.dro import names as set_names
+from nearfar.losses.dro.uncertainty import UNCERTAINTY_SETS
 from nearfar.losses.pair_loss import PairBatch
 from nearfar.losses.pair_margin import PairMarginLoss
-from nearfar.ops.pairs import Pairs
+from nearfar.ops.pairs import Pairs, pair_masks
+from oracle_dro import SET_OPTIONS, create_dro, nest
 from tests.oracles import KINDS, case, make_batch, oracle, value_and_grads
 
 SETS: dict[str, dict[str, Any]] = {
@@ -56,7 +57,7 @@ def gradient(value: Tensor, x: Tensor) -> Tensor:
 
 
 def make(uncertainty: str, pair: str = "pair-margin", **options: Any) -> DROLoss:
-    loss = losses.create("dro", pair=pair, uncertainty=uncertainty, **(SETS[uncertainty] | options))
+    loss = create_dro(pair=pair, uncertainty=uncertainty, **(SETS[uncertainty] | options))
     assert isinstance(loss, DROLoss)
     return loss
 
@@ -65,7 +66,7 @@ def make(uncertainty: str, pair: str = "pair-margin", **options: Any) -> DROLoss
 @pytest.mark.parametrize("pair", PAIRS)
 @EVERY_SET
 def test_every_set_and_pair_loss_against_the_loop(uncertainty: str, pair: str, kind: str) -> None:
-    options = {"pair": pair, "pair_options": PAIRS[pair], "uncertainty": uncertainty, **SETS[uncertainty]}
+    options = nest(pair=pair, pair_options=PAIRS[pair], uncertainty=uncertainty, **SETS[uncertainty])
     loss = losses.create("dro", **options)
     batch = make_batch(case("dro"), kind)
     with warnings.catch_warnings():
@@ -181,7 +182,7 @@ def test_all_losses_zero_is_zero_with_a_graph(uncertainty: str) -> None:
     x = torch.eye(4, dtype=torch.float64).repeat_interleave(2, 0).requires_grad_()
     labels = torch.arange(4).repeat_interleave(2)
     for options in ({}, {"sampling": True, "num_draws": 3}):
-        loss = losses.create("dro", uncertainty=uncertainty, pair_options={"m": 0.0}, **options)
+        loss = create_dro(uncertainty=uncertainty, pair_options={"m": 0.0}, **options)
         value = loss(x, labels)
         assert value.item() == 0
         assert (gradient(value, x) == 0).all()
@@ -192,7 +193,7 @@ def test_all_losses_zero_is_zero_with_a_graph(uncertainty: str) -> None:
 
 
 def grouped(x: Tensor, labels: Tensor, m: float, **options: Any) -> Tensor:
-    loss = losses.create("dro", pair_options={"m": m}, uncertainty="kl-g", reduction="sum", **options)
+    loss = create_dro(pair_options={"m": m}, uncertainty="kl-g", reduction="sum", **options)
     return gradient(loss(x, labels), x)
 
 
@@ -210,8 +211,8 @@ def test_two_threshold_multi_similarity_out_of_grouped_kl(seed: int) -> None:
     wanted = gradient(len(x) * ms(x, labels), x)
     ours = grouped(x, labels, 2.0, gamma=1 / 2, gamma_neg=1 / 10, dummy=True)
     assert (ours - wanted).abs().max() < 1e-12
-    loss = losses.create(
-        "dro", pair_options={"m": 2.0}, uncertainty="kl-g", gamma=0.5, gamma_neg=0.1, dummy=True, reduction="sum"
+    loss = create_dro(
+        pair_options={"m": 2.0}, uncertainty="kl-g", gamma=0.5, gamma_neg=0.1, dummy=True, reduction="sum"
     )
     assert (gradient(loss.robust_value(x, labels), x) - wanted).abs().max() < 1e-12  # type: ignore[operator]
 
@@ -277,16 +278,14 @@ def test_2b_is_twice_the_anchors() -> None:
     x, labels = batch_of()
     for uncertainty in ("topk", "topk-pn"):
         for pairs in ({}, {"ref_emb": x[:10] + 0.1, "ref_labels": labels[:10]}):
-            named = losses.create("dro", uncertainty=uncertainty)(x, labels, **pairs)
-            assert losses.create("dro", uncertainty=uncertainty).options["k"] == "2B"
-            assert (
-                named.item() == losses.create("dro", uncertainty=uncertainty, k=2 * len(x))(x, labels, **pairs).item()
-            )
+            named = create_dro(uncertainty=uncertainty)(x, labels, **pairs)
+            assert create_dro(uncertainty=uncertainty).options["uncertainty"]["k"] == "2B"
+            assert named.item() == create_dro(uncertainty=uncertainty, k=2 * len(x))(x, labels, **pairs).item()
 
 
 def test_more_than_all_pairs_is_their_mean_and_warns() -> None:
     x, labels = batch_of()
-    with pytest.warns(UserWarning, match=r"k=67 asks for 67 pairs but the batch has 66"):
+    with pytest.warns(UserWarning, match=r"k=67 needs 67 pairs but the batch has 66"):
         value = make("topk", k=67)(x, labels)
     assert value.item() == pytest.approx(make("mean")(x, labels).item(), rel=1e-14)
     with warnings.catch_warnings():
@@ -351,11 +350,11 @@ def test_chi2_is_mean_plus_deviation_where_the_ball_is_inside(pair: str) -> None
     largest_rho = n * variance / (2 * (mean - values.min()) ** 2)  # here the smallest p becomes 0
     for share in (0.01, 0.5, 0.999):
         rho = float(share * largest_rho)
-        loss = losses.create("dro", pair=pair, uncertainty="chi2", rho=rho)
+        loss = create_dro(pair=pair, uncertainty="chi2", rho=rho)
         wanted = mean + (2 * rho * variance / n).sqrt()
         assert loss(x, labels).item() == pytest.approx(wanted.item(), rel=1e-12)
         assert (loss.weights_of(x, labels)[off] > 0).all()  # type: ignore[operator]
-    beyond = losses.create("dro", pair=pair, uncertainty="chi2", rho=float(2 * largest_rho))
+    beyond = create_dro(pair=pair, uncertainty="chi2", rho=float(2 * largest_rho))
     assert (beyond.weights_of(x, labels)[off] == 0).any()  # type: ignore[operator]
     assert beyond(x, labels) < mean + (4 * largest_rho * variance / n).sqrt()
 
@@ -370,7 +369,7 @@ def test_chi2_is_in_the_ball_and_optimal(rho: float, weighted: bool) -> None:
     off = torch.triu(torch.ones(len(x), len(x)), 1).bool()
     each = (w[:, None] * w)[off]
     n = each.sum()
-    loss = losses.create("dro", pair="binomial", uncertainty="chi2", rho=rho)
+    loss = create_dro(pair="binomial", uncertainty="chi2", rho=rho)
     p = 2 * loss.weights_of(x, labels, **call)[off]  # type: ignore[operator]
     values = BinomialDevianceLoss().elementwise(BinomialDevianceLoss().pairs(PairBatch(x.detach(), labels)))[off]
     assert p.sum().item() == pytest.approx(1, rel=1e-12)
@@ -390,7 +389,7 @@ def test_chi2_is_in_the_ball_and_optimal(rho: float, weighted: bool) -> None:
 
 def test_chi2_of_equal_losses_is_uniform() -> None:
     for rho in (1e-3, 1.0, 1e3):
-        p = losses.create("dro", uncertainty="chi2", rho=rho).weights_of(  # type: ignore[operator]
+        p = create_dro(uncertainty="chi2", rho=rho).weights_of(  # type: ignore[operator]
             torch.ones(5, 3), torch.tensor([0, 0, 0, 0, 0])
         )
         off = ~torch.eye(5, dtype=torch.bool)
@@ -408,7 +407,7 @@ def test_sampled_loss_is_unbiased() -> None:
         {"uncertainty": "kl-g", "gamma": 1.0, "reduction": "sum"},
         {"uncertainty": "chi2"},
     ):
-        exact, loss = losses.create("dro", **options), losses.create("dro", **options, sampling=True, num_draws=16)
+        exact, loss = create_dro(**options), create_dro(**options, sampling=True, num_draws=16)
         draws = torch.stack([loss(x, labels).detach() for _ in range(1500)])
         error = draws.std() / math.sqrt(len(draws))
         assert (draws.mean() - exact(x, labels)).abs() < 5 * error
@@ -419,7 +418,7 @@ def test_sampled_loss_is_unbiased() -> None:
 
 def test_draws_never_leave_the_support() -> None:
     x, labels = batch_of()
-    loss = losses.create("dro", uncertainty="topk", k=3, sampling=True, num_draws=5000)
+    loss = create_dro(uncertainty="topk", k=3, sampling=True, num_draws=5000)
     p = loss.weights_of(x, labels)  # type: ignore[operator]
     index, share = loss.draw(p)  # type: ignore[operator]
     assert (p.flatten()[index] > 0).all()
@@ -431,7 +430,7 @@ def test_draws_are_reproducible_and_in_the_state() -> None:
     x, labels = batch_of()
 
     def new(seed: int = 3) -> torch.nn.Module:
-        return losses.create("dro", uncertainty="kl", gamma=1.0, sampling=True, num_draws=4, seed=seed)
+        return create_dro(uncertainty="kl", gamma=1.0, sampling=True, num_draws=4, seed=seed)
 
     first, second, other = new(), new(), new(seed=4)
     run = [first(x, labels).item() for _ in range(4)]
@@ -468,15 +467,15 @@ def test_objects_and_names_are_the_same() -> None:
         "topk-pn": TopKPN(6),
         "kl": KL(0.4),
         "kl-g": GroupedKL(0.4, 0.2),
-        "chi2": Chi2(3.0),
+        "chi2": ChiSquare(3.0),
     }
-    assert set(made) == set(SETS) == set(UNCERTAINTIES)
+    assert set(made) == set(SETS) == set(set_names())
     for name, uncertainty in made.items():
         for pair in (PairMarginLoss(m=0.3), BinomialDevianceLoss(scale_neg=10.0), ContrastiveLoss(form="distance")):
             loss = DROLoss(pair, uncertainty)
             again = losses.create("dro", **yaml.safe_load(yaml.safe_dump(loss.options)))
             assert again.options == loss.options
-            assert loss.options["uncertainty"] == name
+            assert loss.options["uncertainty"]["name"] == name
             assert again(x, labels).item() == loss(x, labels).item()
 
 
@@ -492,7 +491,7 @@ def test_own_function() -> None:
             value = DROLoss(log_loss, make(uncertainty).uncertainty)(x, labels, **call)
             assert value.isfinite()
             assert gradient(value, x).isfinite().all()
-    with pytest.raises(ValueError, match=r"pair must return one loss for each entry, \[12, 12\], got \[\]"):
+    with pytest.raises(ValueError, match=r"pair must return one loss per entry, shape \[12, 12\], got shape \[\]"):
         DROLoss(lambda sim, same: sim.sum(), Mean())(x, labels)
 
 
@@ -515,9 +514,9 @@ def test_own_function() -> None:
         ({"uncertainty": "kl", "weights": "softmax"}, "weights must be one of"),
         ({"uncertainty": "kl-g", "reduction": "none"}, "reduction"),
         ({"uncertainty": "top"}, "did you mean 'topk'"),
-        ({"uncertainty": "kl", "k": 5}, "uncertainty 'kl' has no option 'k'"),
-        ({"uncertainty": "mean", "gamma": 1.0}, "Options: none"),
-        ({"uncertainty": TopK(3), "k": 5}, "k was given with an uncertainty that is made already"),
+        ({"uncertainty": "kl", "k": 5}, "uncertainty set 'kl' has no option 'k'"),
+        ({"uncertainty": "mean", "gamma": 1.0}, "uncertainty set 'mean' has no option 'gamma'"),
+        ({"uncertainty": {"k": 5}}, "uncertainty={'k': 5} has no name"),
         ({"pair": "binomail"}, "did you mean 'binomial'"),
         ({"pair": "triplet"}, "pair must be one of"),
         ({"pair": PairMarginLoss(), "pair_options": {"m": 1}}, "pair_options"),
@@ -531,8 +530,33 @@ def test_own_function() -> None:
 )
 def test_bad_options(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError) as error:  # noqa: PT011, the words follow
-        losses.create("dro", **options)
+        create_dro(**options)
     assert words in str(error.value)
+
+
+@pytest.mark.parametrize("option", SET_OPTIONS)
+def test_old_flat_options_are_answered_with_the_new_place(option: str) -> None:
+    with pytest.raises(ValueError, match=rf"is now 'uncertainty\.{option}': set loss\.uncertainty\.{option}=5"):
+        losses.create("dro", **{option: 5})
+
+
+def test_users_register_their_own_uncertainty_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(UNCERTAINTY_SETS, "_entries", dict(UNCERTAINTY_SETS._entries))
+
+    @register("mean-of-positives")
+    @dataclass(frozen=True)
+    class MeanOfPositives(UncertaintySet):
+        scale: float = 1.0
+
+        def __call__(self, losses: Tensor, pairs: Pairs) -> Tensor:
+            return pairs.same * self.scale / pairs.same.sum()
+
+    x, labels = batch_of()
+    loss = losses.create("dro", uncertainty={"name": "mean-of-positives", "scale": 2.0})
+    assert loss.options["uncertainty"] == {"name": "mean-of-positives", "scale": 2.0}
+    same = pair_masks(labels)[0]
+    values = PairMarginLoss().elementwise(PairMarginLoss().pairs(PairBatch(x, labels)))[same]
+    torch.testing.assert_close(loss(x, labels), 2 * values.mean())
 
 
 def test_expm1_has_no_robust_value() -> None:

@@ -379,6 +379,10 @@ def test_state_dict_round_trip(case: Case) -> None:
 def test_repr_shows_the_options(case: Case) -> None:
     text = repr(losses.create(case.name, **case.options))
     for key, value in case.options.items():
+        if isinstance(value, dict):
+            assert f"{key}={{'name': {value['name']!r}" in text
+            assert all(f"{option!r}: {chosen!r}" in text for option, chosen in value.items())
+            continue
         shown = re.search(rf"\b{key}=('[^']*'|[^,)\s]+)", text)
         assert shown, f"{key} is not in {text}"
         if isinstance(value, float):

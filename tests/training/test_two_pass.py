@@ -42,7 +42,11 @@ def test_equals_the_plain_gradient(name: str, micro_batch: int) -> None:
     labels = torch.arange(16) % 8
 
     def options() -> nn.Module:
-        return create("dro", pair="binomial", uncertainty="topk", k=20).double() if name == "dro" else made(name)
+        return (
+            create("dro", pair="binomial", uncertainty={"name": "topk", "k": 20}).double()
+            if name == "dro"
+            else made(name)
+        )
 
     plain_net, plain_loss = network(), options()
     torch.manual_seed(5)

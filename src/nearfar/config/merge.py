@@ -87,6 +87,7 @@ def resolve(
     loss = changes.get("loss")
     if isinstance(loss, Mapping) and "name" in loss and loss["name"] != tree.get("loss", {}).get("name"):
         tree["loss"] = {}  # options of the recipe's loss do not apply to another loss
+    _drop_options_of_another(tree.get("loss", {}), loss, "uncertainty")
     batches = changes.get("batches")
     if isinstance(batches, Mapping):
         sampler = batches.get("name", tree.get("batches", {}).get("name", Batches.name))
@@ -182,3 +183,14 @@ def check(config: Config) -> None:
         raise NearfarError("no loss: choose a recipe (nearfar recipes) or set loss.name (nearfar losses)")
     if config.schedule.name == "step" and config.schedule.every is None:
         raise NearfarError("schedule.every is needed with schedule.name=step: the number of epochs between two steps")
+
+
+def _drop_options_of_another(section: dict[str, Any], changes: Any, key: str) -> None:
+    """Empty section[key] if the changes choose another name for it: its options do not apply to that one."""
+    before, after = (part.get(key) if isinstance(part, Mapping) else None for part in (section, changes))
+    if (
+        isinstance(before, Mapping)
+        and isinstance(after, Mapping)
+        and after.get("name", before["name"]) != before["name"]
+    ):
+        section[key] = {}

@@ -90,8 +90,8 @@ def apply_settings(tree: Mapping[str, Any], settings: Iterable[str]) -> dict[str
 def merge_trees(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return `base` with the changes, section by section.
 
-    >>> merge_trees({"loss": {"name": "dro", "k": 5}, "epochs": 9}, {"loss": {"k": 7}})
-    {'loss': {'name': 'dro', 'k': 7}, 'epochs': 9}
+    >>> merge_trees({"loss": {"name": "mpa", "alpha": 5}, "epochs": 9}, {"loss": {"alpha": 7}})
+    {'loss': {'name': 'mpa', 'alpha': 7}, 'epochs': 9}
     """
     result = dict(base)
     for key, value in changes.items():

@@ -71,6 +71,10 @@ def create(name: str, *, mine: str | Mapping[str, Any] | None = None, **options:
     ...
     ValueError: loss 'triplet' has no option 'margn'; did you mean 'margin'? Options: margin, ...
     """
+    for option, place in loss_class(name).moved_options.items():
+        if option in options:
+            value = options[option]
+            raise ValueError(f"option {option!r} of loss {name!r} is now {place!r}: set loss.{place}={value}")
     loss: Loss = LOSSES.create(name, **options)
     if mine is not None:
         if not isinstance(loss, PairLoss):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,11 @@ class Loss(nn.Module):
 
     A loss whose behavior changes over the epochs overrides `start_epoch`, and `warmup_epochs` if it needs some epochs
     before it works as intended.
+
+    `moved_options` maps options of earlier versions to their new place, for the error message of `create`.
     """
+
+    moved_options: ClassVar[Mapping[str, str]] = {}
 
     @property
     def options(self) -> dict[str, Any]:

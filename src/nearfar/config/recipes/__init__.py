@@ -13,7 +13,7 @@ of the loss (`paper`), elsewhere to the paper whose experimental setup the recip
                            settings of the paper, which apply with `setting=paper` only
     data                   cub, cars, sop, inshop: what differs on that dataset, in the same form
 
->>> load("dro-topk")["loss"]["k"]
+>>> load("dro-topk")["loss"]["uncertainty"]["k"]
 '2B'
 >>> load("proxy-isa", data="cars")["loss"]["sensitivity"]
 0.4

@@ -1,93 +1,76 @@
-"""DRO: a pair loss under the worst weights that an uncertainty set allows."""
+"""DRO: a pair loss under the worst-case weights of an uncertainty set."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from nearfar.losses.base import register
-from nearfar.losses.dro.chi_square import Chi2
-from nearfar.losses.dro.kl import KL, GroupedKL
-from nearfar.losses.dro.uncertainty import TWICE_BATCH, Max, Mean, Selection, TopK, TopKPN, Uncertainty
+from nearfar.losses.base import LOSSES, register
+from nearfar.losses.dro.uncertainty import TWICE_BATCH, UNCERTAINTY_SETS, SparseSet, UncertaintySet
 from nearfar.losses.pair_loss import PairBatch, PairLoss
 from nearfar.ops.geometry import unit
 from nearfar.ops.pairs import Pairs
 from nearfar.ops.sparse_entries import draw, entries
-from nearfar.validation import check_choice, nearest
+from nearfar.validation import check_choice
 
-# From this many multiplications of the dense product on, and up to one in FEW entries, a sparse one is faster.
+# A sparse product is faster if the dense one has at least SPARSE_FROM multiplications and at most one in FEW entries
+# is needed.
 SPARSE_FROM, FEW = 10_000_000, 16
 
 PairFunction = Callable[[Tensor, Tensor], Tensor]
-UNCERTAINTIES: dict[str, type[Uncertainty]] = {u.name: u for u in (Mean, Max, TopK, TopKPN, KL, GroupedKL, Chi2)}
 
 
 @register("dro")
 class DROLoss(PairLoss):
     """Distributionally robust pair loss (Qi et al., arXiv 1912.11194, Eq. 1): sum p_ij l_ij, p from an uncertainty set.
 
-    `pair` says what a pair costs: the name of an elementwise loss ("pair-margin", the paper's, is the default;
-    "binomial", "contrastive") with `pair_options`, such a loss itself, or your own elementwise function
-    (cosines, same) -> losses >= 0.
-    `uncertainty` says which pairs count: "mean", "max", "topk" (default), "topk-pn", "kl", "kl-g", "chi2", which name
-    the classes Mean, Max, TopK, TopKPN, KL, GroupedKL, Chi2, or one of these; `k`, `gamma`, `gamma_neg`, `rho`,
-    `weights`, `truncate`, `drop_zero`, `dummy`, `reduction` are the options of the named one, None its default.
+    p is a constant in the gradient, which is therefore the gradient of the robust value F (Danskin). `weights_of(...)`
+    returns p [A, R] and `robust_value(...)` returns F; both are called like the loss. If every loss is 0, the value is
+    0 with a graph.
 
-    p is constant in the gradient, which is then that of the robust value F (Danskin): `weights_of(...)` gives p [A, R]
-    and `robust_value(...)` gives F, both called like the loss. If every loss is 0 the value is 0 with a graph.
-
-    sampling=True estimates the sum without bias by the mean of `num_draws` entries drawn from p with replacement
-    (default 2K, K = `truncate` or 2B; the released code's). Draws are a function of `seed` and of the number of
-    training calls so far, which is in the state_dict; in eval() mode that number stands still.
+    Args:
+        pair: The loss of a pair: the name of an elementwise loss ("pair-margin", the paper's, "binomial" or
+            "contrastive"), such a loss, or an elementwise function (cosines, same) -> losses >= 0.
+        uncertainty: The uncertainty set: a name of `nearfar.losses.dro.names()`, {name, ...options}, or an instance.
+        pair_options: The options of a pair loss that is given by name.
+        sampling: Estimate the sum without bias by the mean of `num_draws` entries drawn from p with replacement. The
+            draws are a function of `seed` and of the number of training calls, which is in the state_dict and does not
+            change in eval() mode.
+        num_draws: The number of draws; None is 2K with K = `truncate` of the set or 2B (the released code's).
+        seed: The seed of the draws.
 
     >>> from nearfar.losses import create
     >>> x, labels = torch.eye(3), torch.tensor([0, 0, 1])
-    >>> create("dro", uncertainty="topk", k=1)(x, labels)  # the one positive pair, m + lambda - S
+    >>> create("dro", uncertainty={"name": "topk", "k": 1})(x, labels)  # the one positive pair, m + lambda - S
     tensor(0.7000)
-    >>> DROLoss(lambda sim, same: torch.where(same, 1 - sim, sim), KL(gamma=0.1)).weights_of(x, labels)[0]
+    >>> DROLoss(lambda sim, same: torch.where(same, 1 - sim, sim), "kl").weights_of(x, labels)[0]
     tensor([0.0000, 0.5000, 0.0000])
     """
+
+    moved_options: ClassVar[Mapping[str, str]] = {
+        option: f"uncertainty.{option}"
+        for option in ("k", "gamma", "gamma_neg", "rho", "weights", "truncate", "drop_zero", "dummy", "reduction")
+    }
 
     def __init__(
         self,
         pair: str | PairLoss | PairFunction = "pair-margin",
-        uncertainty: str | Uncertainty = "topk",
+        uncertainty: str | Mapping[str, Any] | UncertaintySet = "topk",
         *,
         pair_options: Mapping[str, Any] | None = None,
-        k: int | str | None = None,
-        gamma: float | None = None,
-        gamma_neg: float | None = None,
-        rho: float | None = None,
-        weights: str | None = None,
-        truncate: int | str | None = None,
-        drop_zero: bool | None = None,
-        dummy: bool | None = None,
-        reduction: str | None = None,
         sampling: bool = False,
         num_draws: int | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
         self.pair_name, self.pair = as_pair_loss(pair, dict(pair_options or {}))
-        given: dict[str, Any] = {
-            "k": k,
-            "gamma": gamma,
-            "gamma_neg": gamma_neg,
-            "rho": rho,
-            "weights": weights,
-            "truncate": truncate,
-            "drop_zero": drop_zero,
-            "dummy": dummy,
-            "reduction": reduction,
-        }
-        given = {key: value for key, value in given.items() if value is not None}
-        self.uncertainty = as_uncertainty(uncertainty, given)
+        self.uncertainty = as_uncertainty_set(uncertainty)
         if num_draws is not None and (not sampling or num_draws < 1):
-            raise ValueError(f"num_draws must be at least 1 and comes with sampling=True, got {num_draws}")
+            raise ValueError(f"num_draws must be at least 1 and needs sampling=True, got {num_draws}")
         self.sampling, self.num_draws, self.seed = sampling, num_draws, seed
         if sampling:
             self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
@@ -96,12 +79,9 @@ class DROLoss(PairLoss):
 
     @property
     def options(self) -> dict[str, Any]:
-        options: dict[str, Any] = {"pair": self.pair_name or self.pair, "uncertainty": self.uncertainty}
+        options: dict[str, Any] = {"pair": self.pair_name or self.pair, "uncertainty": describe(self.uncertainty)}
         if self.pair_name and isinstance(self.pair, PairLoss):
             options["pair_options"] = self.pair.options
-        if type(self.uncertainty) in UNCERTAINTIES.values():
-            options["uncertainty"] = self.uncertainty.name
-            options |= {key: value for key, value in asdict(self.uncertainty).items() if value is not None}
         if self.sampling:
             options |= {"sampling": True, "num_draws": self.num_draws, "seed": self.seed}
         return options
@@ -110,15 +90,15 @@ class DROLoss(PairLoss):
         return self.pair.similarity(x, y) if isinstance(self.pair, PairLoss) else super().similarity(x, y)
 
     def losses(self, pairs: Pairs) -> Tensor:
-        """The loss of every pair, [A, R]."""
+        """Compute the loss of every pair, [A, R]."""
         if isinstance(self.pair, PairLoss):
             losses: Tensor = self.pair.elementwise(pairs)  # type: ignore[operator]
             return losses
-        # entries that are no pair get a harmless cosine: a NaN there would reach the gradient even with p = 0
+        # Entries that are not pairs get the cosine 0: a NaN there would reach the gradient even with p = 0.
         losses = self.pair(torch.where(pairs.same | pairs.diff, pairs.sim, 0.0), pairs.same)
         if losses.shape != pairs.sim.shape:
             raise ValueError(
-                f"pair must return one loss for each entry, {list(pairs.sim.shape)}, got {list(losses.shape)}"
+                f"pair must return one loss per entry, shape {list(pairs.sim.shape)}, got shape {list(losses.shape)}"
             )
         return losses
 
@@ -127,7 +107,7 @@ class DROLoss(PairLoss):
         sparse = not compiling and self.is_cosine and pairs.sim.numel() * batch.emb.shape[1] >= SPARSE_FROM
         if self.sampling:
             index, p = self.draw(self.uncertainty(self.losses(constant), constant))
-        elif isinstance(self.uncertainty, Selection) and (pairs.weights is None or not compiling):
+        elif isinstance(self.uncertainty, SparseSet) and (pairs.weights is None or not compiling):
             index, p = self.uncertainty.select(self.losses(constant), constant)
         else:
             losses = self.losses(pairs)
@@ -136,7 +116,7 @@ class DROLoss(PairLoss):
                 return (p * losses).sum()
             index = p.flatten().nonzero()[:, 0]
             p = p.flatten()[index]
-        # only the chosen entries enter the graph
+        # Only the selected entries enter the graph.
         sim, same, diff = (x.flatten().gather(0, index)[None] for x in (pairs.sim, pairs.same, pairs.diff))
         if sparse:
             rows = unit(batch.emb)
@@ -145,11 +125,11 @@ class DROLoss(PairLoss):
 
     @property
     def is_cosine(self) -> bool:
-        """Whether the pair loss is one of cosines."""
+        """Whether the pair loss is a function of cosines."""
         return not isinstance(self.pair, PairLoss) or type(self.pair).similarity is PairLoss.similarity
 
     def draw(self, p: Tensor) -> tuple[Tensor, Tensor]:
-        """(index, p) of entries drawn from p [A, R] with replacement, each of them 1/n of its sum."""
+        """Draw n entries from p [A, R] with replacement; return their indices and weights, each sum(p) / n."""
         n = self.num_draws
         if n is None:
             k = getattr(self.uncertainty, "truncate", None) or TWICE_BATCH
@@ -160,7 +140,7 @@ class DROLoss(PairLoss):
         return index, (p.sum() / n).expand(n)
 
     def weights_of(self, embeddings: Tensor, labels: Tensor, **inputs: Any) -> Tensor:
-        """p [A, R], before any drawing; called like the loss. sum p l is the loss."""
+        """Return p [A, R], before any sampling. It is called like the loss, which is sum p l."""
 
         def p(pairs: Pairs) -> Tensor:
             return self.uncertainty(self.losses(pairs).detach(), pairs).detach()
@@ -169,7 +149,7 @@ class DROLoss(PairLoss):
         return result
 
     def robust_value(self, embeddings: Tensor, labels: Tensor, **inputs: Any) -> Tensor:
-        """F, the maximum over the uncertainty set with its penalty; called like the loss, and differentiable."""
+        """Return F, the maximum over the uncertainty set including its penalty. It is called like the loss."""
 
         def value(pairs: Pairs) -> Tensor:
             return self.uncertainty.value(self.losses(pairs), pairs)
@@ -179,7 +159,7 @@ class DROLoss(PairLoss):
 
 
 class _Reading(PairLoss):
-    """A call of a DRO loss that returns something else of its pairs."""
+    """A call of a DRO loss that returns another function of its pairs."""
 
     def __init__(self, loss: DROLoss, read: Callable[[Pairs], Tensor]) -> None:
         super().__init__()
@@ -195,16 +175,13 @@ class _Reading(PairLoss):
 def as_pair_loss(
     pair: str | PairLoss | PairFunction, options: dict[str, Any]
 ) -> tuple[str | None, PairLoss | PairFunction]:
-    """(name, loss) from a name with options, a loss, or a function; the name is None where there is none."""
-    from nearfar import losses  # the registry, which imports this module
-
-    elementwise = {name: cls for name in losses.names() if hasattr(cls := losses.loss_class(name), "elementwise")}
+    """Return (name, loss) for a name with options, a loss, or a function; a function has no name."""
+    elementwise = {name: cls for name in LOSSES.names() if hasattr(cls := LOSSES.get(name), "elementwise")}
     if isinstance(pair, str):
-        made = losses.create(check_choice("pair", pair, elementwise), **options)
-        assert isinstance(made, PairLoss)
-        return pair, made
+        loss: PairLoss = LOSSES.create(check_choice("pair", pair, elementwise), **options)
+        return pair, loss
     if options:
-        raise ValueError(f"pair_options={options} was given with a pair loss that is made already: {pair!r}")
+        raise ValueError(f"pair_options={options} needs pair to be a name, got {pair!r}: pass the options to that loss")
     if isinstance(pair, PairLoss):
         if not hasattr(pair, "elementwise"):
             raise ValueError(f"pair must be an elementwise loss ({', '.join(elementwise)}), got {pair!r}")
@@ -214,20 +191,25 @@ def as_pair_loss(
     return None, pair
 
 
-def as_uncertainty(uncertainty: str | Uncertainty, options: dict[str, Any]) -> Uncertainty:
-    """An uncertainty set from its name with options, or itself."""
-    if isinstance(uncertainty, Uncertainty):
-        if options:
-            raise ValueError(
-                f"{', '.join(options)} was given with an uncertainty that is made already: {uncertainty!r}"
-            )
+def as_uncertainty_set(uncertainty: str | Mapping[str, Any] | UncertaintySet) -> UncertaintySet:
+    """Return an uncertainty set from its name, from {name, ...options}, or from itself."""
+    if isinstance(uncertainty, UncertaintySet):
         return uncertainty
-    make = UNCERTAINTIES[check_choice("uncertainty", uncertainty, UNCERTAINTIES)]
-    known = [field.name for field in fields(make)]
-    for key in options:
-        if key not in known:
-            raise ValueError(
-                f"uncertainty {uncertainty!r} has no option {key!r}{nearest(key, known)} "
-                f"Options: {', '.join(known) or 'none'}"
-            )
-    return make(**options)
+    options: dict[str, Any] = {"name": uncertainty} if isinstance(uncertainty, str) else dict(uncertainty)
+    if "name" not in options:
+        raise ValueError(f"uncertainty={options} has no name: add one of {', '.join(UNCERTAINTY_SETS.names())}")
+    # None is the default of an option, as in recipes.
+    name = options.pop("name")
+    created: UncertaintySet = UNCERTAINTY_SETS.create(
+        name, **{option: value for option, value in options.items() if value is not None}
+    )
+    return created
+
+
+def describe(uncertainty: UncertaintySet) -> Any:
+    """Return {name, ...options} of a registered uncertainty set; another one is returned as it is."""
+    for name in UNCERTAINTY_SETS.names():
+        if type(uncertainty) is UNCERTAINTY_SETS.get(name):
+            values = {option: getattr(uncertainty, option) for option in UNCERTAINTY_SETS.options(name)}
+            return {"name": name, **{option: value for option, value in values.items() if value is not None}}
+    return uncertainty

@@ -1,0 +1,127 @@
+"""Top-k uncertainty sets: the mean of the K largest losses, over all pairs or half of them per kind of pair."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nearfar.losses.dro.uncertainty import (
+    TWICE_BATCH,
+    SparseSet,
+    check_pair_count,
+    count_pairs,
+    inverse,
+    keep_upper_triangle,
+    register,
+)
+from nearfar.ops.pairs import Pairs
+
+
+@register("topk")
+@dataclass(frozen=True)
+class TopK(SparseSet):
+    """0 <= p <= 1/K: the mean of the K largest losses (Qi et al., arXiv 1912.11194, section 3.2, DRO-TopK).
+
+    The divisor is K even if fewer than K losses are positive. A batch with fewer than K pairs is averaged over all of
+    them. Of equal losses at position K, any are taken; the value is the same.
+
+    With sample weights, p_ij <= w_ij / K: pairs are taken in order of decreasing loss until their weights add up to K,
+    the last one in part. Weight 2 then equals a duplicate and weight 0 removal.
+
+    Args:
+        k: A number of unordered pairs, or "2B", twice the number of anchors (the paper's, 4.2.2 and 4.2.4); with sample
+            weights twice the sum of the anchors' weights.
+
+    >>> pairs = Pairs(torch.zeros(1, 2), torch.tensor([[True, False]]), torch.tensor([[False, True]]))
+    >>> TopK(k=1)(torch.tensor([[3.0, 1.0]]), pairs)
+    tensor([[1., 0.]])
+    """
+
+    k: int | str = TWICE_BATCH
+
+    def __post_init__(self) -> None:
+        check_pair_count("k", self.k, 1)
+
+    def select(self, losses: Tensor, pairs: Pairs) -> tuple[Tensor, Tensor]:
+        budget = count_pairs(self.k, pairs)
+        index, taken = largest_losses(losses, pairs, (pairs.same | pairs.diff)[None], budget)
+        total = taken.sum()
+        if not torch.compiler.is_compiling():
+            _warn_if_short(self.k, float(budget), float(total))
+        return index[0], taken[0] * inverse(total)
+
+
+@register("topk-pn")
+@dataclass(frozen=True)
+class TopKPN(SparseSet):
+    """The K/2 largest losses of positive pairs and the K/2 largest of negative pairs (section 3.2, DRO-TopK-PN).
+
+    kk = min(K/2, positives, negatives) pairs of each kind are taken and their sum is divided by 2 kk, so both kinds
+    have the same weight. If one kind is missing, p is 0. Sample weights work as in `TopK`.
+
+    Args:
+        k: As in `TopK`, at least 2. An odd K is rounded down.
+
+    >>> pairs = Pairs(torch.zeros(1, 3), torch.tensor([[True, False, False]]), torch.tensor([[False, True, True]]))
+    >>> TopKPN(k=2)(torch.tensor([[3.0, 1.0, 2.0]]), pairs)
+    tensor([[0.5000, 0.0000, 0.5000]])
+    """
+
+    k: int | str = TWICE_BATCH
+
+    def __post_init__(self) -> None:
+        check_pair_count("k", self.k, 2)
+
+    def select(self, losses: Tensor, pairs: Pairs) -> tuple[Tensor, Tensor]:
+        k = count_pairs(self.k, pairs)
+        half = k // 2 if isinstance(k, int) else k / 2
+        index, taken = largest_losses(losses, pairs, torch.stack([pairs.same, pairs.diff]), half)
+        kk = taken.sum(1).amin()
+        return index.flatten(), (take_first(taken, kk) * inverse(2 * kk)).flatten()
+
+
+def largest_losses(losses: Tensor, pairs: Pairs, masks: Tensor, budget: int | Tensor) -> tuple[Tensor, Tensor]:
+    """Take pairs in order of decreasing loss until their weights reach a budget.
+
+    Args:
+        losses: The losses [A, R].
+        pairs: The pairs.
+        masks: M sets of pairs [M, A, R].
+        budget: The total weight to take from each set.
+
+    Returns:
+        The indices of the pairs and how much of each is taken, both [M, n]. Without weights n is the budget. With
+        weights n is enlarged until the budget is reached; under torch.compile, where n must not depend on values, it
+        is the number of all entries.
+    """
+    values = torch.where(masks, keep_upper_triangle(losses, pairs), -torch.inf).flatten(1)
+    size = values.shape[1]
+    if pairs.weights is None or pairs.ref_weights is None:
+        values, index = values.topk(min(int(budget), size))
+        return index, (values > -torch.inf).to(losses.dtype)
+    n = size
+    if not torch.compiler.is_compiling():
+        mean_weight = float(pairs.weights.mean() * pairs.ref_weights.mean())
+        n = min(size, int(2 * budget / mean_weight) + 16) if mean_weight > 0 else 1
+    while True:
+        top, index = values.topk(n) if n < size // 4 else values.sort(descending=True, stable=True)
+        mass = pairs.weights[index // losses.shape[1]] * pairs.ref_weights[index % losses.shape[1]]
+        mass = torch.where(top > -torch.inf, mass, 0.0)
+        if index.shape[1] == size or bool(((mass.sum(1) >= budget) | (top[:, -1] == -torch.inf)).all()):
+            return index, take_first(mass, budget)
+        n = 4 * n
+
+
+def take_first(mass: Tensor, budget: int | Tensor) -> Tensor:
+    """Return the leading part of each row of weights that adds up to the budget; the last weight is taken in part."""
+    return torch.minimum((budget - (mass.cumsum(1) - mass)).clamp_min(0), mass)
+
+
+def _warn_if_short(k: int | str, budget: float, total: float) -> None:
+    if 0 < total < budget * (1 - 1e-6):
+        warnings.warn(
+            f"k={k!r} needs {budget:g} pairs but the batch has {total:g}: averaging over all of them", stacklevel=3
+        )
