@@ -273,9 +273,9 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "dim": ({"dim": 0}, "dim must be an integer"),
     "identity and dim": ({"head": "identity", "dim": 7}, "head='identity' keeps the .* dim=7"),
     "hidden of a linear head": ({"hidden": 7}, "hidden=7 is the width of head='mlp'"),
-    "pooled vectors": ({"backbone": "features", "channels": 3, "pooling": "gem"}, "gives vectors.*pooling='gem'"),
-    "features without channels": ({"backbone": "features"}, "needs channels="),
-    "no public weights": ({"backbone": "small", "pretrained": True}, "no public weights for backbone 'small'"),
+    "pooled vectors": ({"backbone": "features", "channels": 3, "pooling": "gem"}, "outputs vectors.*pooling='gem'"),
+    "features without channels": ({"backbone": "features"}, "requires channels"),
+    "no public weights": ({"backbone": "small", "pretrained": True}, "backbone 'small' has no public weights"),
     "input_size": ({"input_size": -1}, "input_size must be an integer"),
 }
 

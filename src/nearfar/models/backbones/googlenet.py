@@ -1,4 +1,4 @@
-"""GoogLeNet (Inception v1), the backbone of PROFS: without batch norm as published, or torchvision's form with it."""
+"""GoogLeNet (Inception v1), the backbone of PROFS: as published without batch norm, and as in torchvision with it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import torch
 from torch import Tensor, nn
 
+from nearfar.models.backbones import register
 from nearfar.models.backbones.base import Backbone, init_convolutions
 from nearfar.models.weights import Tensors, WeightFile
 
@@ -22,86 +23,6 @@ BLOCKS: dict[str, tuple[int, int, int, int, int, int]] = {
     "5a": (256, 160, 320, 32, 128, 128),
     "5b": (384, 192, 384, 48, 128, 128),
 }
-
-
-class Conv(nn.Module):
-    """Convolution and ReLU; with `batch_norm` a batch norm between them in place of the bias."""
-
-    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1, *, batch_norm: bool) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=not batch_norm)
-        self.bn = nn.BatchNorm2d(outputs, eps=0.001) if batch_norm else nn.Identity()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.relu_(self.bn(self.conv(x)))
-
-
-class InceptionBlock(nn.Module):
-    """Four parallel branches, concatenated (Szegedy et al., Fig. 2b)."""
-
-    def __init__(self, inputs: int, widths: tuple[int, int, int, int, int, int], *, batch_norm: bool) -> None:
-        super().__init__()
-        one, three_reduce, three, five_reduce, five, project = widths
-        self.one = Conv(inputs, one, 1, batch_norm=batch_norm)
-        self.three_reduce = Conv(inputs, three_reduce, 1, batch_norm=batch_norm)
-        self.three = Conv(three_reduce, three, 3, batch_norm=batch_norm)
-        self.five_reduce = Conv(inputs, five_reduce, 1, batch_norm=batch_norm)
-        # torchvision's weights have a 3x3 here
-        self.five = Conv(five_reduce, five, 3 if batch_norm else 5, batch_norm=batch_norm)
-        self.pool = nn.MaxPool2d(3, 1, 1, ceil_mode=True)
-        self.project = Conv(inputs, project, 1, batch_norm=batch_norm)
-        self.outputs = one + three + five + project
-
-    def forward(self, x: Tensor) -> Tensor:
-        three = self.three(self.three_reduce(x))
-        five = self.five(self.five_reduce(x))
-        return torch.cat([self.one(x), three, five, self.project(self.pool(x))], 1)
-
-
-class GoogLeNet(Backbone):
-    """GoogLeNet without its classifiers (Szegedy et al., CVPR 2015, arXiv 1409.4842, Table 1); 1024 features.
-
-    `batch_norm=False`: the published net (Caffe's bvlc_googlenet) with local response normalization, 5,973,552
-    parameters; input RGB, the file's BGR order is turned in the first convolution and its range 0..255 is in `mean` and
-    `std`. `batch_norm=True`: torchvision's, 5,599,904 parameters, whose "5x5" is 3x3.
-    """
-
-    def __init__(self, *, channels: int = 3, batch_norm: bool = False) -> None:
-        mean: tuple[float, ...] = (0.5,) * 3 if batch_norm else tuple(value / 255 for value in (123, 117, 104))
-        std = (0.5,) * 3 if batch_norm else (1 / 255,) * 3
-        super().__init__(features=1024, channels=channels, mean=mean, std=std)
-        self.conv1 = Conv(channels, 64, 7, 2, batch_norm=batch_norm)
-        self.pool1 = nn.MaxPool2d(3, 2, ceil_mode=True)
-        self.norm1 = nn.Identity() if batch_norm else ResponseNorm()
-        self.conv2_reduce = Conv(64, 64, 1, batch_norm=batch_norm)
-        self.conv2 = Conv(64, 192, 3, batch_norm=batch_norm)
-        self.norm2 = nn.Identity() if batch_norm else ResponseNorm()
-        self.pool2 = nn.MaxPool2d(3, 2, ceil_mode=True)
-        inputs = 192
-        for name, widths in BLOCKS.items():
-            if name in ("4a", "5a"):
-                size = 2 if batch_norm and name == "5a" else 3
-                self.add_module(f"pool{int(name[0]) - 1}", nn.MaxPool2d(size, 2, ceil_mode=True))
-            block = InceptionBlock(inputs, widths, batch_norm=batch_norm)
-            self.add_module(f"inception_{name}", block)
-            inputs = block.outputs
-        init_convolutions(self)
-
-    def forward(self, x: Tensor) -> Tensor:
-        for part in self.children():
-            x = part(x)
-        return x
-
-
-class ResponseNorm(nn.LocalResponseNorm):
-    """Local response normalization over 5 channels with Caffe's constants; half precision is computed in float32."""
-
-    def __init__(self) -> None:
-        super().__init__(5, alpha=1e-4, beta=0.75)
-
-    def forward(self, x: Tensor) -> Tensor:
-        wide = x if x.dtype == torch.float64 else x.float()
-        return super().forward(wide).to(x.dtype)
 
 
 _CAFFE = {
@@ -129,7 +50,7 @@ _TORCHVISION = {
 
 
 def rename_caffe(name: str) -> str | None:
-    """A name of bvlc_googlenet as it is here; conversions write the "/" inside a layer's name as "/", "." or "_".
+    """Return the name in nearfar of a tensor in bvlc_googlenet, where conversions replace "/" by "." or "_".
 
     >>> rename_caffe("inception_4e/3x3_reduce.bias"), rename_caffe("loss3/classifier.weight")
     ('inception_4e.three_reduce.conv.bias', None)
@@ -140,13 +61,13 @@ def rename_caffe(name: str) -> str | None:
     parts = re.fullmatch(r"(inception_\d[a-e]|conv\d)[/._](\w+)", layer)
     if parts is None:
         return name
-    place = f"{parts[1]}.{parts[2]}" if parts[1].startswith("conv") else parts[2]
+    key = f"{parts[1]}.{parts[2]}" if parts[1].startswith("conv") else parts[2]
     block = "" if parts[1].startswith("conv") else f"{parts[1]}."
-    return f"{block}{_CAFFE[place]}.conv.{tensor}" if place in _CAFFE else name
+    return f"{block}{_CAFFE[key]}.conv.{tensor}" if key in _CAFFE else name
 
 
 def rename_torchvision(name: str) -> str | None:
-    """A name of torchvision's googlenet as it is here.
+    """Return the name in nearfar of a tensor in torchvision's googlenet.
 
     >>> rename_torchvision("inception3a.branch2.0.bn.weight"), rename_torchvision("aux1.fc1.bias")
     ('inception_3a.three_reduce.bn.weight', None)
@@ -161,7 +82,7 @@ def rename_torchvision(name: str) -> str | None:
 
 
 def to_rgb(tensors: Tensors) -> Tensors:
-    """The first convolution's input channels from BGR to RGB."""
+    """Convert the input channels of the first convolution from BGR to RGB."""
     first = tensors.get("conv1.conv.weight")
     return tensors if first is None else {**tensors, "conv1.conv.weight": first.flip(1)}
 
@@ -177,3 +98,91 @@ GOOGLENET_BN_WEIGHTS = WeightFile(
     source="https://download.pytorch.org/models/googlenet-1378be20.pth (torchvision, IMAGENET1K_V1)",
     rename=rename_torchvision,
 )
+
+
+class Conv(nn.Module):
+    """Convolution and ReLU. With `batch_norm`, a batch norm between them replaces the bias."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1, *, batch_norm: bool) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=not batch_norm)
+        self.bn = nn.BatchNorm2d(outputs, eps=0.001) if batch_norm else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu_(self.bn(self.conv(x)))
+
+
+class GoogLeNetBlock(nn.Module):
+    """Four concatenated branches (Szegedy et al., Fig. 2b)."""
+
+    def __init__(self, inputs: int, widths: tuple[int, int, int, int, int, int], *, batch_norm: bool) -> None:
+        super().__init__()
+        one, three_reduce, three, five_reduce, five, project = widths
+        self.one = Conv(inputs, one, 1, batch_norm=batch_norm)
+        self.three_reduce = Conv(inputs, three_reduce, 1, batch_norm=batch_norm)
+        self.three = Conv(three_reduce, three, 3, batch_norm=batch_norm)
+        self.five_reduce = Conv(inputs, five_reduce, 1, batch_norm=batch_norm)
+        # the weights of torchvision have a 3x3 here
+        self.five = Conv(five_reduce, five, 3 if batch_norm else 5, batch_norm=batch_norm)
+        self.pool = nn.MaxPool2d(3, 1, 1, ceil_mode=True)
+        self.project = Conv(inputs, project, 1, batch_norm=batch_norm)
+        self.outputs = one + three + five + project
+
+    def forward(self, x: Tensor) -> Tensor:
+        three = self.three(self.three_reduce(x))
+        five = self.five(self.five_reduce(x))
+        return torch.cat([self.one(x), three, five, self.project(self.pool(x))], 1)
+
+
+@register("googlenet", weights=GOOGLENET_WEIGHTS)
+class GoogLeNet(Backbone):
+    """GoogLeNet without its classifiers (Szegedy et al., CVPR 2015, arXiv 1409.4842, Table 1); 1024 features.
+
+    Without `batch_norm`: the published network (bvlc_googlenet of Caffe) with local response normalization, 5,973,552
+    parameters. The input is RGB: loading the file reverses the BGR order of its first convolution, and `mean` and `std`
+    account for its range 0..255. With `batch_norm`: the network of torchvision, 5,599,904 parameters, whose "5x5" is
+    3x3.
+    """
+
+    def __init__(self, *, channels: int = 3, batch_norm: bool = False) -> None:
+        mean: tuple[float, ...] = (0.5,) * 3 if batch_norm else tuple(value / 255 for value in (123, 117, 104))
+        std = (0.5,) * 3 if batch_norm else (1 / 255,) * 3
+        super().__init__(features=1024, channels=channels, mean=mean, std=std)
+        self.conv1 = Conv(channels, 64, 7, 2, batch_norm=batch_norm)
+        self.pool1 = nn.MaxPool2d(3, 2, ceil_mode=True)
+        self.norm1 = nn.Identity() if batch_norm else ResponseNorm()
+        self.conv2_reduce = Conv(64, 64, 1, batch_norm=batch_norm)
+        self.conv2 = Conv(64, 192, 3, batch_norm=batch_norm)
+        self.norm2 = nn.Identity() if batch_norm else ResponseNorm()
+        self.pool2 = nn.MaxPool2d(3, 2, ceil_mode=True)
+        inputs = 192
+        for name, widths in BLOCKS.items():
+            if name in ("4a", "5a"):
+                size = 2 if batch_norm and name == "5a" else 3
+                self.add_module(f"pool{int(name[0]) - 1}", nn.MaxPool2d(size, 2, ceil_mode=True))
+            block = GoogLeNetBlock(inputs, widths, batch_norm=batch_norm)
+            self.add_module(f"inception_{name}", block)
+            inputs = block.outputs
+        init_convolutions(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.children():
+            x = layer(x)
+        return x
+
+
+class ResponseNorm(nn.LocalResponseNorm):
+    """Local response normalization over 5 channels with the constants of Caffe, in float32 for half precision."""
+
+    def __init__(self) -> None:
+        super().__init__(5, alpha=1e-4, beta=0.75)
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x if x.dtype == torch.float64 else x.float()
+        return super().forward(wide).to(x.dtype)
+
+
+@register("googlenet-bn", weights=GOOGLENET_BN_WEIGHTS)
+def googlenet_bn(*, channels: int = 3) -> GoogLeNet:
+    """Create GoogLeNet with batch norm, as in torchvision."""
+    return GoogLeNet(channels=channels, batch_norm=True)

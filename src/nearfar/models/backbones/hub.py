@@ -1,4 +1,4 @@
-"""Backbones of other libraries, imported late: vision models of transformers, and timm's. Nothing is downloaded."""
+"""Backbones of other libraries, imported on use: vision models of transformers and timm. Nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -11,14 +11,31 @@ from torch import Tensor, nn
 
 from nearfar.errors import NearfarError
 from nearfar.models.backbones.base import IMAGENET_MEAN, IMAGENET_STD, Backbone
-from nearfar.models.weights import WeightFile, load_tensors, read_tensors, without
+from nearfar.models.weights import WeightFile, drop_prefixes, load_tensors, read_tensors
+
+
+def create_from_library(name: str, *, channels: int | None, pretrained: bool | str | Path) -> Backbone:
+    """Create the backbone "transformers:NAME" or "timm:NAME", see `nearfar.models.create`."""
+    library, _, model = name.partition(":")
+    backbone: Backbone
+    if library == "timm":
+        if pretrained is True:
+            raise ValueError("nearfar downloads no weights of timm: pass the path of a weight file as pretrained=")
+        backbone = Timm(model, weights=None if pretrained is False else pretrained)
+    elif isinstance(pretrained, bool):
+        backbone = Transformer(model, pretrained=pretrained)
+    else:
+        raise ValueError(f"pretrained must be True or False for {name!r}, which names its weights, got {pretrained!r}")
+    if channels not in (None, backbone.channels):
+        raise ValueError(f"backbone {name!r} has {backbone.channels} channels, got channels={channels}")
+    return backbone
 
 
 class Transformer(Backbone):
-    """A vision model of transformers by its name in the local cache or its directory; pooled output, [B, features].
+    """Vision model of transformers, given by its directory or its name in the local cache. Output: [B, features].
 
-    Pooled is the model's own `pooler_output` (of CLIP-like models, that of the vision half); where the checkpoint
-    brings no weights for the pooler, the first token, because a random pooler would spoil it.
+    The output is the `pooler_output` of the model (of the vision part, for models like CLIP). If the checkpoint has no
+    weights for the pooler, it is the first token, because a random pooler would degrade it.
     """
 
     has_map_output = False
@@ -48,20 +65,20 @@ class Transformer(Backbone):
 
 
 class Timm(Backbone):
-    """A model of timm by its name, pooled as timm does, [B, features]; weights come from a file."""
+    """Model of timm, given by its name. Output: [B, features], pooled by timm. Weights are read from a file."""
 
     has_map_output = False
 
     def __init__(self, name: str, *, weights: str | Path | None = None) -> None:
-        # torchvision's wheels on PyPI are for CUDA builds: with a CPU torch, importing them fails in several ways
+        # timm imports torchvision. Its wheels on PyPI are CUDA builds, whose import fails with a CPU build of torch.
         timm = _import(
             "timm", "timm needs a torchvision that matches this torch: see pytorch.org, then pip install timm"
         )
         try:
             model = timm.create_model(name, pretrained=False, num_classes=0)
         except RuntimeError as error:
-            near = ", ".join(timm.list_models(f"*{name.split('_')[0]}*")[:5])
-            raise ValueError(f"timm has no model {name!r}{f'; some near ones: {near}' if near else ''}") from error
+            similar = ", ".join(timm.list_models(f"*{name.split('_')[0]}*")[:5])
+            raise ValueError(f"timm has no model {name!r}{f'; similar names: {similar}' if similar else ''}") from error
         settings = model.pretrained_cfg
         channels, side, _ = settings["input_size"]
         mean, std = tuple(settings["mean"]), tuple(settings["std"])
@@ -69,7 +86,7 @@ class Timm(Backbone):
         if weights is not None:
             classifier = settings.get("classifier") or "classifier"
             drop = (classifier,) if isinstance(classifier, str) else tuple(classifier)
-            known = WeightFile((), "", without(*(f"{part}." for part in drop)))
+            known = WeightFile((), "", drop_prefixes(*(f"{part}." for part in drop)))
             load_tensors(model, read_tensors(weights), known, origin=str(weights))
         self.model: nn.Module = model
 
@@ -78,12 +95,12 @@ class Timm(Backbone):
         return y
 
 
-def _import(library: str, cure: str) -> Any:
+def _import(library: str, solution: str) -> Any:
     try:
         return importlib.import_module(library)
     except (ImportError, RuntimeError, OSError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise NearfarError(f"{library} does not import ({reason}): {cure}") from error
+        raise NearfarError(f"{library} cannot be imported ({reason}): {solution}") from error
 
 
 def _load(library: Any, name: str, pretrained: bool) -> tuple[Any, list[str]]:
@@ -94,14 +111,14 @@ def _load(library: Any, name: str, pretrained: bool) -> tuple[Any, list[str]]:
         model, report = library.AutoModel.from_pretrained(name, local_files_only=True, output_loading_info=True)
     except (OSError, ValueError) as error:
         raise NearfarError(
-            f"no vision model {name!r} on this machine, and nearfar downloads none: fetch it once with "
+            f"no vision model {name!r} on this machine, and nearfar downloads nothing: download it once with "
             f"`hf download {name}`, or pass the directory of a model saved by save_pretrained "
             f"({str(error).splitlines()[0]})"
         ) from error
     missing = [str(part) for part in report["missing_keys"]]
-    lost = [part for part in missing if "pooler" not in part]
-    if lost:
-        raise NearfarError(f"the weights of {name!r} lack {len(lost)} tensors of the model, the first is {lost[0]}")
+    required = [part for part in missing if "pooler" not in part]
+    if required:
+        raise NearfarError(f"the weights of {name!r} lack {len(required)} tensors of the model, first {required[0]}")
     return model, missing
 
 
@@ -111,12 +128,12 @@ def _preprocessing(name: str) -> dict[str, Any]:
         path = importlib.import_module("huggingface_hub").try_to_load_from_cache(name, "preprocessor_config.json")
     if not isinstance(path, str | Path) or not Path(path).is_file():
         return {}
-    found: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
-    return found
+    settings: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+    return settings
 
 
 def _width(config: Any) -> int:
-    # convolutional models have one width a stage
+    # convolutional models have one width per stage
     return int(config.hidden_size if hasattr(config, "hidden_size") else config.hidden_sizes[-1])
 
 

@@ -1,15 +1,16 @@
-"""ResNet-18 and ResNet-50, with torchvision's names, so that its weight files fit as they are."""
+"""ResNet-18 and ResNet-50, with the layer names of torchvision, so that its weight files fit unchanged."""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
+from nearfar.models.backbones import register
 from nearfar.models.backbones.base import Backbone, init_convolutions
-from nearfar.models.weights import WeightFile, without
+from nearfar.models.weights import WeightFile, drop_prefixes
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions around a shortcut (He et al., arXiv 1512.03385, Fig. 5 left)."""
+    """Two 3x3 convolutions with a shortcut (He et al., arXiv 1512.03385, Fig. 5 left)."""
 
     expansion = 1
 
@@ -29,7 +30,7 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3, 1x1 around a shortcut (Fig. 5 right); the stride is in the 3x3, as in torchvision's weights."""
+    """1x1, 3x3 and 1x1 convolutions with a shortcut (Fig. 5 right). The 3x3 has the stride, as in torchvision."""
 
     expansion = 4
 
@@ -52,7 +53,7 @@ class Bottleneck(nn.Module):
 
 
 def shortcut(inputs: int, outputs: int, stride: int) -> nn.Sequential:
-    """The identity, or where the shape changes a 1x1 convolution with batch norm."""
+    """Return the identity, or a 1x1 convolution with batch norm if the shape changes."""
     if inputs == outputs and stride == 1:
         return nn.Sequential()
     return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
@@ -77,29 +78,30 @@ class ResNet(Backbone):
         init_convolutions(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        for part in self.children():
-            x = part(x)
+        for layer in self.children():
+            x = layer(x)
         return x
 
 
-def resnet18(*, channels: int = 3) -> ResNet:
-    """ResNet-18: 11,176,512 parameters, 512 features."""
-    return ResNet(BasicBlock, (2, 2, 2, 2), channels)
-
-
-def resnet50(*, channels: int = 3) -> ResNet:
-    """ResNet-50: 23,508,032 parameters, 2048 features."""
-    return ResNet(Bottleneck, (3, 4, 6, 3), channels)
-
-
-_FC = without("fc.")
 RESNET18_WEIGHTS = WeightFile(
     files=("resnet18-f37072fd.pth", "resnet18-5c106cde.pth"),
     source="https://download.pytorch.org/models/resnet18-f37072fd.pth (torchvision, IMAGENET1K_V1)",
-    rename=_FC,
+    rename=drop_prefixes("fc."),
 )
 RESNET50_WEIGHTS = WeightFile(
     files=("resnet50-0676ba61.pth", "resnet50-11ad3fa6.pth", "resnet50-19c8e357.pth"),
     source="https://download.pytorch.org/models/resnet50-0676ba61.pth (torchvision, IMAGENET1K_V1)",
-    rename=_FC,
+    rename=drop_prefixes("fc."),
 )
+
+
+@register("resnet18", weights=RESNET18_WEIGHTS)
+def resnet18(*, channels: int = 3) -> ResNet:
+    """Create ResNet-18: 11,176,512 parameters, 512 features."""
+    return ResNet(BasicBlock, (2, 2, 2, 2), channels)
+
+
+@register("resnet50", weights=RESNET50_WEIGHTS)
+def resnet50(*, channels: int = 3) -> ResNet:
+    """Create ResNet-50: 23,508,032 parameters, 2048 features."""
+    return ResNet(Bottleneck, (3, 4, 6, 3), channels)

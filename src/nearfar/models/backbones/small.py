@@ -1,17 +1,19 @@
-"""Small nets for pictures of 28 to 64 pixels, trained from scratch on a CPU."""
+"""Small networks for images of 28 to 64 pixels, trained from scratch on a CPU."""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
+from nearfar.models.backbones import register
 from nearfar.models.backbones.base import Backbone, init_convolutions
 
-# of the embedded drawings, white on black; a batch norm follows, so other pictures need no others
+# Values of the embedded drawings, white on black. They suit other images too, because a batch norm follows.
 MEAN, STD = (0.15,), (0.31,)
 
 
+@register("small-conv")
 class SmallConv(Backbone):
-    """Three 3x3 convolutions, each with batch norm, ReLU and 2x2 max pooling: the plain baseline, 32, 64, 128 wide."""
+    """Three 3x3 convolutions of width 32, 64 and 128, each with batch norm, ReLU and 2x2 max pooling: a baseline."""
 
     pooling = "grid"
 
@@ -28,8 +30,8 @@ class SmallConv(Backbone):
         return y
 
 
-class Block(nn.Module):
-    """Two 3x3 convolutions around a shortcut, which averages 2x2 where the stride is 2 (arXiv 1812.01187, "D")."""
+class SmallResNetBlock(nn.Module):
+    """Two 3x3 convolutions with a shortcut, which averages 2x2 if the stride is 2 (arXiv 1812.01187, "D")."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -46,8 +48,9 @@ class Block(nn.Module):
         return y.relu_()
 
 
+@register("small")
 class SmallResNet(Backbone):
-    """A residual net for drawings and thumbnails."""
+    """Residual network for drawings and thumbnails."""
 
     pooling = "grid"
 
@@ -59,7 +62,7 @@ class SmallResNet(Backbone):
         inputs = widths[0]
         for stage, (width, count) in enumerate(zip(widths, blocks, strict=True)):
             for i in range(count):
-                parts.append(Block(inputs, width, 2 if stage > 0 and i == 0 else 1))
+                parts.append(SmallResNetBlock(inputs, width, 2 if stage > 0 and i == 0 else 1))
                 inputs = width
         self.layers = nn.Sequential(*parts)
         init_convolutions(self)
@@ -70,5 +73,5 @@ class SmallResNet(Backbone):
 
 
 def conv_bn(inputs: int, outputs: int, *, kernel: int = 3, stride: int = 1) -> list[nn.Module]:
-    """Convolution and batch norm."""
+    """Return a convolution and a batch norm."""
     return [nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False), nn.BatchNorm2d(outputs)]
