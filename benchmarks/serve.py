@@ -30,7 +30,7 @@ import numpy as np
 import torch
 
 from nearfar.errors import NearfarError
-from nearfar.serve.batching import MOST
+from nearfar.serve.batching import MAX_BATCH
 from nearfar.serve.collection import Collection, open_collection
 from nearfar.training import Run
 from tests.harness.hostile import Outcome, attack, hostile_requests
@@ -78,7 +78,7 @@ def picture_requests(collection: Collection, count: int = 200) -> list[bytes]:
     rows = np.random.default_rng(0).choice(collection.ids, min(count, len(collection.ids)), replace=False)
     requests = []
     for row in rows.tolist():
-        image = collection.pictures.picture(row, 224)
+        image = collection.thumbnails.picture(row, 224)
         if image is None:
             raise NearfarError(f"{collection.run.path}: has no pictures to search with")
         buffer = io.BytesIO()
@@ -124,7 +124,7 @@ async def load(name: str, port: int, requests: Sequence[bytes], *, clients: int,
 @torch.inference_mode()
 def forward_pass(collection: Collection, batch: int, *, rounds: int = 30) -> float:
     """Milliseconds a picture of the network alone, the best of the rounds."""
-    x = collection.queries.picture(_png(collection, int(collection.ids[0]))).x
+    x = collection.queries.read_image(_png(collection, int(collection.ids[0]))).x
     stacked = torch.stack([x] * batch).contiguous(memory_format=torch.channels_last)
     best = float("inf")
     for _ in range(rounds):
@@ -135,7 +135,7 @@ def forward_pass(collection: Collection, batch: int, *, rounds: int = 30) -> flo
 
 
 def _png(collection: Collection, row: int) -> bytes:
-    image = collection.pictures.picture(row, 224)
+    image = collection.thumbnails.picture(row, 224)
     assert image is not None
     buffer = io.BytesIO()
     image.save(buffer, "PNG")
@@ -183,7 +183,7 @@ def page(loads: Sequence[Load], passes: dict[int, float], attacked: Outcome, abo
         *rows,
         "",
         f"The network's forward pass alone takes {cost}. Queries that wait go through it, and then through the index, "
-        f"together, up to {MOST}.",
+        f"together, up to {MAX_BATCH}.",
         "",
         f"{count:,} hostile requests (paths, numbers, methods, headers, bombs, JSON, decisions, other sites): "
         f"{len(attacked.wrong)} wrong answers, the server stayed up. By status: {statuses}.",
@@ -207,7 +207,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))
     collection = open_collection(options.run)
-    passes = {batch: forward_pass(collection, batch) for batch in (1, MOST)}
+    passes = {batch: forward_pass(collection, batch) for batch in (1, MAX_BATCH)}
     loads = []
     with served(options.run) as port:
         asked = {"a picture": picture_requests(collection), "neighbors of a sample": sample_requests(collection)}

@@ -354,7 +354,7 @@ class Targets:
     def _http(self) -> Attempt:
         from nearfar.serve.api import create_app
         from nearfar.serve.collection import open_collection
-        from nearfar.serve.serving import guarded
+        from nearfar.serve.server import guard_app
 
         rng = np.random.default_rng(0)
         pixels = rng.integers(0, 255, (24, 12, 12), dtype=np.uint8)
@@ -369,7 +369,7 @@ class Targets:
         ]
         config = resolve("pixels", recipe="proxy-anchor", settings=settings)
         run = train(config, self.folder / "web", progress=False, say=lambda _: None)
-        app = guarded(create_app(open_collection(run.path, say=lambda _: None)))
+        app = guard_app(create_app(open_collection(run.path, say=lambda _: None)))
 
         def attempt(rng: Rng) -> None:
             seed = rng.randrange(1 << 30)

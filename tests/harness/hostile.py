@@ -29,14 +29,14 @@ TARGETS = (
     "model.safetensors",
     "decisions.csv",
     "canary.txt",
-    "web/vectors-all.safetensors",
+    "serve/vectors-all.safetensors",
 )
 PLACES = (
     "/",
     "/page/",
     "/api/",
     "/api/samples/",
-    "/api/samples/0/picture/",
+    "/api/samples/0/image/",
     "/api/classes/",
     "/docs/",
     "/api/audit/",
@@ -164,10 +164,7 @@ def _request(method: str, path: str, host: str, *headers: str, body: bytes = b""
 def _path(rng: Rng, host: str) -> bytes:
     climb = rng.choice(UP) * rng.randint(1, 9)
     path = (
-        rng.choice(PLACES)
-        + climb
-        + rng.choice(TARGETS)
-        + rng.choice(("", "", "/picture", "?size=large", "%00.png", "/"))
+        rng.choice(PLACES) + climb + rng.choice(TARGETS) + rng.choice(("", "", "/image", "?size=large", "%00.png", "/"))
     )
     return _request("GET", rng.choice(("", f"http://{host}")) + path, host)
 
@@ -177,8 +174,8 @@ def _number(rng: Rng, host: str) -> bytes:
     path = rng.choice(
         (
             f"/api/samples/{odd}",
-            f"/api/samples/{odd}/picture",
-            f"/api/samples/0/picture?size={odd}",
+            f"/api/samples/{odd}/image",
+            f"/api/samples/0/image?size={odd}",
             f"/api/samples/0/neighbors?k={odd}",
             f"/api/samples/0/neighbors?label={odd}",
             f"/api/samples/{odd}/neighbors",

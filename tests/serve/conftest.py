@@ -1,4 +1,4 @@
-"""A small run on drawings, served on a real socket; one of its classes has a name that would like to be HTML."""
+"""A small run on drawings, served on a real socket. The name of one class contains HTML."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from nearfar.data import Manifest, load_sketches, save_manifest
 from nearfar.serve.api import create_app
 from nearfar.serve.collection import Collection, open_collection
-from nearfar.serve.serving import guarded, in_background
+from nearfar.serve.server import guard_app, run_in_background
 from nearfar.training import train
 from training_cases import configured
 
@@ -22,7 +22,7 @@ KINDS = ("apple", "bicycle", "cat", "circle", "fish", "house", "ladder", "line",
 
 @pytest.fixture(scope="session")
 def sketch_file(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Ten kinds of drawings, twelve each, half of the kinds for training."""
+    """Save ten classes of twelve drawings each, five of them for training."""
     whole = load_sketches()
     rows = np.concatenate([np.flatnonzero(whole.labels == whole.classes.index(name))[:12] for name in KINDS])
     names = tuple(HOSTILE if name == "fish" else name for name in KINDS)
@@ -48,7 +48,7 @@ def collection(run_path: Path) -> Collection:
 
 @pytest.fixture(scope="session")
 def address(collection: Collection) -> Iterator[str]:
-    with in_background(guarded(create_app(collection))) as where:
+    with run_in_background(guard_app(create_app(collection))) as where:
         yield where
 
 

@@ -1,4 +1,4 @@
-"""The API on a real socket, on a run that was trained."""
+"""The API on a real socket, for a trained run."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from nearfar.config.merge import resolve
 from nearfar.metrics import evaluate
 from nearfar.serve.api import create_app
 from nearfar.serve.collection import Collection, open_collection
-from nearfar.serve.query import MAX_PIXELS
-from nearfar.serve.serving import guarded, in_background
+from nearfar.serve.query_input import MAX_PIXELS
+from nearfar.serve.server import guard_app, run_in_background
 from nearfar.training import train
 from serve.conftest import HOSTILE
 from training_cases import configured
 
 
-def waited(client: httpx.Client, path: str) -> httpx.Response:
+def get_when_ready(client: httpx.Client, path: str) -> httpx.Response:
     for _ in range(600):
         response = client.get(path)
         if response.status_code != 202:
             return response
         time.sleep(0.05)
-    raise AssertionError(f"{path} did not get ready")
+    raise AssertionError(f"{path} was not ready in time")
 
 
 def png(pixels: Any) -> bytes:
@@ -46,8 +46,8 @@ def png(pixels: Any) -> bytes:
 
 def test_info_and_classes(client: httpx.Client) -> None:
     info = client.get("/api/info").json()
-    assert (info["samples"], info["classes"], info["look"], info["dim"]) == (120, 10, "drawings", 8)
-    assert info["takes"] == ["drawing", "picture"]
+    assert (info["samples"], info["classes"], info["display"], info["dim"]) == (120, 10, "drawings", 8)
+    assert info["accepts"] == ["drawing", "image"]
     classes = client.get("/api/classes").json()
     assert [each["count"] for each in classes] == [12] * 10
     assert [each["split"] for each in classes] == ["train"] * 5 + ["test"] * 5
@@ -62,7 +62,7 @@ def test_samples_of_a_class(client: httpx.Client) -> None:
     assert client.get("/api/classes/-1").status_code == 404
 
 
-def test_neighbors_are_the_nearest(client: httpx.Client, collection: Collection) -> None:
+def test_neighbors_are_nearest(client: httpx.Client, collection: Collection) -> None:
     x = torch.nn.functional.normalize(collection.vectors, dim=1).double()
     for row in (0, 77, 119):
         expected = (1 - x @ x[row]).index_fill(0, torch.tensor(row), 9).sort()
@@ -74,7 +74,7 @@ def test_neighbors_are_the_nearest(client: httpx.Client, collection: Collection)
         assert found["query"]["id"] == row
 
 
-def test_only_one_class(client: httpx.Client) -> None:
+def test_class_filter(client: httpx.Client) -> None:
     found = client.get("/api/samples/0/neighbors", params={"k": 50, "label": 4}).json()["neighbors"]
     assert {each["label"] for each in found} == {4}
     assert len(found) == 12
@@ -83,7 +83,7 @@ def test_only_one_class(client: httpx.Client) -> None:
     assert client.get("/api/samples/0/neighbors", params={"label": 10}).status_code == 404
 
 
-def test_a_picture_of_the_data_finds_itself(client: httpx.Client, collection: Collection) -> None:
+def test_an_image_of_the_data_finds_itself(client: httpx.Client, collection: Collection) -> None:
     assert collection.manifest.pixels is not None
     for pixels in (collection.manifest.pixels[31], 255 - collection.manifest.pixels[31]):
         found = client.post(
@@ -91,13 +91,13 @@ def test_a_picture_of_the_data_finds_itself(client: httpx.Client, collection: Co
         ).json()
         assert found["neighbors"][0]["id"] == 31
         assert found["neighbors"][0]["distance"] < 1e-5
-        assert found["seen"].startswith("data:image/png;base64,")
+        assert found["preview"].startswith("data:image/png;base64,")
 
 
-def test_strokes_are_searched(client: httpx.Client, collection: Collection) -> None:
+def test_search_by_strokes(client: httpx.Client, collection: Collection) -> None:
     strokes = [[[10, 10], [200, 15]], [[20, 90], [25, 10]]]
     found = client.post("/api/search", params={"k": 120}, json={"strokes": strokes}).json()["neighbors"]
-    query = collection.queries.drawing(strokes)
+    query = collection.queries.read_drawing(strokes)
     with torch.no_grad():
         vector = collection.embedder(query.x[None])
     far = 1 - torch.nn.functional.cosine_similarity(vector, collection.vectors)
@@ -113,17 +113,17 @@ def test_strokes_are_searched(client: httpx.Client, collection: Collection) -> N
         ({"strokes": [[[0, 0, 0]]]}, "strokes.0.0"),
         ({"strokes": [[[0, "x"]]]}, "strokes.0.0.1"),
         ({"strokes": [[[0, 0]] * 2001]}, "at most 2000"),
-        ({"vector": [1.0]}, "pictures, not vectors"),
+        ({"vector": [1.0]}, "images, not vectors"),
         ({"other": 1}, "other"),
     ],
 )
-def test_wrong_queries_are_told(client: httpx.Client, body: dict[str, Any], words: str) -> None:
+def test_invalid_queries(client: httpx.Client, body: dict[str, Any], words: str) -> None:
     response = client.post("/api/search", json=body)
     assert response.status_code == 422
     assert words in response.json()["detail"]
 
 
-def test_pictures_that_are_none(client: httpx.Client) -> None:
+def test_invalid_images(client: httpx.Client) -> None:
     large = io.BytesIO()
     Image.new("1", (6000, MAX_PIXELS // 6000 + 1)).save(large, "PNG")
     for content, words in (
@@ -138,29 +138,29 @@ def test_pictures_that_are_none(client: httpx.Client) -> None:
     assert client.post("/api/search", content=bytes((16 << 20) + 1)).status_code == 413
 
 
-def test_pictures_are_of_the_sample_and_kept_by_browsers(client: httpx.Client, collection: Collection) -> None:
+def test_images_show_the_sample_and_are_cached(client: httpx.Client, collection: Collection) -> None:
     assert collection.manifest.pixels is not None
-    response = client.get("/api/samples/7/picture", params={"size": "large", "v": collection.version})
+    response = client.get("/api/samples/7/image", params={"size": "large", "v": collection.version})
     assert response.headers["content-type"] == "image/png"
     assert "immutable" in response.headers["cache-control"]
     shown = np.asarray(Image.open(io.BytesIO(response.content)).resize((28, 28), Image.Resampling.BOX)).astype(int)
     assert np.corrcoef(shown.ravel(), 255 - collection.manifest.pixels[7].ravel())[0, 1] > 0.95
-    assert client.get("/api/samples/7/picture").headers["cache-control"] == "no-cache"
-    assert client.get("/api/samples/120/picture").status_code == 404
-    assert client.get("/api/samples/0/picture", params={"size": "huge"}).status_code == 422
+    assert client.get("/api/samples/7/image").headers["cache-control"] == "no-cache"
+    assert client.get("/api/samples/120/image").status_code == 404
+    assert client.get("/api/samples/0/image", params={"size": "huge"}).status_code == 422
 
 
 def test_the_map(client: httpx.Client, collection: Collection) -> None:
-    plane = waited(client, "/api/map").json()
+    plane = get_when_ready(client, "/api/map").json()
     assert plane["points"] == 120
-    assert sorted(star["label"] for star in plane["stars"]) == [0, 1, 2, 3, 4]
+    assert sorted(proxy["label"] for proxy in plane["proxies"]) == [0, 1, 2, 3, 4]
     data = client.get("/api/map/points").content
     x, y = np.frombuffer(data, "<f4", 240).reshape(2, 120)
     ids, labels = np.frombuffer(data, "<i4", 240, offset=960).reshape(2, 120)
     assert max(np.abs(x).max(), np.abs(y).max()) == pytest.approx(1)
     assert ids.tolist() == list(range(120))
     assert labels.tolist() == collection.manifest.labels.tolist()
-    assert (collection.run.path / "web" / "map-all.safetensors").is_file()
+    assert (collection.run.path / "serve" / "map-all.safetensors").is_file()
 
 
 def test_scores_settings_and_curves(client: httpx.Client, collection: Collection) -> None:
@@ -175,22 +175,22 @@ def test_scores_settings_and_curves(client: httpx.Client, collection: Collection
     assert curves.text.count("<figure") >= 2
 
 
-def test_the_audit_is_that_of_the_audit(client: httpx.Client, collection: Collection) -> None:
-    found = waited(client, "/api/audit?limit=200").json()
+def test_audit_matches_the_library(client: httpx.Client, collection: Collection) -> None:
+    found = get_when_ready(client, "/api/audit?limit=200").json()
     expected = audit(collection.vectors, collection.labels, classes=collection.manifest.classes)
     assert [each["sample"]["id"] for each in found["suspects"]] == expected.order().tolist()
     first, row = found["suspects"][0], int(expected.order()[0])
     assert first["suggested"] == expected.suggested[row]
     assert first["reason"] == expected.reason(row)
     assert [each["id"] for each in first["neighbors"]] == expected.neighbors[row, :10].tolist()
-    assert {each["label"] for each in first["mates"]} == {first["sample"]["label"]}
-    assert row not in [each["id"] for each in first["mates"]]
-    assert found["doubted"] == int((expected.suggested != expected.labels).sum())
+    assert {each["label"] for each in first["classmates"]} == {first["sample"]["label"]}
+    assert row not in [each["id"] for each in first["classmates"]]
+    assert found["suspected"] == int((expected.suggested != expected.labels).sum())
 
 
-def test_decisions_are_on_disk_when_they_are_answered(client: httpx.Client, collection: Collection) -> None:
+def test_decisions_are_on_disk_before_the_response(client: httpx.Client, collection: Collection) -> None:
     path = collection.run.path / "decisions.csv"
-    rows = [each["sample"]["id"] for each in waited(client, "/api/audit?limit=3").json()["suspects"]]
+    rows = [each["sample"]["id"] for each in get_when_ready(client, "/api/audit?limit=3").json()["suspects"]]
     other = (int(collection.manifest.labels[rows[0]]) + 1) % 10
     for row, choice in zip(
         rows, ({"decision": "relabel", "label": other}, {"decision": "keep"}, {"decision": "remove"}), strict=True
@@ -206,8 +206,8 @@ def test_decisions_are_on_disk_when_they_are_answered(client: httpx.Client, coll
     assert found["decided"] == {"relabel": 1, "keep": 1, "remove": 1}
     assert client.get("/api/audit", params={"state": "open"}).json()["total"] == 117
     assert client.get("/api/audit", params={"state": "decided"}).json()["total"] == 3
-    with in_background(guarded(create_app(collection))) as again, httpx.Client(base_url=again) as second:
-        decided = waited(second, "/api/audit?state=decided").json()
+    with run_in_background(guard_app(create_app(collection))) as again, httpx.Client(base_url=again) as second:
+        decided = get_when_ready(second, "/api/audit?state=decided").json()
     assert [each["decision"] for each in decided["suspects"]] == ["relabel", "keep", "remove"]
     for row in rows:
         client.put(f"/api/audit/{row}", json={"decision": ""})
@@ -221,7 +221,7 @@ def test_decisions_are_on_disk_when_they_are_answered(client: httpx.Client, coll
         assert client.put(f"/api/audit/{row}", json=choice).status_code in (404, 422)
 
 
-def test_the_page_is_whole_and_from_here(client: httpx.Client) -> None:
+def test_page_files_are_complete_and_local(client: httpx.Client) -> None:
     seen, waiting = set(), ["/", "/docs"]
     while waiting:
         path = waiting.pop()
@@ -236,18 +236,18 @@ def test_the_page_is_whole_and_from_here(client: httpx.Client) -> None:
         for name in re.findall(r"""["'](?:/page/|\./)([\w.]+)["']""", text):
             if f"/page/{name}" not in seen:
                 waiting.append(f"/page/{name}")
-    assert {"/page/main.js", "/page/map.js", "/page/web.css", "/page/report.css", "/page/docs.js"} <= seen
+    assert {"/page/main.js", "/page/map.js", "/page/page.css", "/page/report.css", "/page/api_docs.js"} <= seen
     assert client.get("/page/nothing.js").status_code == 404
 
 
-def test_openapi_names_every_route(client: httpx.Client) -> None:
+def test_openapi_lists_all_routes(client: httpx.Client) -> None:
     paths = client.get("/api/openapi.json").json()["paths"]
     assert set(paths["/api/search"]["post"]["requestBody"]["content"]) == {"image/*", "application/json"}
-    assert "put" in paths["/api/audit/{row}"]
+    assert "put" in paths["/api/audit/{id}"]
     assert not [path for path in paths if not path.startswith("/api/")]
 
 
-def test_many_at_once_get_their_own_answers(client: httpx.Client, collection: Collection) -> None:
+def test_concurrent_searches_get_their_own_results(client: httpx.Client, collection: Collection) -> None:
     pixels = collection.manifest.pixels
     assert pixels is not None
 
@@ -264,9 +264,9 @@ def test_many_at_once_get_their_own_answers(client: httpx.Client, collection: Co
 def test_a_run_on_vectors(vectors: str, tmp_path: Path) -> None:
     run = train(configured("features", vectors, "supcon"), tmp_path / "run", say=lambda _: None)
     served = open_collection(run.path, split="test", say=lambda _: None)
-    with in_background(guarded(create_app(served))) as where, httpx.Client(base_url=where) as client:
+    with run_in_background(guard_app(create_app(served))) as where, httpx.Client(base_url=where) as client:
         info = client.get("/api/info").json()
-        assert (info["takes"], info["look"], info["width"], info["samples"]) == (["vector"], "words", 16, 120)
+        assert (info["accepts"], info["display"], info["input_dim"], info["samples"]) == (["vector"], "text", 16, 120)
         row = int(served.manifest.rows("test")[5])
         assert served.manifest.features is not None
         asked = {"vector": served.manifest.features[row].tolist()}
@@ -276,26 +276,26 @@ def test_a_run_on_vectors(vectors: str, tmp_path: Path) -> None:
         assert client.post("/api/search", json={"vector": [1.0]}).status_code == 422
         assert client.post("/api/search", json={"strokes": [[[0, 0]]]}).status_code == 422
         assert client.post("/api/search", content=builders.jpeg()).status_code == 422
-        assert client.get(f"/api/samples/{row}/picture").status_code == 404
+        assert client.get(f"/api/samples/{row}/image").status_code == 404
         assert client.get("/api/samples/0").status_code == 404, "a training sample is not served"
-        assert waited(client, "/api/map").json()["stars"] == []
+        assert get_when_ready(client, "/api/map").json()["proxies"] == []
 
 
 def test_a_run_on_files_with_a_broken_one(tmp_path: Path) -> None:
-    root = builders.folder(tmp_path / "pictures", {"ant": 6, "bee": 6, "cat": 6, "dog": 6})
+    root = builders.folder(tmp_path / "images", {"ant": 6, "bee": 6, "cat": 6, "dog": 6})
     small = ["model.backbone=small", "model.pretrained=false", "model.dim=8", "steps=4", "batches.size=8", "threads=1"]
     settings = [f"data.source={root}", *small, "images.crop=28", "data.workers=0", "data.on_error=skip"]
     builders.write(root / "bee" / "1.jpg", b"broken")
     run = train(resolve("files", recipe="supcon", settings=settings), tmp_path / "run", say=lambda _: None)
     served = open_collection(run.path, say=lambda _: None)
-    with in_background(guarded(create_app(served))) as where, httpx.Client(base_url=where) as client:
+    with run_in_background(guard_app(create_app(served))) as where, httpx.Client(base_url=where) as client:
         info = client.get("/api/info").json()
-        assert (info["takes"], info["look"], info["samples"]) == (["picture"], "pictures", 23)
+        assert (info["accepts"], info["display"], info["samples"]) == (["image"], "images", 23)
         assert client.get("/api/samples/7").status_code == 404
         content = (root / "cat" / "3.jpg").read_bytes()
         found = client.post("/api/search?k=1", content=content, headers={"content-type": "image/jpeg"}).json()
         assert found["neighbors"][0]["name"] == "cat/3.jpg"
         assert found["neighbors"][0]["distance"] < 1e-4
-        picture = client.get(f"/api/samples/{found['neighbors'][0]['id']}/picture?size=large")
-        assert Image.open(io.BytesIO(picture.content)).size == (12 * 23, 10 * 23)
+        image = client.get(f"/api/samples/{found['neighbors'][0]['id']}/image?size=large")
+        assert Image.open(io.BytesIO(image.content)).size == (12 * 23, 10 * 23)
         assert str(tmp_path) not in client.get("/api/openapi.json").text

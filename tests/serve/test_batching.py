@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from nearfar.search import Index
-from nearfar.serve.batching import Batcher, embedding_of, nearest_in
+from nearfar.serve.batching import Batcher, batch_embed, batch_search
 
 
 class Slow:
@@ -30,21 +30,21 @@ class Slow:
         return [2 * each for each in numbers]
 
 
-def test_what_waits_goes_together_and_everyone_gets_his_own() -> None:
+def test_queued_items_share_a_batch() -> None:
     work = Slow()
-    batcher = Batcher(work, most=8)
+    batcher = Batcher(work, max_batch=8)
     first = batcher.submit(0)
     assert work.entered.wait(10)
     rest = [batcher.submit(i) for i in range(1, 12)]
     rest[4].cancel()
     work.gate.set()
     assert first.result(10) == 0
-    assert [each.result(10) for each in rest if not each.canceled()] == [2 * i for i in range(1, 12) if i != 5]
+    assert [each.result(10) for each in rest if not each.cancelled()] == [2 * i for i in range(1, 12) if i != 5]
     assert work.sizes == [1, 7, 3]
     batcher.close()
 
 
-def test_an_error_reaches_who_asked_and_the_next_goes_on() -> None:
+def test_error_reaches_its_caller_and_later_items_continue() -> None:
     batcher = Batcher(Slow(open_=True))
     with pytest.raises(ValueError, match="below zero"):
         batcher.submit(-1).result(10)
@@ -63,13 +63,13 @@ def test_many_threads() -> None:
 def test_the_network_and_the_index_give_each_his_own() -> None:
     network = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5))
     rows = torch.randn(5, 4)
-    together = torch.stack(embedding_of(network)(list(rows)))
+    together = torch.stack(batch_embed(network)(list(rows)))
     torch.testing.assert_close(together, network[0](rows).detach())
 
     vectors = np.random.default_rng(0).normal(size=(50, 6)).astype(np.float32)
     index = Index.from_vectors(vectors)
     asked = [(vectors[7], 3), (vectors[9], 8), (vectors[1], 1)]
-    for (vector, k), (distances, ids) in zip(asked, nearest_in(index)(asked), strict=True):
+    for (vector, k), (distances, ids) in zip(asked, batch_search(index)(asked), strict=True):
         alone = index.search(vector[None], k)
         assert ids.tolist() == alone[1][0].tolist()
         assert distances.tolist() == alone[0][0].tolist()

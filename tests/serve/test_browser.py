@@ -1,4 +1,4 @@
-"""The page in Debian's Chromium: search, click-through, history, map, audit, look, phone; skipped where it is not."""
+"""The page in Chromium: search, links, history, map, audit, themes, phone; skipped if Chromium is missing."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture
 def page(chromium: Browser, address: str, collection: Collection) -> Iterator[Callable[[str], Browser]]:
-    """Opens an address of the page on an empty desk; nothing may be refused by the policy or fail in the console."""
+    """Open an address of the page with empty storage; check that the console has no errors and nothing is remote."""
     collection.map.wait()
     collection.audit.wait()
     size(chromium, 1200, 800)
@@ -69,7 +69,7 @@ def size(browser: Browser, width: int, height: int, *, phone: bool = False) -> N
 
 
 def until(what: Callable[[], Any], seconds: float = 30.0) -> Any:
-    """What it gives, once that is something; an element that went away meanwhile is looked up again."""
+    """Wait until a function returns a true value, and return it; retry if an element disappears meanwhile."""
     from selenium.common.exceptions import StaleElementReferenceException
 
     end = time.monotonic() + seconds
@@ -80,7 +80,7 @@ def until(what: Callable[[], Any], seconds: float = 30.0) -> Any:
         except StaleElementReferenceException:
             pass
         time.sleep(0.05)
-    raise AssertionError("it did not come")
+    raise AssertionError(f"timed out after {seconds:g} s")
 
 
 def all_of(browser: Browser, selector: str) -> list[Any]:
@@ -123,13 +123,13 @@ def test_upload_click_through_back_and_reload(
     browser = page("")
     title(browser, "Draw something")
     one(browser, "input[type=file]").send_keys(str(tmp_path / "mine.png"))
-    title(browser, "Nearest to your picture")
+    title(browser, "Nearest to your image")
     first = one(browser, ".cards a")
     assert first.get_attribute("href").endswith("#/sample/40")
     assert texts(browser, ".cards .note")[0] == "0.000"
-    until(lambda: loaded(browser, ".seen img"))
+    until(lambda: loaded(browser, ".preview img"))
     mine = where(browser)
-    assert mine.startswith("#/picture/")
+    assert mine.startswith("#/image/")
 
     first.click()
     title(browser, "Nearest to this circle")
@@ -140,15 +140,15 @@ def test_upload_click_through_back_and_reload(
     browser.back()
     title(browser, "Nearest to this circle")
     browser.back()
-    title(browser, "Nearest to your picture")
+    title(browser, "Nearest to your image")
     assert where(browser) == mine
     browser.refresh()
-    title(browser, "Nearest to your picture")
+    title(browser, "Nearest to your image")
     assert one(browser, ".cards a").get_attribute("href").endswith("#/sample/40")
     browser.forward()
 
 
-def test_drawing_is_searched_and_has_an_address(page: Callable[[str], Browser]) -> None:
+def test_search_by_drawing_has_an_address(page: Callable[[str], Browser]) -> None:
     from selenium.webdriver.common.action_chains import ActionChains
 
     browser = page("")
@@ -178,7 +178,7 @@ def test_drawing_is_searched_and_has_an_address(page: Callable[[str], Browser]) 
     title(browser, "Nearest to your drawing")
 
 
-def test_names_stay_text(page: Callable[[str], Browser]) -> None:
+def test_names_are_text_not_html(page: Callable[[str], Browser]) -> None:
     browser = page("#/classes")
     until(lambda: HOSTILE in texts(browser, ".cards .name"))
     one(browser, ".tools input").send_keys("onerror")
@@ -192,7 +192,7 @@ def test_names_stay_text(page: Callable[[str], Browser]) -> None:
     assert "broken" not in browser.title
 
 
-def test_only_a_class(page: Callable[[str], Browser]) -> None:
+def test_class_filter(page: Callable[[str], Browser]) -> None:
     browser = page("#/sample/3")
     title(browser, "Nearest to this apple")
     one(browser, ".only input").send_keys("cat\n")
@@ -200,7 +200,7 @@ def test_only_a_class(page: Callable[[str], Browser]) -> None:
     assert where(browser) == "#/sample/3?label=2"
 
 
-def test_map_hover_shows_the_picture_and_a_click_opens_it(page: Callable[[str], Browser], client: httpx.Client) -> None:
+def test_map_hover_shows_the_image_and_a_click_opens_it(page: Callable[[str], Browser], client: httpx.Client) -> None:
     from selenium.webdriver.common.action_chains import ActionChains
 
     data = client.get("/api/map/points").content
@@ -238,7 +238,7 @@ def test_map_zooms_moves_and_highlights(page: Callable[[str], Browser]) -> None:
     assert len(set(seen)) == 4
 
 
-def test_audit_by_keyboard_is_on_disk_and_survives_a_reload(
+def test_audit_by_keyboard_is_saved_and_survives_a_reload(
     page: Callable[[str], Browser], collection: Collection
 ) -> None:
     def decisions() -> dict[int, dict[str, str]]:
@@ -286,20 +286,20 @@ def test_audit_by_keyboard_is_on_disk_and_survives_a_reload(
         httpx.put(f"{browser.current_url.split('#')[0]}api/audit/{row}", json={"decision": ""}).raise_for_status()
 
 
-def test_undo_waits_for_the_decision_that_is_on_its_way(page: Callable[[str], Browser]) -> None:
+def test_undo_waits_for_the_pending_decision(page: Callable[[str], Browser]) -> None:
     browser = page("#/audit/2")
     one(browser, ".suspect[data-id]")
     slow = "const now = window.fetch; window.fetch = async (...a) => {await new Promise(r => setTimeout(r, 500)); "
     browser.execute_script(slow + "window.asked = (window.asked ?? 0) + 1; return now(...a)}")
     pressed(browser, "x")
     pressed(browser, "u")
-    until(lambda: "Taken back" in one(browser, "#toast").text)
+    until(lambda: "Decision undone" in one(browser, "#toast").text)
     until(lambda: where(browser) == "#/audit/2")
     assert browser.execute_script("return window.asked") >= 2
     assert texts(browser, ".progress [data-count]") == ["0 decided"]
 
 
-def test_a_decision_that_cannot_be_saved_is_said(page: Callable[[str], Browser], collection: Collection) -> None:
+def test_failed_save_shows_an_error(page: Callable[[str], Browser], collection: Collection) -> None:
     browser = page("#/audit/1")
     one(browser, ".suspect[data-id]")
     browser.execute_script("window.fetch = () => Promise.reject(new TypeError('gone'))")
@@ -330,7 +330,7 @@ def test_dark_and_light(page: Callable[[str], Browser]) -> None:
 
 
 @pytest.mark.parametrize("view", ["", "#/sample/8", "#/classes", "#/class/4", "#/map", "#/audit", "#/run", "docs"])
-def test_on_a_phone_nothing_is_cut_off(page: Callable[[str], Browser], view: str) -> None:
+def test_phone_layout_has_no_overflow(page: Callable[[str], Browser], view: str) -> None:
     browser = page("")
     size(browser, 375, 700, phone=True)
     browser = page(view)
@@ -344,7 +344,7 @@ def test_on_a_phone_nothing_is_cut_off(page: Callable[[str], Browser], view: str
         assert all(tab.rect["y"] > 600 and tab.rect["height"] >= 40 for tab in tabs)
 
 
-def test_by_keyboard_alone(page: Callable[[str], Browser]) -> None:
+def test_keyboard_navigation(page: Callable[[str], Browser]) -> None:
     browser = page("#/sample/8")
     title(browser, "Nearest to this apple")
     target = one(browser, ".cards a").get_attribute("href").split("#")[1]
@@ -363,7 +363,7 @@ def test_by_keyboard_alone(page: Callable[[str], Browser]) -> None:
     until(lambda: where(browser).startswith("#/sample/"))
 
 
-def test_the_run(page: Callable[[str], Browser]) -> None:
+def test_run_tab(page: Callable[[str], Browser]) -> None:
     browser = page("#/run")
     title(browser, "proxy-anchor on sketches.npz")
     assert "Recall@1" in texts(browser, "th")

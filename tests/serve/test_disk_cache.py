@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from nearfar.serve.disk_cache import Later, stored
+from nearfar.serve.background_task import BackgroundTask
+from nearfar.serve.disk_cache import load_or_compute
 
 
 def test_made_once_for_a_key_and_again_for_another_or_where_damaged(tmp_path: Path) -> None:
@@ -18,13 +19,13 @@ def test_made_once_for_a_key_and_again_for_another_or_where_damaged(tmp_path: Pa
 
     path = tmp_path / "web" / "x.safetensors"
     for key, count in (({"a": 1}, 1), ({"a": 1}, 1), ({"a": 2}, 2)):
-        assert stored(path, key, make)["x"].tolist() == [count] * 2
+        assert load_or_compute(path, key, make)["x"].tolist() == [count] * 2
     path.write_bytes(path.read_bytes()[:40])
-    assert stored(path, {"a": 2}, make)["x"].tolist() == [3, 3]
-    assert stored(path, {"a": 2}, make)["x"].tolist() == [3, 3]
+    assert load_or_compute(path, {"a": 2}, make)["x"].tolist() == [3, 3]
+    assert load_or_compute(path, {"a": 2}, make)["x"].tolist() == [3, 3]
 
 
-def test_later_starts_when_asked_and_tells_its_error() -> None:
+def test_task_starts_when_asked_and_tells_its_error() -> None:
     gate, started = threading.Event(), threading.Event()
 
     def work() -> int:
@@ -32,13 +33,13 @@ def test_later_starts_when_asked_and_tells_its_error() -> None:
         gate.wait(10)
         return 7
 
-    later = Later(work)
+    task = BackgroundTask(work)
     assert not started.is_set()
-    assert later.look() is None
+    assert task.poll() is None
     assert started.wait(10)
     gate.set()
-    assert later.wait() == later.look() == 7
+    assert task.wait() == task.poll() == 7
 
-    failing = Later(lambda: 1 // 0)
+    failing = BackgroundTask(lambda: 1 // 0)
     with pytest.raises(ZeroDivisionError):
         failing.wait()

@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from nearfar.errors import NearfarError
 from nearfar.serve.guard import HEADERS, LOOPBACK, Guard
-from nearfar.serve.serving import guarded, token_for
+from nearfar.serve.server import choose_token, guard_app
 
 TOKEN = "a-token-of-enough-letters"
 
@@ -147,15 +147,15 @@ def test_a_body_that_lies_about_its_size_or_a_client_that_goes() -> None:
 
 
 def test_a_host_that_others_reach_needs_a_token() -> None:
-    with pytest.raises(ValueError, match=r"token must be set for 0\.0\.0\.0"):
-        guarded(echo, host="0.0.0.0")
-    assert guarded(echo, host="0.0.0.0", token=TOKEN).hosts is None
-    assert guarded(echo, host="127.0.0.2").hosts == LOOPBACK | {"127.0.0.2"}
-    assert token_for("127.0.0.1", None) is None
-    made = token_for("192.168.1.5", None)
+    with pytest.raises(ValueError, match=r"token is required for host .0\.0\.0\.0"):
+        guard_app(echo, host="0.0.0.0")
+    assert guard_app(echo, host="0.0.0.0", token=TOKEN).hosts is None
+    assert guard_app(echo, host="127.0.0.2").hosts == LOOPBACK | {"127.0.0.2"}
+    assert choose_token("127.0.0.1", None) is None
+    made = choose_token("192.168.1.5", None)
     assert made is not None
     assert len(made) >= 32
-    assert made != token_for("192.168.1.5", None)
+    assert made != choose_token("192.168.1.5", None)
     for bad in ("short", "with a space in it", "semicolon;semicolon"):
-        with pytest.raises(NearfarError, match="--token must be at least 16"):
-            token_for("127.0.0.1", bad)
+        with pytest.raises(NearfarError, match="--token must have at least 16"):
+            choose_token("127.0.0.1", bad)

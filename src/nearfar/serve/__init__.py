@@ -1,6 +1,6 @@
-"""The page of a run in a browser: search, classes, map, scores, audit; and the JSON API behind it.
+"""The page of a run in a browser (search, classes, map, audit, scores) and the JSON API behind it.
 
-`collection.open_collection(run)` opens what is served, `api.create_app(collection)` is the application,
-`serving.guarded(app)` puts its guard before it and `serving.serve(run)` runs all of it. Needs `pip install
-'nearfar[web]'`.
+`collection.open_collection(run)` opens the data to serve, `api.create_app(collection)` returns the application,
+`server.guard_app(app)` adds access control, and `server.serve(run)` does all of it and runs a server. Install it with
+`pip install 'nearfar[web]'`.
 """

@@ -1,4 +1,4 @@
-"""Work that waits at the same time is done together: queries share a pass of the network, and a pass of the index."""
+"""Batching of concurrent requests: queries share one pass of the network and one pass of the index."""
 
 from __future__ import annotations
 
@@ -16,78 +16,82 @@ from nearfar.search import Index
 from nearfar.search.exact import Neighbors, Vectors
 from nearfar.training.evaluate import to_device
 
-MOST = 32
+MAX_BATCH = 32
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 class Batcher(Generic[Item, Result]):
-    """One thread does `work` on lists of items. While it works others gather, and it takes all of them, up to `most`.
+    """Process items in batches in one thread.
 
-    Nobody waits for company: a lone item goes at once.
+    Items that arrive while a batch is processed form the next batch. An item never waits for others to arrive.
+
+    Args:
+        work: Returns the results of a list of items.
+        max_batch: The largest number of items in a batch.
     """
 
-    def __init__(self, work: Callable[[list[Item]], Sequence[Result]], *, most: int = MOST) -> None:
-        self.work, self.most = work, most
-        self._waiting: queue.SimpleQueue[tuple[Item, Future[Result]] | None] = queue.SimpleQueue()
+    def __init__(self, work: Callable[[list[Item]], Sequence[Result]], *, max_batch: int = MAX_BATCH) -> None:
+        self.work, self.max_batch = work, max_batch
+        self._queue: queue.SimpleQueue[tuple[Item, Future[Result]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def submit(self, item: Item) -> Future[Result]:
-        """The result of one item, later."""
-        result: Future[Result] = Future()
-        self._waiting.put((item, result))
-        return result
+        """Return a future of the result of one item."""
+        future: Future[Result] = Future()
+        self._queue.put((item, future))
+        return future
 
     def close(self) -> None:
-        """End the thread, after what waits."""
-        self._waiting.put(None)
+        """Process the queued items, then end the thread."""
+        self._queue.put(None)
         self._thread.join()
 
     def _run(self) -> None:
-        while (first := self._waiting.get()) is not None:
-            taken = [first]
-            ended = False
-            while len(taken) < self.most and not self._waiting.empty():
-                more = self._waiting.get()
-                if more is None:
-                    ended = True
+        while (first := self._queue.get()) is not None:
+            batch = [first]
+            is_closed = False
+            while len(batch) < self.max_batch and not self._queue.empty():
+                entry = self._queue.get()
+                if entry is None:
+                    is_closed = True
                     break
-                taken.append(more)
-            self._do([each for each in taken if each[1].set_running_or_notify_cancel()])
-            if ended:
+                batch.append(entry)
+            self._process([entry for entry in batch if entry[1].set_running_or_notify_cancel()])
+            if is_closed:
                 return
 
-    def _do(self, taken: list[tuple[Item, Future[Result]]]) -> None:
-        if not taken:
+    def _process(self, batch: list[tuple[Item, Future[Result]]]) -> None:
+        if not batch:
             return
         try:
-            done = self.work([item for item, _ in taken])
+            results = self.work([item for item, _ in batch])
         except Exception as error:
-            for _, result in taken:
-                result.set_exception(error)
+            for _, future in batch:
+                future.set_exception(error)
             return
-        for each, (_, result) in zip(done, taken, strict=True):
-            result.set_result(each)
+        for result, (_, future) in zip(results, batch, strict=True):
+            future.set_result(result)
 
 
-def embedding_of(network: nn.Module) -> Callable[[list[Tensor]], list[Tensor]]:
-    """Embeddings [d] of samples [...], by one pass of the network."""
+def batch_embed(network: nn.Module) -> Callable[[list[Tensor]], list[Tensor]]:
+    """Return a function from a list of network inputs to their embeddings [d], computed in one pass."""
     network.eval()
     device = next(network.parameters()).device
 
-    def embed(samples: list[Tensor]) -> list[Tensor]:
+    def embed(inputs: list[Tensor]) -> list[Tensor]:
         with torch.inference_mode():
-            return list(network(to_device(torch.stack(samples), device)).float().cpu())
+            return list(network(to_device(torch.stack(inputs), device)).float().cpu())
 
     return embed
 
 
-def nearest_in(index: Index) -> Callable[[list[tuple[Vectors, int]]], list[Neighbors]]:
-    """(distances [k], ids [k]) of vectors [d] with their k, by one pass of the index for the largest k."""
+def batch_search(index: Index) -> Callable[[list[tuple[Vectors, int]]], list[Neighbors]]:
+    """Return a function from pairs of a vector [d] and k to (distances [k], ids [k]), searched in one pass."""
 
-    def search(asked: list[tuple[Vectors, int]]) -> list[Neighbors]:
-        distances, ids = index.search(np.stack([vector for vector, _ in asked]), max(k for _, k in asked))
-        return [(distances[i, :k], ids[i, :k]) for i, (_, k) in enumerate(asked)]
+    def search(queries: list[tuple[Vectors, int]]) -> list[Neighbors]:
+        distances, ids = index.search(np.stack([vector for vector, _ in queries]), max(k for _, k in queries))
+        return [(distances[i, :k], ids[i, :k]) for i, (_, k) in enumerate(queries)]
 
     return search

@@ -1,4 +1,4 @@
-"""The command, apart from everything that needs the extra: an error says what to install."""
+"""The command `nearfar serve`, without imports of its optional dependencies."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from nearfar.errors import NearfarError
 
 
 def serve_command(run: Path, *, host: str, port: int, token: str | None, split: str) -> None:
-    """Everything that the command does."""
+    """Run `nearfar serve`."""
     try:
         import fastapi  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise NearfarError(f"nearfar serve needs {error.name}: pip install 'nearfar[web]'") from None
-    from nearfar.serve.serving import serve
+    from nearfar.serve.server import serve
 
     serve(run, host=host, port=port, token=token, split=split)

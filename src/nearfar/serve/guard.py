@@ -1,4 +1,4 @@
-"""What stands before every request: who may ask, from where, how much, and what the browser may do with the answer."""
+"""Access control for every request: host, token, origin and size, and security headers of every response."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BODY_SECONDS = 20.0
 COOKIE = "nearfar"
 SAFE = ("GET", "HEAD", "OPTIONS")
 HEADERS = {
-    # scripts and styles only from files of this server; strings never become HTML (trusted types)
+    # Scripts and styles come only from files of this server; strings never become HTML (trusted types).
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
@@ -35,7 +35,7 @@ LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 @dataclass(frozen=True)
 class Refusal:
-    """An answer instead of the application's."""
+    """A response instead of the application's."""
 
     status: int
     detail: str
@@ -43,12 +43,17 @@ class Refusal:
 
 
 class Guard:
-    """ASGI middleware.
+    """ASGI middleware that refuses requests from other sites, without a token, or with a large body.
 
-    `hosts`: names that the Host header may have, whatever the port; None allows all (then a token should be set). A
-    page of another site that points its own name to 127.0.0.1 is refused by it. `token`: must come with every request,
-    as `Authorization: Bearer`, or in the cookie that `/?token=` sets. Requests that change something or carry a body
-    must not come from another site's page. Bodies need a Content-Length, at most `max_body`, and arrive in time.
+    A request that changes something or has a body must not come from a page of another site.
+
+    Args:
+        app: The application.
+        hosts: Names that the Host header can have, with any port. This refuses a page of another site whose name
+            resolves to 127.0.0.1. None allows all names; set a token then.
+        token: A token that every request needs, as `Authorization: Bearer` or in the cookie that `/?token=` sets.
+        max_body: The largest number of bytes in a body, which must have a Content-Length.
+        body_seconds: The time in which a body must arrive.
     """
 
     def __init__(
@@ -70,60 +75,57 @@ class Guard:
             return
         headers = _headers(scope)
 
-        async def guarded(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                own = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
-                message = {**message, "headers": [*message.get("headers", []), *own]}
+                security = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+                message = {**message, "headers": [*message.get("headers", []), *security]}
             await send(message)
 
-        refusal = self._refused(scope, headers)
+        refusal = self._check_request(scope, headers)
         if refusal is None and scope["method"] not in SAFE:
-            body = await self._body(headers, receive)
+            body = await self._read_body(headers, receive)
             if body is None:
                 return
             if isinstance(body, Refusal):
                 refusal = body
             else:
-                receive = _replayed(body, receive)
+                receive = _replay(body, receive)
         if refusal is not None:
-            await _answer(refusal, guarded)
+            await _send_refusal(refusal, send_with_headers)
             return
-        await self.app(scope, receive, guarded)
+        await self.app(scope, receive, send_with_headers)
 
-    def _refused(self, scope: Scope, headers: dict[str, str]) -> Refusal | None:
+    def _check_request(self, scope: Scope, headers: dict[str, str]) -> Refusal | None:
         host = headers.get("host", "")
-        if self.hosts is not None and _name(host) not in self.hosts:
-            return Refusal(421, "this server answers to its own address only: open the address that it printed")
-        if self.token is not None and (refusal := self._stranger(scope, headers)) is not None:
+        if self.hosts is not None and _host_name(host) not in self.hosts:
+            return Refusal(421, "unknown host name: open the address that the server printed")
+        if self.token is not None and (refusal := self._check_token(scope, headers)) is not None:
             return refusal
-        return (
-            None
-            if _same_site(scope["method"], host, headers)
-            else Refusal(403, "requests of other sites' pages are refused")
-        )
+        if _is_same_site(scope["method"], host, headers):
+            return None
+        return Refusal(403, "requests from pages of other sites are refused")
 
-    def _stranger(self, scope: Scope, headers: dict[str, str]) -> Refusal | None:
+    def _check_token(self, scope: Scope, headers: dict[str, str]) -> Refusal | None:
         assert self.token is not None
-        kind, _, given = headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer" and _equal(given.strip(), self.token):
+        kind, _, value = headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer" and _equal(value.strip(), self.token):
             return None
-        if _equal(_cookie(headers), self.token):
+        if _equal(_read_cookie(headers), self.token):
             return None
-        asked = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
-        if scope["path"] == "/" and scope["method"] == "GET" and _equal(asked, self.token):
+        parameter = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
+        if scope["path"] == "/" and scope["method"] == "GET" and _equal(parameter, self.token):
             cookie = f"{COOKIE}={self.token}; Path=/; HttpOnly; SameSite=Strict"
             return Refusal(303, "welcome", (("location", "/"), ("set-cookie", cookie)))
-        return Refusal(
-            401, "a token is needed: open the whole address that the server printed", (("www-authenticate", "Bearer"),)
-        )
+        detail = "a token is required: open the full address that the server printed"
+        return Refusal(401, detail, (("www-authenticate", "Bearer"),))
 
-    async def _body(self, headers: dict[str, str], receive: Receive) -> bytes | Refusal | None:
-        """The whole body; None where the client went away."""
+    async def _read_body(self, headers: dict[str, str], receive: Receive) -> bytes | Refusal | None:
+        """Return the body, a refusal, or None if the client disconnected."""
         length = headers.get("content-length", "0" if "transfer-encoding" not in headers else "")
         if not (length.isascii() and length.isdigit()):
-            return Refusal(411, "a body needs a Content-Length")
+            return Refusal(411, "a body must have a Content-Length")
         if len(length) > 12 or int(length) > self.max_body:
-            return Refusal(413, f"at most {self.max_body:,} bytes are taken")
+            return Refusal(413, f"the body is too large: the limit is {self.max_body:,} bytes")
         parts: list[bytes] = []
         size = 0
         with anyio.move_on_after(self.body_seconds):
@@ -134,7 +136,7 @@ class Guard:
                 parts.append(message.get("body", b""))
                 size += len(parts[-1])
                 if size > self.max_body:
-                    return Refusal(413, f"at most {self.max_body:,} bytes are taken")
+                    return Refusal(413, f"the body is too large: the limit is {self.max_body:,} bytes")
                 if not message.get("more_body", False):
                     return b"".join(parts)
         return Refusal(408, f"the body did not arrive within {self.body_seconds:g} seconds")
@@ -144,42 +146,42 @@ def _headers(scope: Scope) -> dict[str, str]:
     return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
 
 
-def _name(host: str) -> str:
-    """The name in a Host header, without its port; "" for what is no host."""
+def _host_name(host: str) -> str:
+    """Return the name in a Host header without its port, "" if the header is invalid."""
     try:
         return (urlsplit(f"//{host}").hostname or "") if "@" not in host and "/" not in host else ""
     except ValueError:
         return ""
 
 
-def _equal(given: str, token: str) -> bool:
-    return hmac.compare_digest(given.encode("utf-8", "replace"), token.encode())
+def _equal(value: str, token: str) -> bool:
+    return hmac.compare_digest(value.encode("utf-8", "replace"), token.encode())
 
 
-def _cookie(headers: dict[str, str]) -> str:
+def _read_cookie(headers: dict[str, str]) -> str:
     try:
-        found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+        cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
     except CookieError:
         return ""
-    return "" if found is None else found.value
+    return "" if cookie is None else cookie.value
 
 
-def _same_site(method: str, host: str, headers: dict[str, str]) -> bool:
-    """Browsers say where a request comes from; what says nothing (curl, a script) is no browser.
+def _is_same_site(method: str, host: str, headers: dict[str, str]) -> bool:
+    """Return whether a request comes from this server's page, from a link to it, or not from a browser.
 
-    Another site's link to the page may be followed; everything else must come from this server's own page.
+    Browsers send the origin of a request. A client that does not send it, such as curl, is not a browser.
     """
     site = headers.get("sec-fetch-site", "none")
     if method in SAFE:
         return site in ("none", "same-origin") or headers.get("sec-fetch-mode") == "navigate"
     origin = headers.get("origin")
-    return site in ("none", "same-origin") and (origin is None or address_of(origin) == host)
+    return site in ("none", "same-origin") and (origin is None or origin_host(origin) == host)
 
 
-def address_of(origin: str) -> str:
-    """host:port of an origin; "" for `null` and what is none.
+def origin_host(origin: str) -> str:
+    """Return host:port of an origin, "" for `null` and invalid origins.
 
-    >>> address_of("http://127.0.0.1:8000"), address_of("null")
+    >>> origin_host("http://127.0.0.1:8000"), origin_host("null")
     ('127.0.0.1:8000', '')
     """
     try:
@@ -188,23 +190,24 @@ def address_of(origin: str) -> str:
         return ""
 
 
-def _replayed(body: bytes, receive: Receive) -> Receive:
-    given = False
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """Return a receive function that first returns a body that was already read."""
+    is_sent = False
 
-    async def again() -> Message:
-        nonlocal given
-        if given:
+    async def replay() -> Message:
+        nonlocal is_sent
+        if is_sent:
             return await receive()
-        given = True
+        is_sent = True
         return {"type": "http.request", "body": body, "more_body": False}
 
-    return again
+    return replay
 
 
-async def _answer(refusal: Refusal, send: Send) -> None:
+async def _send_refusal(refusal: Refusal, send: Send) -> None:
     body = json.dumps({"detail": refusal.detail}).encode()
     fields: list[tuple[str, Any]] = [("content-type", "application/json"), ("content-length", str(len(body)))]
-    # what was not read of a body must not be taken for the next request
+    # The rest of an unread body must not be taken for the next request.
     fields += [("connection", "close"), ("cache-control", "no-store"), *refusal.headers]
     headers = [(name.encode(), value.encode()) for name, value in fields]
     await send({"type": "http.response.start", "status": refusal.status, "headers": headers})

@@ -1,4 +1,4 @@
-"""The JSON that the API gives and takes."""
+"""The JSON objects of the API."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from pydantic import BaseModel, ConfigDict, Field
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Point = Annotated[list[Number], Field(min_length=2, max_length=2)]
 Stroke = Annotated[list[Point], Field(max_length=2000)]
+Display = Literal["drawings", "images", "text"]
+QueryKind = Literal["image", "drawing", "vector"]
 
 
-class Asked(BaseModel):
-    """A query that is no picture file: strokes of a pen, or a vector for data of vectors."""
+class SearchRequest(BaseModel):
+    """A query that is not an image file: the strokes of a pen, or a vector if the data are vectors."""
 
     model_config = ConfigDict(extra="forbid")
     strokes: Annotated[list[Stroke], Field(max_length=200)] | None = None
     vector: Annotated[list[Number], Field(max_length=65536)] | None = None
 
 
-class Choice(BaseModel):
-    """A decision on a suspect; relabel names the new class by its number, "" takes a decision back."""
+class DecisionRequest(BaseModel):
+    """A decision about a suspect. `label` is the number of the new class for "relabel"; "" undoes a decision."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     decision: Literal["keep", "relabel", "remove", ""]
@@ -37,25 +39,26 @@ class Sample(BaseModel):
 
 
 class Neighbor(Sample):
-    """A sample that was found, and its cosine distance, 1 - cosine."""
+    """A search result with its cosine distance, 1 - cosine."""
 
     distance: float
 
 
-class Found(BaseModel):
-    """What a search found, the nearest first. `query` is the sample that was searched from, if it is one.
+class SearchResponse(BaseModel):
+    """The results of a search, nearest first.
 
-    `seen` is the query as the network sees it, a picture as data URI.
+    `query` is the sample that was searched from, if the query is a sample. `preview` shows the query as the network
+    sees it, as a data URI.
     """
 
     query: Sample | None
-    seen: str | None = None
+    preview: str | None = None
     neighbors: list[Neighbor]
     milliseconds: float
 
 
-class Class(BaseModel):
-    """A class with samples here: how many, an example, and whether training saw it."""
+class ClassSummary(BaseModel):
+    """A class: the number of its samples, the id of an example, and "train" if it was used for training."""
 
     label: int
     name: str
@@ -64,8 +67,8 @@ class Class(BaseModel):
     split: str
 
 
-class Samples(BaseModel):
-    """A part of a list."""
+class SamplePage(BaseModel):
+    """A part of a list of samples."""
 
     total: int
     offset: int
@@ -73,45 +76,45 @@ class Samples(BaseModel):
 
 
 class Info(BaseModel):
-    """What is served. `takes` says what a query may be: picture, drawing or vector."""
+    """What is served. `accepts` lists the kinds of queries; `input_dim` is the length of a query vector."""
 
     title: str
     samples: int
     classes: int
-    look: Literal["drawings", "pictures", "words"]
-    takes: list[Literal["picture", "drawing", "vector"]]
+    display: Display
+    accepts: list[QueryKind]
     split: str
     dim: int
-    width: int
+    input_dim: int
     version: str
-    most_bytes: int
+    max_bytes: int
     credit: str
     nearfar: str
 
 
-class Score(BaseModel):
-    """Scores of one embedding, by metric, 0 to 1."""
+class EmbeddingScores(BaseModel):
+    """The scores of one embedding by metric, from 0 to 1."""
 
     name: str
     values: dict[str, float]
 
 
-class About(BaseModel):
-    """The run: its scores, every setting, and what scores.json says beside the scores."""
+class RunSummary(BaseModel):
+    """The scores of a run, titles of the metrics, all settings, and the other entries of scores.json."""
 
-    scores: list[Score]
+    scores: list[EmbeddingScores]
     titles: dict[str, str]
     settings: list[tuple[str, str]]
     facts: list[tuple[str, str]]
 
 
-class Waiting(BaseModel):
-    """Not yet: ask again in a second."""
+class Computing(BaseModel):
+    """The result is not ready: ask again in a second."""
 
     detail: Literal["computing"] = "computing"
 
 
-class Star(BaseModel):
+class ProxyPoint(BaseModel):
     """A proxy on the map."""
 
     label: int
@@ -119,16 +122,16 @@ class Star(BaseModel):
     y: float
 
 
-class Plane(BaseModel):
-    """The map: how many points `/api/map/points` has, how they were laid out, and the proxies."""
+class MapSummary(BaseModel):
+    """The map: the number of points in `/api/map/points`, the layout method, and the proxies."""
 
     points: int
     method: str
-    stars: list[Star]
+    proxies: list[ProxyPoint]
 
 
 class Suspect(BaseModel):
-    """A sample whose label may be wrong, the evidence, and what was decided."""
+    """A sample whose label may be wrong, the evidence, and the decision about it."""
 
     sample: Sample
     rank: int
@@ -137,16 +140,20 @@ class Suspect(BaseModel):
     rival: int
     reason: str
     neighbors: list[Sample]
-    mates: list[Sample]
+    classmates: list[Sample]
     decision: str
     new_label: int | None
 
 
-class Suspects(BaseModel):
-    """A part of the audit's order; `doubted` have neighbors and class for another label, `decided` by decision."""
+class SuspectPage(BaseModel):
+    """A part of the list of suspects.
+
+    `suspected` is the number of samples whose neighbors suggest a different label, `decided` the number of samples by
+    decision.
+    """
 
     total: int
-    doubted: int
+    suspected: int
     offset: int
     decided: dict[str, int]
     suspects: list[Suspect]

@@ -1,4 +1,4 @@
-"""The audit as a list to go through: each suspect with its evidence and what was decided."""
+"""The results of an audit as a list of suspects, each with its evidence and decision."""
 
 from __future__ import annotations
 
@@ -9,49 +9,56 @@ import numpy as np
 
 from nearfar.audit import Audit
 from nearfar.data.manifest import Ints
-from nearfar.serve.decisions import Decision
-from nearfar.serve.json_models import Sample, Suspect, Suspects
+from nearfar.serve.decision_file import Decision
+from nearfar.serve.json_models import Sample, Suspect, SuspectPage
 
-BESIDE = 10
+EVIDENCE = 10
 
 
 class SuspectList:
-    """The order of an audit; `ids` are the samples of its rows, `describe` gives a sample by its id."""
+    """Samples in the order of an audit, most suspicious first.
 
-    def __init__(self, found: Audit, ids: Ints, describe: Callable[[int], Sample]) -> None:
-        self.found, self.ids, self.describe = found, ids, describe
-        self.order = found.order()
-        self.doubted = int((found.suggested != found.labels).sum())
+    Args:
+        audit: The audit.
+        ids: The id of each sample of the audit.
+        describe: Returns a sample by its id.
+    """
 
-    def part(self, decisions: dict[int, Decision], *, offset: int, limit: int, state: str) -> Suspects:
-        """Suspects of a state (all, open, decided) in the audit's order."""
+    def __init__(self, audit: Audit, ids: Ints, describe: Callable[[int], Sample]) -> None:
+        self.audit, self.ids, self.describe = audit, ids, describe
+        self.order = audit.order()
+        self.suspected = int((audit.suggested != audit.labels).sum())
+
+    def page(self, decisions: dict[int, Decision], *, offset: int, limit: int, state: str) -> SuspectPage:
+        """Return a part of the suspects of a state: all, open or decided."""
         ids = self.ids[self.order]
-        decided = np.isin(ids, np.fromiter(decisions, np.int64, len(decisions)))
-        chosen = np.arange(len(ids)) if state == "all" else np.flatnonzero(decided == (state == "decided"))
-        return Suspects(
-            total=len(chosen),
-            doubted=self.doubted,
+        is_decided = np.isin(ids, np.fromiter(decisions, np.int64, len(decisions)))
+        ranks = np.arange(len(ids)) if state == "all" else np.flatnonzero(is_decided == (state == "decided"))
+        return SuspectPage(
+            total=len(ranks),
+            suspected=self.suspected,
             offset=offset,
-            decided=dict(Counter(each.decision for each in decisions.values())),
-            suspects=[self._suspect(int(rank), decisions) for rank in chosen[offset : offset + limit]],
+            decided=dict(Counter(decision.decision for decision in decisions.values())),
+            suspects=[self._suspect(int(rank), decisions) for rank in ranks[offset : offset + limit]],
         )
 
     def _suspect(self, rank: int, decisions: dict[int, Decision]) -> Suspect:
-        found, row = self.found, int(self.order[rank])
-        decided = decisions.get(int(self.ids[row]), Decision(""))
-        # the others of its class, the least suspicious first
-        mates = self.order[::-1][(found.labels[self.order[::-1]] == found.labels[row]) & (self.order[::-1] != row)]
+        audit, row = self.audit, int(self.order[rank])
+        decision = decisions.get(int(self.ids[row]), Decision(""))
+        reverse = self.order[::-1]
+        # The other samples of its class, least suspicious first.
+        classmates = reverse[(audit.labels[reverse] == audit.labels[row]) & (reverse != row)]
         return Suspect(
             sample=self._sample(row),
             rank=rank + 1,
-            score=float(found.score[row]),
-            suggested=int(found.suggested[row]),
-            rival=int(found.rival[row]),
-            reason=found.reason(row).encode("utf-8", "replace").decode(),
-            neighbors=[self._sample(int(i)) for i in found.neighbors[row, :BESIDE]],
-            mates=[self._sample(int(i)) for i in mates[:BESIDE]],
-            decision=decided.decision,
-            new_label=decided.label,
+            score=float(audit.score[row]),
+            suggested=int(audit.suggested[row]),
+            rival=int(audit.rival[row]),
+            reason=audit.reason(row).encode("utf-8", "replace").decode(),
+            neighbors=[self._sample(int(i)) for i in audit.neighbors[row, :EVIDENCE]],
+            classmates=[self._sample(int(i)) for i in classmates[:EVIDENCE]],
+            decision=decision.decision,
+            new_label=decision.label,
         )
 
     def _sample(self, row: int) -> Sample:

@@ -1,63 +1,67 @@
-// The JSON API; `Failed` is what the server, or its absence, says.
-export class Failed extends Error {}
+// Requests to the JSON API.
 
-async function answer(response) {
+// An error with a message for the user.
+export class ApiError extends Error {}
+
+// Returns the response, or null for 202: the result is not ready.
+async function checkResponse(response) {
   if (response.ok && response.status !== 202) return response;
   let detail = response.statusText;
   try {
     detail = (await response.json()).detail;
   } catch {
-    /* not JSON: the status line has to do */
+    // The body is not JSON: show the status text.
   }
   if (response.status === 202) return null;
-  throw new Failed(
-    response.status === 401 ? 'The token is missing: open the address that the server printed.' : detail,
+  throw new ApiError(
+    response.status === 401 ? 'The token is missing: open the full address that the server printed.' : detail,
   );
 }
 
-async function ask(path, options) {
+async function request(path, options) {
   try {
-    return await answer(await fetch(path, options));
+    return await checkResponse(await fetch(path, options));
   } catch (error) {
-    if (error instanceof Failed || error.name === 'AbortError') throw error;
-    throw new Failed('The server does not answer. Is it still running?');
+    if (error instanceof ApiError || error.name === 'AbortError') throw error;
+    throw new ApiError('The server does not respond. Is it still running?');
   }
 }
 
-export const get = async (path, signal) => (await ask(path, {signal})).json();
+export const getJson = async (path, signal) => (await request(path, {signal})).json();
 
-export async function put(path, value) {
-  await ask(path, {method: 'PUT', body: JSON.stringify(value), headers: {'content-type': 'application/json'}});
+export async function putJson(path, value) {
+  await request(path, {method: 'PUT', body: JSON.stringify(value), headers: {'content-type': 'application/json'}});
 }
 
-export async function search(body, parameters, signal) {
-  const query = new URLSearchParams(parameters);
-  const plain = body instanceof Blob;
-  const type = plain ? body.type || 'application/octet-stream' : 'application/json';
-  const options = {method: 'POST', body: plain ? body : JSON.stringify(body), headers: {'content-type': type}, signal};
-  return (await ask(`/api/search?${query}`, options)).json();
+// Searches with an image (a Blob), or with strokes or a vector (an object).
+export async function postSearch(body, parameters, signal) {
+  const isFile = body instanceof Blob;
+  const type = isFile ? body.type || 'application/octet-stream' : 'application/json';
+  const options = {method: 'POST', body: isFile ? body : JSON.stringify(body), headers: {'content-type': type}, signal};
+  return (await request(`/api/search?${new URLSearchParams(parameters)}`, options)).json();
 }
 
-// what is being made answers 202 until it is there
-export async function patient(path, signal, {binary = false, waiting = () => {}} = {}) {
+// Polls once a second until the server has computed the result.
+export async function getWhenReady(path, signal, {binary = false} = {}) {
   for (;;) {
-    const found = await ask(path, {signal});
-    if (found) return binary ? found.arrayBuffer() : found.json();
-    waiting();
-    await new Promise(done => setTimeout(done, 1000));
+    const response = await request(path, {signal});
+    if (response) return binary ? response.arrayBuffer() : response.json();
+    await new Promise(resolve => setTimeout(resolve, 1000));
     signal?.throwIfAborted();
   }
 }
 
-// the curves are figures of the report: parsed as a document, in which nothing runs
-export function figures(path) {
-  return new Promise((done, fail) => {
-    const request = new XMLHttpRequest();
-    request.open('GET', path);
-    request.responseType = 'document';
-    request.onload = () =>
-      request.status === 200 ? done([...request.response.querySelectorAll('figure')]) : fail(new Failed('no curves'));
-    request.onerror = () => fail(new Failed('The server does not answer.'));
-    request.send();
+// Returns the figures of an HTML document. Scripts in a document that is parsed this way do not run.
+export function getFigures(path) {
+  return new Promise((resolve, reject) => {
+    const http = new XMLHttpRequest();
+    http.open('GET', path);
+    http.responseType = 'document';
+    http.onload = () =>
+      http.status === 200
+        ? resolve([...http.response.querySelectorAll('figure')])
+        : reject(new ApiError('The training curves could not be loaded.'));
+    http.onerror = () => reject(new ApiError('The server does not respond.'));
+    http.send();
   });
 }

@@ -1,32 +1,28 @@
-// Labels that may be wrong, one at a time, decided by keys or buttons; each decision is on disk when it shows.
-import {busy, h, toast} from './dom.js';
-import {get, patient, put} from './api.js';
-import {nameOf, shot} from './cards.js';
-import {labelOf, state} from './state.js';
+// Labels that may be wrong, one at a time, decided by keys or buttons. A decision is on disk when the page shows it.
+import {getJson, getWhenReady, putJson} from './api.js';
+import {thumbnail} from './cards.js';
+import {busy, formatCount, h, optionsOf, showToast} from './dom.js';
+import {nameOf, state} from './state.js';
+import {DECISIONS, suspectView} from './suspect_view.js';
 
-const PART = 20,
-  WORDS = {keep: 'kept', relabel: 'relabeled', remove: 'removed'};
+const PAGE_SIZE = 20;
 
-export async function audit(view, here, signal) {
-  const wait = busy('Judging every label: once, it is kept. This can take minutes');
+export async function showAudit(view, route, signal) {
+  const wait = busy('Auditing all labels. This can take minutes the first time; the result is cached.');
   view.append(wait);
-  const first = await patient('/api/audit?state=open&limit=1', signal);
+  const open = await getWhenReady('/api/audit?state=open&limit=1', signal);
   wait.remove();
-  const known = new Map(),
-    counts = new Map(Object.entries(first.decided)),
-    history = [];
+  const pages = new Map(),
+    counts = new Map(Object.entries(open.decided)),
+    undoStack = [];
   let total = 0,
-    at = 0,
-    sending = null;
+    rank = 0,
+    saving = null,
+    focusRelabel = () => {};
 
-  const bar = h('div.progress', {'aria-live': 'polite'}),
-    strip = h('div.queue', {role: 'listbox', 'aria-label': 'Suspects'}),
-    stage = h('article.suspect');
-  const names = h(
-    'datalist',
-    {id: 'audit-names'},
-    state.classes.map(each => h('option', {value: each.name})),
-  );
+  const progress = h('div.progress', {'aria-live': 'polite'}),
+    queue = h('div.queue', {role: 'listbox', 'aria-label': 'Suspects'}),
+    article = h('article.suspect');
   view.append(
     h(
       'div.audit',
@@ -41,257 +37,153 @@ export async function audit(view, here, signal) {
           h('a.button', {href: '/api/audit/decisions.csv', download: 'decisions.csv'}, 'Download decisions.csv'),
         ),
       ),
-      bar,
-      strip,
-      stage,
+      progress,
+      queue,
+      article,
     ),
-    names,
+    optionsOf(
+      'audit-names',
+      state.classes.map(item => item.name),
+    ),
   );
 
-  async function part(rank) {
-    const offset = Math.floor(rank / PART) * PART;
-    if (!known.has(offset)) {
-      known.set(offset, get(`/api/audit?offset=${offset}&limit=${PART}`, signal));
-      known.get(offset).catch(() => known.delete(offset));
+  async function loadPage(position) {
+    const offset = Math.floor(position / PAGE_SIZE) * PAGE_SIZE;
+    if (!pages.has(offset)) {
+      pages.set(offset, getJson(`/api/audit?offset=${offset}&limit=${PAGE_SIZE}`, signal));
+      pages.get(offset).catch(() => pages.delete(offset));
     }
-    const found = await known.get(offset);
-    total = found.total;
-    return found;
+    const page = await pages.get(offset);
+    total = page.total;
+    return page;
   }
-  const suspect = async rank => (await part(rank)).suspects[rank % PART];
+  const loadSuspect = async position => (await loadPage(position)).suspects[position % PAGE_SIZE];
 
-  function told() {
-    const count = ['relabel', 'remove', 'keep'].map(kind => [kind, counts.get(kind) ?? 0]);
-    const all = count.reduce((sum, [, each]) => sum + each, 0);
-    bar.replaceChildren(
+  function showProgress() {
+    const parts = ['relabel', 'remove', 'keep'].map(decision => [decision, counts.get(decision) ?? 0]);
+    const decided = parts.reduce((sum, [, count]) => sum + count, 0);
+    const details = parts.filter(([, count]) => count).map(([decision, count]) => `${count} ${DECISIONS[decision]}`);
+    progress.replaceChildren(
       h(
         'span',
         {},
-        h('strong', {}, `${first.doubted.toLocaleString('en')}`),
-        ` of ${total.toLocaleString('en')} labels are doubted by their neighbors and class`,
+        h('strong', {}, formatCount(open.suspected)),
+        ` of ${formatCount(total)} samples have neighbors that suggest a different label`,
       ),
       h(
         'span',
         {},
-        h('strong', {'data-count': all}, `${all.toLocaleString('en')} decided`),
-        all
-          ? `: ${count
-              .filter(each => each[1])
-              .map(([kind, each]) => `${each} ${WORDS[kind]}`)
-              .join(', ')}`
-          : '',
+        h('strong', {'data-count': decided}, `${formatCount(decided)} decided`),
+        decided ? `: ${details.join(', ')}` : '',
       ),
     );
   }
 
-  function choice(each) {
-    if (!each.decision) return null;
-    return h(
-      `span.state.${each.decision}`,
-      {},
-      each.decision === 'relabel' ? `relabeled: ${nameOf(each.new_label)}` : WORDS[each.decision],
-    );
-  }
-
-  async function queue() {
-    const {suspects, offset} = await part(at);
-    strip.replaceChildren(
-      ...suspects.map((each, i) =>
-        h(
-          `a.mini.${each.decision || 'open'}`,
+  async function showQueue() {
+    const {suspects, offset} = await loadPage(rank);
+    queue.replaceChildren(
+      ...suspects.map((suspect, i) => {
+        const isCurrent = offset + i === rank;
+        const status = suspect.decision ? `, ${DECISIONS[suspect.decision]}` : '';
+        return h(
+          `a.mini.${suspect.decision || 'open'}`,
           {
             href: `#/audit/${offset + i + 1}`,
             role: 'option',
-            'aria-selected': String(offset + i === at),
-            'aria-label': `${offset + i + 1}: ${nameOf(each.sample.label)}${each.decision ? `, ${WORDS[each.decision]}` : ''}`,
-            tabindex: offset + i === at ? '0' : '-1',
+            'aria-selected': String(isCurrent),
+            'aria-label': `${offset + i + 1}: ${nameOf(suspect.sample.label)}${status}`,
+            tabindex: isCurrent ? '0' : '-1',
           },
-          shot(each.sample, {size: 'small', alt: ''}),
-        ),
-      ),
+          thumbnail(suspect.sample, {size: 'small', alt: ''}),
+        );
+      }),
     );
-    const here = strip.querySelector('[aria-selected=true]');
-    if (here) strip.scrollLeft = here.offsetLeft - strip.clientWidth / 2 + here.clientWidth / 2;
+    const current = queue.querySelector('[aria-selected=true]');
+    if (current) queue.scrollLeft = current.offsetLeft - queue.clientWidth / 2 + current.clientWidth / 2;
   }
 
-  const strips = (title, samples, own, other) =>
-    h(
-      'section',
-      {},
-      h('h3', {}, title),
-      h(
-        'ul.strip',
-        {},
-        samples.map(each =>
-          h(
-            `li.${each.label === own ? 'own' : each.label === other ? 'other' : 'third'}`,
-            {},
-            h(
-              'a',
-              {href: `#/sample/${each.id}`, title: each.name},
-              shot(each, {alt: ''}),
-              h('span.name', {}, nameOf(each.label)),
-            ),
-          ),
-        ),
-      ),
-    );
-
-  const key = letter => h('kbd', {}, letter);
-
-  async function show() {
-    const rank = at,
-      each = await suspect(rank);
-    if (signal.aborted || rank !== at) return;
-    if (!each) {
-      stage.replaceChildren(h('p', {}, 'There is nothing to audit.'));
+  async function showSuspect() {
+    const position = rank,
+      suspect = await loadSuspect(position);
+    if (signal.aborted || position !== rank) return;
+    if (!suspect) {
+      article.replaceChildren(h('p', {}, 'There are no samples to audit.'));
       return;
     }
-    const own = each.sample.label,
-      other = each.suggested === own ? each.rival : each.suggested;
-    const to = h('input', {
-      type: 'search',
-      list: 'audit-names',
-      placeholder: 'another class',
-      'aria-label': 'Relabel as',
-      autocomplete: 'off',
-    });
-    const form = h(
-      'form.relabel',
-      {
-        onsubmit: event => {
-          event.preventDefault();
-          const label = labelOf(to.value);
-          if (label === undefined) toast(`There is no class ${to.value}`, 'bad');
-          else if (label === own) decide('keep');
-          else decide('relabel', label);
-        },
-      },
-      h('label', {}, key('L'), ' ', to),
-      h('button', {}, 'Relabel'),
-    );
-    stage.dataset.id = each.sample.id;
-    stage.replaceChildren(
-      h(
-        'div.left',
-        {},
-        h('figure.one', {}, shot(each.sample, {size: 'large'})),
-        h('p.soft.small', {}, `#${at + 1} of ${total.toLocaleString('en')} · ${each.sample.name}`),
-      ),
-      h(
-        'div.right-side',
-        {},
-        h(
-          'h2',
-          {},
-          h('span.own', {}, nameOf(own)),
-          each.suggested === own ? h('span.soft', {}, ' — or ') : h('span.soft', {}, ' → '),
-          h('span.other', {}, nameOf(other)),
-          h('span.soft', {}, '?'),
-        ),
-        choice(each),
-        h('p.why', {}, each.reason),
-        h(
-          'div.choices',
-          {},
-          h(
-            'button.accept',
-            {type: 'button', onclick: () => decide('relabel', other)},
-            key('A'),
-            ` It is ${nameOf(other)}`,
-          ),
-          h('button.keep', {type: 'button', onclick: () => decide('keep')}, key('R'), ` It is ${nameOf(own)}`),
-          h('button.remove', {type: 'button', onclick: () => decide('remove')}, key('X'), ' Neither: remove'),
-          form,
-        ),
-        h(
-          'p.keys.soft.small',
-          {},
-          key('A'),
-          ' accept ',
-          key('R'),
-          ' reject, keep the label ',
-          key('L'),
-          ' relabel ',
-          key('X'),
-          ' remove ',
-          key('U'),
-          ' undo ',
-          key('←'),
-          ' ',
-          key('→'),
-          ' move',
-        ),
-      ),
-      h(
-        'div.evidence',
-        {},
-        strips('Its nearest neighbors', each.neighbors, own, other),
-        strips(`The rest of ${nameOf(own)}`, each.mates, own, other),
-      ),
-    );
-    stage.querySelector('.relabel').open = () => {
-      to.focus();
-      to.select();
-    };
-    told();
-    await queue();
-    if (at + PART - (at % PART) < total) part(at + PART - (at % PART));
+    const shown = suspectView(suspect, rank, total, decide);
+    focusRelabel = shown.focusRelabel;
+    article.dataset.id = suspect.sample.id;
+    article.replaceChildren(...shown.content);
+    showProgress();
+    await showQueue();
+    const nextPage = rank + PAGE_SIZE - (rank % PAGE_SIZE);
+    if (nextPage < total) loadPage(nextPage);
   }
 
-  function save(rank, decision, label) {
-    sending = (async () => {
+  // Returns the previous decision, or null if the new one could not be saved.
+  function save(position, decision, label) {
+    saving = (async () => {
       try {
-        const each = await suspect(rank);
-        const before = {decision: each.decision, label: each.new_label, rank};
-        await put(`/api/audit/${each.sample.id}`, {decision, label});
-        if (each.decision) counts.set(each.decision, counts.get(each.decision) - 1);
+        const suspect = await loadSuspect(position);
+        const previous = {decision: suspect.decision, label: suspect.new_label, rank: position};
+        await putJson(`/api/audit/${suspect.sample.id}`, {decision, label});
+        if (suspect.decision) counts.set(suspect.decision, counts.get(suspect.decision) - 1);
         if (decision) counts.set(decision, (counts.get(decision) ?? 0) + 1);
-        each.decision = decision;
-        each.new_label = label;
-        toast(
-          decision
-            ? `Saved: ${decision === 'relabel' ? `relabeled as ${nameOf(label)}` : WORDS[decision]}`
-            : 'Taken back',
-        );
-        return before;
+        suspect.decision = decision;
+        suspect.new_label = label;
+        const result = decision === 'relabel' ? `relabeled as ${nameOf(label)}` : DECISIONS[decision];
+        showToast(decision ? `Saved: ${result}` : 'Decision undone');
+        return previous;
       } catch (error) {
-        toast(`Not saved: ${error.message}`, 'bad');
+        showToast(`Not saved: ${error.message}`, 'bad');
         return null;
       } finally {
-        sending = null;
+        saving = null;
       }
     })();
-    return sending;
+    return saving;
   }
 
   async function decide(decision, label = null) {
-    // a second choice before the first is on disk would be for a suspect that nobody has seen
-    if (sending) return;
-    const before = await save(at, decision, label);
-    if (!before) return;
-    history.push(before);
-    await move(before.rank + 1);
+    // A second decision before the first is saved would apply to a suspect that the user has not seen.
+    if (saving) return;
+    const previous = await save(rank, decision, label);
+    if (!previous) return;
+    undoStack.push(previous);
+    await moveTo(previous.rank + 1);
   }
 
   async function undo() {
-    while (sending) await sending;
-    const last = history.pop();
+    while (saving) await saving;
+    const last = undoStack.pop();
     if (!last) {
-      toast('Nothing to undo');
+      showToast('Nothing to undo');
       return;
     }
-    if (await save(last.rank, last.decision, last.label)) await move(last.rank);
-    else history.push(last);
+    if (await save(last.rank, last.decision, last.label)) await moveTo(last.rank);
+    else undoStack.push(last);
   }
 
-  async function move(rank) {
-    at = Math.min(Math.max(0, rank), Math.max(0, total - 1));
-    // one entry of the history for the audit, not one for each suspect
-    window.history.replaceState(null, '', `#/audit/${at + 1}`);
-    await show();
+  async function moveTo(position) {
+    rank = Math.min(Math.max(0, position), Math.max(0, total - 1));
+    // The audit has one entry in the history, not one per suspect.
+    history.replaceState(null, '', `#/audit/${rank + 1}`);
+    await showSuspect();
   }
 
+  const click = selector => () => article.querySelector(selector)?.click();
+  const SHORTCUTS = {
+    a: click('.accept'),
+    r: click('.keep'),
+    x: click('.remove'),
+    Delete: click('.remove'),
+    u: undo,
+    l: () => focusRelabel(),
+    ArrowRight: () => moveTo(rank + 1),
+    j: () => moveTo(rank + 1),
+    ArrowLeft: () => moveTo(rank - 1),
+    k: () => moveTo(rank - 1),
+  };
   addEventListener(
     'keydown',
     event => {
@@ -299,33 +191,21 @@ export async function audit(view, here, signal) {
         if (event.key === 'Escape') event.target.blur();
         return;
       }
-      const press = selector => () => stage.querySelector(selector)?.click();
-      const work = {
-        a: press('.accept'),
-        r: press('.keep'),
-        x: press('.remove'),
-        Delete: press('.remove'),
-        u: undo,
-        l: () => stage.querySelector('.relabel')?.open(),
-        ArrowRight: () => move(at + 1),
-        j: () => move(at + 1),
-        ArrowLeft: () => move(at - 1),
-        k: () => move(at - 1),
-      }[event.key.length === 1 ? event.key.toLowerCase() : event.key];
-      if (!work || (event.repeat && !event.key.startsWith('Arrow'))) return;
+      const action = SHORTCUTS[event.key.length === 1 ? event.key.toLowerCase() : event.key];
+      if (!action || (event.repeat && !event.key.startsWith('Arrow'))) return;
       event.preventDefault();
-      work();
+      action();
     },
     {signal},
   );
 
-  const wanted = Number(here.rest[0]);
-  at = wanted >= 1 ? wanted - 1 : Math.max(0, (first.suspects[0]?.rank ?? 1) - 1);
-  await part(at);
-  await move(at);
+  const number = Number(route.rest[0]);
+  rank = number >= 1 ? number - 1 : Math.max(0, (open.suspects[0]?.rank ?? 1) - 1);
+  await loadPage(rank);
+  await moveTo(rank);
   return {
-    moved: next => {
-      if (Number(next.rest[0]) >= 1) move(Number(next.rest[0]) - 1);
+    onRoute: next => {
+      if (Number(next.rest[0]) >= 1) moveTo(Number(next.rest[0]) - 1);
       return true;
     },
   };

@@ -1,32 +1,32 @@
-// Pictures of samples, wherever they are shown.
+// Images of samples, with their frames and captions.
 import {h} from './dom.js';
-import {state} from './state.js';
+import {nameOf, state} from './state.js';
 
-const TICK = 'M4 8.5l3 3l5-6.5',
+const CHECK_MARK = 'M4 8.5l3 3l5-6.5',
   CROSS = 'M4.5 4.5l7 7m0-7l-7 7';
 
-export const pictureOf = (id, size = 'medium') => `/api/samples/${id}/picture?size=${size}&v=${state.info.version}`;
-export const nameOf = label => state.names.get(label) ?? `class ${label}`;
+export const imageUrl = (id, size = 'medium') => `/api/samples/${id}/image?size=${size}&v=${state.info.version}`;
 
-const fileName = name => name.split('/').at(-1);
+const fileName = path => path.split('/').at(-1);
 const badge = kind =>
   h(
     'span.badge',
     {},
-    h('svg', {viewBox: '0 0 16 16', 'aria-hidden': 'true'}, h('path', {d: kind === 'right' ? TICK : CROSS})),
+    h('svg', {viewBox: '0 0 16 16', 'aria-hidden': 'true'}, h('path', {d: kind === 'right' ? CHECK_MARK : CROSS})),
   );
 
-export function shot(sample, {size = 'medium', kind = '', alt = nameOf(sample.label)} = {}) {
+// `kind` is 'right' or 'wrong' for a neighbor of the same or a different class, '' otherwise.
+export function thumbnail(sample, {size = 'medium', kind = '', alt = nameOf(sample.label)} = {}) {
   const mark = kind === 'right' || kind === 'wrong' ? badge(kind) : null;
-  if (state.info.look === 'words') return h('span.shot', {}, h('span.words', {}, fileName(sample.name)), mark);
-  const image = h('img', {src: pictureOf(sample.id, size), alt, loading: 'lazy', draggable: 'false'});
-  image.addEventListener('error', () => image.replaceWith(h('span.words.gone', {}, 'cannot be read')), {once: true});
-  return h(state.info.look === 'drawings' ? 'span.shot.drawing' : 'span.shot', {}, image, mark);
+  if (state.info.display === 'text') return h('span.shot', {}, h('span.words', {}, fileName(sample.name)), mark);
+  const image = h('img', {src: imageUrl(sample.id, size), alt, loading: 'lazy', draggable: 'false'});
+  image.addEventListener('error', () => image.replaceWith(h('span.words.gone', {}, 'unreadable')), {once: true});
+  return h(state.info.display === 'drawings' ? 'span.shot.drawing' : 'span.shot', {}, image, mark);
 }
 
 export function card(sample, {kind = '', note = '', href = `#/sample/${sample.id}`, rank = 0} = {}) {
   const label = nameOf(sample.label);
-  const said = kind === 'right' ? ', same class' : kind === 'wrong' ? ', another class' : '';
+  const relation = kind === 'right' ? ', same class' : kind === 'wrong' ? ', different class' : '';
   return h(
     `li.card.${kind || 'plain'}`,
     {},
@@ -35,9 +35,9 @@ export function card(sample, {kind = '', note = '', href = `#/sample/${sample.id
       {
         href,
         title: sample.name,
-        'aria-label': `${rank ? `${rank}. ` : ''}${label}${note ? `, distance ${note}` : ''}${said}`,
+        'aria-label': `${rank ? `${rank}. ` : ''}${label}${note ? `, distance ${note}` : ''}${relation}`,
       },
-      shot(sample, {kind, alt: ''}),
+      thumbnail(sample, {kind, alt: ''}),
       h('span.name', {}, label),
       note ? h('span.note', {}, note) : null,
     ),

@@ -1,95 +1,80 @@
-// All classes with an example each, and the samples of one.
-import {h} from './dom.js';
-import {get} from './api.js';
-import {card, nameOf, shot} from './cards.js';
-import {state} from './state.js';
+// All classes with an example each, and the samples of one class.
+import {getJson} from './api.js';
+import {card, thumbnail} from './cards.js';
+import {formatCount, h, onVisible} from './dom.js';
+import {isTrained, nameOf, state} from './state.js';
 
-const STEP = 120;
+const STEP = 120,
+  SAMPLES = 60;
 
-export function classes(view, here, signal) {
+export function showClasses(view, route, signal) {
   const list = h('ol.cards'),
     count = h('p.soft.small', {'aria-live': 'polite'});
-  const seen = state.classes.some(each => each.split === 'train') && state.classes.some(each => each.split !== 'train');
-  const find = h('input', {type: 'search', placeholder: 'Find a class', 'aria-label': 'Find a class', oninput: fill});
-  const which = h(
+  const hasBoth = state.classes.some(isTrained) && !state.classes.every(isTrained);
+  const search = h('input', {
+    type: 'search',
+    placeholder: 'Find a class',
+    'aria-label': 'Find a class',
+    oninput: update,
+  });
+  const filter = h(
     'select',
-    {'aria-label': 'Which classes', onchange: fill},
+    {'aria-label': 'Classes to show', onchange: update},
     h('option', {value: ''}, 'all classes'),
-    h('option', {value: 'train'}, 'training saw them'),
-    h('option', {value: 'new'}, 'new to the network'),
+    h('option', {value: 'train'}, 'used for training'),
+    h('option', {value: 'new'}, 'not used for training'),
   );
-  let shown = STEP;
-  function fill() {
-    const words = find.value.trim().toLowerCase();
-    const found = state.classes.filter(
-      each =>
-        each.name.toLowerCase().includes(words) &&
-        (!which.value || (each.split === 'train') === (which.value === 'train')),
+  let limit = STEP;
+
+  function update() {
+    const text = search.value.trim().toLowerCase();
+    const matches = state.classes.filter(
+      item =>
+        item.name.toLowerCase().includes(text) &&
+        (!filter.value || isTrained(item) === (filter.value === 'train')),
     );
-    count.textContent = `${found.length.toLocaleString('en')} of ${state.classes.length.toLocaleString('en')} classes`;
-    list.replaceChildren(
-      ...found
-        .slice(0, shown)
-        .map(each =>
-          h(
-            'li.card.plain',
-            {},
-            h(
-              'a',
-              {href: `#/class/${each.label}`},
-              shot({id: each.example, label: each.label, name: each.name}, {alt: ''}),
-              h('span.name', {}, each.name),
-              h('span.note', {}, `${each.count}`),
-            ),
-          ),
-        ),
-    );
-    foot.hidden = found.length <= shown;
+    count.textContent = `${formatCount(matches.length)} of ${formatCount(state.classes.length)} classes`;
+    list.replaceChildren(...matches.slice(0, limit).map(classCard));
+    more.hidden = matches.length <= limit;
   }
-  const foot = h(
-    'div.center',
-    {},
-    h(
-      'button.quiet',
-      {
-        type: 'button',
-        onclick: () => {
-          shown += STEP * 2;
-          fill();
-        },
-      },
-      'More',
-    ),
-  );
+  function showMore(step) {
+    limit += step;
+    update();
+  }
+  const more = h('div.center', {}, h('button.quiet', {type: 'button', onclick: () => showMore(2 * STEP)}, 'More'));
   view.append(
     h(
       'div.column',
       {},
-      h('div.line', {}, h('h1', {}, 'Classes'), h('div.tools', {}, find, seen ? which : null)),
+      h('div.line', {}, h('h1', {}, 'Classes'), h('div.tools', {}, search, hasBoth ? filter : null)),
       count,
       list,
-      foot,
+      more,
     ),
   );
-  fill();
-  whenSeen(
-    foot,
-    () => {
-      if (!foot.hidden) {
-        shown += STEP;
-        fill();
-      }
-    },
-    signal,
-  );
-  find.focus({preventScroll: true});
+  update();
+  onVisible(more, () => more.hidden || showMore(STEP), signal);
+  search.focus({preventScroll: true});
 }
 
-export async function oneClass(view, here, signal) {
-  const label = Number(here.rest[0]);
+const classCard = item =>
+  h(
+    'li.card.plain',
+    {},
+    h(
+      'a',
+      {href: `#/class/${item.label}`},
+      thumbnail({id: item.example, label: item.label, name: item.name}, {alt: ''}),
+      h('span.name', {}, item.name),
+      h('span.note', {}, `${item.count}`),
+    ),
+  );
+
+export async function showClass(view, route, signal) {
+  const label = Number(route.rest[0]);
   const list = h('ol.cards'),
     note = h('p.soft.small'),
-    foot = h('div.center', {hidden: true}, h('button.quiet', {type: 'button', onclick: more}, 'More'));
+    more = h('div.center', {hidden: true}, h('button.quiet', {type: 'button', onclick: loadMore}, 'More'));
   view.append(
     h(
       'div.column',
@@ -101,45 +86,28 @@ export async function oneClass(view, here, signal) {
         h(
           'div.tools',
           {},
-          h('a.button', {href: `#/map?label=${label}`}, 'On the map'),
+          h('a.button', {href: `#/map?label=${label}`}, 'Show on map'),
           h('a.button', {href: '#/classes'}, 'All classes'),
         ),
       ),
       note,
       list,
-      foot,
+      more,
     ),
   );
   let offset = 0,
-    under = false;
-  async function more() {
-    if (under) return;
-    under = true;
-    const part = await get(`/api/classes/${label}?offset=${offset}&limit=60`, signal);
-    under = false;
-    offset += part.samples.length;
-    const split = state.classes.find(each => each.label === label)?.split;
-    note.textContent = `${part.total.toLocaleString('en')} samples${split === 'train' ? ', in the training data' : ', of a class that training never showed'}`;
-    list.append(...part.samples.map(each => card(each)));
-    foot.hidden = offset >= part.total;
+    isLoading = false;
+  async function loadMore() {
+    if (isLoading) return;
+    isLoading = true;
+    const page = await getJson(`/api/classes/${label}?offset=${offset}&limit=${SAMPLES}`, signal);
+    isLoading = false;
+    offset += page.samples.length;
+    const wasTrained = state.classes.some(item => item.label === label && isTrained(item));
+    note.textContent = `${formatCount(page.total)} samples of a class ${wasTrained ? 'used' : 'not used'} for training`;
+    list.append(...page.samples.map(sample => card(sample)));
+    more.hidden = offset >= page.total;
   }
-  await more();
-  whenSeen(
-    foot,
-    () => {
-      if (!foot.hidden) more();
-    },
-    signal,
-  );
-}
-
-function whenSeen(element, work, signal) {
-  const observer = new IntersectionObserver(
-    entries => {
-      if (entries.some(each => each.isIntersecting)) work();
-    },
-    {rootMargin: '400px'},
-  );
-  observer.observe(element);
-  signal.addEventListener('abort', () => observer.disconnect());
+  await loadMore();
+  onVisible(more, () => more.hidden || loadMore(), signal);
 }

@@ -1,16 +1,19 @@
-// Elements without HTML: strings only ever become text.
+// Creates elements without HTML: strings only become text.
 const SVG = 'http://www.w3.org/2000/svg';
 
+// h('a.button', {href: '#/'}, 'Back') creates <a class="button" href="#/">Back</a>.
+// Properties: `onclick` and the like add listeners, `data` sets data attributes, `vars` sets CSS variables.
 export function h(tag, properties = {}, ...children) {
-  const [name, ...kinds] = tag.split('.');
+  const [name, ...classNames] = tag.split('.');
   const element =
     name === 'svg' || name === 'path' ? document.createElementNS(SVG, name) : document.createElement(name);
-  if (kinds.length) element.setAttribute('class', kinds.join(' '));
+  if (classNames.length) element.setAttribute('class', classNames.join(' '));
   for (const [key, value] of Object.entries(properties)) {
     if (value === undefined || value === null || value === false) continue;
     if (key.startsWith('on')) element.addEventListener(key.slice(2), value);
     else if (key === 'data') Object.assign(element.dataset, value);
-    else if (key === 'vars') for (const [each, is] of Object.entries(value)) element.style.setProperty(each, is);
+    else if (key === 'vars')
+      for (const [variable, setting] of Object.entries(value)) element.style.setProperty(variable, setting);
     else element.setAttribute(key, value === true ? '' : value);
   }
   element.append(...children.flat(9).filter(child => child !== null && child !== undefined && child !== false));
@@ -18,14 +21,23 @@ export function h(tag, properties = {}, ...children) {
 }
 
 export const icon = path => h('svg', {viewBox: '0 0 24 24', 'aria-hidden': 'true'}, h('path', {d: path}));
+export const busy = text => h('p.busy', {role: 'status'}, h('span.spinner'), text);
+export const problem = text => h('p.problem', {role: 'alert'}, text);
+export const optionsOf = (id, names) =>
+  h(
+    'datalist',
+    {id},
+    names.map(name => h('option', {value: name})),
+  );
+export const formatCount = count => count.toLocaleString('en');
 
-let hiding;
-export function toast(text, kind = '') {
+let toastTimer;
+export function showToast(text, kind = '') {
   const box = document.getElementById('toast');
   box.textContent = text;
   box.className = `shown ${kind}`;
-  clearTimeout(hiding);
-  hiding = setTimeout(
+  clearTimeout(toastTimer);
+  toastTimer = setTimeout(
     () => {
       box.className = '';
     },
@@ -33,12 +45,22 @@ export function toast(text, kind = '') {
   );
 }
 
-export const debounced = (work, wait) => {
+export const debounce = (work, milliseconds) => {
   let timer;
-  return (...given) => {
+  return (...values) => {
     clearTimeout(timer);
-    timer = setTimeout(() => work(...given), wait);
+    timer = setTimeout(() => work(...values), milliseconds);
   };
 };
 
-export const busy = text => h('p.busy', {role: 'status'}, h('span.spinner'), text);
+// Calls `work` whenever an element comes near the visible part of the page.
+export function onVisible(element, work, signal) {
+  const observer = new IntersectionObserver(
+    entries => {
+      if (entries.some(entry => entry.isIntersecting)) work();
+    },
+    {rootMargin: '400px'},
+  );
+  observer.observe(element);
+  signal.addEventListener('abort', () => observer.disconnect());
+}

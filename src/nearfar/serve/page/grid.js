@@ -1,5 +1,5 @@
-// Points of the plane -1..1 in square cells, to find the nearest one, or those of a box, without looking at all.
-export function grid(x, y) {
+// Points in -1..1 sorted into square cells, to find the points of a box or the nearest point without visiting all.
+export function createGrid(x, y) {
   const side = Math.max(1, Math.min(256, Math.round(Math.sqrt(x.length / 4))));
   const cell = value => Math.min(side - 1, Math.max(0, Math.floor(((value + 1) / 2) * side)));
   const starts = new Uint32Array(side * side + 1),
@@ -13,30 +13,31 @@ export function grid(x, y) {
   const next = starts.slice();
   for (let i = 0; i < x.length; i++) order[next[code[i]]++] = i;
 
-  function inside(left, top, right, bottom, visit) {
-    const c0 = cell(left),
-      c1 = cell(right),
-      r0 = cell(top),
-      r1 = cell(bottom);
-    for (let row = r0; row <= r1; row++) {
-      for (let at = starts[row * side + c0]; at < starts[row * side + c1 + 1]; at++) {
+  function visitBox(left, top, right, bottom, visit) {
+    const firstColumn = cell(left),
+      lastColumn = cell(right),
+      firstRow = cell(top),
+      lastRow = cell(bottom);
+    for (let row = firstRow; row <= lastRow; row++) {
+      for (let at = starts[row * side + firstColumn]; at < starts[row * side + lastColumn + 1]; at++) {
         const i = order[at];
         if (x[i] >= left && x[i] <= right && y[i] >= top && y[i] <= bottom) visit(i);
       }
     }
   }
 
-  function nearest(u, v, reach) {
+  // Returns the nearest point within a radius, or -1.
+  function nearest(u, v, radius) {
     let best = -1,
-      least = reach * reach;
-    inside(u - reach, v - reach, u + reach, v + reach, i => {
+      smallest = radius * radius;
+    visitBox(u - radius, v - radius, u + radius, v + radius, i => {
       const square = (x[i] - u) ** 2 + (y[i] - v) ** 2;
-      if (square <= least) {
-        least = square;
+      if (square <= smallest) {
+        smallest = square;
         best = i;
       }
     });
     return best;
   }
-  return {inside, nearest};
+  return {visitBox, nearest};
 }

@@ -1,70 +1,58 @@
-// Routes: the hash says what is shown, so that back, forward, reload and links work.
-import {busy, h, toast} from './dom.js';
-import {load, state} from './state.js';
-import {audit} from './audit.js';
-import {classes, oneClass} from './classes.js';
-import {map} from './map.js';
-import {run} from './run.js';
-import {search} from './search.js';
+// Routing: the hash of the address selects the view, so that back, forward, reload and links work.
+import {showAudit} from './audit.js';
+import {showClass, showClasses} from './classes.js';
+import {busy, problem, showToast} from './dom.js';
+import {showMap} from './map.js';
+import {parseHash} from './route.js';
+import {showRun} from './run.js';
+import {showSearch} from './search.js';
+import {loadState, state} from './state.js';
 
+// By the first part of the hash: the tab, and the function that shows the view. A view function can return an object
+// with `onRoute(route)`, which returns whether the view handles another address itself.
+const SEARCH = {tab: 'search', show: showSearch};
 const VIEWS = {
-  '': search,
-  drawing: search,
-  picture: search,
-  sample: search,
-  vector: search,
-  classes,
-  class: oneClass,
-  map,
-  audit,
-  run,
-};
-const TAB = {
-  '': 'search',
-  drawing: 'search',
-  picture: 'search',
-  sample: 'search',
-  vector: 'search',
-  classes: 'classes',
-  class: 'classes',
-  map: 'map',
-  audit: 'audit',
-  run: 'run',
+  '': SEARCH,
+  drawing: SEARCH,
+  image: SEARCH,
+  sample: SEARCH,
+  vector: SEARCH,
+  classes: {tab: 'classes', show: showClasses},
+  class: {tab: 'classes', show: showClass},
+  map: {tab: 'map', show: showMap},
+  audit: {tab: 'audit', show: showAudit},
+  run: {tab: 'run', show: showRun},
 };
 const view = document.getElementById('view');
-let leave, shown;
+let leaving, current;
 
-export function route() {
-  const [path, query] = location.hash.replace(/^#\/?/, '').split('?');
-  const [name = '', ...rest] = path.split('/');
-  return {name: name in VIEWS ? name : '', rest: rest.map(decodeURIComponent), query: new URLSearchParams(query)};
-}
-
-async function show() {
+async function showRoute() {
   if (location.hash === '#view') return;
-  const here = route();
-  // a view that stays takes the new address itself (the map keeps its place, the search its pad)
-  if (shown && shown.view === VIEWS[here.name] && shown.moved?.(here)) return;
-  leave?.abort();
-  leave = new AbortController();
-  const {signal} = leave;
-  for (const tab of document.querySelectorAll('.tabs a')) {
-    if (tab.dataset.view === TAB[here.name]) tab.setAttribute('aria-current', 'page');
-    else tab.removeAttribute('aria-current');
+  const route = parseHash(location.hash);
+  if (!Object.hasOwn(VIEWS, route.name)) route.name = '';
+  const {tab, show} = VIEWS[route.name];
+  // The map keeps its position and the search its drawing when only the address changes.
+  if (current?.show === show && current.onRoute?.(route)) return;
+  leaving?.abort();
+  leaving = new AbortController();
+  const {signal} = leaving;
+  for (const link of document.querySelectorAll('.tabs a')) {
+    if (link.dataset.view === tab) link.setAttribute('aria-current', 'page');
+    else link.removeAttribute('aria-current');
   }
-  document.body.dataset.view = TAB[here.name];
+  document.body.dataset.view = tab;
   view.replaceChildren();
-  shown = {view: VIEWS[here.name]};
+  current = {show};
   try {
-    const made = await VIEWS[here.name](view, here, signal);
-    if (!signal.aborted) shown.moved = made?.moved;
+    const result = await show(view, route, signal);
+    if (!signal.aborted) current.onRoute = result?.onRoute;
   } catch (error) {
     if (signal.aborted) return;
-    view.replaceChildren(h('p.problem', {role: 'alert'}, error.message));
+    view.replaceChildren(problem(error.message));
   }
 }
 
-document.getElementById('theme').addEventListener('click', () => dispatchEvent(new Event('choose-theme')));
+document.getElementById('theme').addEventListener('click', () => dispatchEvent(new Event('toggle-theme')));
 document.querySelector('.skip').addEventListener('click', event => {
   event.preventDefault();
   view.focus();
@@ -72,16 +60,16 @@ document.querySelector('.skip').addEventListener('click', event => {
 addEventListener('dragover', event => event.preventDefault());
 addEventListener('drop', event => event.preventDefault());
 addEventListener('unhandledrejection', event => {
-  if (event.reason?.name !== 'AbortError') toast(event.reason?.message ?? 'Something went wrong', 'bad');
+  if (event.reason?.name !== 'AbortError') showToast(event.reason?.message ?? 'Something went wrong', 'bad');
 });
 
 view.append(busy('Opening the run'));
 try {
-  await load();
+  await loadState();
   document.getElementById('title').textContent = state.info.title;
   document.title = `${state.info.title} · nearfar`;
-  addEventListener('hashchange', show);
-  await show();
+  addEventListener('hashchange', showRoute);
+  await showRoute();
 } catch (error) {
-  view.replaceChildren(h('p.problem', {role: 'alert'}, error.message));
+  view.replaceChildren(problem(error.message));
 }

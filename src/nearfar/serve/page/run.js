@@ -1,32 +1,32 @@
 // Scores, training curves and settings of the run.
+import {getFigures, getJson} from './api.js';
 import {h} from './dom.js';
-import {figures, get} from './api.js';
 import {state} from './state.js';
 
-export async function run(view, here, signal) {
-  const [about, curves] = await Promise.all([get('/api/run', signal), figures('/api/run/curves')]);
+export async function showRun(view, route, signal) {
+  const [run, curves] = await Promise.all([getJson('/api/run', signal), getFigures('/api/run/curves')]);
   signal.throwIfAborted();
   view.append(
     h(
       'div.column',
       {},
       h('h1', {}, state.info.title),
-      about.scores.length
-        ? [h('h2', {}, 'Scores'), scores(about)]
-        : h('p', {}, 'This run has no scores yet: its training is not finished.'),
+      run.scores.length
+        ? [h('h2', {}, 'Scores'), scoreTable(run)]
+        : h('p', {}, 'This run has no scores yet, because its training is not finished.'),
       curves.length
         ? [
             h('h2', {}, 'Training'),
             h(
               'div.curves',
               {},
-              curves.map(each => document.importNode(each, true)),
+              curves.map(figure => document.importNode(figure, true)),
             ),
           ]
         : null,
-      h('h2', {}, 'Facts'),
-      pairs(about.facts),
-      h('details', {}, h('summary', {}, 'All settings'), pairs(about.settings)),
+      h('h2', {}, 'Summary'),
+      settingsTable(run.facts),
+      h('details', {}, h('summary', {}, 'All settings'), settingsTable(run.settings)),
       h(
         'footer',
         {},
@@ -37,16 +37,16 @@ export async function run(view, here, signal) {
   );
 }
 
-function scores({scores, titles}) {
-  const metrics = Object.keys(scores[0].values).filter(name => scores.every(each => name in each.values));
-  const best = scores.length - 1;
+function scoreTable({scores, titles}) {
+  const metrics = Object.keys(scores[0].values).filter(name => scores.every(row => name in row.values));
+  const last = scores.length - 1;
   return h(
     'div.wide',
     {tabindex: '0'},
     h(
       'table',
       {},
-      h('caption', {}, 'Per cent, on classes that training never showed.'),
+      h('caption', {}, 'In percent, on the test split.'),
       h(
         'thead',
         {},
@@ -60,19 +60,12 @@ function scores({scores, titles}) {
       h(
         'tbody',
         {},
-        scores.map((each, i) =>
+        scores.map((row, i) =>
           h(
-            `tr${i === best && best ? '.best' : ''}`,
+            `tr${i === last && last ? '.best' : ''}`,
             {},
-            h('th', {scope: 'row'}, each.name),
-            metrics.map(name => {
-              const value = 100 * each.values[name];
-              return h(
-                'td.score',
-                {vars: {'--share': `${Math.min(100, Math.max(0, value)).toFixed(1)}%`}},
-                value.toFixed(1),
-              );
-            }),
+            h('th', {scope: 'row'}, row.name),
+            metrics.map(name => scoreCell(100 * row.values[name])),
           ),
         ),
       ),
@@ -80,7 +73,14 @@ function scores({scores, titles}) {
   );
 }
 
-const pairs = rows =>
+const scoreCell = percent =>
+  h(
+    'td.score',
+    {vars: {'--share': `${Math.min(100, Math.max(0, percent)).toFixed(1)}%`}},
+    percent.toFixed(1),
+  );
+
+const settingsTable = rows =>
   h(
     'div.wide',
     {tabindex: '0'},

@@ -1,11 +1,13 @@
-// What every view needs of the server, asked for once.
-import {get} from './api.js';
+// What every view needs from the server, loaded once.
+import {getJson} from './api.js';
 
-export const state = {info: null, classes: [], names: new Map()};
+export const state = {info: null, classes: [], classNames: new Map()};
 
-export async function load() {
-  [state.info, state.classes] = await Promise.all([get('/api/info'), get('/api/classes')]);
-  state.names = new Map(state.classes.map(each => [each.label, each.name]));
+export async function loadState() {
+  [state.info, state.classes] = await Promise.all([getJson('/api/info'), getJson('/api/classes')]);
+  state.classNames = new Map(state.classes.map(item => [item.label, item.name]));
 }
 
-export const labelOf = name => state.classes.find(each => each.name.toLowerCase() === name.trim().toLowerCase())?.label;
+export const nameOf = label => state.classNames.get(label) ?? `class ${label}`;
+export const labelOf = name => state.classes.find(item => item.name.toLowerCase() === name.trim().toLowerCase())?.label;
+export const isTrained = item => item.split === 'train';

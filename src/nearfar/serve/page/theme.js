@@ -1,4 +1,4 @@
-// Before anything is drawn: the look that was chosen here, else the system's.
+// Sets the color scheme before anything is drawn: the one chosen on this page, else that of the system.
 (() => {
   const system = matchMedia('(prefers-color-scheme: dark)');
   const apply = () => {
@@ -7,9 +7,9 @@
     dispatchEvent(new Event('theme'));
   };
   system.addEventListener('change', apply);
-  addEventListener('choose-theme', () => {
+  addEventListener('toggle-theme', () => {
     const next = document.documentElement.dataset.theme === 'dark' ? 'light' : 'dark';
-    // a choice that equals the system's needs no memory: the page then follows the system again
+    // A choice that equals the system's is not stored, so that the page follows the system again.
     if ((next === 'dark') === system.matches) localStorage.removeItem('nearfar-theme');
     else localStorage.setItem('nearfar-theme', next);
     apply();

@@ -50,7 +50,7 @@ def test_the_command_serves_with_a_token_and_ends(run_path: Path, collection: Co
 def test_errors_are_one_line(run_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for arguments, words in (
         (["serve", str(tmp_path)], "is no run"),
-        (["serve", str(run_path), "--token", "short"], "--token must be at least 16"),
+        (["serve", str(run_path), "--token", "short"], "--token must have at least 16"),
         (["serve", str(run_path), "--split", "val"], "has no val samples"),
     ):
         result = CliRunner().invoke(main, arguments)
@@ -63,7 +63,7 @@ def test_errors_are_one_line(run_path: Path, tmp_path: Path, monkeypatch: pytest
 
 
 def test_what_is_kept_is_taken_again(run_path: Path, collection: Collection) -> None:
-    kept = run_path / "web" / "vectors-all.safetensors"
+    kept = run_path / "serve" / "vectors-all.safetensors"
     stamp = kept.stat().st_mtime_ns
     again = open_collection(run_path, say=lambda _: None)
     assert kept.stat().st_mtime_ns == stamp

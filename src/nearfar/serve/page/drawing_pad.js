@@ -1,9 +1,11 @@
-// A pad to draw on with mouse, pen or finger. Strokes are lists of [x, y] in pixels of the pad.
+// A pad to draw on with mouse, pen or finger. A stroke is a list of [x, y] in pixels of the pad.
 import {h} from './dom.js';
 
-const CLOSE = 2;
+// Points nearer to the last one than this are skipped.
+const MIN_STEP = 2;
 
-export function pad({changed, label}) {
+// `onChange(strokes)` is called after each stroke.
+export function createPad({onChange, label}) {
   const canvas = h('canvas.pad', {tabindex: '0', role: 'img', 'aria-label': label});
   const context = canvas.getContext('2d');
   let strokes = [],
@@ -13,8 +15,8 @@ export function pad({changed, label}) {
     const ratio = devicePixelRatio || 1,
       side = canvas.clientWidth;
     if (!side) return;
-    const whole = Math.round(side * ratio);
-    if (canvas.width !== whole || canvas.height !== whole) canvas.width = canvas.height = whole;
+    const pixels = Math.round(side * ratio);
+    if (canvas.width !== pixels || canvas.height !== pixels) canvas.width = canvas.height = pixels;
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.clearRect(0, 0, side, side);
     context.lineWidth = Math.max(3, side / 60);
@@ -34,31 +36,31 @@ export function pad({changed, label}) {
     canvas.classList.toggle('empty', strokes.length === 0);
   }
 
-  const at = event => {
+  const positionOf = event => {
     const box = canvas.getBoundingClientRect();
     return [event.clientX - box.left, event.clientY - box.top];
   };
   canvas.addEventListener('pointerdown', event => {
     if (event.button) return;
     canvas.setPointerCapture(event.pointerId);
-    current = {pointer: event.pointerId, points: [at(event)]};
+    current = {pointer: event.pointerId, points: [positionOf(event)]};
     strokes.push(current.points);
     paint();
     event.preventDefault();
   });
   canvas.addEventListener('pointermove', event => {
     if (event.pointerId !== current?.pointer) return;
-    for (const each of event.getCoalescedEvents?.() ?? [event]) {
-      const [x, y] = at(each),
+    for (const part of event.getCoalescedEvents?.() ?? [event]) {
+      const [x, y] = positionOf(part),
         [u, v] = current.points.at(-1);
-      if (Math.hypot(x - u, y - v) >= CLOSE) current.points.push([x, y]);
+      if (Math.hypot(x - u, y - v) >= MIN_STEP) current.points.push([x, y]);
     }
     paint();
   });
   const end = event => {
     if (event.pointerId !== current?.pointer) return;
     current = null;
-    changed(strokes);
+    onChange(strokes);
   };
   canvas.addEventListener('pointerup', end);
   canvas.addEventListener('pointercancel', end);
@@ -69,24 +71,24 @@ export function pad({changed, label}) {
     undo() {
       strokes = strokes.slice(0, -1);
       paint();
-      changed(strokes);
+      onChange(strokes);
     },
     clear() {
       strokes = [];
       paint();
     },
-    show(given) {
-      strokes = fitted(given, canvas.clientWidth || 280);
+    show(newStrokes) {
+      strokes = fitToPad(newStrokes, canvas.clientWidth || 280);
       paint();
     },
-    get drawing() {
+    get isDrawing() {
       return current !== null;
     },
   };
 }
 
-// scaled and centered onto the pad
-function fitted(strokes, side) {
+// Scales strokes to the pad and centers them.
+function fitToPad(strokes, side) {
   const points = strokes.flat();
   if (!points.length) return [];
   const low = [0, 1].map(i => Math.min(...points.map(point => point[i])));
@@ -96,28 +98,28 @@ function fitted(strokes, side) {
   return strokes.map(stroke => stroke.map(point => [0, 1].map(i => point[i] * scale + shift[i])));
 }
 
-// Quick, Draw!'s frame: top left at 0, the longer side 255, in whole numbers; so a drawing fits into an address
-export function encode(strokes) {
-  const points = strokes.flat();
-  const low = [0, 1].map(i => Math.min(...points.map(point => point[i])));
-  const span = Math.max(1e-9, ...[0, 1].map(i => Math.max(...points.map(point => point[i])) - low[i]));
+// Strokes as text for an address: scaled as in Quick, Draw!, with the top left at 0 and the longer side 255, in hex.
+export function encodeStrokes(strokes) {
+  const all = strokes.flat();
+  const low = [0, 1].map(i => Math.min(...all.map(point => point[i])));
+  const span = Math.max(1e-9, ...[0, 1].map(i => Math.max(...all.map(point => point[i])) - low[i]));
   const hex = value =>
     Math.round((255 * value) / span)
       .toString(16)
       .padStart(2, '0');
   return strokes
     .map(stroke => {
-      const codes = stroke.map(point => hex(point[0] - low[0]) + hex(point[1] - low[1]));
-      return codes.filter((code, i) => code !== codes[i - 1]).join('');
+      const points = stroke.map(point => hex(point[0] - low[0]) + hex(point[1] - low[1]));
+      return points.filter((code, i) => code !== points[i - 1]).join('');
     })
     .join('-');
 }
 
-export function decode(code) {
-  return code
+export function decodeStrokes(text) {
+  return text
     .split('-')
     .map(part =>
-      (part.match(/[0-9a-f]{4}/g) ?? []).map(each => [parseInt(each.slice(0, 2), 16), parseInt(each.slice(2), 16)]),
+      (part.match(/[0-9a-f]{4}/g) ?? []).map(point => [parseInt(point.slice(0, 2), 16), parseInt(point.slice(2), 16)]),
     )
     .filter(stroke => stroke.length);
 }

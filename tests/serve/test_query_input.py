@@ -62,12 +62,12 @@ def test_both_embed_a_picture_alike(shape: tuple[int, ...], drawings: bool, tmp_
     config = configured("pixels", str(tmp_path / "data.npz"), "supcon", "steps=2", *color)
     run = train(config, tmp_path / "run", say=lambda _: None)
     encoder, queries = Encoder(run), open_collection(run.path, say=lambda _: None).queries
-    assert queries.drawings == drawings
+    assert queries.accepts_drawings == drawings
     sheet = off_center(pixels[3], (150, 130))
     buffer = io.BytesIO()
     sheet.save(buffer, "PNG")
     with torch.no_grad():
-        page = encoder.network(queries.picture(buffer.getvalue()).x[None]).numpy()
+        page = encoder.network(queries.read_image(buffer.getvalue()).x[None]).numpy()
     np.testing.assert_allclose(encoder.embed_images([sheet]), page, rtol=0, atol=1e-4)
     white = encoder.embed_images([Image.new("RGB", sheet.size, "white")])
     assert np.abs(page - white).max() > 1e-2

@@ -10,7 +10,7 @@ import pytest
 from nearfar.audit import apply_decisions
 from nearfar.data import Manifest
 from nearfar.errors import NearfarError
-from nearfar.serve.decisions import Decision, Ledger
+from nearfar.serve.decision_file import Decision, DecisionFile
 
 
 def data() -> Manifest:
@@ -20,25 +20,25 @@ def data() -> Manifest:
 
 def test_kept_and_applied(tmp_path: Path) -> None:
     path = tmp_path / "decisions.csv"
-    ledger = Ledger(path, data())
-    assert ledger.all() == {}
-    assert ledger.text() == b"row,path,label,suggested,decision\n"
-    ledger.decide(2, "relabel", 0)
-    ledger.decide(0, "keep")
-    ledger.decide(1, "remove")
-    ledger.decide(4, "relabel", 1)
-    again = Ledger(path, data()).all()
+    decisions = DecisionFile(path, data())
+    assert decisions.all() == {}
+    assert decisions.content() == b"row,path,label,suggested,decision\n"
+    decisions.decide(2, "relabel", 0)
+    decisions.decide(0, "keep")
+    decisions.decide(1, "remove")
+    decisions.decide(4, "relabel", 1)
+    again = DecisionFile(path, data()).all()
     assert again == {0: Decision("keep"), 1: Decision("remove"), 2: Decision("relabel", 0), 4: Decision("relabel", 1)}
     corrected = apply_decisions(data(), path)
     assert corrected.labels.tolist() == [0, 0, 1, 1]
-    ledger.decide(1, "")
-    ledger.decide(2, "keep")
+    decisions.decide(1, "")
+    decisions.decide(2, "keep")
     assert apply_decisions(data(), path).labels.tolist() == [0, 0, 1, 1, 1]
     assert [each.name for each in tmp_path.iterdir()] == ["decisions.csv"]
 
 
 def test_another_process_is_not_overwritten(tmp_path: Path) -> None:
-    one, two = (Ledger(tmp_path / "decisions.csv", data()) for _ in range(2))
+    one, two = (DecisionFile(tmp_path / "decisions.csv", data()) for _ in range(2))
     one.decide(0, "keep")
     two.decide(1, "keep")
     one.decide(2, "keep")
@@ -47,13 +47,13 @@ def test_another_process_is_not_overwritten(tmp_path: Path) -> None:
 
 def test_many_threads_lose_nothing(tmp_path: Path) -> None:
     many = Manifest(labels=[0] * 60, classes=("a", "b"), split=["train"] * 60, paths=tuple(f"{i}" for i in range(60)))
-    ledger = Ledger(tmp_path / "decisions.csv", many)
-    threads = [threading.Thread(target=ledger.decide, args=(i, "relabel", 1)) for i in range(60)]
+    decisions = DecisionFile(tmp_path / "decisions.csv", many)
+    threads = [threading.Thread(target=decisions.decide, args=(i, "relabel", 1)) for i in range(60)]
     for each in threads:
         each.start()
     for each in threads:
         each.join()
-    assert sorted(Ledger(tmp_path / "decisions.csv", many).all()) == list(range(60))
+    assert sorted(DecisionFile(tmp_path / "decisions.csv", many).all()) == list(range(60))
 
 
 @pytest.mark.parametrize(
@@ -61,20 +61,20 @@ def test_many_threads_lose_nothing(tmp_path: Path) -> None:
     [
         ((0, "maybe"), "decision must be one of"),
         ((9, "keep"), r"row must be 0\.\.4, got 9"),
-        ((0, "relabel"), "relabel needs a label"),
-        ((0, "keep", 1), "the other decisions have none"),
+        ((0, "relabel"), "label is required for relabel"),
+        ((0, "keep", 1), "not allowed for other decisions"),
         ((0, "relabel", 3), r"label must be 0\.\.2, got 3"),
     ],
 )
 def test_wrong_decisions(tmp_path: Path, arguments: tuple[int, str], words: str) -> None:
-    ledger = Ledger(tmp_path / "decisions.csv", data())
+    decisions = DecisionFile(tmp_path / "decisions.csv", data())
     with pytest.raises(ValueError, match=words):
-        ledger.decide(*arguments)
+        decisions.decide(*arguments)
     assert not (tmp_path / "decisions.csv").exists()
 
 
 def test_decisions_on_other_data_are_refused(tmp_path: Path) -> None:
-    Ledger(tmp_path / "decisions.csv", data()).decide(3, "keep")
+    DecisionFile(tmp_path / "decisions.csv", data()).decide(3, "keep")
     other = Manifest(labels=[0, 1], classes=("ant", "owl"), split=["train"] * 2, paths=("x", "y"))
     with pytest.raises(NearfarError, match="the data has no row 3"):
-        Ledger(tmp_path / "decisions.csv", other)
+        DecisionFile(tmp_path / "decisions.csv", other)

@@ -1,0 +1,44 @@
+"""Work that runs in a thread of its own from the first request for its result."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class BackgroundTask(Generic[T]):
+    """Run `work` once, in a thread that starts at the first `poll` or `wait`."""
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._work, self._lock = work, threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._value: T | None = None
+        self._error: Exception | None = None
+
+    def poll(self) -> T | None:
+        """Return the result, or None while the work runs. Raise the error of the work if it failed."""
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, daemon=True)
+                self._thread.start()
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def wait(self) -> T:
+        """Wait for the result and return it."""
+        self.poll()
+        assert self._thread is not None
+        self._thread.join()
+        value = self.poll()
+        assert value is not None
+        return value
+
+    def _run(self) -> None:
+        try:
+            self._value = self._work()
+        except Exception as error:
+            self._error = error

@@ -1,0 +1,115 @@
+"""The decisions of an audit in decisions.csv: saved before the server responds, and read at the next start."""
+
+from __future__ import annotations
+
+import csv
+import io
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from nearfar.audit.decisions import DECISIONS, NEEDED, read_decisions
+from nearfar.data import Manifest
+from nearfar.errors import NearfarError
+from nearfar.files import atomic
+
+
+@dataclass(frozen=True)
+class Decision:
+    """keep, relabel or remove; `label` is the new class for relabel."""
+
+    decision: str
+    label: int | None = None
+
+
+class DecisionFile:
+    """Decisions about rows of a manifest, in a file that `nearfar audit --apply` reads.
+
+    Each change rewrites the file atomically. If another process has changed the file, it is read again first.
+    """
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        self.path, self.manifest = path, manifest
+        self._numbers = {name: i for i, name in enumerate(manifest.classes)}
+        self._lock = threading.Lock()
+        self._decisions: dict[int, Decision] = {}
+        self._signature: tuple[int, int, int] | None = None
+        self._refresh()
+
+    def all(self) -> dict[int, Decision]:
+        """Return the decisions by row."""
+        with self._lock:
+            self._refresh()
+            return dict(self._decisions)
+
+    def decide(self, row: int, decision: str, label: int | None = None) -> None:
+        """Save a decision; "" undoes one. It is on disk when this method returns.
+
+        Args:
+            row: A row of the manifest.
+            decision: "keep", "relabel", "remove" or "".
+            label: The new class, for "relabel" only.
+        """
+        if decision not in DECISIONS:
+            raise ValueError(f"decision must be one of {', '.join(map(repr, DECISIONS))}, got {decision!r}")
+        if not 0 <= row < len(self.manifest):
+            raise ValueError(f"row must be 0..{len(self.manifest) - 1}, got {row}")
+        if (decision == "relabel") != (label is not None):
+            raise ValueError("label is required for relabel and not allowed for other decisions")
+        if label is not None and not 0 <= label < len(self.manifest.classes):
+            raise ValueError(f"label must be 0..{len(self.manifest.classes) - 1}, got {label}")
+        with self._lock:
+            self._refresh()
+            decisions = dict(self._decisions)
+            decisions.pop(row, None)
+            if decision:
+                decisions[row] = Decision(decision, label)
+            self._write(decisions)
+            self._decisions = decisions
+            self._signature = self._read_signature()
+
+    def content(self) -> bytes:
+        """Return the bytes of the file, or only the header if there are no decisions yet."""
+        return self.path.read_bytes() if self.path.is_file() else (",".join(NEEDED) + "\n").encode()
+
+    def _read_signature(self) -> tuple[int, int, int] | None:
+        try:
+            status = self.path.stat()
+        except FileNotFoundError:
+            return None
+        return status.st_ino, status.st_mtime_ns, status.st_size
+
+    def _refresh(self) -> None:
+        signature = self._read_signature()
+        if signature == self._signature:
+            return
+        self._decisions = {} if signature is None else self._read()
+        self._signature = signature
+
+    def _read(self) -> dict[int, Decision]:
+        # This raises if the file belongs to other data. It returns only changes, so `keep` is read below.
+        read_decisions(self.manifest, self.path)
+        text = self.path.read_bytes().decode("utf-8-sig", "surrogateescape")
+        decisions = {}
+        for cells in csv.DictReader(io.StringIO(text, newline="")):
+            decision = (cells["decision"] or "").strip().lower()
+            label = self._numbers.get(cells["suggested"]) if decision == "relabel" else None
+            if decision == "relabel" and label is None:
+                problem = f"{self.path}: {cells['path']}: there is no class {cells['suggested']!r}"
+                raise NearfarError(f"{problem}: correct it, or move the file away")
+            if decision:
+                decisions[int(cells["row"])] = Decision(decision, label)
+        return decisions
+
+    def _write(self, decisions: dict[int, Decision]) -> None:
+        names, labels = self.manifest.classes, self.manifest.labels
+        with (
+            atomic(self.path) as draft,
+            open(draft, "w", encoding="utf-8", errors="surrogateescape", newline="") as file,
+        ):
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(NEEDED)
+            for row, decision in sorted(decisions.items()):
+                old = names[labels[row]]
+                new = old if decision.label is None else names[decision.label]
+                writer.writerow((row, self.manifest.name(row), old, new, decision.decision))

@@ -1,0 +1,74 @@
+"""Queries of the page (image, drawing or vector) as inputs of the network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from nearfar.data import Manifest
+from nearfar.errors import NearfarError
+from nearfar.report.thumbnails import jpeg, png
+from nearfar.search import Encoder
+from nearfar.serve.drawing import Strokes, render_strokes
+
+MAX_PIXELS = 1 << 25
+
+
+@dataclass(frozen=True)
+class QueryInput:
+    """The network's input without the batch dimension, and a preview as a data URI (None for a vector)."""
+
+    x: Tensor
+    preview: str | None
+
+
+class QueryReader:
+    """Turn what a person sends into inputs for the network of a run.
+
+    Args:
+        encoder: The encoder of the run.
+        manifest: The data of the run.
+    """
+
+    def __init__(self, encoder: Encoder, manifest: Manifest) -> None:
+        self._encoder = encoder
+        self.kind = manifest.kind
+        self.input_dim = 0 if manifest.features is None or self.kind != "features" else manifest.features.shape[1]
+
+    @property
+    def accepts_drawings(self) -> bool:
+        """Whether the data are drawings, so that a query can be drawn."""
+        return self.kind != "features" and self._encoder.images.are_drawings
+
+    def read_image(self, data: bytes) -> QueryInput:
+        """Read the bytes of an image file."""
+        if self.kind == "features":
+            raise NearfarError("this run searches vectors: send a vector, not an image")
+        image = self._encoder.images.decode(data, "the image", max_pixels=MAX_PIXELS)
+        x, preview = self._encoder.images.prepare(image)
+        return QueryInput(x, jpeg(preview) if self.kind == "files" else png(preview))
+
+    def read_drawing(self, strokes: Strokes) -> QueryInput:
+        """Read the strokes of a pen; each stroke is a list of points [x, y]."""
+        shape = self._encoder.images.array_shape if self.accepts_drawings else ()
+        if len(shape) != 2 or shape[0] != shape[1]:
+            raise NearfarError("this run does not search drawings: send an image")
+        try:
+            pixels = render_strokes(strokes, shape[0])
+        except ValueError as error:
+            raise NearfarError(str(error)) from None
+        return QueryInput(self._encoder.images.prepare_array(pixels), png(Image.fromarray(255 - pixels)))
+
+    def read_vector(self, values: Sequence[float]) -> QueryInput:
+        """Read a feature vector like those of the data."""
+        x = torch.tensor(values, dtype=torch.float32)
+        if self.kind != "features" or x.shape != (self.input_dim,):
+            expected = f"vectors of {self.input_dim} numbers" if self.kind == "features" else "images, not vectors"
+            raise NearfarError(f"this run searches {expected}, got {len(values)} numbers")
+        if not bool(torch.isfinite(x).all()):
+            raise NearfarError("the vector must hold finite numbers")
+        return QueryInput(x, None)

@@ -1,0 +1,171 @@
+"""The responses of the API as plain functions of a collection and its decisions."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import cached_property, partial
+from pathlib import Path
+
+import anyio.to_thread
+import numpy as np
+from fastapi import HTTPException
+from torch import Tensor
+
+import nearfar
+from nearfar.data.layouts.sketches import credit
+from nearfar.formatting import metric_title, settings_lines
+from nearfar.report.curves import draw_curves
+from nearfar.search.exact import Vectors
+from nearfar.serve.background_task import BackgroundTask
+from nearfar.serve.batching import Batcher, batch_embed, batch_search
+from nearfar.serve.collection import Collection
+from nearfar.serve.decision_file import DecisionFile
+from nearfar.serve.guard import MAX_BODY
+from nearfar.serve.json_models import (
+    ClassSummary,
+    Display,
+    EmbeddingScores,
+    Info,
+    MapSummary,
+    Neighbor,
+    ProxyPoint,
+    QueryKind,
+    RunSummary,
+    Sample,
+)
+from nearfar.serve.map_layout import LANDMARKS
+from nearfar.serve.suspects import SuspectList
+
+MANY_SAMPLES = f"t-SNE of {LANDMARKS:,} random samples, extended to all by forces between nearest neighbors"
+DISPLAYS: dict[str, Display] = {"drawings": "drawings", "pictures": "images", "words": "text"}
+
+
+class Service:
+    """Compute the responses of the API."""
+
+    def __init__(self, collection: Collection, decisions: DecisionFile) -> None:
+        self.collection, self.decisions = collection, decisions
+        self.embedder = Batcher(batch_embed(collection.embedder))
+        self.searcher = Batcher(batch_search(collection.index))
+        self.suspects = BackgroundTask(lambda: SuspectList(collection.audit.wait(), collection.ids, self.sample))
+
+    def sample(self, id: int) -> Sample:
+        """Return a sample by its id; 404 if it is not served."""
+        if self.collection.position_of(id) is None:
+            raise HTTPException(404, f"there is no sample {id}")
+        manifest = self.collection.manifest
+        return Sample(
+            id=id,
+            name=to_utf8(manifest.name(id)),
+            label=int(manifest.labels[id]),
+            split=str(manifest.split[id]),
+        )
+
+    def class_name(self, label: int | None) -> str | None:
+        """Return the name of a class as the index has it; 404 if it has no samples."""
+        if label is None:
+            return None
+        classes = self.collection.manifest.classes
+        if not 0 <= label < len(classes) or not len(self.collection.ids_of_class(label)):
+            raise HTTPException(404, f"there is no class {label}")
+        return classes[label]
+
+    async def neighbors(
+        self, vector: Vectors, k: int, label: int | None, *, exclude: int | None = None
+    ) -> list[Neighbor]:
+        """Return the k nearest samples of a vector [d], only of class `label` if given, without sample `exclude`."""
+        name, count = self.class_name(label), k + (exclude is not None)
+        if name is None:
+            distances, ids = await asyncio.wrap_future(self.searcher.submit((vector, count)))
+        else:
+            search = partial(self.collection.index.search, label=name)
+            result = await anyio.to_thread.run_sync(search, vector[None], count)
+            distances, ids = result[0][0], result[1][0]
+        pairs = zip(distances.tolist(), ids.tolist(), strict=True)
+        nearest = [(distance, id) for distance, id in pairs if id >= 0 and id != exclude][:k]
+        return [Neighbor(**self.sample(id).model_dump(), distance=distance) for distance, id in nearest]
+
+    def close(self) -> None:
+        """End the threads."""
+        self.embedder.close()
+        self.searcher.close()
+
+    @cached_property
+    def info(self) -> Info:
+        """What is served."""
+        collection, config = self.collection, self.collection.run.config
+        images: list[QueryKind] = ["drawing", "image"] if collection.queries.accepts_drawings else ["image"]
+        return Info(
+            title=to_utf8(f"{config.recipe or config.loss['name']} on {Path(config.data.source).name}"),
+            samples=len(collection.ids),
+            classes=len(np.unique(collection.labels)),
+            display=DISPLAYS[collection.thumbnails.look],
+            accepts=["vector"] if collection.queries.kind == "features" else images,
+            split=collection.split,
+            dim=collection.vectors.shape[1],
+            input_dim=collection.queries.input_dim,
+            version=collection.version,
+            max_bytes=MAX_BODY,
+            credit=credit(config.data.source),
+            nearfar=nearfar.__version__,
+        )
+
+    @cached_property
+    def classes(self) -> list[ClassSummary]:
+        """The classes that have samples, in order."""
+        collection = self.collection
+        labels, first, counts = np.unique(collection.labels, return_index=True, return_counts=True)
+        train = set(collection.manifest.labels[collection.manifest.rows("train")].tolist())
+        return [
+            ClassSummary(
+                label=label,
+                name=to_utf8(collection.manifest.classes[label]),
+                count=count,
+                example=int(collection.ids[position]),
+                split="train" if label in train else str(collection.manifest.split[collection.ids[position]]),
+            )
+            for label, position, count in zip(labels.tolist(), first.tolist(), counts.tolist(), strict=True)
+        ]
+
+    def run_summary(self) -> RunSummary:
+        """Return the scores, settings and facts of the run."""
+        run = self.collection.run
+        results = run.results() if run.finished else {}
+        names = {"untrained": "before training", "test": run.config.recipe or str(run.config.loss["name"])}
+        scores = [EmbeddingScores(name=name, values=results[key]) for key, name in names.items() if key in results]
+        facts = {key: value for key, value in results.items() if isinstance(value, str | int | float)}
+        return RunSummary(
+            scores=scores,
+            titles={metric: metric_title(metric) for embedding in scores for metric in embedding.values},
+            settings=[(key, to_utf8(value)) for key, value in settings_lines(run.config.to_dict())],
+            facts=[(key.replace("_", " "), to_utf8(str(value))) for key, value in facts.items()],
+        )
+
+    def curves(self) -> bytes:
+        """Return an HTML document with the training curves of the run's report."""
+        run = self.collection.run
+        name = run.config.recipe or str(run.config.loss["name"])
+        figures, details = draw_curves({name: run.log()})
+        return f"<!doctype html><title>curves</title>{figures}{details}".encode("utf-8", "replace")
+
+    def map_summary(self, layout: dict[str, Tensor]) -> MapSummary:
+        """Return the map without its points."""
+        count = len(layout["positions"])
+        proxies = zip(layout["proxy_labels"].tolist(), layout["proxies"].tolist(), strict=True)
+        return MapSummary(
+            points=count,
+            method="t-SNE" if count <= LANDMARKS else MANY_SAMPLES,
+            proxies=[ProxyPoint(label=label, x=x, y=y) for label, (x, y) in proxies],
+        )
+
+    def map_points(self, layout: dict[str, Tensor]) -> bytes:
+        """Return x [N] float32, y [N] float32, id [N] int32 and label [N] int32, little-endian."""
+        positions = layout["positions"].numpy().astype("<f4")
+        ids, labels = self.collection.ids.astype("<i4"), self.collection.labels.astype("<i4")
+        columns = (positions[:, 0], positions[:, 1], ids, labels)
+        return b"".join(np.ascontiguousarray(column).tobytes() for column in columns)
+
+
+def to_utf8(text: str) -> str:
+    """Replace what UTF-8 cannot encode: file names can hold undecodable bytes, JSON cannot."""
+    return text.encode("utf-8", "replace").decode()
