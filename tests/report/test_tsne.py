@@ -3,7 +3,7 @@ import time
 import pytest
 import torch
 
-from nearfar.report.tsne import kl_gradient, neighborhoods, tsne
+from nearfar.report.tsne import kl_gradient, neighbor_probabilities, tsne
 
 
 def blobs(each: int = 30, dim: int = 16) -> tuple[torch.Tensor, torch.Tensor]:
@@ -42,16 +42,16 @@ def test_same_input_and_seed_same_map_other_seed_other_map():
 @pytest.mark.parametrize("perplexity", [2.0, 15.0, 30.0])
 def test_every_row_has_the_perplexity(perplexity):
     x = torch.randn(100, 8) * torch.linspace(0.01, 100, 100)[:, None]
-    p = neighborhoods(torch.cdist(x.double(), x.double()).square(), perplexity)
+    p = neighbor_probabilities(torch.cdist(x.double(), x.double()).square(), perplexity)
     assert torch.allclose(p.sum(1), torch.ones(100).double())
     assert (p.diagonal() == 0).all()
     entropy = -torch.special.xlogy(p, p).sum(1)
     assert torch.allclose(entropy.exp(), torch.full((100,), perplexity).double(), rtol=1e-6)
 
 
-def test_neighborhoods_by_a_slow_loop():
+def test_neighbor_probabilities_by_a_slow_loop():
     x = torch.randn(6, 3).double()
-    p = neighborhoods(torch.cdist(x, x).square(), 2.5)
+    p = neighbor_probabilities(torch.cdist(x, x).square(), 2.5)
     for i in range(6):
         low, high = 1e-9, 1e9
         for _ in range(200):

@@ -1,11 +1,24 @@
-"""Exact t-SNE: points of a plane whose neighborhoods are those of the rows, for at most a few thousand rows.
+"""Exact t-SNE for up to a few thousand vectors.
 
-    P_ij = (p_j|i + p_i|j) / 2N,   p_j|i ~ exp(-beta_i ||x_i - x_j||^2),   beta_i so that exp(entropy) = perplexity
+    P_ij = (p_j|i + p_i|j) / 2N,   p_j|i ~ exp(-beta_i ||x_i - x_j||^2),   beta_i such that exp(entropy) = perplexity
     Q_ij ~ 1 / (1 + ||y_i - y_j||^2)
     dKL(P || Q) / dy_i = 4 sum_j (P_ij - Q_ij) (y_i - y_j) / (1 + ||y_i - y_j||^2)
 
-van der Maaten and Hinton, JMLR 2008 (momentum, gains and early exaggeration as in their code); the start from PCA is
-Kobak and Berens', Nature Communications 2019, the step size N / exaggeration Belkina et al.'s, same volume.
+van der Maaten and Hinton, JMLR 2008 (momentum, gains and early exaggeration as in their code). The initialization by PCA
+follows Kobak and Berens, Nature Communications 2019; the step size N / exaggeration follows Belkina et al., same volume.
+
+Why this is not openTSNE 1.0.4, measured on one thread with default options (CPU seconds; trustworthiness and preserved
+share of the 10 nearest neighbors), drawings as pixels and 30 Gaussian classes in 64 dimensions:
+
+    data              this module              openTSNE
+    600 drawings      0.7 s, 0.845, 0.293      2.0 s, 0.854, 0.292
+    600 Gaussian      0.7 s, 0.993, 0.688      1.4 s, 0.993, 0.700
+    1000 drawings     2.7 s, 0.842, 0.239      3.6 s, 0.867, 0.252
+    1000 Gaussian     2.2 s, 0.993, 0.573      3.6 s, 0.994, 0.584
+    2000 drawings     12.0 s, 0.890, 0.264     8.9 s, 0.901, 0.271
+
+The library is slightly better, slower at the 600 to 1,000 points of a report, faster at the 2,000 points of the served
+map, and adds 177 MB to an installation (with SciPy and scikit-learn, which the package does not need otherwise).
 """
 
 from __future__ import annotations
@@ -15,17 +28,24 @@ from torch import Tensor
 
 from nearfar.validation import check_embeddings, check_positive
 
-EXAGGERATION, EARLY = 12.0, 0.25
-START = 1e-4
-# bounds of log(beta times the row's mean squared distance), and halvings: 80 / 2^40 is far below what matters
-LOG_BETA, HALVINGS = 40.0, 40
+EXAGGERATION, EXAGGERATED_SHARE = 12.0, 0.25
+INITIAL_DEVIATION = 1e-4
+# Bound of |log(beta * mean squared distance)| and number of bisections; 80 / 2^40 is far below what matters.
+MAX_LOG_BETA, BISECTIONS = 40.0, 40
 
 
 def tsne(x: Tensor, *, perplexity: float = 30.0, steps: int = 500, seed: int = 0) -> Tensor:
-    """[N, 2] float32, centered, for rows x [N, d]; the same for the same input and seed.
+    """Place vectors in the plane so that neighbors stay neighbors; deterministic for a given input and seed.
 
-    The perplexity is at most (N - 1) / 3, so that few rows work too. A quarter of the steps is exaggerated. The seed
-    moves the start by a hundredth of its size, which parts rows that PCA puts onto one line.
+    Args:
+        x: Vectors, [N, d].
+        perplexity: Effective number of neighbors; limited to (N - 1) / 3, so that few vectors work too.
+        steps: Gradient steps; the first quarter uses early exaggeration.
+        seed: Seed of the noise added to the initialization. The noise is a hundredth of its size and separates vectors
+            that PCA maps to one line.
+
+    Returns:
+        Centered positions, [N, 2], float32.
 
     >>> tsne(torch.eye(6)).shape
     torch.Size([6, 2])
@@ -36,27 +56,30 @@ def tsne(x: Tensor, *, perplexity: float = 30.0, steps: int = 500, seed: int = 0
     n = len(x)
     if n == 1:
         return torch.zeros(1, 2)
-    near = neighborhoods(torch.cdist(x, x).square_(), min(perplexity, max(1.0, (n - 1) / 3)))
-    p = ((near + near.T) / (2 * n)).clamp_min_(1e-12)
-    y = _start(x, seed)
+    neighbors = neighbor_probabilities(torch.cdist(x, x).square_(), min(perplexity, max(1.0, (n - 1) / 3)))
+    p = ((neighbors + neighbors.T) / (2 * n)).clamp_min_(1e-12)
+    y = _initialize(x, seed)
     rate = max(n / EXAGGERATION, 10.0)
-    move, gains = torch.zeros_like(y), torch.ones_like(y)
-    early = int(EARLY * steps)
+    velocity, gains = torch.zeros_like(y), torch.ones_like(y)
+    early = int(EXAGGERATED_SHARE * steps)
     kernel, pull = torch.empty_like(p), torch.empty_like(p)
     p *= EXAGGERATION
     for step in range(steps):
         if step == early:
             p /= EXAGGERATION
         gradient = kl_gradient(p, y, kernel, pull)
-        gains = torch.where((gradient > 0) == (move > 0), gains * 0.8, gains + 0.2).clamp_min_(0.01)
-        move = (0.5 if step < early else 0.8) * move - rate * gains * gradient
-        y = y + move
+        gains = torch.where((gradient > 0) == (velocity > 0), gains * 0.8, gains + 0.2).clamp_min_(0.01)
+        velocity = (0.5 if step < early else 0.8) * velocity - rate * gains * gradient
+        y = y + velocity
         y -= y.mean(0)
     return y
 
 
 def kl_gradient(p: Tensor, y: Tensor, kernel: Tensor, pull: Tensor) -> Tensor:
-    """dKL(P || Q) / dy [N, 2]; `kernel` and `pull` are [N, N] to work in (new ones cost half as much again)."""
+    """Return dKL(P || Q) / dy [N, 2].
+
+    `kernel` and `pull` are [N, N] buffers that are overwritten; allocating them at each step would take 50% longer.
+    """
     square = y.square().sum(1)
     torch.addmm(square + 1, y, y.T, alpha=-2, out=kernel)
     kernel.add_(square[:, None]).clamp_min_(1.0).reciprocal_().fill_diagonal_(0)
@@ -64,28 +87,31 @@ def kl_gradient(p: Tensor, y: Tensor, kernel: Tensor, pull: Tensor) -> Tensor:
     return 4 * (pull.sum(1, keepdim=True) * y - pull @ y)
 
 
-def neighborhoods(square: Tensor, perplexity: float) -> Tensor:
-    """p_j|i [N, N] with rows of this perplexity, exp(entropy), from squared distances; zero on the diagonal.
+def neighbor_probabilities(square: Tensor, perplexity: float) -> Tensor:
+    """Return p_j|i [N, N] from squared distances; each row has the given perplexity and a zero on the diagonal.
 
-    beta is found for all rows at once by bisection of its logarithm. A row whose neighbors are equally far has the
-    same p whatever beta is.
+    The logarithms of all beta_i are bisected at once. If all neighbors of a vector are equally far, its row does not
+    depend on beta.
     """
     n = len(square)
-    far = square.double().masked_fill(torch.eye(n, dtype=torch.bool), torch.inf)
-    far -= far.amin(1, keepdim=True)
-    scale = far.nan_to_num(posinf=0).sum(1, keepdim=True).div_(n - 1)
-    far /= torch.where(scale > 0, scale, 1.0)
-    low, high = torch.full((n, 1), -LOG_BETA).double(), torch.full((n, 1), LOG_BETA).double()
-    for _ in range(HALVINGS):
+    distance = square.double().masked_fill(torch.eye(n, dtype=torch.bool), torch.inf)
+    distance -= distance.amin(1, keepdim=True)
+    scale = distance.nan_to_num(posinf=0).sum(1, keepdim=True).div_(n - 1)
+    distance /= torch.where(scale > 0, scale, 1.0)
+    low, high = torch.full((n, 1), -MAX_LOG_BETA).double(), torch.full((n, 1), MAX_LOG_BETA).double()
+    for _ in range(BISECTIONS):
         middle = (low + high) / 2
-        p = torch.softmax(-middle.exp() * far, dim=1)
-        wide = -torch.special.xlogy(p, p).sum(1, keepdim=True) > torch.log(torch.tensor(perplexity))
-        low, high = torch.where(wide, middle, low), torch.where(wide, high, middle)
-    return torch.softmax(-((low + high) / 2).exp() * far, dim=1).to(square.dtype)
+        p = torch.softmax(-middle.exp() * distance, dim=1)
+        is_wide = -torch.special.xlogy(p, p).sum(1, keepdim=True) > torch.log(torch.tensor(perplexity))
+        low, high = torch.where(is_wide, middle, low), torch.where(is_wide, high, middle)
+    return torch.softmax(-((low + high) / 2).exp() * distance, dim=1).to(square.dtype)
 
 
-def _start(x: Tensor, seed: int) -> Tensor:
-    """The first two principal components, the first with standard deviation 1e-4, a column's largest entry positive."""
+def _initialize(x: Tensor, seed: int) -> Tensor:
+    """Return the first two principal components plus noise, the first scaled to a standard deviation of 1e-4.
+
+    The sign of a component is chosen so that its largest entry is positive.
+    """
     centered = x.double() - x.double().mean(0)
     if x.shape[1] <= len(x):
         y = centered @ torch.linalg.eigh(centered.T @ centered)[1].flip(1)[:, :2]
@@ -96,4 +122,4 @@ def _start(x: Tensor, seed: int) -> Tensor:
     y = y * torch.where(y.gather(0, y.abs().argmax(0, keepdim=True)) < 0, -1.0, 1.0)
     y = y / y[:, 0].std().clamp_min(1e-30)
     noise = torch.randn(y.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    return (START * (y + 0.01 * noise)).float()
+    return (INITIAL_DEVIATION * (y + 0.01 * noise)).float()
