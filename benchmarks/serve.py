@@ -78,7 +78,7 @@ def picture_requests(collection: Collection, count: int = 200) -> list[bytes]:
     rows = np.random.default_rng(0).choice(collection.ids, min(count, len(collection.ids)), replace=False)
     requests = []
     for row in rows.tolist():
-        image = collection.thumbnails.picture(row, 224)
+        image = collection.thumbnails.load_image(row, 224)
         if image is None:
             raise NearfarError(f"{collection.run.path}: has no pictures to search with")
         buffer = io.BytesIO()
@@ -135,7 +135,7 @@ def forward_pass(collection: Collection, batch: int, *, rounds: int = 30) -> flo
 
 
 def _png(collection: Collection, row: int) -> bytes:
-    image = collection.thumbnails.picture(row, 224)
+    image = collection.thumbnails.load_image(row, 224)
     assert image is not None
     buffer = io.BytesIO()
     image.save(buffer, "PNG")

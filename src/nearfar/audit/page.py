@@ -15,7 +15,7 @@ MIN_SHOWN = 10
 
 
 @dataclass(frozen=True)
-class Sample:
+class CardSample:
     """A sample on the page; `source` is the data URI of its image, None if it has none."""
 
     name: str
@@ -24,16 +24,16 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Card:
+class SuspectCard:
     """A suspicious sample with its neighbors and other samples of its class."""
 
     row: int
-    sample: Sample
+    sample: CardSample
     label: str
     suggested: str
     reason: str
-    neighbors: list[Sample]
-    classmates: list[Sample]
+    neighbors: list[CardSample]
+    classmates: list[CardSample]
 
 
 def write_page(audit: Audit, manifest: Manifest, path: Path, *, shown: int = 100, beside: int = 6) -> Path:
@@ -65,18 +65,21 @@ def write_page(audit: Audit, manifest: Manifest, path: Path, *, shown: int = 100
     )
 
 
-def _make_card(audit: Audit, manifest: Manifest, thumbnails: Thumbnails, row: int, order: Ints, beside: int) -> Card:
+def _make_card(
+    audit: Audit, manifest: Manifest, thumbnails: Thumbnails, row: int, order: Ints, beside: int
+) -> SuspectCard:
     label = manifest.labels[row]
     classmates = order[(manifest.labels[order] == label) & (order != row)][::-1][:beside]
 
-    def make_samples(rows: Ints) -> list[Sample]:
+    def make_samples(rows: Ints) -> list[CardSample]:
         return [
-            Sample(manifest.name(i), manifest.classes[manifest.labels[i]], thumbnails.large(i)) for i in rows.tolist()
+            CardSample(manifest.name(i), manifest.classes[manifest.labels[i]], thumbnails.encode_large(i))
+            for i in rows.tolist()
         ]
 
-    return Card(
+    return SuspectCard(
         row=row,
-        sample=Sample(manifest.name(row), manifest.classes[label], thumbnails.large(row)),
+        sample=CardSample(manifest.name(row), manifest.classes[label], thumbnails.encode_large(row)),
         label=manifest.classes[label],
         suggested=manifest.classes[audit.suggested[row]],
         reason=audit.reason(row),

@@ -121,11 +121,11 @@ def draw_map(data: Manifest, layout: EmbeddingMap, thumbnails: Thumbnails) -> Ma
         width=WIDTH,
         height=HEIGHT,
         classes=len(shown),
-        kind=thumbnails.look,
-        shapes=SHAPES if thumbnails.look == "words" else (),
-        side=_image_side(len(layout.rows), thumbnails.look),
+        kind=thumbnails.kind,
+        shapes=SHAPES if thumbnails.kind == "text" else (),
+        side=_image_side(len(layout.rows), thumbnails.kind),
         marks=[
-            Mark(x, y, code, data.classes[shown[code]], thumbnails.small(row, INKS[code % len(INKS)]))
+            Mark(x, y, code, data.classes[shown[code]], thumbnails.encode_small(row, INKS[code % len(INKS)]))
             for row, (x, y), code in samples
         ],
         stars=[Mark(x, y, code_of[label], data.classes[label]) for label, (x, y) in proxies],

@@ -137,7 +137,7 @@ def _collect_errors(
 def _collect_map(
     data: Manifest, embeddings: Tensor, thumbnails: Thumbnails, proxies: Tensor | None, seed: int
 ) -> dict[str, Any]:
-    points, classes = MARK_LIMITS if thumbnails.look == "words" else IMAGE_LIMITS
+    points, classes = MARK_LIMITS if thumbnails.kind == "text" else IMAGE_LIMITS
     rows = choose_rows(data.labels, points=points, classes=classes, seed=seed)
     layout = compute_map(data, embeddings, rows, proxies=proxies, seed=seed)
     return {

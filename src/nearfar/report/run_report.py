@@ -1,4 +1,4 @@
-"""The report of a run: what it found on classes it never saw, as a page."""
+"""The report of a finished run."""
 
 from __future__ import annotations
 
@@ -16,31 +16,37 @@ from nearfar.data.manifest import Ints
 from nearfar.metrics import Scores
 from nearfar.report import write_report
 from nearfar.runs import Run
+from nearfar.training.class_subset import sample_whole_classes
 from nearfar.training.evaluate import score
 from nearfar.training.prepare import readable, side_of
 
-MOST = 20_000
+MAX_SAMPLES = 20_000  # a report of more would take longer than seconds
 
 
-def report_run(run: Run, found: tuple[Manifest, Tensor] | None = None) -> Path:
-    """Write `report.html` of a finished run; the test split (or else the training data) is searched in.
+def report_run(run: Run, embedded: tuple[Manifest, Tensor] | None = None) -> Path:
+    """Write `report.html` of a finished run and return its path.
 
-    `found`: the test split and its embeddings, where training has just made them.
+    The report searches the test split, or the training data if there is no test split.
+
+    Args:
+        run: The run.
+        embedded: The split and its embeddings, if they are already computed.
     """
     result, config = run.results(), run.config
-    manifest, embeddings = found or _embedded(run)
-    held_out = "test" in result
-    rows = _rows(manifest)
+    manifest, embeddings = embedded or _embed(run)
+    is_held_out = "test" in result
+    rows = _choose_rows(manifest)
     manifest, embeddings = manifest.subset(rows), embeddings[torch.from_numpy(rows)]
-    scores = {config.recipe or str(config.loss["name"]): score(embeddings, manifest, config.metrics)}
-    if held_out and "untrained" in result:
-        scores = {"before training": with_values(next(iter(scores.values())), result["untrained"]), **scores}
+    name = config.recipe or str(config.loss["name"])
+    scores = {name: score(embeddings, manifest, config.metrics)}
+    if is_held_out and "untrained" in result:
+        scores = {"before training": replace_values(scores[name], result["untrained"]), **scores}
     return write_report(
         run.path / "report.html",
-        title=f"{config.recipe or config.loss['name']} on {Path(config.data.source).name}",
-        lead=_lead(manifest, result, held_out),
+        title=f"{name} on {Path(config.data.source).name}",
+        lead=_make_lead(manifest, result, is_held_out),
         scores=scores,
-        curves={config.recipe or str(config.loss["name"]): run.log()},
+        curves={name: run.log()},
         data=manifest,
         embeddings=embeddings,
         settings=config.to_dict(),
@@ -48,22 +54,22 @@ def report_run(run: Run, found: tuple[Manifest, Tensor] | None = None) -> Path:
     )
 
 
-def with_values(scores: Scores, values: Mapping[str, float]) -> Scores:
-    """Other values of the same queries, without the values of single queries."""
+def replace_values(scores: Scores, values: Mapping[str, float]) -> Scores:
+    """Return scores of the same queries with other values; values of single queries and spreads are dropped."""
     return Scores(dict(values), scores.queries, scores.dropped, scores.gallery, scores.distance)
 
 
-def _lead(manifest: Manifest, result: Mapping[str, Any], held_out: bool) -> str:
-    kinds = len(np.unique(manifest.labels))
-    seen = "that training never saw" if held_out else "that it was trained on"
+def _make_lead(manifest: Manifest, result: Mapping[str, Any], is_held_out: bool) -> str:
+    classes = len(np.unique(manifest.labels))
+    origin = "that training never saw" if is_held_out else "that the run was trained on"
     text = (
-        f"Each sample is searched for among {len(manifest):,} samples of {kinds:,} classes {seen}. "
+        f"The samples of each class are searched for among {len(manifest):,} samples of {classes:,} classes {origin}. "
         f"Training took {result['steps']:,} steps, {result['seconds']:.0f} seconds."
     )
     return f"{text} Note: {result['warning']}." if "warning" in result else text
 
 
-def _embedded(run: Run) -> tuple[Manifest, Tensor]:
+def _embed(run: Run) -> tuple[Manifest, Tensor]:
     config, embedder = run.config, run.embedder()
     manifest = run.manifest()
     manifest = manifest.subset("test" if len(manifest.rows("test")) else "train")
@@ -71,10 +77,11 @@ def _embedded(run: Run) -> tuple[Manifest, Tensor]:
     return manifest, run.embed(manifest, embedder)
 
 
-def _rows(manifest: Manifest) -> Ints:
-    """Rows of whole classes, up to a number of samples that a page is made of in seconds."""
-    if len(manifest) <= MOST:
+def _choose_rows(manifest: Manifest) -> Ints:
+    """Return the rows of random whole classes, at most MAX_SAMPLES; evenly spaced rows if no two classes fit."""
+    if len(manifest) <= MAX_SAMPLES:
         return np.arange(len(manifest))
-    order = np.random.default_rng(0).permutation(np.unique(manifest.labels))
-    counts = np.cumsum(np.bincount(manifest.labels)[order])
-    return np.flatnonzero(np.isin(manifest.labels, order[: max(2, int((counts <= MOST).sum()))]))
+    rows = np.asarray(sample_whole_classes(manifest.labels, MAX_SAMPLES))
+    if len(np.unique(manifest.labels[rows])) > 1:
+        return rows
+    return np.linspace(0, len(manifest) - 1, MAX_SAMPLES).astype(np.int64)

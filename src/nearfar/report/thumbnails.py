@@ -1,7 +1,7 @@
-"""Small pictures of samples as data URIs, whatever a sample is; None where there is nothing to show.
+"""Small images of samples as data URIs.
 
-Gray drawings on black become ink on paper; other arrays and files are shown as they are, cut to a square as the
-evaluation's center crop does.
+Gray drawings on black become black on white. Other arrays and files are shown as they are, cropped to a square like the
+center crop of the evaluation.
 """
 
 from __future__ import annotations
@@ -19,100 +19,105 @@ from nearfar.errors import NearfarError
 
 SIDE, SMALL_SIDE = 96, 44
 LEVELS = 16
-# a drawing on black is mostly black: its median is 0, that of a gray photo hardly ever below this
-DARK = 32
-Look = Literal["drawings", "pictures", "words"]
+# A drawing on black is mostly black, with a median of 0; the median of a gray photo is hardly ever below this.
+MAX_DARK_MEDIAN = 32
+ThumbnailKind = Literal["drawings", "images", "text"]
 
 
 class Thumbnails:
-    """Pictures of the samples of a manifest.
+    """Small images of the samples of a manifest.
 
-    `look` is "drawings" (gray, on black), "pictures" (arrays or files) or "words" (vectors: there is only a name).
-    Vectors whose `paths` can be read below `root` are shown by those files.
+    Attributes:
+        data: The samples.
+        kind: "drawings" (gray on black), "images" (arrays or files) or "text" (feature vectors without files). Feature
+            vectors whose `paths` can be read below `root` are shown by these files.
+        reader: Reads the files; None without files.
     """
 
     def __init__(self, data: Manifest) -> None:
         self.data = data
         self.reader: ImageReader | None = None
-        self.look: Look = "pictures"
+        self.kind: ThumbnailKind = "images"
         if data.pixels is not None:
             some = data.pixels[:: max(1, len(data) // 64)]
-            if data.pixels.ndim == 3 and np.median(some) < DARK:
-                self.look = "drawings"
+            if data.pixels.ndim == 3 and np.median(some) < MAX_DARK_MEDIAN:
+                self.kind = "drawings"
         elif data.paths is None or data.root is None:
-            self.look = "words"
+            self.kind = "text"
         else:
             self.reader = ImageReader(data)
-            if data.kind == "features" and self.picture(0) is None:
-                self.look = "words"
+            if data.kind == "features" and self.load_image(0) is None:
+                self.kind = "text"
 
-    def picture(self, row: int, side: int = SIDE) -> Image.Image | None:
-        """RGB or gray, square for files; None for words and for a file that cannot be read."""
-        if self.look == "words":
+    def load_image(self, row: int, side: int = SIDE) -> Image.Image | None:
+        """Return a sample's image, RGB or gray, square for files; None if it has none or the file cannot be read."""
+        if self.kind == "text":
             return None
         if self.data.pixels is not None:
             values = self.data.pixels[row]
-            return Image.fromarray(255 - values if self.look == "drawings" else np.ascontiguousarray(values))
+            return Image.fromarray(255 - values if self.kind == "drawings" else np.ascontiguousarray(values))
         assert self.reader is not None
         try:
             return ImageOps.fit(self.reader.read_image(row, draft=2 * side), (side, side))
         except NearfarError:
             return None
 
-    def large(self, row: int) -> str | None:
-        """For a row of results: about 96 pixels."""
-        image = self.picture(row)
+    def encode_large(self, row: int) -> str | None:
+        """Return an image of about 96 pixels as a data URI; None if there is no image."""
+        image = self.load_image(row)
         if image is None:
             return None
-        if self.look == "drawings":
-            return gray_png(image.resize((SIDE, SIDE), Image.Resampling.LANCZOS))
+        if self.kind == "drawings":
+            return encode_gray_png(image.resize((SIDE, SIDE), Image.Resampling.LANCZOS))
         image.thumbnail((SIDE, SIDE))
-        return jpeg(image)
+        return encode_jpeg(image)
 
-    def small(self, row: int, color: str = "#000000") -> str | None:
-        """For a map of hundreds: about 44 pixels, or a drawing in its own size as ink of a color without paper."""
-        image = self.picture(row, SMALL_SIDE)
+    def encode_small(self, row: int, color: str = "#000000") -> str | None:
+        """Return an image of at most 44 pixels as a data URI, a drawing as `color` on a transparent background."""
+        image = self.load_image(row, SMALL_SIDE)
         if image is None:
             return None
-        if self.look == "drawings":
+        if self.kind == "drawings":
             image.thumbnail((SMALL_SIDE, SMALL_SIDE))
-            return ink_png(image, color)
+            return encode_ink_png(image, color)
         image = image if max(image.size) <= SMALL_SIDE else ImageOps.fit(image, (SMALL_SIDE, SMALL_SIDE))
-        return jpeg(image, quality=72)
+        return encode_jpeg(image, quality=72)
 
 
-def jpeg(image: Image.Image, quality: int = 82) -> str:
-    """A JPEG as a data URI."""
+def encode_jpeg(image: Image.Image, quality: int = 82) -> str:
+    """Return an image as a JPEG data URI."""
     buffer = io.BytesIO()
     image.save(buffer, "JPEG", quality=quality, optimize=True, subsampling=0 if max(image.size) < 64 else 2)
     return _uri("jpeg", buffer.getvalue())
 
 
-def png(image: Image.Image) -> str:
-    """A PNG as a data URI."""
+def encode_png(image: Image.Image) -> str:
+    """Return an image as a PNG data URI."""
     buffer = io.BytesIO()
     image.save(buffer, "PNG")
     return _uri("png", buffer.getvalue())
 
 
-def gray_png(image: Image.Image) -> str:
-    """A gray picture in 16 levels as a data URI."""
-    return _indexed(_levels(image), [level * 255 // (LEVELS - 1) for level in range(LEVELS) for _ in range(3)], None)
+def encode_gray_png(image: Image.Image) -> str:
+    """Return a gray image with 16 levels as a PNG data URI."""
+    return _encode_indexed(
+        _quantize(image), [level * 255 // (LEVELS - 1) for level in range(LEVELS) for _ in range(3)], None
+    )
 
 
-def ink_png(image: Image.Image, color: str) -> str:
-    """Dark on white as a color on nothing: 16 levels of opacity."""
+def encode_ink_png(image: Image.Image, color: str) -> str:
+    """Return dark on white as a color on a transparent background with 16 levels of opacity, as a PNG data URI."""
     red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
     opacity = bytes(level * 255 // (LEVELS - 1) for level in range(LEVELS))
-    return _indexed(LEVELS - 1 - _levels(image), [red, green, blue] * LEVELS, opacity)
+    return _encode_indexed(LEVELS - 1 - _quantize(image), [red, green, blue] * LEVELS, opacity)
 
 
-def _levels(image: Image.Image) -> Array:
+def _quantize(image: Image.Image) -> Array:
     values: Array = (np.asarray(image.convert("L"), dtype=np.uint16) * (LEVELS - 1) + 127) // 255
     return values.astype(np.uint8)
 
 
-def _indexed(levels: Array, palette: list[int], opacity: bytes | None) -> str:
+def _encode_indexed(levels: Array, palette: list[int], opacity: bytes | None) -> str:
     image = Image.fromarray(levels)
     image.putpalette(palette)
     buffer = io.BytesIO()

@@ -77,12 +77,12 @@ def make_confusion_cards(
 
 def make_tile(data: Manifest, row: int, thumbnails: Thumbnails, *, role: str = "") -> Tile:
     """Return the tile of a sample, captioned with its class; `role` is added to the alternative text."""
-    name, source = data.classes[data.labels[row]], thumbnails.large(row)
+    name, source = data.classes[data.labels[row]], thumbnails.encode_large(row)
     return Tile(
         source=source,
         alt=f"{name} ({role})" if role else name,
         words=PurePosixPath(data.name(row)).name,
         caption=name,
-        is_drawing=thumbnails.look == "drawings",
-        is_broken=source is None and thumbnails.look != "words",
+        is_drawing=thumbnails.kind == "drawings",
+        is_broken=source is None and thumbnails.kind != "text",
     )

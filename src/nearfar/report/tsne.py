@@ -4,8 +4,9 @@
     Q_ij ~ 1 / (1 + ||y_i - y_j||^2)
     dKL(P || Q) / dy_i = 4 sum_j (P_ij - Q_ij) (y_i - y_j) / (1 + ||y_i - y_j||^2)
 
-van der Maaten and Hinton, JMLR 2008 (momentum, gains and early exaggeration as in their code). The initialization by PCA
-follows Kobak and Berens, Nature Communications 2019; the step size N / exaggeration follows Belkina et al., same volume.
+van der Maaten and Hinton, JMLR 2008 (momentum, gains and early exaggeration as in their code). The initialization by
+PCA follows Kobak and Berens, Nature Communications 2019; the step size N / exaggeration follows Belkina et al., same
+volume.
 
 Why this is not openTSNE 1.0.4, measured on one thread with default options (CPU seconds; trustworthiness and preserved
 share of the 10 nearest neighbors), drawings as pixels and 30 Gaussian classes in 64 dimensions:

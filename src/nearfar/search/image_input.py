@@ -32,7 +32,7 @@ class ImageInput:
 
     def __init__(self, config: Config, network: Embedder, arrays: Manifest | None) -> None:
         self._config, self._network, self._arrays = config, network, arrays
-        self.are_drawings = arrays is not None and Thumbnails(arrays).look == "drawings"
+        self.are_drawings = arrays is not None and Thumbnails(arrays).kind == "drawings"
         # The shape of an image in the data, () for files.
         self.array_shape: tuple[int, ...] = ()
         self._side: int | None = network.input_size

@@ -12,7 +12,7 @@ from nearfar.data import Manifest, decode_image
 from nearfar.data.layouts.paths import read_regular
 from nearfar.errors import NearfarError
 from nearfar.report.html import write_html
-from nearfar.report.thumbnails import SIDE, Thumbnails, jpeg
+from nearfar.report.thumbnails import SIDE, Thumbnails, encode_jpeg
 from nearfar.report.tiles import Tile
 from nearfar.search.index import Index
 from nearfar.search.part import Part
@@ -49,7 +49,7 @@ class Pictures:
         """Return the data URI of a sample's image, or None, and whether it is a drawing."""
         for part, pictures in self._opened:
             if part.first <= id < part.first + part.rows:
-                return pictures.large(id - part.first), pictures.look == "drawings"
+                return pictures.encode_large(id - part.first), pictures.kind == "drawings"
         return _NOTHING
 
 
@@ -78,7 +78,7 @@ def _make_row(query: SearchQuery, hits: Sequence[Hit], index: Index, images: Pic
         label, name, shown = index.label_of(row), index.names[row], images.of(query.id)
     elif query.file is not None:
         image = decode_image(read_regular(query.file), str(query.file), draft=2 * SIDE)
-        shown = jpeg(ImageOps.fit(image, (SIDE, SIDE))), False
+        shown = encode_jpeg(ImageOps.fit(image, (SIDE, SIDE))), False
     source, is_drawing = shown
     tiles = []
     for hit in hits:

@@ -145,12 +145,12 @@ class Collection:
 
     def _image(self, id: int, size: Size) -> tuple[bytes, str] | None:
         """Return the encoded image of a sample and its media type, or None if it has none or is unreadable."""
-        image = self._full_image(id) if size == "large" else self.thumbnails.picture(id, SIDES[size])
+        image = self._full_image(id) if size == "large" else self.thumbnails.load_image(id, SIDES[size])
         return None if image is None else encode_image(image, SIDES[size])
 
     def _full_image(self, id: int) -> Image.Image | None:
-        if self.thumbnails.reader is None or self.thumbnails.look == "words":
-            return self.thumbnails.picture(id)
+        if self.thumbnails.reader is None or self.thumbnails.kind == "text":
+            return self.thumbnails.load_image(id)
         try:
             return self.thumbnails.reader.read_image(id, draft=SIDES["large"])
         except NearfarError:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nearfar.data import Manifest
 from nearfar.errors import NearfarError
-from nearfar.report.thumbnails import jpeg, png
+from nearfar.report.thumbnails import encode_jpeg, encode_png
 from nearfar.search import Encoder
 from nearfar.serve.drawing import Strokes, render_strokes
 
@@ -50,7 +50,7 @@ class QueryReader:
             raise NearfarError("this run searches vectors: send a vector, not an image")
         image = self._encoder.images.decode(data, "the image", max_pixels=MAX_PIXELS)
         x, preview = self._encoder.images.prepare(image)
-        return QueryInput(x, jpeg(preview) if self.kind == "files" else png(preview))
+        return QueryInput(x, encode_jpeg(preview) if self.kind == "files" else encode_png(preview))
 
     def read_drawing(self, strokes: Strokes) -> QueryInput:
         """Read the strokes of a pen; each stroke is a list of points [x, y]."""
@@ -61,7 +61,7 @@ class QueryReader:
             pixels = render_strokes(strokes, shape[0])
         except ValueError as error:
             raise NearfarError(str(error)) from None
-        return QueryInput(self._encoder.images.prepare_array(pixels), png(Image.fromarray(255 - pixels)))
+        return QueryInput(self._encoder.images.prepare_array(pixels), encode_png(Image.fromarray(255 - pixels)))
 
     def read_vector(self, values: Sequence[float]) -> QueryInput:
         """Read a feature vector like those of the data."""

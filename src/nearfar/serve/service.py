@@ -23,7 +23,6 @@ from nearfar.serve.decision_file import DecisionFile
 from nearfar.serve.guard import MAX_BODY
 from nearfar.serve.json_models import (
     ClassSummary,
-    Display,
     EmbeddingScores,
     Info,
     MapSummary,
@@ -37,7 +36,6 @@ from nearfar.serve.map_layout import LANDMARKS
 from nearfar.serve.suspects import SuspectList
 
 MANY_SAMPLES = f"t-SNE of {LANDMARKS:,} random samples, extended to all by forces between nearest neighbors"
-DISPLAYS: dict[str, Display] = {"drawings": "drawings", "pictures": "images", "words": "text"}
 
 
 class Service:
@@ -99,7 +97,7 @@ class Service:
             title=to_utf8(f"{config.recipe or config.loss['name']} on {Path(config.data.source).name}"),
             samples=len(collection.ids),
             classes=len(np.unique(collection.labels)),
-            display=DISPLAYS[collection.thumbnails.look],
+            display=collection.thumbnails.kind,
             accepts=["vector"] if collection.queries.kind == "features" else images,
             split=collection.split,
             dim=collection.vectors.shape[1],
