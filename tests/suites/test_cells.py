@@ -16,7 +16,7 @@ from PIL import Image
 from nearfar.data import Manifest, save_manifest
 from nearfar.errors import NearfarError
 from nearfar.suites.cells import Cell, suite_cells
-from nearfar.suites.suite import suite_from_dict
+from nearfar.suites.suite_file import suite_from_dict
 
 
 def cells_of(source: str, **changes: Any) -> list[Cell]:
@@ -110,11 +110,11 @@ def test_sources_from_the_environment_and_the_command_line(
         suite_cells(suite)
     monkeypatch.setenv("NEARFAR_TEST", vectors)
     assert suite_cells(suite)[0].config.data.source == vectors
-    assert suite_cells(suite, given={"here": drawings})[0].config.data.source == drawings
+    assert suite_cells(suite, sources={"here": drawings})[0].config.data.source == drawings
     nowhere = replace(suite, data=(replace(suite.data[0], source=None),))
-    with pytest.raises(NearfarError, match="here: the suite does not say where the data is: pass --data"):
+    with pytest.raises(NearfarError, match="here: the path of this data is not known: pass --data"):
         suite_cells(nowhere)
-    for wrong in ({"given": {"hear": vectors}}, {"only": ("hear",)}):
+    for wrong in ({"sources": {"hear": vectors}}, {"only": ("hear",)}):
         with pytest.raises(NearfarError, match="did you mean 'here'"):
             suite_cells(suite, **wrong)  # type: ignore[arg-type]
 

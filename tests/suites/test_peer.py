@@ -14,10 +14,11 @@ from click.testing import CliRunner
 
 from nearfar.cli import main
 from nearfar.suites.cells import CellMaker
-from nearfar.suites.peer import peer_name, with_peers
+from nearfar.suites.peer import add_peers, peer_name
 from nearfar.suites.results import read_lines, read_results
 from nearfar.suites.run import run_suite
-from nearfar.suites.suite import Suite, suite_from_dict
+from nearfar.suites.suite import Suite
+from nearfar.suites.suite_file import suite_from_dict
 from nearfar.suites.table import table
 
 pytest.importorskip("pytorch_metric_learning", reason="the peer is not installed: pip install 'nearfar[peers]'")
@@ -53,7 +54,7 @@ def suite_of(source: str, **changes: Any) -> Suite:
 def test_same_formulas_end_at_the_same_scores(vectors: str, tmp_path: Path) -> None:
     out, said = tmp_path / "out.jsonl", []
     assert run_suite(suite_of(vectors), out, workers=0, peer=True, say=said.append) == 0
-    assert "mpa: no peer on here, loss: pytorch-metric-learning has no loss for MPA: leave peer out" in said
+    assert "mpa: no peer on here, loss: pytorch-metric-learning has no loss for MPALoss: leave peer out" in said
     results = read_results(out)
     for method in ("ms", "proxy-anchor"):
         for seed in (0, 1):
@@ -79,7 +80,7 @@ def test_cells_of_ours_keep_their_ids(vectors: str) -> None:
     suite = suite_of(vectors)
     maker = CellMaker(suite)
     before = {(cell.method, cell.seed): cell.id for cell in maker.cells()}
-    maker.suite, _, _ = with_peers(maker, {})
+    maker.suite, _, _ = add_peers(maker, {})
     after = {(cell.method, cell.seed): cell.id for cell in maker.cells()}
     assert before.items() <= after.items()
     assert len(after) == len(before) + 4
@@ -91,30 +92,30 @@ def test_the_peer_has_the_settings_that_were_tuned_for_ours(vectors: str, tmp_pa
     out = tmp_path / "out.jsonl"
     assert run_suite(suite, out, workers=0, peer=True, say=lambda _: None) == 0
     results = read_results(out)
-    assert results.chosen["here", peer_name("ms")] == results.chosen["here", "ms"]
+    assert results.tuned["here", peer_name("ms")] == results.tuned["here", "ms"]
     assert sum(line["kind"] == "trial" for line in read_lines(out)) == 2, "something was tuned for the peer"
 
 
 def test_methods_that_weight_samples_have_no_peer(vectors: str) -> None:
     suite = suite_of(vectors, methods=[{"name": "ms", "recipe": "multi-similarity"}, {"name": "bspml"}])
-    found, _, told = with_peers(CellMaker(suite), {})
+    found, _, told = add_peers(CellMaker(suite), {})
     assert [each.name for each in found.methods] == ["ms", peer_name("ms"), "bspml"]
     assert told == [
-        "bspml: no peer on here, pacing.name=self-paced weights samples, and pytorch-metric-learning takes no weights"
+        "bspml: no peer on here, pacing.name=self-paced weights samples, which pytorch-metric-learning does not support"
     ]
 
 
 def test_a_peer_of_another_formula_is_told_in_the_table(vectors: str, tmp_path: Path) -> None:
     suite, out = suite_of(vectors, methods=[{"name": "margin"}], baseline=None, seeds=[0]), tmp_path / "out.jsonl"
     assert run_suite(suite, out, workers=0, peer=True) == 0
-    assert f"{peer_name('margin')}: not our formula, " in table(read_results(out))
+    assert f"{peer_name('margin')}: the formula differs from ours, " in table(read_results(out))
 
 
 def test_a_method_has_a_peer_where_any_data_allows_it_in_whatever_order(vectors: str) -> None:
     data = [{"name": "a", "source": vectors, "settings": ["loss.neg_threshold=0.3"]}, {"name": "b", "source": vectors}]
     for order in (data, data[::-1]):
         suite = suite_of(vectors, data=order, methods=[{"name": "ms", "recipe": "multi-similarity"}])
-        found, _, told = with_peers(CellMaker(suite), {})
+        found, _, told = add_peers(CellMaker(suite), {})
         assert [each.name for each in found.methods] == ["ms", peer_name("ms")]
         assert [line.split(",")[0] for line in told] == ["ms: no peer on a"]
 

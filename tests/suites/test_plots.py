@@ -25,7 +25,7 @@ from nearfar.suites.plots import (
 )
 from nearfar.suites.plots.trained_run import load_trained_run
 from nearfar.suites.results import ResultsFile
-from nearfar.suites.suite import suite_from_dict
+from nearfar.suites.suite_file import suite_from_dict
 from nearfar.training import Run, train
 from training_cases import configured
 
@@ -152,7 +152,7 @@ def test_a_map_of_two_settings_is_ordered_by_their_values(tmp_path: Path) -> Non
     assert sorted(each.get_text() for each in axes.texts) == ["12.0", "31.0", "32.0*"]
     assert axes.get_title() == "d"
     axes, _ = draw_settings_grid(results_of(tmp_path / "t.jsonl", "test"), x="loss.k", y="loss.margin").axes
-    assert axes.get_title() == "d\n(as in the paper, chosen on the test set)"
+    assert axes.get_title() == "d\n(epoch selected on the test set, as in the paper)"
     for wrong, message in (
         ({"x": "loss.kk", "y": "loss.margin"}, "sweeps loss.k, not 'loss.kk'"),
         ({"x": "loss.k", "y": "loss.margn"}, "no method of s sets 'loss.margn'"),

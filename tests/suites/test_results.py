@@ -9,7 +9,7 @@ import pytest
 
 from nearfar.errors import NearfarError
 from nearfar.suites.results import ResultsFile, read_lines, read_results
-from nearfar.suites.suite import suite_from_dict
+from nearfar.suites.suite_file import suite_from_dict
 
 SUITE = suite_from_dict({"name": "s", "data": [{"name": "d"}], "methods": [{"name": "m"}], "seeds": [0, 1]}).to_dict()
 PLACES = [{"data": "d", "method": "m", "sweep": None, "seed": seed, "id": f"id{seed}"} for seed in (0, 1)]
@@ -61,7 +61,7 @@ def test_scores_replace_an_error_whatever_the_order(tmp_path: Path) -> None:
 def test_two_runs_do_not_write_to_one_file(tmp_path: Path) -> None:
     pytest.importorskip("fcntl")
     path = tmp_path / "r.jsonl"
-    with ResultsFile(path), pytest.raises(NearfarError, match="another run is writing"):
+    with ResultsFile(path), pytest.raises(NearfarError, match="another process is writing"):
         ResultsFile(path)
     with ResultsFile(path) as file:
         file.append(ASKED)
@@ -81,10 +81,10 @@ def test_what_is_no_results_file_is_told(tmp_path: Path) -> None:
 def test_what_is_no_file_of_results_or_has_none_yet_says_so(tmp_path: Path) -> None:
     path = tmp_path / "suite.yaml"
     path.write_text("name: mine\nseeds: [0]\n")
-    with pytest.raises(NearfarError, match=r"suite\.yaml: is no file of results"):
+    with pytest.raises(NearfarError, match=r"suite\.yaml: is not a results file"):
         read_results(path)
     path.write_text(json.dumps({"kind": "trial", "id": "a"}) + "\n")
-    with pytest.raises(NearfarError, match="is still being tuned, 1 trials are done and no cell"):
+    with pytest.raises(NearfarError, match="has 1 trials and no cells yet"):
         read_results(path)
     path.write_text("")
     with pytest.raises(NearfarError, match="holds no suite"):

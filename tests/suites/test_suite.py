@@ -13,7 +13,7 @@ import yaml
 from nearfar.config.recipes import names
 from nearfar.errors import NearfarError
 from nearfar.suites.cells import suite_cells
-from nearfar.suites.suite import open_suite, suite_from_dict, suite_names
+from nearfar.suites.suite_file import open_suite, suite_from_dict, suite_names
 
 SMALL: dict[str, Any] = {
     "name": "small",
@@ -46,19 +46,19 @@ def test_a_method_is_compared_to_its_own_baseline_first() -> None:
         ({"methods": [{"recipe": "ms"}]}, r"methods\[0\] must have a name"),
         ({"methods": [{"name": "ms", "resipe": "ms"}]}, "did you mean 'recipe'"),
         ({"methods": [{"name": "ms"}, {"name": "ms"}]}, "'ms' twice"),
-        ({"methods": [{"name": "ms"}, {"name": "untrained"}]}, "in every table already"),
-        ({"baseline": "mss"}, "none of its methods; did you mean 'ms'"),
+        ({"methods": [{"name": "ms"}, {"name": "untrained"}]}, "every table has a row"),
+        ({"baseline": "mss"}, "not a method of the suite; did you mean 'ms'"),
         ({"seeds": []}, "seeds is empty"),
         ({"seeds": [0, 0]}, "seeds has 0 twice"),
-        ({"seeds": [0.5]}, "whole numbers, got 0.5"),
+        ({"seeds": [0.5]}, "integers, got 0.5"),
         ({"sweep": {"a": [1], "b": [2]}}, "one key with a list"),
         ({"sweep": {"steps": 3}}, "one key with a list"),
         ({"sweep": {}}, "one key with a list"),
         ({"sweep": {"steps": [1, 2]}, "settings": ["steps=3"]}, "change the values of sweep"),
         ({"settings": ["seed=3"]}, "change seeds"),
-        ({"settings": ["recipe=ms"]}, "cannot be among the settings"),
+        ({"settings": ["recipe=ms"]}, "from the settings: the suite sets it"),
         ({"settings": ["steps"]}, "KEY=VALUE"),
-        ({"methods": [{"name": "ms", "settings": ["steps={sweep}"]}]}, "there is no sweep"),
+        ({"methods": [{"name": "ms", "settings": ["steps={sweep}"]}]}, "the suite has no sweep"),
     ],
 )
 def test_mistakes_are_told(change: dict[str, Any], message: str) -> None:
@@ -90,7 +90,7 @@ def test_suites_that_come_along_resolve(name: str, vectors: str, monkeypatch: py
     short = replace(suite, seeds=suite.seeds[:1], sweep=ends)
     # data that starts from a weight file has to be opened with that file
     settings = {each.name: each.settings for each in suite.data if "model.pretrained=" not in " ".join(each.settings)}
-    cells = suite_cells(short, given=dict.fromkeys(settings, vectors), only=tuple(settings))
+    cells = suite_cells(short, sources=dict.fromkeys(settings, vectors), only=tuple(settings))
     assert len(cells) == len(settings) * len(suite.methods) * len(short.sweep_values)
     for cell in cells:
         paper = "setting=paper" in settings[cell.data]
@@ -113,7 +113,7 @@ def test_profs_compares_each_method_to_its_own_loss() -> None:
 
 
 def test_prism_is_told_the_noise_rate(vectors: str) -> None:
-    cells = suite_cells(open_suite("bspml"), given={"cub-vectors": vectors}, only=("cub-vectors",))
+    cells = suite_cells(open_suite("bspml"), sources={"cub-vectors": vectors}, only=("cub-vectors",))
     prism = [cell.config for cell in cells if cell.config.recipe == "prism"]
     assert {each.data.noise.rate for each in prism} == {0, 0.1, 0.2, 0.3}
     assert all(each.pacing["noise_rate"] == each.data.noise.rate for each in prism)

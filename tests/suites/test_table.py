@@ -14,7 +14,7 @@ from nearfar.metrics.intervals import interval
 from nearfar.suites.columns import ON_TEST
 from nearfar.suites.figure import draw_figure
 from nearfar.suites.results import Results
-from nearfar.suites.suite import suite_from_dict
+from nearfar.suites.suite_file import suite_from_dict
 from nearfar.suites.summary import summarize
 from nearfar.suites.table import table
 
@@ -116,10 +116,10 @@ def test_missing_cells_are_shown_and_pairs_are_of_the_same_seeds() -> None:
 def test_data_that_was_left_out_is_told_and_has_no_table() -> None:
     data = [{"name": "d"}, {"name": "other", "settings": ["steps=9"]}]
     text = table(results_of(data=data))
-    assert "\nLeft out: other.\n" in text
+    assert "\nDatasets that were not run: other.\n" in text
     assert "## other" not in text
     assert "steps=9" not in text
-    assert "Left out" not in table(results_of())
+    assert "Datasets that were not run" not in table(results_of())
 
 
 @pytest.mark.parametrize("style", ["markdown", "csv", "html", "latex"])
@@ -155,18 +155,18 @@ def test_the_size_of_batches_is_told() -> None:
     results = results_of()
     for key, cell in results.cells.items():
         cell["batch"] = 64 if key.startswith("base") else 128  # type: ignore[index]
-    assert "Batches of 128; of 64 for base" in table(results)
+    assert "Batch size 128; 64 for base" in table(results)
     assert {row["batch"] for row in rows_of(results).values()} == {"", "64", "128"}
     for cell in results.cells.values():
         cell["batch"] = 64  # type: ignore[index]
-    assert "- Batches of 64\n" in table(results)
+    assert "- Batch size 64\n" in table(results)
 
 
 def test_settings_are_told() -> None:
     assert "Settings of" not in table(results_of())
     data = [{"name": "d", "settings": ["steps=9"]}]
     text = table(results_of(settings=["ema=0.1"], data=data, override=["log_every=3"]))
-    assert "Settings of all cells: ema=0.1; of d: steps=9; of all cells, above the others: log_every=3." in text
+    assert "Settings: all cells: ema=0.1; d: steps=9; all cells, from the command line: log_every=3." in text
 
 
 def test_special_characters_do_no_harm() -> None:
@@ -202,8 +202,8 @@ def test_the_papers_numbers_stand_beside_ours() -> None:
     assert "| better | base | 61.00 ± 2.48 | **+10.00 [+7.52, +12.48]** | 61.5 ± 0.2 | 3.0 | 3 |" in lines
     assert "| same | base | 51.00 ± 4.97 | +0.00 [-2.48, +2.48] | – | 3.0 | 3 |" in lines
     assert "| HDC (quoted) | – | – | – | 45.5 | – | – |" in lines
-    assert "- Paper: Table 9, as printed, in per cent." in lines
-    assert "- Not as in the paper: smaller pictures." in lines
+    assert "- Paper: Table 9, as printed, in percent." in lines
+    assert "- Differences from the paper: smaller pictures." in lines
     for style in ("html", "latex"):
         assert "HDC (quoted)" in table(results, style)
         assert "61.5" in table(results, style)
@@ -252,7 +252,7 @@ def test_detection_has_columns_where_it_was_measured() -> None:
         results.cells[f"better/None/{seed}"]["detection"] = {"auroc": auroc, "precision": precision}
     lines = table(results).splitlines()
     (head,) = [line for line in lines if line.startswith("| method")]
-    assert head.endswith("| wrong labels: AUROC | precision at their number | seconds | n |")
+    assert head.endswith("| wrong labels: AUROC | wrong labels: precision | seconds | n |")
     (better,) = [line for line in lines if line.startswith("| better")]
     (same,) = [line for line in lines if line.startswith("| same")]
     assert better.endswith("| 92.00 ± 4.97 | 80.00 ± 24.84 | 3.0 | 3 |")

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nearfar.suites.cells import config_id
+from nearfar.suites.config_id import config_id
 from nearfar.training import Run, train, trainer
 from nearfar.training.class_subset import sample_whole_classes
 from training_cases import configured

@@ -55,7 +55,7 @@ def bench_run(
     from dataclasses import replace
 
     from nearfar.suites.run import run_suite
-    from nearfar.suites.suite import open_suite, suite_from_dict
+    from nearfar.suites.suite_file import open_suite, suite_from_dict
 
     paths = {}
     for text in sources:
@@ -70,8 +70,8 @@ def bench_run(
     failed = run_suite(
         suite,
         out,
-        given=paths,
-        only=suite.data_of(only),
+        sources=paths,
+        only=suite.dataset_names(only),
         methods=methods,
         seeds=seeds,
         workers=workers,

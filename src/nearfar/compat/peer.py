@@ -40,6 +40,7 @@ from nearfar.losses import (
     TripletMarginLoss,
 )
 from nearfar.losses.base import full_precision
+from nearfar.training.prepare import register_loss_adapter
 
 NAME = "pytorch-metric-learning"
 PARTS = ("distances", "losses", "miners", "reducers", "regularizers")
@@ -227,3 +228,6 @@ def _same(loss: Loss, option: str, value: object) -> None:
 
 def _no(loss: Loss, option: str) -> ValueError:
     return ValueError(f"{NAME} has no {type(loss).__name__} with {option}={getattr(loss, option)!r}: leave peer out")
+
+
+register_loss_adapter("peer", peer_loss)

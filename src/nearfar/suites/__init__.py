@@ -1,1 +1,1 @@
-"""Measurements: each is a script that anyone can run again, and writes the page that quotes it."""
+"""Suites compare methods under the same conditions: run the cells, then make tables and figures."""

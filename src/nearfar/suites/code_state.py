@@ -1,4 +1,4 @@
-"""Which code made a result: versions move seldom, the code between them often."""
+"""A hash of the source code, because results depend on it and version numbers change rarely."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ DIGITS = 10
 
 @cache
 def code_state() -> str:
-    """The first digits of a sha256 over nearfar's own modules, recipes and suites, as they were when first asked."""
+    """Return the first digits of a SHA-256 over all modules, recipes and suites, as of the first call."""
     root = Path(str(files("nearfar")))
     digest = hashlib.sha256()
-    for path in sorted(each for each in root.rglob("*") if each.suffix in SUFFIXES):
+    for path in sorted(file for file in root.rglob("*") if file.suffix in SUFFIXES):
         digest.update(f"{path.relative_to(root).as_posix()}\n".encode())
         digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()[:DIGITS]

@@ -1,4 +1,4 @@
-"""The columns of a suite's table: ours, the differences to the baseline, and what the paper prints."""
+"""The columns of a suite's table: our scores, differences to the baseline, and the paper's numbers."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from nearfar.metrics.intervals import Interval
-from nearfar.suites.paper import PaperTable, Printed, printed, tables_of
+from nearfar.suites.paper import PaperTable, PrintedNumber, find_numbers, tables_of
 from nearfar.suites.suite import Suite
 from nearfar.suites.summary import Block, Row
 
-ON_TEST = "as in the paper, chosen on the test set"
+ON_TEST = "epoch selected on the test set, as in the paper"
 NOT_SWEPT = "not swept"
 QUOTED = "quoted"
 NONE = "–"
-# how well the weights of samples find labels made wrong on purpose: the key of a cell, and the head of its column
-DETECTION = {"auroc": "wrong labels: AUROC", "precision": "precision at their number"}
+# how well sample weights detect added label noise: key in a cell, and head of the column
+DETECTION = {"auroc": "wrong labels: AUROC", "precision": "wrong labels: precision"}
 
 
 @dataclass(frozen=True)
-class Text:
-    """What stands in a field of a table."""
+class CellText:
+    """The content of a table cell."""
 
     text: str
     bold: bool = False
@@ -28,90 +28,94 @@ class Text:
 
 @dataclass(frozen=True)
 class Column:
-    """A head, the field of a row of ours, and the field of a method that the paper only quotes."""
+    """A column: its head, and its text for our rows and for methods that the paper only quotes."""
 
     head: str
-    ours: Callable[[Row], Text]
-    quoted: Callable[[str], Text] = lambda _: Text(NONE)
+    ours: Callable[[Row], CellText]
+    quoted: Callable[[str], CellText] = lambda _: CellText(NONE)
 
 
 def columns(suite: Suite, block: Block) -> list[Column]:
-    """All columns of a block; what no row has is left out."""
-    compared = any(row.baseline for row in block.rows)
-    found = [Column("method", _name, lambda name: Text(f"{name} ({QUOTED})"))]
-    if compared:
-        found.append(Column("against", lambda row: Text(row.baseline or NONE)))
+    """Return the columns of a block; columns without any value are left out."""
+    has_baseline = any(row.baseline for row in block.rows)
+    result = [Column("method", _name, lambda name: CellText(f"{name} ({QUOTED})"))]
+    if has_baseline:
+        result.append(Column("against", lambda row: CellText(row.baseline or NONE)))
     for metric in suite.metrics_of(block.source):
-        found.append(_score(metric))
-        if compared and metric in suite.compared:
-            found.append(_difference(metric))
-        if any(metric in each.metrics for each in paper_tables(suite, block)):
-            found.append(_paper(suite, block, metric))
+        result.append(_score(metric))
+        if has_baseline and metric in suite.compared:
+            result.append(_difference(metric))
+        if any(metric in table.metrics for table in paper_tables(suite, block)):
+            result.append(_paper(suite, block, metric))
     for key, head in DETECTION.items():
         if any(row.detection for row in block.rows):
-            found.append(_detection(key, head))
-    found.append(Column("seconds", lambda row: Text(NONE if row.seconds is None else f"{row.seconds:.1f}")))
-    found.append(Column("n", lambda row: Text(f"{row.n}" if row.n == row.expected else f"{row.n} of {row.expected}")))
-    return found
+            result.append(_detection(key, head))
+    result.append(Column("seconds", lambda row: CellText(NONE if row.seconds is None else f"{row.seconds:.1f}")))
+    result.append(
+        Column("n", lambda row: CellText(f"{row.n}" if row.n == row.expected else f"{row.n} of {row.expected}"))
+    )
+    return result
 
 
 def paper_tables(suite: Suite, block: Block) -> list[PaperTable]:
-    """The paper's tables that a block stands beside."""
+    """Return the paper's tables that are shown with a block."""
     return tables_of(suite.paper, block.source.paper, block.sweep)
 
 
 def quoted_names(suite: Suite, block: Block) -> list[str]:
-    """The methods that the paper quotes there, in its order."""
-    return list(dict.fromkeys(name for each in paper_tables(suite, block) for name in each.quoted))
+    """Return the methods that the paper only quotes, in its order."""
+    return list(dict.fromkeys(name for table in paper_tables(suite, block) for name in table.quoted))
 
 
-def paper_numbers(suite: Suite, block: Block, method: str, metric: str, *, quoted: bool = False) -> list[Printed]:
-    """What the paper prints for a row."""
-    return printed(suite.paper, block.source.paper, block.sweep, method, metric, quoted=quoted)
+def paper_numbers(suite: Suite, block: Block, method: str, metric: str, *, quoted: bool = False) -> list[PrintedNumber]:
+    """Return the paper's numbers for a row."""
+    return find_numbers(suite.paper, block.source.paper, block.sweep, method, metric, quoted=quoted)
 
 
-def mean_text(found: Interval) -> str:
-    """In per cent.
+def format_mean(value: Interval) -> str:
+    """Format a mean and half of its interval in percent.
 
-    >>> mean_text(Interval(0.5, 0.49, 0.51, 3)), mean_text(Interval(0.5, -float("inf"), float("inf"), 1))
+    >>> format_mean(Interval(0.5, 0.49, 0.51, 3)), format_mean(Interval(0.5, -float("inf"), float("inf"), 1))
     ('50.00 ± 1.00', '50.00')
     """
-    return f"{100 * found.mean:.2f}" + (f" ± {100 * found.half:.2f}" if found.n > 1 else "")
+    return f"{100 * value.mean:.2f}" + (f" ± {100 * value.half:.2f}" if value.n > 1 else "")
 
 
 def marks(row: Row) -> list[str]:
-    """What a reader must know of a method's numbers."""
+    """Return remarks on how a method's numbers were made."""
     return [*([ON_TEST] if row.on_test else []), *([] if row.swept else [NOT_SWEPT])]
 
 
-def _name(row: Row) -> Text:
-    return Text(f"{row.method} ({'; '.join(marks(row))})" if marks(row) else row.method)
+def _name(row: Row) -> CellText:
+    return CellText(f"{row.method} ({'; '.join(marks(row))})" if marks(row) else row.method)
 
 
 def _score(metric: str) -> Column:
-    return Column(metric, lambda row: Text(mean_text(row.scores[metric]) if row.n else "missing"))
+    return Column(metric, lambda row: CellText(format_mean(row.scores[metric]) if row.n else "missing"))
 
 
 def _difference(metric: str) -> Column:
-    def ours(row: Row) -> Text:
-        found = row.differences.get(metric)
-        if found is None:
-            return Text(NONE if row.baseline is None else "missing")
-        text = f"{100 * found.mean:+.2f}"
-        if found.n > 1:
-            text += f" [{100 * found.low:+.2f}, {100 * found.high:+.2f}]"
-        if found.n != row.n:
-            text += f" (n = {found.n})"
-        return Text(text, bold=found.clear)
+    def ours(row: Row) -> CellText:
+        difference = row.differences.get(metric)
+        if difference is None:
+            return CellText(NONE if row.baseline is None else "missing")
+        text = f"{100 * difference.mean:+.2f}"
+        if difference.n > 1:
+            text += f" [{100 * difference.low:+.2f}, {100 * difference.high:+.2f}]"
+        if difference.n != row.n:
+            text += f" (n = {difference.n})"
+        return CellText(text, bold=difference.clear)
 
     return Column(f"{metric}, difference", ours)
 
 
 def _paper(suite: Suite, block: Block, metric: str) -> Column:
-    several = sum(metric in each.metrics for each in paper_tables(suite, block)) > 1
+    several = sum(metric in table.metrics for table in paper_tables(suite, block)) > 1
 
-    def text(numbers: Iterable[Printed]) -> Text:
-        return Text("; ".join(f"{each} ({each.table})" if several else f"{each}" for each in numbers) or NONE)
+    def text(numbers: Iterable[PrintedNumber]) -> CellText:
+        return CellText(
+            "; ".join(f"{number} ({number.table})" if several else f"{number}" for number in numbers) or NONE
+        )
 
     return Column(
         f"{metric}, paper",
@@ -121,4 +125,4 @@ def _paper(suite: Suite, block: Block, metric: str) -> Column:
 
 
 def _detection(key: str, head: str) -> Column:
-    return Column(head, lambda row: Text(mean_text(row.detection[key]) if row.detection else NONE))
+    return Column(head, lambda row: CellText(format_mean(row.detection[key]) if row.detection else NONE))

@@ -9,7 +9,7 @@ from typing import Any
 
 from nearfar.metrics.intervals import Interval
 from nearfar.suites.columns import DETECTION, QUOTED, marks, paper_numbers, quoted_names
-from nearfar.suites.paper import Printed
+from nearfar.suites.paper import PrintedNumber
 from nearfar.suites.results import Results
 from nearfar.suites.summary import summarize
 
@@ -23,9 +23,9 @@ NAMES = (
 
 
 def as_csv(results: Results) -> str:
-    """A line for each data, value of the sweep, method and metric, all digits, scores from 0 to 1.
+    """Format results as CSV: one line per dataset, value of the sweep, method and metric; scores from 0 to 1.
 
-    A method that the paper only quotes has its numbers, and the note "quoted".
+    Methods that the paper only quotes have the paper's numbers and the note "quoted".
     """
     suite = results.suite
     out = io.StringIO()
@@ -52,13 +52,13 @@ def as_csv(results: Results) -> str:
                 "missing": "; ".join(f"seed {seed}: {reason}" for seed, reason in row.missing.items()),
             }
             for key in DETECTION:
-                of_row |= _interval(row.detection.get(key), (key, f"{key}_low", f"{key}_high"))
+                of_row |= _interval_fields(row.detection.get(key), (key, f"{key}_low", f"{key}_high"))
             for metric in suite.metrics_of(block.source):
                 score, difference = row.scores.get(metric), row.differences.get(metric)
                 of_metric = {
                     "metric": metric,
-                    **_interval(score, ("mean", "low", "high")),
-                    **_interval(difference, ("difference", "difference_low", "difference_high")),
+                    **_interval_fields(score, ("mean", "low", "high")),
+                    **_interval_fields(difference, ("difference", "difference_low", "difference_high")),
                     **({} if difference is None else {"difference_n": difference.n, "clear": difference.clear}),
                     **_paper(paper_numbers(suite, block, row.method, metric)),
                 }
@@ -71,13 +71,13 @@ def as_csv(results: Results) -> str:
     return out.getvalue()
 
 
-def _interval(found: Interval | None, names: tuple[str, str, str]) -> dict[str, Any]:
-    if found is None:
+def _interval_fields(value: Interval | None, names: tuple[str, str, str]) -> dict[str, Any]:
+    if value is None:
         return {}
-    values = zip(names, (found.mean, found.low, found.high), strict=True)
-    return {name: each for name, each in values if math.isfinite(each)}
+    numbers = zip(names, (value.mean, value.low, value.high), strict=True)
+    return {name: number for name, number in numbers if math.isfinite(number)}
 
 
-def _paper(numbers: list[Printed]) -> dict[str, str]:
-    values = "; ".join(f"{each.value / 100:.6g}" for each in numbers)
-    return {"paper": values, "paper_table": "; ".join(each.table for each in numbers)} if numbers else {}
+def _paper(numbers: list[PrintedNumber]) -> dict[str, str]:
+    values = "; ".join(f"{number.value / 100:.6g}" for number in numbers)
+    return {"paper": values, "paper_table": "; ".join(number.table for number in numbers)} if numbers else {}

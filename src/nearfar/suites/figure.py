@@ -10,7 +10,7 @@ from typing import Any
 
 from nearfar.errors import NearfarError
 from nearfar.plotting import draw_lines, draw_note, new_line_figure, style_for, to_svg
-from nearfar.suites.cells import check_named
+from nearfar.suites.cells import check_names
 from nearfar.suites.columns import ON_TEST
 from nearfar.suites.results import Results
 from nearfar.suites.suite import UNTRAINED
@@ -32,7 +32,7 @@ def draw_figure(results: Results, *, x: str, metric: str, methods: Sequence[str]
     """
     suite = results.suite
     names = (UNTRAINED, *(method.name for method in suite.methods))
-    check_named("method", methods, names)
+    check_names("method", methods, names)
     if suite.sweep_key != x:
         sweep = f"it sweeps {suite.sweep_key}" if suite.sweep_key else "it has no sweep"
         raise NearfarError(f"{suite.name}: the suite does not sweep {x!r}, {sweep}")

@@ -1,12 +1,12 @@
-"""The numbers of a paper's tables, to stand beside ours.
+"""Numbers of a paper's tables, shown beside ours.
 
 paper:
-  - data: cub                                  # the data of the suite whose `paper` says so
+  - data: cub                                  # shown with datasets of the suite that have `paper: cub`
     table: Table 4
-    sweep: 8                                   # where the suite has a sweep: at this value of it
+    sweep: 8                                   # value of the sweep, if the suite has one
     metrics: [recall@1, map@r]
-    methods: {mpa: [69.2, 26.6]}               # rows of the suite, in per cent; [69.2, 0.3] is 69.2 ± 0.3
-    quoted: {Clustering: [48.2, null]}         # rows that the paper only quotes: nothing of ours
+    methods: {mpa: [69.2, 26.6]}               # methods of the suite, in percent; [69.2, 0.3] is 69.2 ± 0.3
+    quoted: {Clustering: [48.2, null]}         # methods that the paper only quotes and the suite does not run
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nearfar.validation import nearest
 
 @dataclass(frozen=True)
 class PaperTable:
-    """A paper's numbers on one of its data sets, by method in the order of `metrics`."""
+    """A paper's numbers on one of its datasets, by method in the order of `metrics`."""
 
     data: str
     table: str
@@ -31,13 +31,13 @@ class PaperTable:
     sweep: int | float | str | None = None
 
     def rows(self, *, quoted: bool) -> dict[str, Any]:
-        """The numbers of the suite's own methods, or of those that the paper quotes."""
+        """Return the numbers of the suite's methods, or of those that the paper only quotes."""
         return self.quoted if quoted else self.methods
 
 
 @dataclass(frozen=True)
-class Printed:
-    """A number as a paper prints it, in per cent, its spread if it has one, and the table."""
+class PrintedNumber:
+    """A number as a paper prints it, in percent, with its spread if it has one, and the name of the table."""
 
     value: float
     spread: float | None
@@ -47,44 +47,44 @@ class Printed:
         return f"{self.value}" if self.spread is None else f"{self.value} ± {self.spread}"
 
 
-def printed(
+def find_numbers(
     tables: Iterable[PaperTable], data: str | None, sweep: Any, method: str, metric: str, *, quoted: bool = False
-) -> list[Printed]:
-    """What the tables print for a place: nothing, a number, or one for each table that has it."""
-    found = []
-    for each in tables_of(tables, data, sweep):
-        row = each.rows(quoted=quoted).get(method)
-        number = None if row is None or metric not in each.metrics else row[each.metrics.index(metric)]
+) -> list[PrintedNumber]:
+    """Return the numbers that the tables print for a method and metric, one per table that has it."""
+    numbers = []
+    for table in tables_of(tables, data, sweep):
+        row = table.rows(quoted=quoted).get(method)
+        number = None if row is None or metric not in table.metrics else row[table.metrics.index(metric)]
         if number is not None:
             value, spread = number if isinstance(number, list | tuple) else (number, None)
-            found.append(Printed(float(value), None if spread is None else float(spread), each.table))
-    return found
+            numbers.append(PrintedNumber(float(value), None if spread is None else float(spread), table.table))
+    return numbers
 
 
 def tables_of(tables: Iterable[PaperTable], data: str | None, sweep: Any) -> list[PaperTable]:
-    """The tables for data, at a value of the sweep."""
-    return [each for each in tables if data is not None and each.data == data and each.sweep in (None, sweep)]
+    """Return the tables of a dataset at a value of the sweep."""
+    return [table for table in tables if data is not None and table.data == data and table.sweep in (None, sweep)]
 
 
 def check_paper(tables: Iterable[PaperTable], *, data: Iterable[str], methods: Iterable[str], where: str) -> None:
-    """Every table is about data and methods of the suite, with a number from 0 to 100, or null, for each metric."""
-    known, named = list(data), list(methods)
-    for i, each in enumerate(tables):
+    """Check that each table has datasets and methods of the suite, and a number from 0 to 100 or null per metric."""
+    data, methods = list(data), list(methods)
+    for i, table in enumerate(tables):
         place = f"{where}: paper[{i}]"
-        if each.data not in known:
-            raise NearfarError(f"{place}: no data of the suite has paper: {each.data}{nearest(each.data, known)}")
-        for method in each.methods:
-            if method not in named:
-                raise NearfarError(f"{place}: {method!r} is none of the methods{nearest(method, named)}")
-        for name, row in (*each.methods.items(), *each.quoted.items()):
-            if not isinstance(row, list | tuple) or len(row) != len(each.metrics):
-                raise NearfarError(f"{place}: {name} must have {len(each.metrics)} numbers, got {row!r}")
+        if table.data not in data:
+            raise NearfarError(f"{place}: no dataset of the suite has paper: {table.data}{nearest(table.data, data)}")
+        for method in table.methods:
+            if method not in methods:
+                raise NearfarError(f"{place}: {method!r} is not a method of the suite{nearest(method, methods)}")
+        for name, row in (*table.methods.items(), *table.quoted.items()):
+            if not isinstance(row, list | tuple) or len(row) != len(table.metrics):
+                raise NearfarError(f"{place}: {name} must have {len(table.metrics)} numbers, got {row!r}")
             for number in row:
-                if not _is_printed(number):
-                    raise NearfarError(f"{place}: {name}: must be per cent, [mean, spread] or null, got {number!r}")
+                if not _is_valid(number):
+                    raise NearfarError(f"{place}: {name}: must be percent, [mean, spread] or null, got {number!r}")
 
 
-def _is_printed(number: Any) -> bool:
+def _is_valid(number: Any) -> bool:
     if isinstance(number, list | tuple):
-        return len(number) == 2 and all(each is not None and _is_printed(each) for each in number)
+        return len(number) == 2 and all(part is not None and _is_valid(part) for part in number)
     return number is None or (isinstance(number, int | float) and not isinstance(number, bool) and 0 <= number <= 100)

@@ -1,11 +1,11 @@
-"""The results of a suite: a JSON object a line, appended as cells finish, so that a kill costs the cells under way.
+"""The results file of a suite: one JSON object per line, appended as cells finish, so that a kill loses little.
 
-    {"kind": "suite", "suite": ..., "places": [{data, method, sweep, seed, id}, ...]}   asked for; the last counts
+    {"kind": "suite", "suite": ..., "places": [{data, method, sweep, seed, id}, ...]}   the cells; the last line counts
     {"kind": "trial", "id": ..., "settings": [...], "value": ...}                       validation score, for tuning
     {"kind": "cell", "id": ..., "test": {...}, "untrained": {...}, ...}                 scores of a cell
-    {"kind": "error", "id": ..., "message": ...}                                        why there are none
+    {"kind": "error", "id": ..., "message": ...}                                        why a cell has no scores
 
-A last line that a kill cut off has no end and does not count.
+A last line without a newline was cut off by a kill and is ignored.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from types import TracebackType
 from typing import Any
 
 from nearfar.errors import NearfarError
-from nearfar.suites.suite import Suite, suite_from_dict
+from nearfar.suites.suite import Suite
+from nearfar.suites.suite_file import suite_from_dict
 
 try:
     import fcntl
-except ImportError:  # Windows: two runs on one file are the user's to avoid
+except ImportError:  # Windows has no file locks here: do not run a suite twice on one file
     fcntl = None  # type: ignore[assignment]
 
 KINDS = ("suite", "trial", "cell", "error")
@@ -32,70 +33,79 @@ KINDS = ("suite", "trial", "cell", "error")
 
 @dataclass(frozen=True)
 class Results:
-    """What a file holds: the suite, its places, cells by id, the last error of those that have none, and the settings
-    that tuning chose, by data and method."""
+    """The content of a results file.
+
+    Attributes:
+        suite: the last suite line.
+        places: dataset, method, sweep, seed and id of each cell of the tables.
+        cells: scores by id.
+        errors: last error message by id, for cells without scores.
+        tuned: tuned settings by dataset and method.
+    """
 
     suite: Suite
     places: tuple[dict[str, Any], ...]
     cells: Mapping[str, Mapping[str, Any]]
     errors: Mapping[str, str]
-    chosen: Mapping[tuple[str, str], tuple[str, ...]]
+    tuned: Mapping[tuple[str, str], tuple[str, ...]]
 
     def cell(self, data: str, method: str, sweep: Any, seed: int) -> Mapping[str, Any] | None:
-        """The scores for a place, if there are any."""
+        """Return the scores for a place, or None."""
         return self.cells.get(self.id(data, method, sweep, seed) or "")
 
     def id(self, data: str, method: str, sweep: Any, seed: int) -> str | None:
-        """The cell of a place; none for data that was left out."""
-        return self._ids.get(_place(data, method, sweep, seed))
+        """Return the id for a place; None for datasets that were left out."""
+        return self._ids.get(_key(data, method, sweep, seed))
 
     @cached_property
     def _ids(self) -> dict[tuple[str, str, str, int], str]:
-        return {_place(each["data"], each["method"], each["sweep"], each["seed"]): each["id"] for each in self.places}
+        return {
+            _key(place["data"], place["method"], place["sweep"], place["seed"]): place["id"] for place in self.places
+        }
 
 
-def _place(data: str, method: str, sweep: Any, seed: int) -> tuple[str, str, str, int]:
-    return data, method, json.dumps(sweep), seed  # a value may be a list
+def _key(data: str, method: str, sweep: Any, seed: int) -> tuple[str, str, str, int]:
+    return data, method, json.dumps(sweep), seed  # a value of the sweep may be a list
 
 
 def read_lines(path: Path, *, kinds: tuple[str, ...] = KINDS) -> list[dict[str, Any]]:
-    """The whole lines of a results file, each of one of these kinds."""
+    """Read the complete lines of a results file and check that each is of one of these kinds."""
     try:
-        whole, _, _ = path.read_bytes().rpartition(b"\n")
+        content, _, _ = path.read_bytes().rpartition(b"\n")
     except OSError as error:
         raise NearfarError(f"{path}: cannot be read ({error.strerror})") from None
     lines = []
-    for number, line in enumerate(whole.splitlines(), start=1):
+    for number, line in enumerate(content.splitlines(), start=1):
         try:
             entry = json.loads(line)
-            known = entry["kind"] in kinds
+            is_valid = entry["kind"] in kinds
         except (ValueError, TypeError, KeyError):
-            known = False
-        if not known and number == 1:
-            raise NearfarError(f"{path}: is no file of results (nearfar bench run SUITE makes such files)")
-        if not known:
-            raise NearfarError(f"{path}: line {number} is damaged or none of {', '.join(kinds)}: delete that line")
+            is_valid = False
+        if not is_valid and number == 1:
+            raise NearfarError(f"{path}: is not a results file (`nearfar bench run SUITE` writes them)")
+        if not is_valid:
+            raise NearfarError(f"{path}: line {number} is damaged or not one of {', '.join(kinds)}: delete that line")
         lines.append(entry)
     return lines
 
 
 def read_results(path: Path) -> Results:
-    """The results as they stand."""
+    """Read a results file, also while the suite is running."""
     lines = read_lines(path)
-    asked = next((line for line in reversed(lines) if line["kind"] == "suite"), None)
-    if asked is None:
+    last = next((line for line in reversed(lines) if line["kind"] == "suite"), None)
+    if last is None:
         trials = sum(line["kind"] == "trial" for line in lines)
         if trials:
-            raise NearfarError(f"{path}: is still being tuned, {trials:,} trials are done and no cell: run it on")
-        raise NearfarError(f"{path}: holds no suite (nearfar bench run SUITE makes such files)")
+            raise NearfarError(f"{path}: has {trials:,} trials and no cells yet: run the suite to the end of tuning")
+        raise NearfarError(f"{path}: holds no suite (`nearfar bench run SUITE` writes results files)")
     cells = {line["id"]: line for line in lines if line["kind"] == "cell"}
     errors = {line["id"]: str(line["message"]) for line in lines if line["kind"] == "error" and line["id"] not in cells}
-    chosen = {(each["data"], each["method"]): tuple(each["settings"]) for each in asked.get("chosen", ())}
-    return Results(suite_from_dict(asked["suite"], str(path)), tuple(asked["places"]), cells, errors, chosen)
+    tuned = {(choice["data"], choice["method"]): tuple(choice["settings"]) for choice in last.get("chosen", ())}
+    return Results(suite_from_dict(last["suite"], str(path)), tuple(last["places"]), cells, errors, tuned)
 
 
 class ResultsFile:
-    """A results file open to append to, by one run at a time."""
+    """A results file opened for appending, by one process at a time."""
 
     def __init__(self, path: Path, *, kinds: tuple[str, ...] = KINDS) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -111,19 +121,21 @@ class ResultsFile:
             self.lines = read_lines(path, kinds=kinds)
         except BlockingIOError:
             os.close(self._fd)
-            raise NearfarError(f"{path}: another run is writing to it, wait for it or choose another --out") from None
+            raise NearfarError(
+                f"{path}: another process is writing to it: wait for it or choose another --out"
+            ) from None
         except BaseException:
             os.close(self._fd)
             raise
 
     def _drop_torn_line(self) -> None:
         content = self.path.read_bytes()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
-            os.ftruncate(self._fd, whole)
+        end = content.rfind(b"\n") + 1
+        if end < len(content):
+            os.ftruncate(self._fd, end)
 
     def append(self, entry: Mapping[str, Any]) -> None:
-        """One line, on the disk when this returns."""
+        """Append one line and sync it to disk."""
         line = (json.dumps(entry, allow_nan=False) + "\n").encode()
         try:
             if os.write(self._fd, line) < len(line):

@@ -1,39 +1,34 @@
-"""`nearfar bench run`: the cells of a suite that have no scores yet, in one or several processes."""
+"""`nearfar bench run`: run the cells of a suite that have no scores yet, in one or several processes."""
 
 from __future__ import annotations
 
 import json
-import tempfile
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from queue import SimpleQueue
-from threading import Thread
 from typing import Any
 
 from nearfar.errors import NearfarError
 from nearfar.formatting import duration
-from nearfar.suites.cells import Cell, CellMaker, Chosen, check_named, check_parts, config_id
+from nearfar.suites.cells import Cell, CellMaker, TunedSettings, check_losses_and_metrics, check_names
 from nearfar.suites.columns import ON_TEST
-from nearfar.suites.peer import method_of, with_peers
-from nearfar.suites.process import Outcome, Worker
+from nearfar.suites.peer import add_peers, method_of
 from nearfar.suites.results import ResultsFile
-from nearfar.suites.suite import Suite, suite_from_dict
-from nearfar.suites.tune import choose, suite_trials, trial_entry, tuned_places
-from nearfar.suites.worker import outcome
-from nearfar.training import Config
-from nearfar.training.initialization import InitialStateCache
+from nearfar.suites.suite import Suite
+from nearfar.suites.suite_file import suite_from_dict
+from nearfar.suites.tuning import choose, suite_trials, trial_entry, tuned_places
+from nearfar.suites.worker_pool import run_cells
+from nearfar.suites.worker_process import Outcome
 
-NO_TRIAL = "every trial failed, so nothing can be chosen; the last"
+ALL_TRIALS_FAILED = "all trials failed, so no settings could be chosen; last error"
 
 
 def run_suite(
     suite: Suite,
     out: Path,
     *,
-    given: Mapping[str, str] | None = None,
+    sources: Mapping[str, str] | None = None,
     only: tuple[str, ...] = (),
     methods: tuple[str, ...] = (),
     seeds: tuple[int, ...] = (),
@@ -42,47 +37,60 @@ def run_suite(
     peer: bool = False,
     say: Callable[[str], object] = print,
 ) -> int:
-    """Run what has no scores in `out` yet and append it there; gives the number of cells that failed.
+    """Run the cells that have no scores in `out` yet and append them there. Failed cells are run again.
 
-    given, only: see `CellMaker`. methods, seeds: those to run now; the rest stays asked for. workers: processes; 0
-    trains in this one. threads: of torch in each. peer: see `suite_peer`. A cell that failed before is tried again.
+    Args:
+        suite: the suite.
+        out: results file.
+        sources: paths by dataset name.
+        only: datasets to run; all if empty.
+        methods: methods to run now; the others stay in the tables as not run.
+        seeds: seeds to run now.
+        workers: number of processes; 0 trains in this process.
+        threads: torch threads per process.
+        peer: add rows with the losses of pytorch-metric-learning, see `nearfar.suites.peer`.
+        say: called with progress messages.
+
+    Returns:
+        The number of cells that failed.
     """
-    check_named("method", methods, [each.name for each in suite.methods])
+    check_names("method", methods, [method.name for method in suite.methods])
     for seed in seeds:
         if seed not in suite.seeds:
             raise NearfarError(f"the suite has no seed {seed}. Known: {', '.join(map(str, suite.seeds))}")
-    maker = CellMaker(suite, given=given, only=only)
-    check_parts(maker.cells())  # a mistake in the suite shows before the first trial
+    maker = CellMaker(suite, sources=sources, only=only)
+    check_losses_and_metrics(maker.cells())
     with ResultsFile(out) as file:
-        chosen, without = _tune(file, maker, methods, workers=workers, threads=threads, say=say)
+        tuned, untuned = _tune(file, maker, methods, workers=workers, threads=threads, say=say)
         if peer:
-            suite, chosen, told = with_peers(maker, chosen)
+            suite, tuned, messages = add_peers(maker, tuned)
             maker.suite = suite
-            for line in told:
-                say(line)
-        cells = [_untuned(cell) if _tuned_as(cell) in without else cell for cell in maker.cells(chosen)]
-        _ask(file, suite, cells, only, chosen)
+            for message in messages:
+                say(message)
+        cells = [_mark_untuned(cell) if _tuned_place(cell) in untuned else cell for cell in maker.cells(tuned)]
+        _write_suite(file, suite, cells, only, tuned)
         done = {line["id"] for line in file.lines if line["kind"] == "cell"}
         ids = {cell.id for cell in cells}
         say(f"{suite.name}: {len(ids)} cells, {len(ids & done)} of them done, to {out}")
-        now = (
+        selected = (
             cell
             for cell in cells
             if (not methods or method_of(cell.method) in methods) and (not seeds or cell.seed in seeds)
         )
-        left = list({cell.id: cell for cell in now if cell.id not in done}.values())
-        hopeless = {cell.id: cell for cell in left if _tuned_as(cell) in without}
-        for cell in hopeless.values():
-            message = f"{NO_TRIAL}: {without[_tuned_as(cell)]}"
+        pending = list({cell.id: cell for cell in selected if cell.id not in done}.values())
+        skipped = {cell.id: cell for cell in pending if _tuned_place(cell) in untuned}
+        for cell in skipped.values():
+            message = f"{ALL_TRIALS_FAILED}: {untuned[_tuned_place(cell)]}"
             file.append({"kind": "error", "id": cell.id, **cell.place, "message": message})
-        for (data, method), message in without.items():
+        for (data, method), message in untuned.items():
             if not methods or method in methods:
-                say(f"{data}, {method}: {NO_TRIAL}: {message}")
-        failed = len(hopeless)
-        for head, cell, found, rest in _timed([each for each in left if each.id not in hopeless], workers, threads):
-            file.append({"kind": found["kind"], "id": cell.id, **cell.place, **found})
-            failed += found["kind"] == "error"
-            say(f"{head} {cell}: {_told(found, suite.compared)}; {rest}")
+                say(f"{data}, {method}: {ALL_TRIALS_FAILED}: {message}")
+        failed = len(skipped)
+        runnable = [cell for cell in pending if cell.id not in skipped]
+        for count, cell, outcome, remaining in _run_timed(runnable, workers, threads):
+            file.append({"kind": outcome["kind"], "id": cell.id, **cell.place, **outcome})
+            failed += outcome["kind"] == "error"
+            say(f"{count} {cell}: {_describe(outcome, suite.compared)}; {remaining}")
     return failed
 
 
@@ -94,143 +102,99 @@ def _tune(
     workers: int,
     threads: int,
     say: Callable[[str], object],
-) -> tuple[Chosen, dict[tuple[str, str], str]]:
-    """Run the trials of these methods, or of all, that have no value yet, and choose.
+) -> tuple[TunedSettings, dict[tuple[str, str], str]]:
+    """Run the trials of these methods, or of all, that have no score yet, and choose settings.
 
-    Gives also the data and methods that are tuned and have no choice, with the message of a trial that failed: of
-    these methods all trials did, others may not have been tried yet. What other methods chose is kept.
+    Returns:
+        The tuned settings, also of methods that were tuned earlier; and the (dataset, method) pairs that need tuning
+        but have no choice, with an error message of a trial, which is empty if the trials have not been run.
     """
-    suite, every = maker.suite, suite_trials(maker)
+    suite, all_trials = maker.suite, suite_trials(maker)
     values = {
         line["id"]: float(line["value"])
         for line in file.lines
         if line["kind"] == "trial" and line["metric"] == suite.tune.metric
     }
-    trials = [each for each in every if not methods or each.cell.method in methods]
+    trials = [trial for trial in all_trials if not methods or trial.cell.method in methods]
     by_id = {trial.cell.id: trial for trial in trials}
-    left = [trial.cell for id_, trial in by_id.items() if id_ not in values]
+    pending = [trial.cell for id_, trial in by_id.items() if id_ not in values]
     if trials:
-        say(f"{suite.name}: {len(by_id)} trials on validation classes, {len(by_id) - len(left)} of them done")
+        say(f"{suite.name}: {len(by_id)} trials on validation classes, {len(by_id) - len(pending)} of them done")
     messages: dict[tuple[str, str], str] = {}
-    for head, cell, found, rest in _timed(left, workers, threads):
-        entry = trial_entry(by_id[cell.id], found, suite.tune.metric)
+    for count, cell, outcome, remaining in _run_timed(pending, workers, threads):
+        entry = trial_entry(by_id[cell.id], outcome, suite.tune.metric)
         file.append(entry)
         if entry["kind"] == "error":
             messages[by_id[cell.id].place] = entry["message"]
-            told = f"failed, {entry['message']}"
+            text = f"failed, {entry['message']}"
         else:
             values[cell.id] = entry["value"]
-            told = f"{suite.tune.metric} {entry['value']:.4f}"
-        say(f"{head} {by_id[cell.id]}: validation {told}; {rest}")
-    asked = {each.place for each in trials}
-    tried = {*values, *(line["id"] for line in file.lines if line["kind"] == "error")}  # one that failed is no gap
-    unfinished = {each.place for each in every if each.cell.id not in tried} - asked
-    chosen = choose(suite, [each for each in every if each.place not in unfinished], values)
-    led = tuned_places(maker, every)
-    return chosen, {place: messages.get(led[place], "") for place in sorted(set(led) - set(chosen))}
+            text = f"{suite.tune.metric} {entry['value']:.4f}"
+        say(f"{count} {by_id[cell.id]}: validation {text}; {remaining}")
+    requested = {trial.place for trial in trials}
+    attempted = {*values, *(line["id"] for line in file.lines if line["kind"] == "error")}
+    unfinished = {trial.place for trial in all_trials if trial.cell.id not in attempted} - requested
+    tuned = choose(suite, [trial for trial in all_trials if trial.place not in unfinished], values)
+    leaders = tuned_places(maker, all_trials)
+    return tuned, {place: messages.get(leaders[place], "") for place in sorted(set(leaders) - set(tuned))}
 
 
-def _ask(file: ResultsFile, suite: Suite, cells: list[Cell], only: tuple[str, ...], chosen: Chosen) -> None:
-    """Write what is asked for, unless it stands there; the places of data left out now stay as they were asked for."""
-    before = next((line for line in reversed(file.lines) if line["kind"] == "suite"), None)
-    asked = _plain(suite)
+def _write_suite(
+    file: ResultsFile, suite: Suite, cells: list[Cell], only: tuple[str, ...], tuned: TunedSettings
+) -> None:
+    """Append the suite and its places, unless the last suite line is the same.
+
+    With `only`, the places of the other datasets are copied from that line if they have not changed.
+    """
+    previous = next((line for line in reversed(file.lines) if line["kind"] == "suite"), None)
+    current = _to_plain(suite)
     places = [{**cell.place, "id": cell.id} for cell in cells]
-    found = [{"data": data, "method": method, "settings": list(each)} for (data, method), each in chosen.items()]
-    if only and before is not None:
-        # read again, as what it was asked for with may lack what suites say by now
-        kept = _alike(_plain(suite_from_dict(before["suite"], str(file.path))), asked) - set(only)
-        places += [each for each in before["places"] if each["data"] in kept]
-        found += [each for each in before.get("chosen", []) if each["data"] in kept]
-    entry: dict[str, Any] = {"kind": "suite", "suite": asked, "places": places}
-    if found:
-        entry["chosen"] = found
-    if entry != before:
+    chosen = [{"data": data, "method": method, "settings": list(value)} for (data, method), value in tuned.items()]
+    if only and previous is not None:
+        # parsed and written again, because it may have been written before newer keys existed
+        before = _to_plain(suite_from_dict(previous["suite"], str(file.path)))
+        unchanged = _unchanged_data(before, current) - set(only)
+        places += [place for place in previous["places"] if place["data"] in unchanged]
+        chosen += [choice for choice in previous.get("chosen", []) if choice["data"] in unchanged]
+    entry: dict[str, Any] = {"kind": "suite", "suite": current, "places": places}
+    if chosen:
+        entry["chosen"] = chosen
+    if entry != previous:
         file.append(entry)
 
 
-def _alike(before: dict[str, Any], now: dict[str, Any]) -> set[str]:
-    """The names of data that are asked for as before; none, where the suite differs in anything but its data."""
-    if {**before, "data": []} != {**now, "data": []}:
+def _unchanged_data(before: dict[str, Any], current: dict[str, Any]) -> set[str]:
+    """Return the names of datasets that are the same in both suites; none if the suites differ in anything else."""
+    if {**before, "data": []} != {**current, "data": []}:
         return set()
-    return {each["name"] for each in before["data"] if each in now["data"]}
+    return {dataset["name"] for dataset in before["data"] if dataset in current["data"]}
 
 
-def _tuned_as(cell: Cell) -> tuple[str, str]:
-    """The data and method whose choice a cell takes; a peer takes that of the method it is against."""
+def _tuned_place(cell: Cell) -> tuple[str, str]:
+    """Return the dataset and method whose tuned settings a cell uses; a peer uses those of its method."""
     return cell.data, method_of(cell.method)
 
 
-def _untuned(cell: Cell) -> Cell:
-    """With an id of its own: a run with the same settings, of another suite say, does not stand for a tuned one."""
+def _mark_untuned(cell: Cell) -> Cell:
+    """Change the id, so that a run with the same settings does not count as the tuned one."""
     return replace(cell, id=f"untuned {cell.id}")
 
 
-def _plain(suite: Suite) -> Any:
+def _to_plain(suite: Suite) -> Any:
     return json.loads(json.dumps(suite.to_dict()))
 
 
-def _told(found: Outcome, metrics: Iterable[str]) -> str:
-    if found["kind"] == "error":
-        return f"failed, {found['message']}"
-    scores = ", ".join(f"{name} {100 * found['test'][name]:.1f}" for name in metrics if name in found["test"])
-    chosen = f" ({ON_TEST})" if found["selected_by"] == "test" else ""
-    return f"{scores}{chosen}, {found['seconds']:.0f} s"
+def _describe(outcome: Outcome, metrics: Iterable[str]) -> str:
+    if outcome["kind"] == "error":
+        return f"failed, {outcome['message']}"
+    scores = ", ".join(f"{name} {100 * outcome['test'][name]:.1f}" for name in metrics if name in outcome["test"])
+    note = f" ({ON_TEST})" if outcome["selected_by"] == "test" else ""
+    return f"{scores}{note}, {outcome['seconds']:.0f} s"
 
 
-def _timed(cells: list[Cell], workers: int, threads: int) -> Iterator[tuple[str, Cell, Outcome, str]]:
-    """Cells with their outcome as they finish, between how many are done and how long the rest will take."""
+def _run_timed(cells: list[Cell], workers: int, threads: int) -> Iterator[tuple[str, Cell, Outcome, str]]:
+    """Yield finished cells with their outcome, a count, and the estimated remaining time."""
     started = time.monotonic()
-    for count, (cell, found) in enumerate(_outcomes(cells, workers, threads), start=1):
-        rest = (time.monotonic() - started) / count * (len(cells) - count)
-        yield f"[{count}/{len(cells)}]", cell, found, f"{duration(rest)} left"
-
-
-def _outcomes(cells: list[Cell], workers: int, threads: int) -> Iterator[tuple[Cell, Outcome]]:
-    """Cells with their outcome as they finish."""
-    cells = [replace(cell, config=_as_cell(cell.config, threads)) for cell in cells]
-    if workers == 0:
-        initial_states = InitialStateCache()
-        with tempfile.TemporaryDirectory(prefix="nearfar-bench-") as work:
-            for cell in cells:
-                yield cell, _changed(cell) or outcome(cell.config, Path(work) / "run", initial_states)
-        return
-    waiting = deque(cells)
-    finished: SimpleQueue[tuple[Cell, Outcome]] = SimpleQueue()
-    pool = [Worker(threads) for _ in range(min(workers, len(cells)))]
-
-    def serve(worker: Worker) -> None:
-        while True:
-            try:
-                cell = waiting.popleft()
-            except IndexError:
-                return
-            finished.put((cell, _changed(cell) or worker.outcome(cell.config)))
-
-    serving = [Thread(target=serve, args=(worker,), daemon=True) for worker in pool]
-    try:
-        for thread in serving:
-            thread.start()
-        for _ in cells:
-            yield finished.get()
-    finally:
-        waiting.clear()
-        for worker in pool:
-            worker.stop()
-
-
-def _changed(cell: Cell) -> Outcome | None:
-    """The error of a cell whose file of weights or archive of pictures is not what its id says any more."""
-    try:
-        if cell.id in (config_id(cell.config), config_id(cell.config, files=True)):
-            return None
-        start, source = cell.config.model.pretrained, cell.config.data.source
-        which = f"model.pretrained={start}" if isinstance(start, str) else f"data.source={source}"
-        message = f"{which} was written anew meanwhile: start the bench again"
-    except NearfarError as error:
-        message = str(error)
-    return {"kind": "error", "message": message}
-
-
-def _as_cell(config: Config, threads: int) -> Config:
-    """Without what only costs time here: checkpoints on the way and trackers."""
-    return replace(config, threads=threads, save_every=1e9, track=())
+    for count, (cell, outcome) in enumerate(run_cells(cells, workers, threads), start=1):
+        remaining = (time.monotonic() - started) / count * (len(cells) - count)
+        yield f"[{count}/{len(cells)}]", cell, outcome, f"{duration(remaining)} left"

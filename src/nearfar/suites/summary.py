@@ -1,4 +1,4 @@
-"""From the results of a suite to what its tables say: means, paired differences, and what is missing."""
+"""Summaries of a suite's results: means, paired differences, and missing cells."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from nearfar.metrics.intervals import Interval, interval
 from nearfar.suites.results import Results
-from nearfar.suites.suite import UNTRAINED, Source
+from nearfar.suites.suite import UNTRAINED, SuiteDataset
 
 Scores = Mapping[str, float]
 CONCATENATED = "concatenated"
@@ -18,14 +18,19 @@ FORMS = ("separated", CONCATENATED)
 
 @dataclass(frozen=True)
 class Row:
-    """A method on data, at a value of the sweep.
+    """Scores of a method on a dataset at a value of the sweep.
 
-    scores: means over the seeds that there are, by metric; differences: to the baseline over the seeds that both have.
-    seconds: of training without the test, the median, since a machine may pause. selected_by: how epochs were chosen.
-    swept: whether the method has the value of the sweep. missing: seeds
-    without scores, with the reason.
-    batch: rows of one, if the cells say.
-    detection: how well the weights of samples find labels made wrong on purpose, "auroc" and "precision", if measured.
+    Attributes:
+        expected: number of seeds of the suite.
+        n: number of seeds with scores.
+        scores: means over these seeds, by metric.
+        differences: differences to the baseline over the seeds that both have, by metric.
+        seconds: training time without the test, the median over seeds.
+        selected_by: how epochs were selected.
+        batch: batch size, if the cells record it.
+        swept: whether the method uses the value of the sweep.
+        missing: reasons by seed without scores.
+        detection: how well sample weights detect added label noise ("auroc", "precision"), if measured.
     """
 
     method: str
@@ -43,19 +48,24 @@ class Row:
 
     @property
     def on_test(self) -> bool:
-        """Whether epochs were chosen on the test set."""
+        """Whether epochs were selected on the test set."""
         return "test" in self.selected_by
 
 
 @dataclass(frozen=True)
 class Block:
-    """The rows for data at a value of the sweep; `mixed` says that methods start from different networks.
+    """The rows of one table.
 
-    form: of a suite with folds, separated (the mean of the folds' models) or concatenated (their embeddings side by
-    side); otherwise empty.
+    Attributes:
+        source: the dataset.
+        sweep: value of the sweep.
+        rows: one row per method.
+        mixed: whether methods start from different networks.
+        form: with folds, "separated" (mean score of the networks) or "concatenated" (score of their concatenated
+            embeddings); otherwise empty.
     """
 
-    source: Source
+    source: SuiteDataset
     sweep: Any
     rows: tuple[Row, ...]
     mixed: bool
@@ -63,98 +73,102 @@ class Block:
 
     @property
     def data(self) -> str:
-        """Its name."""
+        """Name of the dataset."""
         return self.source.name
 
     @property
     def title(self) -> str:
-        """Its name, and the form where there are two."""
+        """Name of the dataset, and the form if there are two."""
         return f"{self.data}, {self.form}" if self.form else self.data
 
 
 def summarize(results: Results) -> list[Block]:
-    """A block for each data asked for, value of the sweep and form: the untrained network first, then the methods.
+    """Return a block for each dataset, value of the sweep and form.
 
-    Embeddings side by side are of trained networks only.
+    The first row is the untrained network, except for concatenated embeddings, which exist for trained networks only.
     """
     suite = results.suite
-    asked = {place["data"] for place in results.places}
+    names = {place["data"] for place in results.places}
     forms = ("",) if suite.folds is None else FORMS
     return [
-        _block(results, each, value, form)
-        for each in suite.data
-        if each.name in asked
+        _block(results, dataset, value, form)
+        for dataset in suite.data
+        if dataset.name in names
         for value in suite.sweep_values
         for form in forms
     ]
 
 
-def left_out(results: Results) -> list[str]:
-    """The data of the suite that was not asked for."""
-    asked = {place["data"] for place in results.places}
-    return [each.name for each in results.suite.data if each.name not in asked]
+def omitted_data(results: Results) -> list[str]:
+    """Return the datasets of the suite that were not run."""
+    names = {place["data"] for place in results.places}
+    return [dataset.name for dataset in results.suite.data if dataset.name not in names]
 
 
-def _block(results: Results, source: Source, value: Any, form: str) -> Block:
+def _block(results: Results, source: SuiteDataset, value: Any, form: str) -> Block:
     suite = results.suite
-    found: dict[str, dict[int, Mapping[str, Any]]] = {UNTRAINED: {}}
+    cells: dict[str, dict[int, Mapping[str, Any]]] = {UNTRAINED: {}}
     starts: dict[int, Scores] = {}
     mixed = False
     for method in suite.methods:
-        found[method.name] = {}
+        cells[method.name] = {}
         for seed in suite.seeds:
             cell = results.cell(source.name, method.name, value, seed)
             if cell is None:
                 continue
-            found[method.name][seed] = {**cell, "test": cell["concatenated"]} if form == CONCATENATED else cell
+            cells[method.name][seed] = {**cell, "test": cell["concatenated"]} if form == CONCATENATED else cell
             start: Scores = cell["untrained"]
             first = starts.setdefault(seed, start)
             mixed |= any(abs(start[name] - first[name]) > 1e-9 for name in suite.metrics_of(source))
-    found[UNTRAINED] = {seed: {"test": starts[seed]} for seed in suite.seeds if seed in starts}
+    cells[UNTRAINED] = {seed: {"test": starts[seed]} for seed in suite.seeds if seed in starts}
     if form == CONCATENATED:
-        found[UNTRAINED] = {}
-    rows = [_row(results, source, value, method, found) for method in found]
+        cells[UNTRAINED] = {}
+    rows = [_row(results, source, value, method, cells) for method in cells]
     shown = [row for row in rows if form != CONCATENATED or row.method != UNTRAINED]
     return Block(source, value, tuple(shown), mixed, form)
 
 
 def _row(
-    results: Results, source: Source, value: Any, method: str, found: Mapping[str, Mapping[int, Mapping[str, Any]]]
+    results: Results,
+    source: SuiteDataset,
+    value: Any,
+    method: str,
+    cells: Mapping[str, Mapping[int, Mapping[str, Any]]],
 ) -> Row:
     suite = results.suite
-    mine, baseline = found[method], suite.baseline_of(method)
-    theirs = {} if baseline is None else found[baseline]
-    both = [seed for seed in mine if seed in theirs]
+    scored, baseline = cells[method], suite.baseline_of(method)
+    other = {} if baseline is None else cells[baseline]
+    shared = [seed for seed in scored if seed in other]
 
     def score(seed: int, metric: str) -> float:
-        return float(mine[seed]["test"][metric])
+        return float(scored[seed]["test"][metric])
 
     def difference(seed: int, metric: str) -> float:
-        return score(seed, metric) - float(theirs[seed]["test"][metric])
+        return score(seed, metric) - float(other[seed]["test"][metric])
 
     metrics = suite.metrics_of(source)
     missing = {}
     for seed in suite.seeds:
-        if seed not in mine:
-            known = None if method == UNTRAINED else results.id(source.name, method, value, seed)
-            missing[seed] = results.errors.get(known or "", "not run")
-    seconds = [float(cell["seconds"]) for cell in mine.values() if "seconds" in cell]
+        if seed not in scored:
+            id_ = None if method == UNTRAINED else results.id(source.name, method, value, seed)
+            missing[seed] = results.errors.get(id_ or "", "not run")
+    seconds = [float(cell["seconds"]) for cell in scored.values() if "seconds" in cell]
     return Row(
         method=method,
         baseline=baseline,
         expected=len(suite.seeds),
-        n=len(mine),
-        scores={metric: interval([score(seed, metric) for seed in mine]) for metric in metrics if mine},
-        differences={metric: interval([difference(seed, metric) for seed in both]) for metric in metrics if both},
+        n=len(scored),
+        scores={metric: interval([score(seed, metric) for seed in scored]) for metric in metrics if scored},
+        differences={metric: interval([difference(seed, metric) for seed in shared]) for metric in metrics if shared},
         seconds=median(seconds) if seconds else None,
-        selected_by=tuple(sorted({str(cell["selected_by"]) for cell in mine.values() if "selected_by" in cell})),
-        batch=next((int(cell["batch"]) for cell in mine.values() if "batch" in cell), None),
-        swept=all(each.swept for each in suite.methods if each.name == method),
+        selected_by=tuple(sorted({str(cell["selected_by"]) for cell in scored.values() if "selected_by" in cell})),
+        batch=next((int(cell["batch"]) for cell in scored.values() if "batch" in cell), None),
+        swept=all(entry.swept for entry in suite.methods if entry.name == method),
         missing=missing,
-        detection=_detection(mine.values()),
+        detection=_detection(scored.values()),
     )
 
 
 def _detection(cells: Iterable[Mapping[str, Any]]) -> dict[str, Interval]:
-    found = [cell["detection"] for cell in cells if "detection" in cell]
-    return {key: interval([float(each[key]) for each in found]) for key in ("auroc", "precision") if found}
+    values = [cell["detection"] for cell in cells if "detection" in cell]
+    return {key: interval([float(value[key]) for value in values]) for key in ("auroc", "precision") if values}

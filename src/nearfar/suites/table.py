@@ -1,7 +1,7 @@
 """`nearfar bench table`: the results of a suite as Markdown, CSV, HTML or LaTeX.
 
-Scores in per cent (CSV: as they are) with 95% intervals over seeds; a difference is bold where its interval excludes
-zero, and nothing else is.
+Scores are in percent (in CSV from 0 to 1) with 95% intervals over seeds. Differences whose interval excludes zero are
+bold; nothing else is.
 """
 
 from __future__ import annotations
@@ -10,104 +10,105 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
 
-from nearfar.suites.columns import Text, columns, paper_tables, quoted_names
+from nearfar.suites.columns import CellText, columns, paper_tables, quoted_names
 from nearfar.suites.csv_table import as_csv
-from nearfar.suites.peer import told as peers_told
+from nearfar.suites.peer import describe_peers
 from nearfar.suites.results import Results
 from nearfar.suites.suite import UNTRAINED, Suite
-from nearfar.suites.summary import Block, left_out, summarize
-from nearfar.suites.tune import told as tuning_told
-from nearfar.suites.tune import told_of
+from nearfar.suites.summary import Block, omitted_data, summarize
+from nearfar.suites.tuning import describe_choice, describe_tuning
 from nearfar.validation import check_choice
 
 
 @dataclass(frozen=True)
-class Page:
-    """A title, lines about all of it, and tables: a title, a head, rows, and lines below."""
+class TablePage:
+    """A title, paragraphs about all tables, and the tables: title, head, rows, and notes below."""
 
     title: str
     about: list[str]
-    tables: list[tuple[str, list[str], list[list[Text]], list[str]]]
+    tables: list[tuple[str, list[str], list[list[CellText]], list[str]]]
 
 
 def table(results: Results, style: str = "markdown") -> str:
-    """The tables of a suite's results; style: markdown, csv, html or latex."""
+    """Format the results of a suite; style is markdown, csv, html or latex."""
     check_choice("style", style, STYLES)
     return STYLES[style](results)
 
 
-def page(results: Results) -> Page:
-    """What the styles for readers have in common."""
-    suite, blocks, unseen = results.suite, summarize(results), left_out(results)
-    cells = [each for each in results.cells.values() if each["id"] in {place["id"] for place in results.places}]
-    versions = sorted({f"nearfar {each['nearfar']}, torch {each['torch']}, {each['machine']}" for each in cells})
-    codes = list(dict.fromkeys(str(each["code"]) for each in cells if "code" in each))
-    mirrors = [f"Mirrors {suite.mirrors.rstrip('.')}."] if suite.mirrors else []
-    differs = [f"Not as there: {suite.differs.rstrip('.')}."] if suite.differs else []
+def page(results: Results) -> TablePage:
+    """Return the content that Markdown, HTML and LaTeX share."""
+    suite, omitted = results.suite, omitted_data(results)
+    ids = {place["id"] for place in results.places}
+    cells = [cell for cell in results.cells.values() if cell["id"] in ids]
+    versions = sorted({f"nearfar {cell['nearfar']}, torch {cell['torch']}, {cell['machine']}" for cell in cells})
+    codes = list(dict.fromkeys(str(cell["code"]) for cell in cells if "code" in cell))
+    mirrors = [f"Reproduces {suite.mirrors.rstrip('.')}."] if suite.mirrors else []
+    differs = [f"Differences from it: {suite.differs.rstrip('.')}."] if suite.differs else []
     about = [
         *mirrors,
         *differs,
-        f"Seeds {', '.join(map(str, suite.seeds))}; per cent, mean ± half of the 95% interval (Student's t over n "
-        "seeds); differences are paired by seed, with their 95% interval, bold where it excludes zero; "
-        "seconds of training, the median run.",
-        *([f"Left out: {', '.join(unseen)}."] if unseen else []),
-        *_settings(suite, unseen),
+        f"Seeds {', '.join(map(str, suite.seeds))}. Scores are percentages: mean ± half of the 95% interval (Student's "
+        "t over n seeds). Differences are paired by seed, with their 95% interval, and bold if it excludes zero. "
+        "Seconds are the training time of the median run.",
+        *([f"Datasets that were not run: {', '.join(omitted)}."] if omitted else []),
+        *_settings(suite, omitted),
         *_folds(suite),
-        *tuning_told(suite, results.chosen),
-        *peers_told(suite),
-        *(f"{each.name}: {each.note}." for each in suite.methods if each.note),
+        *describe_tuning(suite, results.tuned),
+        *describe_peers(suite),
+        *(f"{method.name}: {method.note}." for method in suite.methods if method.note),
         *([f"Made with {'; '.join(versions)}."] if versions else []),
-        *([f"States of the code: {', '.join(codes)}."] if codes else []),
-        *(["Cells were made with different versions."] if len(versions) > 1 else []),
+        *([f"Code hashes: {', '.join(codes)}."] if codes else []),
+        *(["The cells were made with different versions."] if len(versions) > 1 else []),
     ]
-    return Page(suite.name, about, [_table(results, block) for block in blocks])
+    return TablePage(suite.name, about, [_table(results, block) for block in summarize(results)])
 
 
-def _settings(suite: Suite, unseen: list[str]) -> list[str]:
+def _settings(suite: Suite, omitted: list[str]) -> list[str]:
     parts = [("all cells", suite.settings)]
-    parts += [(source.name, source.settings) for source in suite.data if source.name not in unseen]
+    parts += [(dataset.name, dataset.settings) for dataset in suite.data if dataset.name not in omitted]
     parts += [(method.name, method.settings) for method in suite.methods]
-    parts.append(("all cells, above the others", suite.override))
-    told = [f"{name}: {', '.join(settings)}" for name, settings in parts if settings]
-    return [f"Settings of {'; of '.join(told)}."] if told else []
+    parts.append(("all cells, from the command line", suite.override))
+    texts = [f"{name}: {', '.join(settings)}" for name, settings in parts if settings]
+    return [f"Settings: {'; '.join(texts)}."] if texts else []
 
 
 def _folds(suite: Suite) -> list[str]:
     if suite.folds is None:
         return []
     return [
-        f"A run for each of {suite.folds} class-disjoint folds of the training classes, contiguous in their order, its "
-        "epoch chosen on the fold (Musgrave et al., ECCV 2020). Separated: mean of the test scores of these networks. "
-        "Concatenated: the score of their embeddings side by side, each of length 1. Seconds are of all folds."
+        f"One run for each of {suite.folds} contiguous class-disjoint folds of the training classes; the fold selects "
+        "the epoch (Musgrave et al., ECCV 2020). Separated: mean of the test scores of these networks. Concatenated: "
+        "score of their normalized embeddings, concatenated. Seconds are summed over folds."
     ]
 
 
-def _table(results: Results, block: Block) -> tuple[str, list[str], list[list[Text]], list[str]]:
+def _table(results: Results, block: Block) -> tuple[str, list[str], list[list[CellText]], list[str]]:
     suite = results.suite
     title = block.title if suite.sweep_key is None else f"{block.title}, {suite.sweep_key} = {block.sweep}"
-    found = columns(suite, block)
-    body = [[each.ours(row) for each in found] for row in block.rows]
-    body += [[each.quoted(name) for each in found] for name in quoted_names(suite, block)]
-    below = [*_below(block), *_batches(block), *told_of(suite, results.chosen, block.source), *_beside(suite, block)]
-    return title, [each.head for each in found], body, below
+    table_columns = columns(suite, block)
+    body = [[column.ours(row) for column in table_columns] for row in block.rows]
+    body += [[column.quoted(name) for column in table_columns] for name in quoted_names(suite, block)]
+    choice = describe_choice(suite, results.tuned, block.source)
+    notes = [*_notes(block), *_batch_sizes(block), *choice, *_paper_notes(suite, block)]
+    return title, [column.head for column in table_columns], body, notes
 
 
-def _beside(suite: Suite, block: Block) -> list[str]:
-    """What the numbers of the paper are, and what is not as there."""
-    tables = list(dict.fromkeys(each.table for each in paper_tables(suite, block)))
+def _paper_notes(suite: Suite, block: Block) -> list[str]:
+    """Describe the paper's numbers and how our setup differs."""
+    tables = list(dict.fromkeys(table.table for table in paper_tables(suite, block)))
     if not tables:
         return []
-    lines = [f"Paper: {', '.join(tables)}, as printed, in per cent."]
+    lines = [f"Paper: {', '.join(tables)}, as printed, in percent."]
     if block.source.differs:
-        lines.append(f"Not as in the paper: {block.source.differs.rstrip('.')}.")
+        lines.append(f"Differences from the paper: {block.source.differs.rstrip('.')}.")
     if quoted_names(suite, block):
         lines.append(
-            "Rows that are quoted hold numbers of other papers as this paper repeats them, and nothing of ours."
+            "Rows marked quoted hold numbers that the paper quotes from other papers; we did not run these methods."
         )
     return lines
 
 
-def _below(block: Block) -> list[str]:
+def _notes(block: Block) -> list[str]:
     lines = []
     for row in block.rows:
         if row.method == UNTRAINED:
@@ -118,81 +119,83 @@ def _below(block: Block) -> list[str]:
         for reason, seeds in reasons.items():
             lines.append(f"Missing: {row.method}, seed {', '.join(map(str, seeds))}: {reason}")
         if len(row.selected_by) > 1:
-            lines.append(f"{row.method}: epochs were chosen in different ways, by {' and '.join(row.selected_by)}")
+            lines.append(f"{row.method}: epochs were selected in different ways, by {' and '.join(row.selected_by)}")
     if block.mixed:
         first = next(row.method for row in block.rows if row.method != UNTRAINED and row.n)
-        lines.append(f"Methods start from different networks; {UNTRAINED} is that of {first} where it has the seed.")
+        lines.append(
+            f"Methods start from different networks; {UNTRAINED} is that of {first} for the seeds that it has."
+        )
     return lines
 
 
-def _batches(block: Block) -> list[str]:
-    """How large the batches are; those of another size than most are named."""
+def _batch_sizes(block: Block) -> list[str]:
+    """Give the batch size, and the methods with another size."""
     sizes: dict[int, list[str]] = {}
     for row in block.rows:
         if row.batch is not None:
             sizes.setdefault(row.batch, []).append(row.method)
     order = sorted(sizes, key=lambda size: -len(sizes[size]))
-    rest = "".join(f"; of {size} for {', '.join(sizes[size])}" for size in order[1:])
-    return [f"Batches of {size}{rest}" for size in order[:1]]
+    rest = "".join(f"; {size} for {', '.join(sizes[size])}" for size in order[1:])
+    return [f"Batch size {size}{rest}" for size in order[:1]]
 
 
 def markdown(results: Results) -> str:
-    """As Markdown."""
+    """Format as Markdown."""
 
     def line(fields: list[str]) -> str:
-        return "| " + " | ".join(each.replace("|", "\\|").replace("\n", " ") for each in fields) + " |"
+        return "| " + " | ".join(text.replace("|", "\\|").replace("\n", " ") for text in fields) + " |"
 
-    whole = page(results)
-    parts = [f"# {whole.title}", *whole.about]
-    for title, head, body, below in whole.tables:
-        rows = [[f"**{each.text}**" if each.bold else each.text for each in fields] for fields in body]
+    content = page(results)
+    parts = [f"# {content.title}", *content.about]
+    for title, head, body, below in content.tables:
+        rows = [[f"**{field.text}**" if field.bold else field.text for field in fields] for fields in body]
         rule = "| --- |" + " ---: |" * (len(head) - 1)
         parts += [f"## {title}", "\n".join([line(head), rule, *map(line, rows)])]
         if below:
-            parts.append("\n".join(f"- {each}" for each in below))
+            parts.append("\n".join(f"- {text}" for text in below))
     return "\n\n".join(parts) + "\n"
 
 
 def html(results: Results) -> str:
-    """As a page of HTML that needs nothing else."""
-    whole = page(results)
-    parts = [f"<h1>{escape(whole.title)}</h1>", *(f"<p>{escape(each)}</p>" for each in whole.about)]
-    for title, head, body, below in whole.tables:
+    """Format as a self-contained HTML page."""
+    content = page(results)
+    parts = [f"<h1>{escape(content.title)}</h1>", *(f"<p>{escape(text)}</p>" for text in content.about)]
+    for title, head, body, below in content.tables:
         parts.append(f"<table>\n<caption>{escape(title)}</caption>")
-        parts.append("<tr>" + "".join(f"<th>{escape(each)}</th>" for each in head) + "</tr>")
+        parts.append("<tr>" + "".join(f"<th>{escape(text)}</th>" for text in head) + "</tr>")
         for fields in body:
-            texts = [f"<b>{escape(each.text)}</b>" if each.bold else escape(each.text) for each in fields]
-            parts.append("<tr>" + "".join(f"<td>{each}</td>" for each in texts) + "</tr>")
+            texts = [f"<b>{escape(field.text)}</b>" if field.bold else escape(field.text) for field in fields]
+            parts.append("<tr>" + "".join(f"<td>{text}</td>" for text in texts) + "</tr>")
         parts.append("</table>")
         if below:
-            parts.append("<ul>" + "".join(f"<li>{escape(each)}</li>" for each in below) + "</ul>")
+            parts.append("<ul>" + "".join(f"<li>{escape(text)}</li>" for text in below) + "</ul>")
     style = (
         "body{font-family:sans-serif;margin:2em;max-width:75em}table{border-collapse:collapse;margin-top:2em}"
         "caption{font-weight:bold;text-align:left}"
         "td,th{padding:.2em .8em;text-align:right;border-bottom:1px solid #ddd}"
         "td:first-child,th:first-child{text-align:left}"
     )
-    start = f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>{escape(whole.title)}</title>'
+    start = f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>{escape(content.title)}</title>'
     return "\n".join([start, f"<style>{style}</style>", *parts, "</html>"]) + "\n"
 
 
 def latex(results: Results) -> str:
-    """As tables of LaTeX, without packages."""
-    whole = page(results)
-    parts = [f"% {' '.join(each.split())}" for each in (whole.title, *whole.about)]
-    for title, head, body, below in whole.tables:
+    """Format as LaTeX tables, which need no packages."""
+    content = page(results)
+    parts = [f"% {' '.join(text.split())}" for text in (content.title, *content.about)]
+    for title, head, body, below in content.tables:
         parts += ["\\begin{table}", f"\\caption{{{_tex(title)}}}", f"\\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}"]
         parts += ["\\hline", " & ".join(map(_tex, head)) + " \\\\", "\\hline"]
         for fields in body:
-            texts = [f"\\textbf{{{_tex(each.text)}}}" if each.bold else _tex(each.text) for each in fields]
+            texts = [f"\\textbf{{{_tex(field.text)}}}" if field.bold else _tex(field.text) for field in fields]
             parts.append(" & ".join(texts) + " \\\\")
-        parts += ["\\hline", "\\end{tabular}", *(f"\\par {_tex(each)}" for each in below), "\\end{table}"]
+        parts += ["\\hline", "\\end{tabular}", *(f"\\par {_tex(text)}" for text in below), "\\end{table}"]
     return "\n".join(parts) + "\n"
 
 
 SPECIAL = {
     "\\": r"\textbackslash{}",
-    **{each: f"\\{each}" for each in "&%$#_{}"},
+    **{text: f"\\{text}" for text in "&%$#_{}"},
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     "±": r"$\pm$",
@@ -204,12 +207,12 @@ SPECIAL = {
 
 
 def _tex(text: str) -> str:
-    """With what is special to LaTeX written as text.
+    """Escape the special characters of LaTeX.
 
     >>> _tex("map@r_1 ± 5%")
     'map@r\\\\_1 $\\\\pm$ 5\\\\%'
     """
-    return "".join(SPECIAL.get(each, each) for each in text)
+    return "".join(SPECIAL.get(character, character) for character in text)
 
 
 STYLES: dict[str, Callable[[Results], str]] = {"markdown": markdown, "csv": as_csv, "html": html, "latex": latex}

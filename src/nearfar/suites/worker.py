@@ -1,6 +1,6 @@
-"""A process that trains cells: a configuration as a line of JSON on its input, scores as a line on its output.
+"""A process that trains cells. It reads configurations as lines of JSON and writes scores as lines of JSON.
 
-When the input ends, because the bench is done or was killed, it removes what it wrote and ends, at once.
+When its input ends, because the suite is done or was killed, it removes its files and exits at once.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any
 
 from torch import Tensor
 
+import nearfar.compat.peer  # noqa: F401 - registers loss.peer
 from nearfar.config.merge import from_dict
 from nearfar.data import Manifest
 from nearfar.errors import NearfarError
@@ -37,126 +38,132 @@ from nearfar.training.prepare import readable, side_of
 from nearfar.training.trainer import SAVED
 
 AVERAGED = ("test", "untrained", "validation", "detection")
-KEPT = (
+SAVED_KEYS = (
     *("test", "untrained", "detection", "selected_by", "epoch", "steps", "batch", "seconds"),
     *("nearfar", "torch", "machine"),
 )
 
 
-def cell_scores(config: Config, folder: Path, initial_states: InitialStateCache | None = None) -> dict[str, Any]:
-    """Train in a folder that is removed afterwards; gives what is kept of the run, or of the runs of all folds."""
+def train_cell(config: Config, folder: Path, initial_states: InitialStateCache | None = None) -> dict[str, Any]:
+    """Train one run, or one per fold, in a temporary folder and return the scores."""
     try:
         if config.data.folds is not None:
-            return _fold_scores(config, config.data.folds, folder, initial_states)
-        return _kept(train(config, folder, say=_nothing, initial_states=initial_states))
+            return _train_folds(config, config.data.folds, folder, initial_states)
+        return _collect(train(config, folder, say=_ignore, initial_states=initial_states))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _kept(run: Run) -> dict[str, Any]:
+def _collect(run: Run) -> dict[str, Any]:
     result = run.results()
     if run.config.test and "test" not in result:
-        raise NearfarError("the data has no test split to compare methods on")
-    looks = [entry for entry in run.log() if entry["kind"] == "epoch" and "validation" in entry]
-    chosen = [entry["validation"] for entry in looks if entry["epoch"] == result["epoch"]]
+        raise NearfarError("the data has no test split, which a suite needs to compare methods")
+    validation = [
+        entry["validation"]
+        for entry in run.log()
+        if entry["kind"] == "epoch" and "validation" in entry and entry["epoch"] == result["epoch"]
+    ]
     return {
-        **{key: result[key] for key in KEPT if key in result},
-        "validation": chosen[-1] if chosen else result.get("validation"),
+        **{key: result[key] for key in SAVED_KEYS if key in result},
+        "validation": validation[-1] if validation else result.get("validation"),
         "threads": run.config.threads,
         "code": code_state(),
     }
 
 
-def _fold_scores(config: Config, folds: int, folder: Path, initial_states: InitialStateCache | None) -> dict[str, Any]:
-    """MLRC's two test scores (Musgrave et al., ECCV 2020): `test` is the mean of the folds' models, `concatenated` is
-    that of their embeddings, each normalized, side by side. Validation is the mean over folds, seconds are their sum.
+def _train_folds(config: Config, folds: int, folder: Path, initial_states: InitialStateCache | None) -> dict[str, Any]:
+    """Train one network per fold and return the two test scores of MLRC (Musgrave et al., ECCV 2020).
+
+    `test` is the mean score of the networks. `concatenated` is the score of their normalized embeddings, concatenated.
+    Validation scores are averaged over folds; seconds are summed.
     """
     runs = [
         train(
             replace(config, data=replace(config.data, fold=i)),
             folder / f"{i}",
-            say=_nothing,
+            say=_ignore,
             initial_states=initial_states,
         )
         for i in range(folds)
     ]
-    parts = [_kept(run) for run in runs]
+    parts = [_collect(run) for run in runs]
     return {
         **parts[0],
         **{key: _mean([part[key] for part in parts]) for key in AVERAGED if parts[0].get(key) is not None},
-        **(_tested(runs, parts) if config.test else {}),
+        **(_score_folds(runs, parts) if config.test else {}),
         "epoch": [part["epoch"] for part in parts],
         "steps": sum(part["steps"] for part in parts),
         "seconds": sum(part["seconds"] for part in parts),
     }
 
 
-def _tested(runs: Sequence[Run], parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    found = [_test_embeddings(run) for run in runs]
-    together = score(concatenated([rows for _, rows in found]), found[0][0], runs[0].config.metrics)
-    return {"concatenated": dict(together), "folds": [part["test"] for part in parts]}
+def _score_folds(runs: Sequence[Run], parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    embedded = [_embed_test_split(run) for run in runs]
+    embeddings = concatenated([vectors for _, vectors in embedded])
+    scores = score(embeddings, embedded[0][0], runs[0].config.metrics)
+    return {"concatenated": dict(scores), "folds": [part["test"] for part in parts]}
 
 
-def _test_embeddings(run: Run) -> tuple[Manifest, Tensor]:
+def _embed_test_split(run: Run) -> tuple[Manifest, Tensor]:
     network, manifest = run.embedder(device=local_device(run.config.device)), run.manifest().subset("test")
     side = side_of(run.config, network, manifest)
-    manifest = readable(manifest, run.config.data, size=side or network.input_size, say=_nothing)
+    manifest = readable(manifest, run.config.data, size=side or network.input_size, say=_ignore)
     return manifest, run.embed(manifest, network)
 
 
 def _mean(tables: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    return {key: sum(each[key] for each in tables) / len(tables) for key in tables[0]}
+    return {key: sum(table[key] for table in tables) / len(tables) for key in tables[0]}
 
 
-def _nothing(text: str) -> None:
-    """What a cell says."""
+def _ignore(text: str) -> None:
+    """Drop the messages of a run."""
 
 
-def outcome(config: Config, folder: Path, initial_states: InitialStateCache | None = None) -> dict[str, Any]:
-    """`cell_scores` as an entry of the results, or the error in its place."""
+def run_cell(config: Config, folder: Path, initial_states: InitialStateCache | None = None) -> dict[str, Any]:
+    """Train a cell and return its entry for the results file: scores, or an error message."""
     try:
-        entry = {"kind": "cell", **cell_scores(config, folder, initial_states)}
+        entry = {"kind": "cell", **train_cell(config, folder, initial_states)}
         json.dumps(entry, allow_nan=False)
     except NearfarError as error:
-        return {"kind": "error", "message": _lasting(str(error), folder)}
-    except Exception as error:  # whatever a cell does, the others go on
-        return {"kind": "error", "message": _lasting(f"{type(error).__name__}: {error}", folder)}
+        return {"kind": "error", "message": _without_paths(str(error), folder)}
+    except Exception as error:  # one failing cell must not stop the others
+        return {"kind": "error", "message": _without_paths(f"{type(error).__name__}: {error}", folder)}
     return entry
 
 
-def _lasting(message: str, folder: Path) -> str:
-    """Without what it says of files in the folder, which is gone by then."""
+def _without_paths(message: str, folder: Path) -> str:
+    """Remove references to files in the temporary folder, which is deleted."""
     shorter = re.sub(rf" \([^()]*{re.escape(str(folder))}[^()]*\)", "", message).replace(SAVED, "")
     return shorter.replace(str(folder), "the run")
 
 
 def main() -> None:
-    """Serve until the input ends."""
+    """Train cells until the input ends."""
     keep_freed_memory()
-    code_state()  # now, while the files are what was imported
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the bench, which ends the input
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # nothing that a library prints gets among the answers
-    work = Path(tempfile.mkdtemp(prefix="nearfar-bench-"))
+    code_state()  # computed now, before the source files can change
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the parent ends the input
+    output = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what libraries print goes to stderr, not among the answers
+    folder = Path(tempfile.mkdtemp(prefix="nearfar-bench-"))
     lines: SimpleQueue[str] = SimpleQueue()
     initial_states = InitialStateCache()
 
     def leave(*_: object) -> None:
-        shutil.rmtree(work, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
         os._exit(0)
 
     def listen() -> None:
         for line in sys.stdin:
             lines.put(line)
-        lines.put("")  # wakes the main thread where it waits
-        _thread.interrupt_main(signal.SIGTERM)  # and stops it in a cell, so that nothing is written while it cleans up
+        lines.put("")  # wakes the main thread if it waits
+        _thread.interrupt_main(signal.SIGTERM)  # stops it inside a cell, so that it writes nothing during cleanup
 
     signal.signal(signal.SIGTERM, leave)
     Thread(target=listen, daemon=True).start()
-    with suppress(BrokenPipeError):  # the bench was killed, which the listener may not have seen yet
+    with suppress(BrokenPipeError):  # the parent was killed
         while line := lines.get():
-            answers.write(json.dumps(outcome(from_dict(json.loads(line)), work / "run", initial_states)) + "\n")
-            answers.flush()
+            output.write(json.dumps(run_cell(from_dict(json.loads(line)), folder / "run", initial_states)) + "\n")
+            output.flush()
     leave()
 
 

@@ -14,7 +14,6 @@ from torch import nn
 from tqdm import tqdm
 
 from nearfar import pacing, samplers
-from nearfar.compat.peer import peer_loss
 from nearfar.config.schema import Config, Data, Images
 from nearfar.data import (
     BatchAugment,
@@ -226,15 +225,26 @@ def make_loader(
     return BatchLoader(samples, workers=workers)
 
 
+LOSS_ADAPTERS: dict[str, Callable[[Loss], Loss]] = {}
+
+
+def register_loss_adapter(option: str, adapter: Callable[[Loss], Loss]) -> None:
+    """Register a function that replaces the loss of a run if its configuration has `loss.OPTION=true`."""
+    LOSS_ADAPTERS[option] = adapter
+
+
 def make_loss(config: Config, classes: int, dim: int) -> Loss:
-    """The loss, or with peer=true pytorch-metric-learning's; proxy losses get the classes and the dimension."""
+    """Create the loss of a run; proxy losses get the number of classes and the dimension."""
     options = dict(config.loss)
-    name, peer = str(options.pop("name")), options.pop("peer", False)
+    name = str(options.pop("name"))
+    adapters = [adapter for option, adapter in LOSS_ADAPTERS.items() if options.pop(option, False)]
     try:
         if issubclass(loss_class(name), ProxyLoss):
             options = {"classes": classes, "dim": dim, **options}
         loss = create(name, **options)
-        return peer_loss(loss) if peer else loss
+        for adapter in adapters:
+            loss = adapter(loss)
+        return loss
     except ValueError as error:
         raise NearfarError(f"loss: {error}") from None
     except TypeError as error:  # a value of another kind than the option's

@@ -11,9 +11,10 @@ from click.testing import CliRunner
 
 from nearfar.cli import main
 from nearfar.errors import NearfarError
-from nearfar.suites.data import shared_data
 from nearfar.suites.results import read_results
-from nearfar.suites.suite import Suite, suite_from_dict
+from nearfar.suites.shared_data import shared_data
+from nearfar.suites.suite import Suite
+from nearfar.suites.suite_file import suite_from_dict
 
 
 def suite_of(*data: Any, **more: Any) -> Suite:
@@ -52,9 +53,9 @@ def test_a_wrong_name_is_told() -> None:
 
 def test_a_track_stands_for_all_of_its_data() -> None:
     suite = suite_of("sketches", "omniglot", "cub-vectors", "cub", {"name": "mine"})
-    assert suite.data_of(["scratch"]) == ("sketches", "omniglot")
-    assert suite.data_of(["paper", "mine", "cub", "omniglot"]) == ("cub", "mine", "omniglot")
-    assert suite.data_of(["nowhere"]) == ("nowhere",)  # an error of what is asked for, there
+    assert suite.dataset_names(["scratch"]) == ("sketches", "omniglot")
+    assert suite.dataset_names(["paper", "mine", "cub", "omniglot"]) == ("cub", "mine", "omniglot")
+    assert suite.dataset_names(["nowhere"]) == ("nowhere",)  # an error of what is asked for, there
 
 
 def test_a_suite_with_shared_data_survives_being_written() -> None:

@@ -15,9 +15,10 @@ from nearfar.errors import NearfarError
 from nearfar.suites.cells import CellMaker, suite_cells
 from nearfar.suites.results import read_lines, read_results
 from nearfar.suites.run import run_suite
-from nearfar.suites.suite import Suite, suite_from_dict
+from nearfar.suites.suite import Suite
+from nearfar.suites.suite_file import suite_from_dict
 from nearfar.suites.table import table
-from nearfar.suites.tune import choose, combinations, suite_trials, told_of
+from nearfar.suites.tuning import choose, combinations, describe_choice, suite_trials
 from nearfar.training.trainer import Training
 
 
@@ -70,7 +71,7 @@ def test_the_best_by_validation_is_what_the_cells_are_made_of(vectors: str) -> N
     chosen = choose(suite, trials, values)
     assert chosen["here", "ms"] == ("optimizer.lr=0.01",)
     assert chosen["here", "proxy-anchor"] == trials[-1].settings == ("optimizer.lr=0.1", "loss.alpha=32")
-    ms, anchor = suite_cells(suite, chosen=chosen)
+    ms, anchor = suite_cells(suite, tuned=chosen)
     assert ms.config.optimizer.lr == 0.01
     assert (anchor.config.optimizer.lr, anchor.config.loss["alpha"]) == (0.1, 32)
     assert ms.config.untrained
@@ -103,10 +104,10 @@ def test_a_run_keeps_trials_without_their_test_scores_and_does_not_repeat_them(v
     assert not any("test" in line for line in trials)
     results = read_results(out)
     best = max((line for line in trials if line["method"] == "ms"), key=lambda line: line["value"])
-    assert results.chosen["here", "ms"] == tuple(best["settings"])
+    assert results.tuned["here", "ms"] == tuple(best["settings"])
     page = table(results, "markdown")
     assert f"ms: {', '.join(best['settings'])}" in page
-    assert "at most 2 combinations of the space, by map@r on validation classes with seed 1000" in page
+    assert "at most 2 combinations of the search space, scored by map@r on validation classes, with seed 1000" in page
 
     said.clear()
     assert run_suite(suite, out, workers=0, say=said.append) == 0
@@ -131,10 +132,10 @@ def test_a_method_whose_trials_all_fail_leaves_the_others_alone(vectors: str, tm
     out, said = tmp_path / "r.jsonl", list[str]()
     assert run_suite(suite_from_dict(tree), out, workers=0, say=said.append) == 1
     assert [line["method"] for line in read_lines(out) if line["kind"] == "cell"] == ["ms"]
-    (line,) = [line for line in said if "every trial failed" in line]
+    (line,) = [line for line in said if "all trials failed" in line]
     assert line.startswith("here, proxy-anchor: ")
     assert "nonsense" in line
-    assert "Missing: proxy-anchor, seed 0: every trial failed" in table(read_results(out))
+    assert "Missing: proxy-anchor, seed 0: all trials failed" in table(read_results(out))
 
 
 def test_a_run_with_the_same_settings_does_not_stand_for_a_tuned_one(vectors: str, tmp_path: Path) -> None:
@@ -152,8 +153,8 @@ def test_a_run_with_the_same_settings_does_not_stand_for_a_tuned_one(vectors: st
 def test_values_that_yaml_takes_for_words_are_numbers(vectors: str) -> None:
     suite = suite_of(vectors, space={"optimizer.lr": ["1e-3", "1e-2"]})
     assert combinations(suite, suite.data[0], suite.methods[0]) == [("optimizer.lr=0.001",), ("optimizer.lr=0.01",)]
-    (told,) = told_of(suite, {("here", "ms"): ("optimizer.lr=0.01",)}, suite.data[0])
-    assert "optimizer.lr=0.01 (the largest tried)" in told
+    (told,) = describe_choice(suite, {("here", "ms"): ("optimizer.lr=0.01",)}, suite.data[0])
+    assert "optimizer.lr=0.01 (largest tried)" in told
 
 
 def test_one_value_is_set_and_not_tuned(vectors: str, tmp_path: Path) -> None:
@@ -161,7 +162,7 @@ def test_one_value_is_set_and_not_tuned(vectors: str, tmp_path: Path) -> None:
     tree["methods"][1]["tune"] = {}
     out = tmp_path / "r.jsonl"
     assert run_suite(suite_from_dict(tree), out, workers=0) == 0
-    assert "Tuned" not in table(read_results(out))
+    assert "Settings are tuned" not in table(read_results(out))
 
 
 def test_a_table_group_on_the_command_line_is_not_searched_either(vectors: str) -> None:
@@ -178,7 +179,7 @@ def test_only_the_methods_that_are_run_are_tuned_now(vectors: str, tmp_path: Pat
     apart = read_results(out)
     together = tmp_path / "together.jsonl"
     assert run_suite(suite, together, workers=0) == 0
-    assert apart.chosen == read_results(together).chosen
+    assert apart.tuned == read_results(together).tuned
     assert apart.places == read_results(together).places
 
 
@@ -187,10 +188,10 @@ def test_a_trial_that_failed_does_not_undo_the_choice_when_another_method_is_run
     tree["methods"][0]["tune"] = {"optimizer.lr": [1e-3, 1e-2], "loss.beta": [50, -1]}  # -1 is an error
     suite, out = suite_from_dict(tree), tmp_path / "r.jsonl"
     assert run_suite(suite, out, workers=0, methods=("ms",)) == 0
-    before = read_results(out).chosen["here", "ms"]
+    before = read_results(out).tuned["here", "ms"]
     assert run_suite(suite, out, workers=0, methods=("proxy-anchor",)) == 0
     after = read_results(out)
-    assert after.chosen["here", "ms"] == before
+    assert after.tuned["here", "ms"] == before
     assert after.cell("here", "ms", None, 0) is not None
 
 
@@ -215,7 +216,7 @@ def test_what_is_set_by_hand_is_not_searched(vectors: str) -> None:
     assert [trial.settings for trial in trials] == [("loss.alpha=16",), ("loss.alpha=32",)]
     assert {trial.cell.config.optimizer.lr for trial in trials} == {0.003}
     chosen = choose(suite, trials, {trials[0].cell.id: 1.0})
-    assert {cell.config.optimizer.lr for cell in suite_cells(suite, chosen=chosen)} == {0.003}
+    assert {cell.config.optimizer.lr for cell in suite_cells(suite, tuned=chosen)} == {0.003}
 
 
 def test_trials_keep_their_own_settings_and_look_at_validation_alone(vectors: str, tmp_path: Path) -> None:
@@ -226,19 +227,21 @@ def test_trials_keep_their_own_settings_and_look_at_validation_alone(vectors: st
     assert run_suite(suite, out, workers=0, say=said.append) == 0
     cells = [line for line in read_lines(out) if line["kind"] == "cell"]
     assert {(line["steps"], line["selected_by"]) for line in cells} == {(4, "test")}
-    assert "(as in the paper, chosen on the test set), " in said[-1]
+    assert "(epoch selected on the test set, as in the paper), " in said[-1]
 
 
 def test_the_table_says_where_a_choice_is_the_last_that_was_tried(vectors: str) -> None:
     suite = suite_of(vectors)
     (data,) = suite.data
     chosen = {("here", "ms"): ("optimizer.lr=0.1",), ("here", "proxy-anchor"): ("optimizer.lr=0.01", "loss.alpha=16")}
-    assert told_of(suite, chosen, data) == [
-        "Chosen: ms: optimizer.lr=0.1 (the largest tried) (of 3 trials); "
-        "proxy-anchor: optimizer.lr=0.01, loss.alpha=16 (the smallest tried) (of 6 trials)"
+    assert describe_choice(suite, chosen, data) == [
+        "Chosen settings: ms: optimizer.lr=0.1 (largest tried) (of 3 trials); "
+        "proxy-anchor: optimizer.lr=0.01, loss.alpha=16 (smallest tried) (of 6 trials)"
     ]
     equal = suite_of(vectors, trials=3)
-    assert told_of(equal, {("here", "ms"): ("optimizer.lr=0.01",)}, data) == ["Chosen: ms: optimizer.lr=0.01"]
+    assert describe_choice(equal, {("here", "ms"): ("optimizer.lr=0.01",)}, data) == [
+        "Chosen settings: ms: optimizer.lr=0.01"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -247,7 +250,7 @@ def test_the_table_says_where_a_choice_is_the_last_that_was_tried(vectors: str) 
         ({"space": {"optimizer.lr": 0.1}}, "tune needs a list of values for optimizer.lr, got 0.1"),
         ({"seed": 0}, "tune.seed=0 is one of seeds"),
         ({"trials": 0}, "tune.trials must be at least 1, got 0"),
-        ({"space": {"seed": [1, 2]}}, "would be overwritten, change seeds instead"),
+        ({"space": {"seed": [1, 2]}}, "would be overwritten: change seeds instead"),
         ({"spaces": {}}, "did you mean 'space'"),
     ],
 )
@@ -273,7 +276,7 @@ def test_settings_of_trials_are_theirs_alone_and_told(vectors: str, tmp_path: Pa
     cell = next(line for line in read_lines(out) if line["kind"] == "cell")
     assert cell["steps"] == 3
     assert not cell["validation"]
-    assert "none of the tables', with steps=2, data.validation=0.34." in table(read_results(out), "markdown")
+    assert "which no table uses, with steps=2, data.validation=0.34." in table(read_results(out), "markdown")
 
 
 def two_data(source: str) -> Suite:
@@ -289,11 +292,11 @@ def test_data_may_take_what_was_chosen_on_other_data(vectors: str, tmp_path: Pat
     assert run_suite(suite, out, workers=0) == 0
     lines = read_lines(out)
     assert {line["data"] for line in lines if line["kind"] == "trial"} == {"here"}
-    chosen = read_results(out).chosen
+    chosen = read_results(out).tuned
     for method in ("ms", "proxy-anchor"):
         assert chosen["there", method] == chosen["here", method]
-    (text,) = told_of(suite, chosen, suite.data[1])
-    assert text.startswith("Chosen on here: ms: optimizer.lr=")
+    (text,) = describe_choice(suite, chosen, suite.data[1])
+    assert text.startswith("Chosen settings on here: ms: optimizer.lr=")
     before = len(lines)
     assert run_suite(suite, out, only=("here", "there"), workers=0) == 0
     assert len(read_lines(out)) == before
@@ -304,18 +307,20 @@ def test_a_choice_that_is_missing_is_missing_where_it_is_taken_over(vectors: str
     plain["methods"][1]["settings"] = ["model.head=nonsense"]
     said: list[str] = []
     assert run_suite(suite_from_dict(plain), tmp_path / "r.jsonl", workers=0, say=said.append) == 2
-    lines = [line for line in said if "every trial failed" in line]
+    lines = [line for line in said if "all trials failed" in line]
     assert [line.split(":")[0] for line in lines] == ["here, proxy-anchor", "there, proxy-anchor"]
     assert all("nonsense" in line for line in lines)
 
 
 def test_taking_over_a_choice_needs_the_data_it_was_made_on_unless_nothing_is_searched(vectors: str) -> None:
     suite = two_data(vectors)
-    with pytest.raises(NearfarError, match=r"there takes what is chosen on here: add --only here .*--set optimizer.lr"):
+    with pytest.raises(
+        NearfarError, match=r"there uses the settings that are tuned on here: add --only here .*--set optimizer.lr"
+    ):
         suite_trials(CellMaker(suite, only=("there",)))
     given = replace(suite, override=("optimizer.lr=0.1", "loss.alpha=16"), methods=suite.methods[1:])
     assert suite_trials(CellMaker(given, only=("there",))) == []
     plain = suite.to_dict()
     plain["data"][1]["tuned_on"] = "her"
-    with pytest.raises(NearfarError, match=r"there has tuned_on 'her', which is no data.*did you mean 'here'"):
+    with pytest.raises(NearfarError, match=r"there has tuned_on 'her', which is not a dataset.*did you mean 'here'"):
         suite_from_dict(plain)

@@ -1,0 +1,52 @@
+"""Datasets that suites share, grouped in tracks (tracks.yaml). A suite names them and states only its changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import yaml
+
+from nearfar.errors import NearfarError
+from nearfar.validation import nearest
+
+
+@cache
+def shared_data() -> dict[str, dict[str, Any]]:
+    """Return the shared entries of `data` by name, with the settings of their track.
+
+    >>> shared_data()["sketches"]["settings"]
+    ['steps=400', 'batches.size=64', 'data.validation=0.2']
+    """
+    text = (files("nearfar.suites") / "tracks.yaml").read_text(encoding="utf-8")
+    return {
+        entry["name"]: {
+            **entry,
+            "track": name,
+            "differs": track["differs"],
+            "settings": [*track["settings"], *entry.get("settings", ())],
+            "tune": track.get("tune", {}),
+            "tune_settings": track.get("tune_settings", []),
+        }
+        for name, track in yaml.safe_load(text).items()
+        for entry in track["data"]
+    }
+
+
+def expand_entry(entry: Any, where: str) -> Any:
+    """Return a `data` entry in full. An entry may be a name, or {use: name, ...} whose settings follow the shared ones.
+
+    >>> expand_entry({"use": "cub", "name": "cub-64", "settings": ["model.dim=64"]}, "data[0]")["settings"]
+    ['setting=paper', 'data.validation=0', 'benchmark=cub', 'model.dim=64']
+    """
+    changes = {"use": entry} if isinstance(entry, str) else entry
+    if not isinstance(changes, Mapping) or "use" not in changes:
+        return entry
+    shared, name = shared_data(), str(changes["use"])
+    if name not in shared:
+        raise NearfarError(f"{where}: no shared data {name!r}{nearest(name, shared)} Known: {', '.join(shared)}")
+    base = shared[name]
+    rest = {key: value for key, value in changes.items() if key != "use"}
+    return {**base, **rest, "settings": [*base["settings"], *(rest.get("settings") or ())]}

@@ -1,0 +1,225 @@
+"""Tuning: the same number of trials for every method of a suite, scored on validation classes only.
+
+A trial is a run with one combination of the suite's `tune.space`, on a seed that no table uses. It does not read the
+test split. The best combination by `tune.metric` becomes part of the method's settings for that dataset. It is written
+to the results file and shown below the tables.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from nearfar.config.tree import parse_setting
+from nearfar.errors import NearfarError
+from nearfar.suites.cells import Cell, CellMaker, TunedSettings
+from nearfar.suites.suite import Method, Suite, SuiteDataset
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A cell that is run to choose settings."""
+
+    cell: Cell
+    settings: tuple[str, ...]
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Dataset and method."""
+        return self.cell.data, self.cell.method
+
+    def __str__(self) -> str:
+        return f"trial on {self.cell.data}, {self.cell.method}, {', '.join(self.settings)}"
+
+
+def combinations(suite: Suite, dataset: SuiteDataset, method: Method) -> list[tuple[str, ...]]:
+    """Return the settings to try.
+
+    If there are more than `trials`, they are drawn without replacement; methods with the same space get the same draw.
+
+    >>> from nearfar.suites.suite import Tuning
+    >>> tune = Tuning(space={"optimizer.lr": [0.1, 0.01], "steps": [5, 10]}, trials=3)
+    >>> data, method = SuiteDataset("a", tune={"steps": [7]}), Method("b")
+    >>> combinations(Suite("s", (data,), (method,), tune=tune), data, method)
+    [('optimizer.lr=0.1', 'steps=7'), ('optimizer.lr=0.01', 'steps=7')]
+    """
+    space = search_space(suite, dataset, method)
+    if not space:
+        return []
+    grid = [
+        tuple(
+            f"{key}={value if isinstance(value, str) else json.dumps(value)}"
+            for key, value in zip(space, values, strict=True)
+        )
+        for values in product(*space.values())
+    ]
+    trials = suite.tune.trials
+    if trials is None or len(grid) <= trials:
+        return grid
+    indices = np.random.default_rng(suite.tune.seed).choice(len(grid), trials, replace=False)
+    return [grid[i] for i in sorted(indices.tolist())]
+
+
+def search_space(suite: Suite, dataset: SuiteDataset, method: Method) -> dict[str, Any]:
+    """Return the values to try by key. Keys that the command line sets are not searched."""
+    fixed = tuple(".".join(parse_setting(setting)[0]) for setting in suite.override)
+    space = {**suite.tune.space, **tuning_dataset(suite, dataset).tune, **method.tune}
+    return {
+        key: [_parse_value(value) for value in values]
+        for key, values in space.items()
+        if not any(key == other or key.startswith(f"{other}.") for other in fixed)
+    }
+
+
+def _parse_value(value: Any) -> Any:
+    """Parse a value as a setting does. YAML reads 1e-3 as text, because it expects a dot in a float.
+
+    >>> _parse_value("1e-3"), _parse_value("cosine"), _parse_value(5)
+    (0.001, 'cosine', 5)
+    """
+    return parse_setting(f"x={value}")[1] if isinstance(value, str) else value
+
+
+def tuning_dataset(suite: Suite, dataset: SuiteDataset) -> SuiteDataset:
+    """Return the dataset whose trials choose the settings of this one."""
+    return next((other for other in suite.data if other.name == dataset.tuned_on), dataset)
+
+
+def suite_trials(maker: CellMaker) -> list[Trial]:
+    """Return all trials of a suite. A method with one combination needs none."""
+    suite = maker.suite
+    names = [dataset.name for dataset in maker.data]
+    trials = []
+    for dataset in maker.data:
+        leader = tuning_dataset(suite, dataset)
+        for method in suite.methods:
+            candidates = combinations(suite, dataset, method)
+            if len(candidates) < 2:
+                continue
+            if leader.name not in names:
+                keys = "=... --set ".join(search_space(suite, dataset, method))
+                raise NearfarError(
+                    f"{dataset.name} uses the settings that are tuned on {leader.name}: add --only {leader.name} "
+                    f"(finished runs are not repeated), or set the values yourself: --set {keys}=..."
+                )
+            trials += [_make_trial(maker, dataset, method, settings) for settings in candidates if leader is dataset]
+    return trials
+
+
+def _make_trial(maker: CellMaker, dataset: SuiteDataset, method: Method, settings: tuple[str, ...]) -> Trial:
+    suite = maker.suite
+    # Trials select the epoch on validation classes, even if the suite selects it on the test set.
+    tuned = (*settings, *suite.tune.settings, *dataset.tune_settings, "select.by=auto")
+    cell = maker.cell(dataset, method, suite.tuning_value, suite.tune.seed, tuned=tuned, test=False)
+    if cell.config.data.validation == 0 and cell.config.data.folds is None:
+        raise NearfarError(
+            f"{suite.name}: tune needs validation classes: set data.validation=0.2, in tune.settings for trials only"
+        )
+    if suite.tune.metric not in cell.config.metrics:
+        raise NearfarError(
+            f"{suite.name}: tune.metric={suite.tune.metric} is not among {', '.join(cell.config.metrics)}"
+        )
+    return Trial(cell, settings)
+
+
+def choose(suite: Suite, trials: Iterable[Trial], values: Mapping[str, float]) -> TunedSettings:
+    """Return the best settings by dataset and method. There is no entry if all trials failed.
+
+    Args:
+        suite: the suite.
+        trials: the trials to choose from.
+        values: score of each trial by id; failed trials have none.
+    """
+    best: dict[tuple[str, str], tuple[float, tuple[str, ...]]] = {}
+    for trial in trials:
+        value = values.get(trial.cell.id, -math.inf)
+        if value > best.get(trial.place, (-math.inf,))[0]:
+            best[trial.place] = value, trial.settings
+    tuned: dict[tuple[str, str], tuple[str, ...]] = {}
+    for dataset in suite.data:
+        for method in suite.methods:
+            candidates = combinations(suite, dataset, method)
+            place = tuning_dataset(suite, dataset).name, method.name
+            if len(candidates) == 1:
+                tuned[dataset.name, method.name] = candidates[0]
+            elif place in best:
+                tuned[dataset.name, method.name] = best[place][1]
+    return tuned
+
+
+def tuned_places(maker: CellMaker, trials: Iterable[Trial]) -> dict[tuple[str, str], tuple[str, str]]:
+    """Map each (dataset, method) that is tuned to the (dataset, method) whose trials choose its settings."""
+    places = {trial.place for trial in trials}
+    return {
+        (dataset.name, method): (name, method)
+        for dataset in maker.data
+        for name, method in places
+        if name == tuning_dataset(maker.suite, dataset).name
+    }
+
+
+def trial_entry(trial: Trial, outcome: Mapping[str, Any], metric: str) -> dict[str, Any]:
+    """Return the line of the results file: what was tried and its validation score, or the error."""
+    entry = {"id": trial.cell.id, **trial.cell.place, "settings": list(trial.settings)}
+    if outcome["kind"] == "error":
+        return {"kind": "error", **entry, "message": outcome["message"]}
+    scores = {"value": outcome["validation"][metric], "epoch": outcome["epoch"], "seconds": outcome["seconds"]}
+    return {"kind": "trial", **entry, "metric": metric, **scores}
+
+
+def describe_tuning(suite: Suite, tuned: TunedSettings) -> list[str]:
+    """Return the sentence above the tables that says how settings were tuned."""
+    methods = {method.name: method for method in suite.methods}
+    if not any(
+        len(combinations(suite, dataset, methods[method])) > 1
+        for dataset in suite.data
+        for name, method in tuned
+        if name == dataset.name and method in methods
+    ):
+        return []
+    tune = suite.tune
+    at = "" if suite.sweep_key is None else f" at {suite.sweep_key} = {suite.tuning_value}"
+    count = "all combinations" if tune.trials is None else f"at most {tune.trials} combinations"
+    settings = f", with {', '.join(tune.settings)}" if tune.settings else ""
+    return [
+        f"Settings are tuned for each method and dataset: {count} of the search space, scored by {tune.metric} on "
+        f"validation classes{at}, with seed {tune.seed}, which no table uses{settings}."
+    ]
+
+
+def describe_choice(suite: Suite, tuned: TunedSettings, dataset: SuiteDataset) -> list[str]:
+    """Return the line below a table that lists the tuned settings and marks those at an end of the search range."""
+    methods = {method.name: method for method in suite.methods}
+    leader = tuning_dataset(suite, dataset)
+    choices = {method: settings for (name, method), settings in tuned.items() if name == dataset.name}
+    counts = {name: len(combinations(suite, dataset, methods[name])) for name in choices if name in methods}
+    parts = []
+    for name, settings in choices.items():
+        space = search_space(suite, dataset, methods[name]) if name in methods else {}
+        text = ", ".join(f"{setting}{_mark_end(setting, space)}" for setting in settings)
+        count = f" (of {counts[name]} trials)" if name in counts and len(set(counts.values())) > 1 else ""
+        parts.append(f"{name}: {text}{count}")
+    # with folds, data.validation has no effect
+    own = [s for s in leader.tune_settings if suite.folds is None or not s.startswith("data.validation=")]
+    on = f" on {leader.name}" if leader is not dataset else ""
+    how = on + (f" in trials with {', '.join(own)}" if own else "")
+    return [f"Chosen settings{how}: {'; '.join(parts)}"] if parts else []
+
+
+def _mark_end(setting: str, space: Mapping[str, Any]) -> str:
+    """Mark a value at an end of the search range, because a value outside the range might be better.
+
+    >>> _mark_end("optimizer.lr=0.1", {"optimizer.lr": [0.001, 0.01, 0.1]})
+    ' (largest tried)'
+    """
+    path, value = parse_setting(setting)
+    values = space.get(".".join(path), [])
+    if len(values) < 2 or not all(isinstance(number, int | float) for number in (value, *values)):
+        return ""
+    return {max(values): " (largest tried)", min(values): " (smallest tried)"}.get(value, "")
