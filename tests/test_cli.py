@@ -21,12 +21,12 @@ def test_help_does_not_import_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_module_is_the_command() -> None:
+def test_python_m_nearfar_is_the_command() -> None:
     done = subprocess.run([sys.executable, "-m", "nearfar", "--version"], check=True, capture_output=True, text=True)
     assert nearfar.__version__ in done.stdout
 
 
-def test_losses_lists_all_and_shows_one() -> None:
+def test_losses_lists_all_losses_and_shows_one() -> None:
     from nearfar.losses import names
 
     listed = CliRunner().invoke(main, ["losses"]).output
@@ -46,16 +46,16 @@ def test_recipes_lists_all_and_shows_one_with_its_sources() -> None:
     assert "did you mean 'dro-topk'?" in CliRunner().invoke(main, ["recipes", "dro-tpk"]).output
 
 
-def test_data_shows_what_there_is_and_a_wrong_name_is_one_line(tmp_path: Path) -> None:
+def test_data_shows_a_summary_and_a_wrong_path_is_a_one_line_error(tmp_path: Path) -> None:
     assert "34,500" in CliRunner().invoke(main, ["data", "sketches"]).output
     wrong = CliRunner().invoke(main, ["data", str(tmp_path / "nowhere")])
     assert wrong.exit_code == 1
     assert wrong.output.startswith("Error: ")
     assert len(wrong.output.splitlines()) == 1
     for name in ("a", "b"):
-        (tmp_path / "pictures" / name).mkdir(parents=True)
-        (tmp_path / "pictures" / name / "empty.png").touch()
-    scanned = CliRunner().invoke(main, ["data", str(tmp_path / "pictures"), "--scan"])
+        (tmp_path / "images" / name).mkdir(parents=True)
+        (tmp_path / "images" / name / "empty.png").touch()
+    scanned = CliRunner().invoke(main, ["data", str(tmp_path / "images"), "--scan"])
     assert "empty.png" in scanned.output
 
 
@@ -66,7 +66,7 @@ def test_an_unknown_loss_is_one_line_with_the_nearest() -> None:
     assert "Traceback" not in result.output
 
 
-def test_demo_refuses_no_steps() -> None:
+def test_demo_rejects_zero_steps() -> None:
     assert CliRunner().invoke(main, ["demo", "--steps", "0"]).exit_code == 2
 
 
@@ -110,7 +110,7 @@ def test_train_eval_and_resume_from_the_command_line(vectors: str, tmp_path: Pat
         (["nowhere.npz"], "no such file"),
     ],
 )
-def test_what_is_wrong_is_one_line(arguments: list[str], message: str, vectors: str, tmp_path: Path) -> None:
+def test_an_error_is_one_line(arguments: list[str], message: str, vectors: str, tmp_path: Path) -> None:
     given = [vectors if each == "DATA" else each for each in arguments]
     result = CliRunner().invoke(main, ["train", *given, "--out", str(tmp_path / "run")])
     assert result.exit_code == 1

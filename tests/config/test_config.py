@@ -15,7 +15,7 @@ from nearfar.errors import NearfarError
 
 @pytest.mark.parametrize("name", recipes.names())
 @pytest.mark.parametrize("kind", list(OURS))
-def test_every_recipe_resolves_for_every_kind_of_data_and_comes_back_equal_from_yaml(
+def test_every_recipe_resolves_for_every_kind_of_data_and_round_trips_through_yaml(
     name: str, kind: str, tmp_path: Path
 ) -> None:
     config = resolve(kind, recipe=name)
@@ -26,7 +26,7 @@ def test_every_recipe_resolves_for_every_kind_of_data_and_comes_back_equal_from_
 
 
 @pytest.mark.parametrize("name", recipes.names())
-def test_the_papers_setting_is_the_recipes(name: str) -> None:
+def test_paper_setting_uses_the_values_of_the_recipe(name: str) -> None:
     recipe, config = recipes.load(name), resolve("files", recipe=name, settings=["setting=paper"])
     assert config.epochs == recipe["epochs"]
     assert config.steps is None
@@ -35,23 +35,23 @@ def test_the_papers_setting_is_the_recipes(name: str) -> None:
             assert getattr(getattr(config, section), key) == value, (section, key)
 
 
-def test_what_comes_later_wins() -> None:
+def test_later_sources_override_earlier_ones() -> None:
     file = {"optimizer": {"lr": 0.5, "weight_decay": 0.25}}
     config = resolve("features", recipe="proxy-anchor", file=file, settings=["optimizer.lr=0.75"])
     assert (config.optimizer.lr, config.optimizer.weight_decay) == (0.75, 0.25)
     assert resolve("features", recipe="triplet", file={"recipe": "n-pair"}).loss["name"] == "n-pair"
 
 
-def test_a_benchmarks_values() -> None:
+def test_benchmark_uses_the_values_for_that_dataset() -> None:
     assert resolve("files", recipe="proxy-isa", settings=["benchmark=cars"]).loss["sensitivity"] == 0.4
 
 
-def test_another_loss_does_not_inherit_options() -> None:
+def test_a_different_loss_does_not_inherit_options() -> None:
     config = resolve("features", recipe="multi-similarity", settings=["loss.name=triplet"])
     assert config.loss == {"name": "triplet"}
 
 
-def test_another_sampler_does_not_inherit_options_and_its_config_resolves_again(tmp_path: Path) -> None:
+def test_a_different_sampler_does_not_inherit_options_and_its_config_resolves(tmp_path: Path) -> None:
     config = resolve("pixels", recipe="c-profs-hncm", settings=["batches.name=pk"])
     assert (config.batches.name, config.batches.rho, config.batches.mining) == ("pk", None, None)
     assert (config.batches.classes, config.batches.per_class) == (32, 4)
@@ -70,7 +70,7 @@ def test_another_sampler_does_not_inherit_options_and_its_config_resolves_again(
         ("c-profs", "batches.epoch=classes", "batches.name=pk alone, and the name is profs"),
     ],
 )
-def test_a_setting_that_the_sampler_would_not_read_is_an_error(recipe: str, setting: str, owner: str) -> None:
+def test_a_setting_that_the_sampler_does_not_read_is_an_error(recipe: str, setting: str, owner: str) -> None:
     with pytest.raises(NearfarError, match=f"^{setting} is read by {owner}"):
         resolve("pixels", recipe=recipe, settings=[setting])
 
@@ -86,7 +86,7 @@ def test_every_setting_of_batches_is_read_by_a_sampler() -> None:
     assert known <= {key for name in samplers.names() for key in samplers.options(name)}
 
 
-def test_steps_replace_epochs_and_the_other_way_round() -> None:
+def test_steps_replace_epochs_and_vice_versa() -> None:
     assert resolve("files", recipe="triplet", settings=["steps=7"]).epochs is None
     assert resolve("pixels", recipe="triplet", settings=["epochs=7"]).steps is None
     with pytest.raises(NearfarError, match="epochs or steps, not both"):
@@ -112,12 +112,12 @@ def test_steps_replace_epochs_and_the_other_way_round() -> None:
         ("recipe=proxy-anker", "did you mean 'proxy-anchor'"),
     ],
 )
-def test_errors_name_the_place_and_the_cure(setting: str, message: str) -> None:
+def test_errors_name_the_setting_and_the_fix(setting: str, message: str) -> None:
     with pytest.raises(NearfarError, match=message):
         resolve("features", recipe="triplet", settings=[setting])
 
 
-def test_no_loss_is_an_error() -> None:
+def test_a_missing_loss_is_an_error() -> None:
     with pytest.raises(NearfarError, match="no loss"):
         resolve("features")
 
@@ -128,7 +128,7 @@ def test_values_are_read_as_yaml() -> None:
     assert parse_setting("a=") == (["a"], None)
 
 
-def test_a_file_that_is_no_table(tmp_path: Path) -> None:
+def test_a_file_without_a_table_of_settings_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     path.write_text("- 1\n")
     with pytest.raises(NearfarError, match="must be a table"):
@@ -138,10 +138,10 @@ def test_a_file_that_is_no_table(tmp_path: Path) -> None:
         read_config(path)
 
 
-def test_a_size_that_is_set_goes_before_the_classes_of_a_recipe() -> None:
+def test_an_explicit_batch_size_replaces_the_classes_of_a_recipe() -> None:
     def batches(*settings: str) -> tuple[int | None, int | None]:
-        found = resolve("features", recipe="multi-similarity", settings=settings).batches
-        return found.size, found.classes
+        config = resolve("features", recipe="multi-similarity", settings=settings).batches
+        return config.size, config.classes
 
     assert batches() == (None, 16)
     assert batches("batches.size=40") == (40, None)

@@ -1,4 +1,4 @@
-"""Every recipe loads, its loss can be made, and each of its numbers says whose it is."""
+"""Every recipe loads, its loss can be created, and each of its numbers names its source."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SECTIONS = {
 }
 
 
-def make(recipe: dict[str, Any]) -> torch.nn.Module:
+def create_loss(recipe: dict[str, Any]) -> torch.nn.Module:
     options = dict(recipe["loss"])
     name = options.pop("name")
     if hasattr(losses.loss_class(name), "parameter_groups"):
@@ -77,10 +77,10 @@ def test_recipe_is_complete(name: str) -> None:
 
 
 @EVERY
-def test_loss_can_be_made_and_called(name: str) -> None:
+def test_loss_can_be_created_and_called(name: str) -> None:
     recipe = recipes.load(name)
     for data in (None, *recipe["data"]):
-        loss = make(recipes.load(name, data=data))
+        loss = create_loss(recipes.load(name, data=data))
         x = torch.randn(10, 8, requires_grad=True)
         value = loss(x, torch.arange(5).repeat(2))
         value.backward()
@@ -90,7 +90,7 @@ def test_loss_can_be_made_and_called(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(PROFS))
-def test_profs_batches_can_be_made_and_trained_on(name: str) -> None:
+def test_profs_sampler_can_be_created_and_trained_on(name: str) -> None:
     recipe = recipes.load(name)
     options = dict(recipe["batches"])
     assert options.pop("name") == "profs"
@@ -100,30 +100,30 @@ def test_profs_batches_can_be_made_and_trained_on(name: str) -> None:
     assert sampler.steps == {2: 10, 4: 19}[options["per_class"]]
     assert (sampler.hncm is not None) == name.endswith("-hncm")
     batch = next(iter(sampler))
-    loss = make(recipe)(torch.randn(128, 8), labels[batch], representatives=sampler.representatives)
+    loss = create_loss(recipe)(torch.randn(128, 8), labels[batch], representatives=sampler.representatives)
     assert loss > 0
     assert Projection([torch.zeros(1)], **recipe["projection"]).weight == 1e-3
 
 
 @pytest.mark.parametrize("name", sorted(HARD))
-def test_hard_baselines_differ_from_the_plain_ones_by_the_choice_of_pairs(name: str) -> None:
+def test_hard_baselines_differ_from_the_plain_ones_in_mining_only(name: str) -> None:
     hard, plain = recipes.load(name), recipes.load(name.removesuffix("-hard"))
     assert hard["loss"].pop("mine") == "closest-negatives"
-    own = ("name", "purpose")
-    assert {key: value for key, value in hard.items() if key not in own} == {
-        key: value for key, value in plain.items() if key not in own
+    different = ("name", "purpose")
+    assert {key: value for key, value in hard.items() if key not in different} == {
+        key: value for key, value in plain.items() if key not in different
     }
 
 
 @EVERY
-def test_proxies_have_their_own_rate(name: str) -> None:
+def test_proxies_have_their_own_learning_rate(name: str) -> None:
     recipe = recipes.load(name)
     trains_proxies = hasattr(losses.loss_class(recipe["loss"]["name"]), "parameter_groups")
     assert ("proxy_lr_multiplier" in recipe["optimizer"]) == trains_proxies
 
 
 @EVERY
-def test_every_number_says_whose_it_is(name: str) -> None:
+def test_every_number_names_its_source(name: str) -> None:
     for line in recipes.text(name).splitlines():
         if re.match(r" *\w+: ([-\d\[]|true|false)", line):
             _, _, comment = line.partition("#")
@@ -131,7 +131,7 @@ def test_every_number_says_whose_it_is(name: str) -> None:
 
 
 @EVERY
-def test_data_sets_change_only_what_the_recipe_has(name: str) -> None:
+def test_datasets_change_only_keys_of_the_recipe(name: str) -> None:
     recipe = recipes.load(name)
 
     def inside(changes: dict[str, Any], base: dict[str, Any]) -> None:
@@ -145,7 +145,7 @@ def test_data_sets_change_only_what_the_recipe_has(name: str) -> None:
 
 
 def test_settings_of_the_papers() -> None:
-    """A few that the papers print."""
+    """A few settings that the papers print."""
     inshop = recipes.load("dro-topk", data="inshop")
     assert inshop["batches"]["classes"] * inshop["batches"]["per_class"] == 640
     assert recipes.load("dro-kl-g", data="cars")["loss"]["uncertainty"]["gamma"] == 0.001
@@ -158,7 +158,7 @@ def test_settings_of_the_papers() -> None:
     assert recipes.load("triplet", data="sop")["optimizer"]["lr"] == 1e-4
 
 
-def test_bad_names() -> None:
+def test_unknown_names_are_errors_with_a_suggestion() -> None:
     with pytest.raises(ValueError, match="did you mean 'proxy-anchor'"):
         recipes.load("proxy-ancor")
     with pytest.raises(ValueError, match="data must be one of"):
