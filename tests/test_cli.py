@@ -105,8 +105,8 @@ def test_train_eval_and_resume_from_the_command_line(vectors: str, tmp_path: Pat
         (["DATA", "--set", "optimiser.lr=1"], "did you mean 'optimizer'"),
         (["DATA", "--set", "data.sourse=1"], "data has no 'sourse'"),
         (["DATA", "--set", "loss.alfa=1"], "did you mean 'alpha'"),
-        (["DATA", "--set", "model.pooling=max"], "leave pooling"),
-        (["DATA", "--set", "model.dim=17"], "dim must be at most the 16 columns"),
+        (["DATA", "--set", "model.pooling=max"], "remove pooling"),
+        (["DATA", "--set", "model.dim=17"], "dim must be at most 16"),
         (["nowhere.npz"], "no such file"),
     ],
 )
