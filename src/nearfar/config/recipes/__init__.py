@@ -127,7 +127,8 @@ def annotate(name: str) -> str:
     marks = {
         METHOD: "# Applies by default:",
         PAPER_ONLY: "# Applies only with --set setting=paper:",
-        ("data",): "# Applies only with --set benchmark=NAME; model to epochs also need setting=paper:",
+        ("data",): "# Values for one dataset, with --set benchmark=NAME; outside of the loss, batches and pacing they "
+        "also need setting=paper:",
     }
     lines: list[str] = []
     section = ""
