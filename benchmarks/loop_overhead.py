@@ -21,8 +21,8 @@ import torch
 
 from nearfar.config.merge import resolve
 from nearfar.data import Manifest, save_manifest
-from nearfar.training.prepare import open_manifest
-from nearfar.training.trainer import Training
+from nearfar.training.splits import open_manifest
+from nearfar.training.trainer import Trainer
 
 
 def vectors(folder: Path, samples: int = 6400, classes: int = 100, width: int = 1280) -> str:
@@ -36,42 +36,41 @@ def vectors(folder: Path, samples: int = 6400, classes: int = 100, width: int = 
     return str(path)
 
 
-def training(kind: str, source: str, recipe: str, steps: int, out: Path) -> Training:
+def make_trainer(kind: str, source: str, recipe: str, steps: int, out: Path) -> Trainer:
     settings = [f"data.source={source}", "data.split=all", f"steps={steps}", "save_every=1000000"]
     config = resolve(kind, recipe=recipe, settings=settings)
-    return Training(config, open_manifest(config.data), out, say=lambda _: None)
+    return Trainer(config, open_manifest(config.data), out, say=lambda _: None)
 
 
-def bare(parts: Training) -> float:
-    """CPU seconds of the same steps, without everything else."""
-    parts._train_mode()
+def time_bare_loop(trainer: Trainer) -> float:
+    """Measure the CPU seconds of the same steps in a bare loop."""
+    state = trainer.state
+    state.set_train_mode()
     done = 0
     start = time.process_time()
-    while done < parts.steps:
-        for batch in parts.loader.load(parts.batches, epoch=parts.batches.epoch):
-            parts.optimizer.zero_grad(set_to_none=True)
+    while done < trainer.steps:
+        for batch in trainer.train_loader.load(state.sampler, epoch=state.sampler.epoch):
+            state.optimizer.zero_grad(set_to_none=True)
             x = batch.x.to(memory_format=torch.channels_last) if batch.x.ndim == 4 else batch.x
-            parts.loss(parts.embedder(x), batch.labels).backward()
-            parts.optimizer.step()
+            state.loss(state.embedder(x), batch.labels).backward()
+            state.optimizer.step()
             done += 1
-            if done == parts.steps:
+            if done == trainer.steps:
                 break
     return time.process_time() - start
 
 
-def ours(parts: Training) -> float:
-    """CPU seconds of the loop."""
-    parts.save = lambda: None  # type: ignore[method-assign]
-    ended = time.process_time()
+def time_trainer(trainer: Trainer) -> float:
+    """Measure the CPU seconds of the training loop, up to the end of the last epoch."""
+    end = start = time.process_time()
 
-    def finish(*_: object) -> None:
-        nonlocal ended
-        ended = time.process_time()
+    def record_time(*_: object) -> None:
+        nonlocal end
+        end = time.process_time()
 
-    parts._finish = finish  # type: ignore[method-assign, assignment]
-    start = time.process_time()
-    parts.run()
-    return ended - start
+    trainer.on_epoch_end = record_time
+    trainer.fit()
+    return end - start
 
 
 CASES = {
@@ -89,8 +88,12 @@ def measure(rounds: int, folder: Path) -> list[tuple[str, float, float]]:
         data = source if kind == "features" else "sketches"
         best = {"bare": float("inf"), "ours": float("inf")}
         for i in range(rounds):
-            best["bare"] = min(best["bare"], bare(training(kind, data, recipe, steps, folder / f"{name}-b{i}")))
-            best["ours"] = min(best["ours"], ours(training(kind, data, recipe, steps, folder / f"{name}-o{i}")))
+            best["bare"] = min(
+                best["bare"], time_bare_loop(make_trainer(kind, data, recipe, steps, folder / f"{name}-b{i}"))
+            )
+            best["ours"] = min(
+                best["ours"], time_trainer(make_trainer(kind, data, recipe, steps, folder / f"{name}-o{i}"))
+            )
         rows.append((name, 1e3 * best["bare"] / steps, 1e3 * best["ours"] / steps))
         print(f"{name}: {rows[-1][1]:.2f} ms, {rows[-1][2]:.2f} ms, {rows[-1][2] / rows[-1][1] - 1:+.1%}", flush=True)
     return rows

@@ -37,8 +37,9 @@ from nearfar.metrics import evaluate
 from nearfar.pacing.xi import hardness
 from nearfar.training.distributed import process_group
 from nearfar.training.evaluate import to_device
-from nearfar.training.prepare import open_manifest
-from nearfar.training.trainer import Training
+from nearfar.training.splits import open_manifest
+from nearfar.training.step import train_step
+from nearfar.training.trainer import Trainer
 from nearfar.validation import Ints
 
 DIM, PER_CLASS, QUERIES, BLOCK = 128, 10, 10_000, 50_000
@@ -147,13 +148,14 @@ def step(folder: Path, batch: int, repeats: int) -> Result:
     """A step of the small net: as trained, the same without communication, and what is sent alone."""
     settings = ["data.source=sketches", f"batches.size={batch}", "threads=1", "untrained=false"]
     config = resolve("pixels", recipe="proxy-anchor", settings=settings)
-    ours, alone = (Training(config, open_manifest(config.data), folder, say=lambda _: None) for _ in range(2))
-    for part in (ours, alone):
-        part._start_epoch()
+    trainers = [Trainer(config, open_manifest(config.data), folder, say=lambda _: None) for _ in range(2)]
+    for trainer in trainers:
+        trainer.start_epoch()
+    ours, alone = (trainer.state for trainer in trainers)
     for norm in alone.embedder.modules():
         if hasattr(norm, "num_batches_tracked"):
             norm.__class__ = torch.nn.BatchNorm2d
-    given = next(ours._epoch())
+    given = next(trainers[0].batches())
     x = to_device(given.x, ours.device)
 
     def without() -> None:
@@ -171,7 +173,7 @@ def step(folder: Path, batch: int, repeats: int) -> Result:
         p.grad = torch.zeros_like(p)
     times = interleaved(
         {
-            "step": lambda: ours.train_on(given),
+            "step": lambda: train_step(ours, given, steps=trainers[0].steps),
             "step without communication": without,
             "gather of embeddings": lambda: torch.autograd.backward(
                 process_group.gather_parts(rows, batch), whole_gradient

@@ -27,9 +27,11 @@ from nearfar.config.merge import from_dict
 from nearfar.losses.proxies.class_memory import ClassMemory
 from nearfar.runs import BEST, CHECKPOINT
 from nearfar.training.checkpoint import save_state
+from nearfar.training.components import make_projection
 from nearfar.training.distributed import process_group
-from nearfar.training.prepare import make_projection, open_manifest
-from nearfar.training.trainer import Training
+from nearfar.training.splits import open_manifest
+from nearfar.training.state import TrainState
+from nearfar.training.trainer import Trainer
 from rank_checks import CHECKS
 
 Job = dict[str, Any]
@@ -44,10 +46,10 @@ def run_job(job: Job) -> None:
     config = from_dict(job["config"])
     wide = torch.float64 if job.get("float64") == "from the start" else torch.float32
     torch.set_default_dtype(wide)
-    training = Training(config, open_manifest(config.data), out, say=lambda _: None)
+    trainer = Trainer(config, open_manifest(config.data), out, say=lambda _: None)
     torch.set_default_dtype(torch.float32)
     if job.get("float64") is True:
-        in_double_precision(training)
+        in_double_precision(trainer.state)
     if "begin" in job:
         if process_group.is_main_process():
             (out / CHECKPOINT).parent.mkdir(parents=True, exist_ok=True)
@@ -56,31 +58,31 @@ def run_job(job: Job) -> None:
             if best.exists():
                 (out / BEST).write_bytes(best.read_bytes())
         process_group.barrier()
-        training.load()
+        trainer.state.load(out)
     if "stop" in job:
-        training.run(progress=False, stop_after=job["stop"])
-        stopped = training.state()
+        trainer.fit(progress=False, stop_after=job["stop"])
+        stopped = trainer.state.state_dict()
         if process_group.is_main_process():
             save_state(out / "stopped.safetensors", stopped)
             if (out / BEST).exists():
                 (out / STOPPED_BEST).write_bytes((out / BEST).read_bytes())
-    training.run(progress=False, stop_after=job.get("steps"))
-    ended = training.state() | {"warned": None}  # rank 0 alone warns
+    trainer.fit(progress=False, stop_after=job.get("steps"))
+    ended = trainer.state.state_dict() | {"warned": None}  # rank 0 alone warns
     return save_state(out / f"state-{process_group.rank()}.safetensors", ended)
 
 
-def in_double_precision(training: Training) -> None:
-    """The network, the loss and what is summed; data and tables stay as they are."""
-    training.embedder.double()
-    training.loss.double()
-    for part in training.loss.modules():
+def in_double_precision(state: TrainState) -> None:
+    """Convert the network, the loss and the sum of losses to float64. Data and tables keep their dtype."""
+    state.embedder.double()
+    state.loss.double()
+    for part in state.loss.modules():
         if isinstance(part, ClassMemory):
             part.rows = part.rows.float()  # its recount() would change rows of float64 in place
-    training.dtype = torch.float64
-    training.sums = training.sums.double()
-    if training.ema is not None:
-        training.ema.double()
-    training.projection = make_projection(training.config, training.embedder)
+    state.dtype = torch.float64
+    state.loss_sum = state.loss_sum.double()
+    if state.ema is not None:
+        state.ema.double()
+    state.projection = make_projection(state.config, state.embedder)
 
 
 def start(world: int, jobs: Sequence[Job], folder: Path, *, timeout: float = 1800) -> None:

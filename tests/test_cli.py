@@ -91,7 +91,7 @@ def test_train_eval_and_resume_from_the_command_line(vectors: str, tmp_path: Pat
     assert "240 queries" in table
     again = CliRunner().invoke(main, ["train", "--resume", "--out", str(out)])
     assert again.exit_code == 0, again.output
-    assert "finished already" in again.output
+    assert "is already finished" in again.output
     same = CliRunner().invoke(main, ["train", "--config", str(out / "config.yaml"), "--out", str(tmp_path / "again")])
     assert same.exit_code == 0, same.output
     assert (out / "model.safetensors").read_bytes() == (tmp_path / "again" / "model.safetensors").read_bytes()

@@ -28,9 +28,9 @@ from click.testing import CliRunner
 from PIL import Image
 
 from nearfar.cli import main
+from nearfar.cli.train_command import DEFAULT
 from nearfar.config.merge import resolve
 from nearfar.registry import Registry
-from nearfar.training.command import DEFAULT
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]

@@ -28,9 +28,10 @@ from nearfar.metrics import Scores, evaluate
 from nearfar.report import search_examples, write_report
 from nearfar.training import Config, Run, train
 from nearfar.training.allocator import keep_freed_memory
-from nearfar.training.evaluate import raw_rows
+from nearfar.training.evaluate import raw_features
 from nearfar.training.log import read_log
-from nearfar.training.prepare import open_manifest, readable
+from nearfar.training.prepare import cache_or_check_images
+from nearfar.training.splits import open_manifest
 
 # ours, chosen on held-out classes of the training half (docs/training.md)
 RECIPES: dict[str, dict[str, Any]] = {
@@ -55,7 +56,7 @@ def run(*, steps: int | None = None, source: str = "sketches", out: Path = Path(
     scores: dict[str, Scores] = {}
     scratch = kind == "pixels"
     if scratch:
-        _print(scores, "raw pixels", evaluate(raw_rows(unseen), unseen.labels, metrics=METRICS))
+        _print(scores, "raw pixels", evaluate(raw_features(unseen), unseen.labels, metrics=METRICS))
     runs = train_together(configs, out)
     for name, each in runs.items():
         result = each.results()
@@ -142,7 +143,7 @@ def _halves(manifest: Manifest, config: Config) -> tuple[Manifest, Manifest]:
             f"{config.data.source}: the demo learns from half of the classes and searches in the other half, "
             f"so it needs at least four, got {sum(kinds.values())}"
         )
-    manifest = readable(manifest, config.data, size=config.images.crop or 28, say=tqdm.write)
+    manifest = cache_or_check_images(manifest, config.data, size=config.images.crop or 28, say=tqdm.write)
     return manifest.subset("test"), manifest.subset("train")
 
 

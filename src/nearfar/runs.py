@@ -1,12 +1,12 @@
-"""The directory of a run, and what can be read back from it.
+"""Run directories: read back the configuration, the model, the log and the scores of a run.
 
-config.yaml          everything that decided the run; makes the same one again
-model.safetensors    the chosen weights, with what makes the embedder in the header
-checkpoint/          the whole state of training, to go on from
-log.jsonl            a JSON object a line
-scores.json          scores on the test split, and which epoch was chosen by what
-report.html          the same to look at
-noise.json           the truth, where labels were made wrong on purpose
+config.yaml          all settings; training it again gives the same run
+model.safetensors    the selected weights, with the settings of the embedder in the header
+checkpoint/          the complete state of training, to resume from
+log.jsonl            one JSON object per line
+scores.json          scores on the test split, and how the epoch was selected
+report.html          a report of the results
+noise.json           the true labels, if labels were made wrong on purpose
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from nearfar.models import Embedder, create_embedder
 from nearfar.training.checkpoint import read_tensors, write_tensors
 from nearfar.training.evaluate import embed, score
 from nearfar.training.log import read_log
-from nearfar.training.prepare import make_loader, open_manifest, readable, side_of, split_up
+from nearfar.training.prepare import Say, prepare
+from nearfar.training.splits import open_manifest, split_manifest
 
 CHECKPOINT = Path("checkpoint") / "state.safetensors"
 PREVIOUS = Path("checkpoint") / "previous.safetensors"
@@ -40,78 +41,106 @@ BEST = Path("checkpoint") / "best.safetensors"
 
 @dataclass(frozen=True)
 class Run:
-    """A directory of a run that was started; not everything need be there yet."""
+    """The directory of a run that was started. Model and scores exist once it is finished."""
 
     path: Path
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", Path(self.path))
         if not (self.path / "config.yaml").is_file():
-            raise NearfarError(f"{self.path}: is no run, there is no config.yaml in it (nearfar train makes one)")
+            raise NearfarError(f"{self.path}: is not a run directory: config.yaml is missing")
 
     @cached_property
     def config(self) -> Config:
-        """The configuration."""
+        """The configuration of the run."""
         return from_dict(read_config(self.path / "config.yaml"))
 
     @property
     def finished(self) -> bool:
-        """Whether training went to its end."""
+        """Whether training is finished."""
         return (self.path / "scores.json").is_file()
 
     def log(self) -> list[dict[str, Any]]:
-        """The entries of the log."""
+        """Return the entries of the log."""
         path = self.path / "log.jsonl"
         return read_log(path) if path.is_file() else []
 
     def results(self) -> dict[str, Any]:
-        """What scores.json holds."""
+        """Return the contents of scores.json."""
         path = self.path / "scores.json"
         if not path.is_file():
             raise NearfarError(
-                f"{self.path}: has no scores yet, training is not finished: nearfar train --resume --out {self.path}"
+                f"{self.path}: has no scores, training is not finished: run nearfar train --resume --out {self.path}"
             )
         try:
             results = json.loads(path.read_bytes())
         except (OSError, ValueError, RecursionError) as error:
             raise NearfarError(
-                f"{path}: is damaged ({error}): remove it, and nearfar train --resume --out {self.path}"
+                f"{path}: is damaged ({error}): remove it and run nearfar train --resume --out {self.path}"
             ) from None
         if not isinstance(results, dict):
             raise NearfarError(
-                f"{path}: is no table of scores: remove it, and nearfar train --resume --out {self.path}"
+                f"{path}: does not hold scores: remove it and run nearfar train --resume --out {self.path}"
             )
         return results
 
     def embedder(self, *, device: str | torch.device = "cpu") -> Embedder:
-        """The trained embedder, in evaluation mode."""
+        """Load the trained embedder, in evaluation mode."""
         path = self.path / "model.safetensors"
         if not path.is_file():
             raise NearfarError(
-                f"{self.path}: has no model yet, training is not finished: nearfar train --resume --out {self.path}"
+                f"{self.path}: has no model, training is not finished: run nearfar train --resume --out {self.path}"
             )
         return load_embedder(path).to(device)
 
     def manifest(self, source: str | Path | None = None) -> Manifest:
-        """The data of the run, or another source read the same way."""
+        """Open the data of the run, or another source in the same way."""
         data = self.config.data
         if source is not None:
             data = type(data)(source=str(source), on_error=data.on_error, workers=data.workers)
         manifest = open_manifest(data)
         if source is None and data.fingerprint and manifest.fingerprint != data.fingerprint:
             raise NearfarError(
-                f"{data.source}: is not what the run was trained on, its files, classes or split have changed "
-                f"(fingerprint {manifest.fingerprint[:12]}, then {data.fingerprint[:12]})"
+                f"{data.source}: is not the data that the run was trained on: files, classes or split have changed "
+                f"(fingerprint {manifest.fingerprint[:12]}, expected {data.fingerprint[:12]})"
             )
         return manifest
 
     def embed(self, manifest: Manifest, embedder: Embedder | None = None, *, device: str = "cpu") -> Tensor:
-        """Embeddings of all samples of a manifest, [N, dim]."""
+        """Compute the embeddings [N, dim] of all samples of a manifest.
+
+        Args:
+            manifest: The samples. All image files must be readable.
+            embedder: The network, by default the trained one.
+            device: Device of the trained network.
+        """
         network = embedder or self.embedder(device=device)
-        config = self.config
-        side = side_of(config, network, manifest)
-        loader = make_loader(manifest, config.images, network, side=side, seed=0, workers=config.data.workers)
-        return embed(network, loader)
+        return embed(network, prepare(self.config, manifest, network, check_images=False).loader())
+
+    def load_split(
+        self, split: str, embedder: Embedder, *, source: str | Path | None = None, say: Say = print
+    ) -> Manifest:
+        """Load the samples of a split as in training: from the cache, or without unreadable files.
+
+        Args:
+            split: train, val, test or all. The run's own train and val have its validation classes and label noise.
+            embedder: The network that the samples are for.
+            source: Other data, by default that of the run.
+            say: Function that prints a message.
+        """
+        config, manifest = self.config, self.manifest(source)
+        is_named = split != "all"
+        # a cache holds all images of the run, and noise and validation classes depend on all readable ones
+        if source is None and (config.data.cache is not None or split in ("train", "val")):
+            manifest = prepare(config, manifest, embedder, say=say).manifest
+            if split in ("train", "val"):
+                splits = split_manifest(manifest, config)
+                part = splits.train if split == "train" else splits.validation
+                if part is None:
+                    raise NearfarError(f"{self.path}: the run has no validation classes")
+                return part
+            return manifest.subset(split) if is_named else manifest
+        return prepare(config, manifest.subset(split) if is_named else manifest, embedder, say=say).manifest
 
     def evaluate(
         self,
@@ -121,56 +150,56 @@ class Run:
         metrics: Iterable[str] | None = None,
         device: str = "cpu",
     ) -> Scores:
-        """Scores on a split of the run's data (or of another source; "all" takes every sample)."""
-        manifest = self.manifest(source)
+        """Score the trained network on a split.
+
+        Args:
+            source: Other data, by default that of the run.
+            split: train, val, test or all.
+            metrics: Names of metrics, by default those of the run.
+            device: Device of the network.
+        """
         network = self.embedder(device=device)
-        if split != "all":
-            if source is None and split in ("train", "val"):
-                parts = split_up(manifest, self.config.data, seed=self.config.seed)
-                chosen = parts.train if split == "train" else parts.validation
-                if chosen is None:
-                    raise NearfarError(f"{self.path}: the run held out no validation classes")
-                manifest = chosen
-            else:
-                manifest = manifest.subset(split)
-        side = side_of(self.config, network, manifest)
-        manifest = readable(manifest, self.config.data, size=side or 224)
-        return score(self.embed(manifest, network, device=device), manifest, metrics or self.config.metrics)
+        manifest = self.load_split(split, network, source=source)
+        return score(self.embed(manifest, network), manifest, metrics or self.config.metrics)
 
 
 def save_embedder(
     embedder: Embedder, path: Path, about: dict[str, Any] | None = None, *, weights: dict[str, Tensor] | None = None
 ) -> None:
-    """The weights as safetensors, with what `create_embedder` needs (and `about`) in the header.
+    """Save an embedder as a safetensors file that `load_embedder` reads.
 
-    `weights`: in place of the embedder's own, where those are split over ranks.
+    Args:
+        embedder: The embedder. Its settings go into the header of the file.
+        path: The file.
+        about: More entries for the header.
+        weights: Weights in place of those of the embedder, if these are sharded over several processes.
     """
     tensors = embedder.state_dict() if weights is None else weights
     write_tensors(path, tensors, {"embedder": embedder.config | {"pretrained": False}, **(about or {})})
 
 
 def load_embedder(path: Path) -> Embedder:
-    """The embedder that `save_embedder` wrote, in evaluation mode."""
+    """Load an embedder that `save_embedder` saved, in evaluation mode."""
     try:
         tensors, header = read_tensors(path)
         config = header["embedder"] | {"pretrained": False}
         _check_shapes(config, tensors)
         embedder = create_embedder(**config)
         embedder.load_state_dict(tensors)
-    except Exception as error:  # a header can ask for anything: names, types and sizes that are none
-        why = str(error) or type(error).__name__
-        raise NearfarError(f"{path}: is no model that nearfar wrote, or damaged ({why})") from None
+    except Exception as error:  # a manipulated header can hold any name, type or size
+        reason = str(error) or type(error).__name__
+        raise NearfarError(f"{path}: is damaged, or not a model of nearfar ({reason})") from None
     embedder.eval()
     return embedder
 
 
 def _check_shapes(config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    """The network of a header has the shapes of the file; found without memory, of which it may ask too much."""
+    """Check that the tensors have the shapes of the network in the header, without allocating that network."""
     if ":" in config["backbone"]:
-        return  # of another library, whose models are on this machine in their size
+        return  # a model of another library, whose size the header does not set
     with torch.device("meta"):
-        own = create_embedder(**config).state_dict()
-    odd = [name for name in {**own, **tensors} if name not in own or name not in tensors]
-    odd += [name for name, each in own.items() if name in tensors and each.shape != tensors[name].shape]
-    if odd:
-        raise ValueError(f"{len(odd)} of its tensors are not those of its header, the first is {odd[0]}")
+        expected = create_embedder(**config).state_dict()
+    wrong = [name for name in {**expected, **tensors} if name not in expected or name not in tensors]
+    wrong += [name for name, value in expected.items() if name in tensors and value.shape != tensors[name].shape]
+    if wrong:
+        raise ValueError(f"{len(wrong)} tensors do not match the header, the first is {wrong[0]}")

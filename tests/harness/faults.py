@@ -46,8 +46,9 @@ from nearfar.errors import NearfarError
 from nearfar.runs import CHECKPOINT, PREVIOUS
 from nearfar.training import Config, train
 from nearfar.training.log import read_log
-from nearfar.training.prepare import open_manifest
-from nearfar.training.trainer import Training
+from nearfar.training.splits import open_manifest
+from nearfar.training.step import train_step
+from nearfar.training.trainer import Trainer
 
 STEPS = 9
 FINE, REFUSED, BROKEN = 0, 3, 4
@@ -328,19 +329,19 @@ def checkpoint_cost(folder: Path, *, steps: int = 8, saves: int = 3) -> tuple[fl
     """(seconds of an epoch of the demo, seconds of a checkpoint of it), in CPU time, the best of each."""
     settings = ["batches.size=64", f"steps={steps}", "threads=1"]
     config = resolve("pixels", recipe="proxy-anchor", settings=["data.source=sketches", *settings])
-    training = Training(config, open_manifest(config.data), folder / "cost", say=lambda _: None)
-    training._train_mode()
+    trainer = Trainer(config, open_manifest(config.data), folder / "cost", say=lambda _: None)
+    trainer.start_epoch()
     best = float("inf")
-    for batch, _ in zip(training.loader.load(training.batches, epoch=0), range(steps), strict=False):
+    for batch, _ in zip(trainer.batches(), range(steps), strict=False):
         start = time.process_time()
-        training.train_on(batch)
+        train_step(trainer.state, batch, steps=steps)
         best = min(best, time.process_time() - start)
     cost = float("inf")
     for _ in range(saves):
         start = time.process_time()
-        training.save()
+        trainer.state.save(trainer.out)
         cost = min(cost, time.process_time() - start)
-    return best * len(training.batches), cost
+    return best * len(trainer.state.sampler), cost
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -32,8 +32,8 @@ from nearfar.search import Index, storage
 from nearfar.training import Config, Run, train
 from nearfar.training.checkpoint import load_state, save_state, sealed
 from nearfar.training.log import read_log
-from nearfar.training.prepare import open_manifest
-from nearfar.training.trainer import Training
+from nearfar.training.splits import open_manifest
+from nearfar.training.trainer import Trainer
 from tests.harness.faults import configured, vectors
 from tests.harness.fuzz_input import KNOWN, NUMBERS, PLACES, WORDS, Rng, array, changed, encoded, setting, tree, zipped
 from tests.harness.hostile import hostile_requests
@@ -118,7 +118,7 @@ class Targets:
         config = resolve("features", width=10, settings=[*base, "threads=1", f"{rng.choice(PLACES)}={value}"])
         out = self.folder / "parts"
         try:
-            Training(config, open_manifest(config.data), out, say=lambda _: None)
+            Trainer(config, open_manifest(config.data), out, say=lambda _: None)
         finally:
             if (out / "config.yaml").exists():
                 raise AssertionError("half a run was left")

@@ -157,7 +157,7 @@ def test_names_replace_images_of_missing_data(run: Path, vectors: str, tmp_path:
 
 
 def test_errors_are_one_line(run: Path, vectors: str, drawing_run: Run, drawings: str, tmp_path: Path) -> None:
-    assert "is no run" in failed("search", tmp_path, 1)
+    assert "is not a run directory" in failed("search", tmp_path, 1)
     done("index", run, vectors)
     assert "id 999 is not in the index" in failed("search", run, 999)
     assert "is not in the index" in failed("search", run, "9" * 5000)

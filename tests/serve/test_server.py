@@ -49,7 +49,7 @@ def test_the_command_serves_with_a_token_and_ends(run_path: Path, collection: Co
 
 def test_errors_are_one_line(run_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for arguments, words in (
-        (["serve", str(tmp_path)], "is no run"),
+        (["serve", str(tmp_path)], "is not a run directory"),
         (["serve", str(run_path), "--token", "short"], "--token must have at least 16"),
         (["serve", str(run_path), "--split", "val"], "has no val samples"),
     ):

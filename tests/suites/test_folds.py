@@ -22,7 +22,7 @@ from nearfar.suites.suite_file import suite_from_dict
 from nearfar.suites.table import table
 from nearfar.suites.worker import train_cell
 from nearfar.training import Config, train
-from nearfar.training.prepare import open_manifest, split_up
+from nearfar.training.splits import open_manifest, split_manifest
 from training_cases import configured
 
 
@@ -54,7 +54,7 @@ def test_each_fold_holds_out_its_part_of_the_training_classes_in_order(vectors: 
     manifest = open_manifest(config.data)
     held_out = []
     for fold in range(4):
-        parts = split_up(manifest, replace(config.data, fold=fold), seed=0)
+        parts = split_manifest(manifest, replace(config, data=replace(config.data, fold=fold)))
         assert parts.validation is not None
         assert parts.test is not None
         kept = {parts.train.classes[i] for i in parts.train.labels}
@@ -119,8 +119,8 @@ def test_mistakes_are_named(vectors: str, tmp_path: Path) -> None:
     with pytest.raises(NearfarError, match=r"data.folds=2 already holds out classes: set data.validation=0"):
         configured("features", vectors, "proxy-anchor", "data.folds=2", "data.fold=1", "data.validation=0.2")
     config = configured("features", vectors, "proxy-anchor", "data.folds=2")
-    with pytest.raises(NearfarError, match=r"data.folds=2 is for so many runs: set data.fold, from 0"):
+    with pytest.raises(NearfarError, match=r"data.folds=2 needs data.fold: choose which fold"):
         train(config, tmp_path / "run")
     config = configured("features", vectors, "proxy-anchor", "data.folds=7", "data.fold=0")
-    with pytest.raises(NearfarError, match=r"data.folds=7 needs as many training classes, there are 6"):
+    with pytest.raises(NearfarError, match=r"data.folds=7 needs at least 7 training classes, got 6"):
         train(config, tmp_path / "run")

@@ -191,7 +191,7 @@ def test_the_command(runs: Path, tmp_path: Path) -> None:
             "plot decay has no option split. It takes none",
         ),
         (("map", str(runs / "isa"), str(runs / "mpa"), "--out", out), "takes one source, got 2"),
-        (("map", str(tmp_path), "--out", out), "is no run"),
+        (("map", str(tmp_path), "--out", out), "is not a run directory"),
         (("decay", str(runs / "isa"), "--out", str(tmp_path / "x.pdf")), "a plot is an .svg or a .png file"),
     ):
         failed = run(*args)

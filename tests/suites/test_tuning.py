@@ -19,7 +19,7 @@ from nearfar.suites.suite import Suite
 from nearfar.suites.suite_file import suite_from_dict
 from nearfar.suites.table import table
 from nearfar.suites.tuning import choose, combinations, describe_choice, suite_trials
-from nearfar.training.trainer import Training
+from nearfar.training.evaluate import Evaluator
 
 
 def suite_of(source: str, **tune: Any) -> Suite:
@@ -82,13 +82,13 @@ def test_a_trial_does_not_look_at_the_test_split(
     vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folds: int | None
 ) -> None:
     seen: list[tuple[int, str]] = []  # seed and split of what was scored
-    scored = Training._scores_of
+    score = Evaluator.score
 
-    def spy(self: Training, rows: Tensor, manifest: Manifest) -> dict[str, float]:
+    def spy(self: Evaluator, embeddings: Tensor, manifest: Manifest) -> dict[str, float]:
         seen.append((self.config.seed, str(manifest.split[0])))
-        return scored(self, rows, manifest)
+        return score(self, embeddings, manifest)
 
-    monkeypatch.setattr(Training, "_scores_of", spy)
+    monkeypatch.setattr(Evaluator, "score", spy)
     suite = replace(suite_of(vectors, trials=2), folds=folds)
     assert run_suite(suite, tmp_path / "r.jsonl", workers=0, say=lambda _: None) == 0
     assert {split for seed, split in seen if seed == suite.tune.seed} == {"val"}

@@ -8,8 +8,8 @@ import torch
 from nearfar.config.schema import Config
 from nearfar.runs import Run
 from nearfar.training import train
+from nearfar.training.evaluate import Evaluator
 from nearfar.training.initialization import CACHE_SIZE, InitialStateCache
-from nearfar.training.trainer import Training
 from training_cases import configured, saved_vectors
 
 
@@ -44,13 +44,15 @@ def test_runs_that_share_their_start_are_bit_for_bit_those_that_do_not(vectors: 
 
 def test_a_start_is_computed_once(vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     passes: list[str] = []
-    embedded = Training._embed_all
+    embed = Evaluator.embed
 
-    def counted(self: Training, network: torch.nn.Module, loader: object, name: str) -> torch.Tensor:
+    def count(
+        self: Evaluator, network: torch.nn.Module, loader: object, name: str, rows: object = None
+    ) -> torch.Tensor:
         passes.append(name)
-        return embedded(self, network, loader, name)  # type: ignore[arg-type]
+        return embed(self, network, loader, name, rows)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Training, "_embed_all", counted)
+    monkeypatch.setattr(Evaluator, "embed", count)
     initial_states = InitialStateCache()
     for i in range(3):
         train(

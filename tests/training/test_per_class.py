@@ -5,7 +5,7 @@ import pytest
 
 from nearfar.data import Manifest
 from nearfar.errors import NearfarError
-from nearfar.training import prepare
+from nearfar.training.splits import limit_per_class, open_manifest, split_manifest
 from training_cases import configured
 
 
@@ -17,17 +17,17 @@ def test_per_class_keeps_so_many_training_samples_of_each_class_and_all_of_the_o
         split=np.where(labels < 3, "train", "test"),
         paths=tuple(f"{i}.png" for i in range(len(labels))),
     )
-    kept = prepare._at_most(whole, 4)
+    kept = limit_per_class(whole, 4)
     assert np.bincount(kept.labels).tolist() == [4, 2, 4, 7]
-    assert kept.paths == prepare._at_most(whole, 4).paths
-    assert kept.paths != whole.subset([0, 1, 2, 3, *range(9, 15), *range(16, 23)]).paths  # by chance, not the first
-    assert set(prepare._at_most(whole, 3).paths) < set(kept.paths)  # a larger count adds samples to those of a smaller
+    assert kept.paths == limit_per_class(whole, 4).paths
+    assert kept.paths != whole.subset([0, 1, 2, 3, *range(9, 15), *range(16, 23)]).paths  # at random, not the first
+    assert set(limit_per_class(whole, 3).paths) < set(kept.paths)  # a larger count adds samples to those of a smaller
     assert kept.fingerprint != whole.fingerprint
 
 
 def test_per_class_is_of_the_training_and_validation_classes() -> None:
     config = configured("pixels", "sketches", "proxy-anchor", "data.per_class=3", "data.validation=0.2", "steps=1")
-    splits = prepare.split_up(prepare.open_manifest(config.data), config.data, seed=0)
+    splits = split_manifest(open_manifest(config.data), config)
     assert splits.test is not None
     assert splits.validation is not None
     assert set(np.bincount(splits.train.labels)) == {3}

@@ -95,13 +95,13 @@ def test_gradient_is_that_of_the_written_term() -> None:
 
 
 def test_groups_leave_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "GROUP", 10)
+    monkeypatch.setattr(module, "GROUP_SIZE", 10)
     parameters = [torch.zeros(n, requires_grad=True) for n in (3, 7, 1, 40, 2, 8, 10)]
     projection = Projection(parameters, weight=1.0)
     for p in parameters:
         p.data += 2
         p.grad = torch.zeros_like(p)
-    assert [[len(p) for (p,) in group] for group in module.groups((p,) for p in parameters)] == [
+    assert [[len(p) for (p,) in group] for group in module.group_by_size((p,) for p in parameters)] == [
         *([3, 7], [1], [40], [2, 8], [10])
     ]
     projection.add_to_gradients()
@@ -203,5 +203,5 @@ def test_bad_input() -> None:
     with pytest.raises(ValueError, match="parameters is empty"):
         Projection([])
     state = Projection([torch.zeros(3)]).state_dict()
-    with pytest.raises(ValueError, match="do not fit these 1 parameters"):
+    with pytest.raises(ValueError, match="do not match the 1 parameters"):
         Projection([torch.zeros(4)]).load_state_dict(state)

@@ -17,7 +17,7 @@ from training_cases import configured
 def test_it_is_logged_each_epoch_and_changes_nothing_else(
     vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trainer, "TRAIN_SCORED", 45)
+    monkeypatch.setattr(trainer, "MAX_TRAIN_SCORED", 45)
     config = configured(
         "features", vectors, "supcon", "data.validation=0.34", "batches.classes=4", "batches.per_class=5"
     )
@@ -40,13 +40,12 @@ def test_it_is_logged_each_epoch_and_changes_nothing_else(
     }
 
 
-def test_whole_classes_and_no_more_than_asked_for() -> None:
+def test_samples_of_whole_classes_up_to_a_limit() -> None:
     labels = np.random.default_rng(1).permutation(np.repeat(np.arange(30), 7))
     rows = sample_whole_classes(labels, 50)
     assert len(rows) == 49
     assert set(np.bincount(labels[rows]).tolist()) == {0, 7}
-    assert rows == sample_whole_classes(labels, 50)
-    assert (
-        sample_whole_classes(labels, 5)
-        == np.flatnonzero(labels == labels[sample_whole_classes(labels, 5)[0]])[:5].tolist()
-    )
+    assert rows.tolist() == sample_whole_classes(labels, 50).tolist()
+    one_class = sample_whole_classes(labels, 5)
+    assert one_class.tolist() == np.flatnonzero(labels == labels[one_class[0]]).tolist()
+    assert len(np.unique(labels[sample_whole_classes(labels, 5, min_classes=2)])) == 2

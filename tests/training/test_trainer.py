@@ -55,12 +55,12 @@ def test_a_run_learns_and_leaves_what_the_design_says(vectors: str, tmp_path: Pa
 def test_a_run_says_what_it_plans_and_how_far_it_is(
     vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nearfar.training.trainer.TELL_EVERY", 0)
+    monkeypatch.setattr("nearfar.training.monitor.MESSAGE_INTERVAL", 0)
     said: list[str] = []
     config = configured("features", vectors, "proxy-anchor", "steps=null", "epochs=2")
     run = train(config, tmp_path / "run", say=said.append)
     steps = run.results()["steps"]
-    assert f"{steps} steps of 24, 2 epochs: that is little, try --set epochs=" in said[0]
+    assert f"{steps} steps of 24, 2 epochs: this is short, try --set epochs=" in said[0]
     assert said[1].startswith(f"step 1 of {steps}, ")
     said.clear()
     train(config, tmp_path / "silent", say=said.append, progress=False)
@@ -77,7 +77,7 @@ def test_a_run_too_short_for_the_memory_of_proxy_isa_says_so(
     said: list[str] = []
     small = ("steps=null", "epochs=2", "batches.size=4", "model.dim=8")
     train(configured("features", vectors, "proxy-isa", *small, *settings), tmp_path / "run", say=said.append)
-    assert ("2 epochs, and till then few negatives count, try --set loss.memory_epoch=0" in said[0]) == says
+    assert ("2 epochs; before that few negatives count, try --set loss.memory_epoch=0" in said[0]) == says
 
 
 def test_the_saved_configuration_makes_the_same_run_again(vectors: str, tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_resume_refuses_other_settings_and_other_data(vectors: str, drawings: st
     quiet(config, tmp_path / "run", stop_after=2)
     with pytest.raises(NearfarError, match=r"optimizer.lr is 0.5 now and was 0.001"):
         quiet(configured("features", vectors, "supcon", "optimizer.lr=0.5"), tmp_path / "run", resume=True)
-    with pytest.raises(NearfarError, match="holds a run already"):
+    with pytest.raises(NearfarError, match="already holds a run"):
         quiet(config, tmp_path / "run")
     known = replace(config, data=replace(config.data, fingerprint="0" * 64))
     with pytest.raises(NearfarError, match="files, classes or split have changed"):
@@ -280,5 +280,5 @@ def test_compiled_and_plain_learn_alike(vectors: str, tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
-    with pytest.raises(NearfarError, match="is no run"):
+    with pytest.raises(NearfarError, match="is not a run directory"):
         Run(tmp_path)

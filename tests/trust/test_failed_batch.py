@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from nearfar.data import Manifest, save_manifest
 from nearfar.errors import NearfarError
 from nearfar.training import Run, train
+from nearfar.training.components import make_embedder
 from nearfar.training.failed_batch import FILE_NAME, check_finite, load_failed_batch, main, recompute_loss
-from nearfar.training.prepare import make_embedder
 from training_cases import configured
 
 
@@ -47,7 +47,7 @@ def overflowed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 def test_the_kept_batch_gives_the_same_value(overflowed: tuple[Path, str]) -> None:
     out, message = overflowed
-    assert load_failed_batch(out)["rows"].isfinite().all()
+    assert load_failed_batch(out)["embeddings"].isfinite().all()
     assert math.isinf(float(recompute_loss(out)))
     assert message.startswith("at step 0: the loss is inf")
     assert not (out / "checkpoint").exists()  # it stopped before the weights changed
@@ -57,7 +57,7 @@ def test_network_and_inputs_give_the_rows(overflowed: tuple[Path, str]) -> None:
     run, batch = Run(overflowed[0]), load_failed_batch(overflowed[0])
     network = make_embedder(run.config, run.manifest())
     network.load_state_dict(batch["embedder"])
-    torch.testing.assert_close(network(batch["x"]), batch["rows"], rtol=1e-5, atol=0)  # threads may differ
+    torch.testing.assert_close(network(batch["x"]), batch["embeddings"], rtol=1e-5, atol=0)  # threads may differ
     labels = torch.from_numpy(run.manifest().subset("train").labels.copy())
     assert torch.equal(labels[batch["indices"]], batch["labels"])
 
@@ -66,7 +66,7 @@ def test_it_tells_what_it_has(overflowed: tuple[Path, str]) -> None:
     done = CliRunner().invoke(main, [str(overflowed[0])])
     assert done.exit_code == 0, done.output
     assert "the loss is inf" in done.output
-    assert "lengths from" in done.output
+    assert "norms from" in done.output
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])

@@ -60,7 +60,7 @@ def test_a_damaged_checkpoint_is_told_and_the_good_one_kept(source: str, tmp_pat
     good = (tmp_path / PREVIOUS).read_bytes()
     train(config, tmp_path, resume=True, progress=False, say=said.append, stop_after=4)
     assert any(line.startswith("warning: ") and CHECKPOINT.name in line for line in said)
-    assert "going on at step 3 of 9" in said[-1]
+    assert "resuming at step 3 of 9" in said[-1]
     assert (tmp_path / PREVIOUS).read_bytes() == good  # until a whole checkpoint is beside it
     for name in (CHECKPOINT, PREVIOUS):
         (tmp_path / name).write_bytes(b"nothing")

@@ -13,8 +13,8 @@ from nearfar.config.schema import Data
 from nearfar.data import Manifest, open_data, save_manifest
 from nearfar.data.manifest import Ints
 from nearfar.errors import NearfarError
-from nearfar.training.prepare import open_manifest
 from nearfar.training.pretrained_embeddings import embed_pretrained
+from nearfar.training.splits import open_manifest
 
 MAX_SAMPLES = 10_000
 MIN_CLASSES = 4  # two to train on, two to score on

@@ -9,40 +9,39 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from nearfar.advise.candidate import Candidate
 from nearfar.advise.data import IMAGE_SIZE, TrialData
 from nearfar.config.merge import resolve
 from nearfar.config.schema import Config
 from nearfar.config.tree import apply_settings, merge_trees
-from nearfar.data import Batch
 from nearfar.errors import NearfarError
-from nearfar.training.prepare import make_batches
-from nearfar.training.trainer import Training
+from nearfar.training.components import make_sampler
+from nearfar.training.trainer import Trainer
 
 METRIC = "map@r"
 PREFIX = "nearfar-advise-"
 Clock = Callable[[], float]
 
 
-class Timed(Training):
-    """Training that knows how long a step takes; the first, which is slower, does not count where there are more."""
+class StepTimer:
+    """Measures the mean time of a training step. The first step is slower and counts only if there are no others."""
 
-    clock: Clock = staticmethod(time.monotonic)
-    began = ended = 0.0
+    def __init__(self, clock: Clock) -> None:
+        self.clock, self.steps = clock, 0
+        self.start = self.end = clock()
 
-    def train_on(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
-        if self.step <= 1:
-            self.began = self.clock()
-        found = super().train_on(batch)
-        self.ended = self.clock()
-        return found
+    def on_step_end(self, *_: object) -> None:
+        """Record the end of a step."""
+        self.end = self.clock()
+        self.steps += 1
+        if self.steps == 1:
+            self.first_step = self.end - self.start
+            self.start = self.end
 
     @property
     def step_seconds(self) -> float:
-        """The mean."""
-        return (self.ended - self.began) / max(1, self.step - 1)
+        """The mean time of a step."""
+        return (self.end - self.start) / (self.steps - 1) if self.steps > 1 else self.first_step
 
 
 def trial_config(
@@ -76,7 +75,7 @@ def trial_config(
 def count_full_steps(candidate: Candidate, data: TrialData) -> int:
     """Return the number of steps that `nearfar train` would run; no trial is longer."""
     config = trial_config(candidate, data, steps=None, split=0)
-    return config.steps or (config.epochs or 1) * len(make_batches(config, data.manifest))
+    return config.steps or (config.epochs or 1) * len(make_sampler(config, data.manifest))
 
 
 def run_trial(
@@ -94,12 +93,14 @@ def run_trial(
     try:
         config = trial_config(candidate, data, steps=steps, split=split, cache=cache)
         with tempfile.TemporaryDirectory(prefix=PREFIX) as folder:
-            training = Timed(config, data.manifest, Path(folder) / "run", say=lambda _: None)
-            training.clock = clock
-            training.run(progress=False)
+            out = Path(folder) / "run"
+            timer = StepTimer(clock)
+            trainer = Trainer(config, data.manifest, out, say=lambda _: None, on_step_end=timer.on_step_end)
+            timer.start = clock()
+            trainer.fit(progress=False)
     except (NearfarError, ValueError, RuntimeError) as error:  # one failing recipe must not stop the others
         # drop references to files in the temporary directory, which no longer exists
         message = re.sub(rf" \([^()]*{PREFIX}[^()]*\)", "", " ".join(str(error).split()))
         return {**record, "message": message, "seconds": clock() - started}
-    score, seconds = float(training.select.best["value"]), clock() - started
-    return {**record, "score": score, "seconds": seconds, "step_seconds": training.step_seconds}
+    score, seconds = float(trainer.state.selection.best["value"]), clock() - started
+    return {**record, "score": score, "seconds": seconds, "step_seconds": timer.step_seconds}

@@ -15,8 +15,8 @@ from nearfar.errors import NearfarError
 from nearfar.formatting import slug
 from nearfar.metrics.detection import auroc, precision_at
 from nearfar.training import Run
-from nearfar.training.prepare import with_noise
 from nearfar.training.pretrained_embeddings import embed_pretrained
+from nearfar.training.splits import assign_splits
 
 
 def audit_command(
@@ -67,7 +67,7 @@ def audit_command(
 def _data(target: str, run: Run | None) -> tuple[Manifest, NoiseRecord | None]:
     if run is None:
         return open_data(target), None
-    return with_noise(run.manifest(), run.config.data, seed=run.config.seed)
+    return assign_splits(run.manifest(), run.config)
 
 
 def embeddings_of(manifest: Manifest, run: Run | None, model: Path | None, size: int | None) -> Tensor:

@@ -87,8 +87,7 @@ def train(processes: int, settings: tuple[str, ...], **options: Any) -> None:
     """
     settings = merge_flags(settings, {name: options.pop(name) for name in FLAGS})
 
-    import nearfar.compat.peer  # noqa: F401 - registers loss.peer
-    from nearfar.training.command import launch, train_command
+    from nearfar.cli.train_command import launch, train_command
 
     if processes > 1 and not options["dry_run"]:
         sys.exit(launch(processes, settings=settings, **options))

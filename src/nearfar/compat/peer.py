@@ -40,7 +40,7 @@ from nearfar.losses import (
     TripletMarginLoss,
 )
 from nearfar.losses.base import full_precision
-from nearfar.training.prepare import register_loss_adapter
+from nearfar.training.components import register_loss_adapter
 
 NAME = "pytorch-metric-learning"
 PARTS = ("distances", "losses", "miners", "reducers", "regularizers")

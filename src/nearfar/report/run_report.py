@@ -12,13 +12,11 @@ from torch import Tensor
 
 from nearfar.data import Manifest
 from nearfar.data.layouts.sketches import credit
-from nearfar.data.manifest import Ints
 from nearfar.metrics import Scores
 from nearfar.report import write_report
 from nearfar.runs import Run
 from nearfar.training.class_subset import sample_whole_classes
 from nearfar.training.evaluate import score
-from nearfar.training.prepare import readable, side_of
 
 MAX_SAMPLES = 20_000  # a report of more would take longer than seconds
 
@@ -35,7 +33,8 @@ def report_run(run: Run, embedded: tuple[Manifest, Tensor] | None = None) -> Pat
     result, config = run.results(), run.config
     manifest, embeddings = embedded or _embed(run)
     is_held_out = "test" in result
-    rows = _choose_rows(manifest)
+    # complete classes only, at least two
+    rows = sample_whole_classes(manifest.labels, MAX_SAMPLES, min_classes=2)
     manifest, embeddings = manifest.subset(rows), embeddings[torch.from_numpy(rows)]
     name = config.recipe or str(config.loss["name"])
     scores = {name: score(embeddings, manifest, config.metrics)}
@@ -70,18 +69,6 @@ def _make_lead(manifest: Manifest, result: Mapping[str, Any], is_held_out: bool)
 
 
 def _embed(run: Run) -> tuple[Manifest, Tensor]:
-    config, embedder = run.config, run.embedder()
-    manifest = run.manifest()
-    manifest = manifest.subset("test" if len(manifest.rows("test")) else "train")
-    manifest = readable(manifest, config.data, size=side_of(config, embedder, manifest) or embedder.input_size)
+    embedder = run.embedder()
+    manifest = run.load_split("test" if len(run.manifest().rows("test")) else "train", embedder)
     return manifest, run.embed(manifest, embedder)
-
-
-def _choose_rows(manifest: Manifest) -> Ints:
-    """Return the rows of random whole classes, at most MAX_SAMPLES; evenly spaced rows if no two classes fit."""
-    if len(manifest) <= MAX_SAMPLES:
-        return np.arange(len(manifest))
-    rows = np.asarray(sample_whole_classes(manifest.labels, MAX_SAMPLES))
-    if len(np.unique(manifest.labels[rows])) > 1:
-        return rows
-    return np.linspace(0, len(manifest) - 1, MAX_SAMPLES).astype(np.int64)

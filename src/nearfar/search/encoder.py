@@ -22,7 +22,7 @@ from nearfar.search.exact import Vectors
 from nearfar.search.image_input import ImageInput
 from nearfar.training import Run
 from nearfar.training.evaluate import embed, to_device
-from nearfar.training.prepare import make_loader, readable, side_of
+from nearfar.training.prepare import prepare
 from nearfar.validation import Ints
 
 
@@ -78,14 +78,12 @@ class Encoder:
 
         These are all rows, except those of unreadable images if the run has `data.on_error=skip`.
         """
-        config, network = self.run.config, self.network
         self._check_kind(manifest)
-        side = side_of(config, network, manifest)
-        usable = readable(manifest, config.data, size=side or network.input_size, say=_say)
-        loader = make_loader(usable, config.images, network, side=side, seed=0, workers=config.data.workers)
-        vectors: Vectors = embed(network, loader, progress=progress).numpy()
+        data = prepare(self.run.config, manifest, self.network, say=_say)
+        loader = data.loader()
+        vectors: Vectors = embed(self.network, loader, progress=progress).numpy()
         loader.close()
-        return vectors, _matching_rows(manifest, usable)
+        return vectors, _matching_rows(manifest, data.manifest)
 
     def embed_batch(self, x: Tensor) -> Vectors:
         """Return the embeddings of uint8 images [B, C, H, W] of the input shape, or of vectors [B, channels]."""

@@ -13,7 +13,7 @@ from nearfar.data.manifest import Array
 from nearfar.data.pixels import convert_image
 from nearfar.models import Embedder
 from nearfar.report.thumbnails import Thumbnails
-from nearfar.training.prepare import make_loader, side_of
+from nearfar.training.prepare import prepare
 
 PREVIEW_SIDE = 168
 
@@ -39,7 +39,7 @@ class ImageInput:
         if arrays is not None:
             assert arrays.pixels is not None
             self.array_shape = arrays.pixels.shape[1:]
-            self._side = side_of(config, network, arrays)
+            self._side = prepare(config, arrays, network).image_size
         else:
             self._transform = eval_transform(
                 network.input_size, config.images.resize, mean=network.mean, std=network.std
@@ -78,5 +78,4 @@ class ImageInput:
     def prepare_array(self, pixels: Array) -> Tensor:
         """Return the input [C, H, W] of the network for an array like those of the data."""
         single = Manifest(labels=np.zeros(1, np.int64), classes=("",), split=np.array(["test"]), pixels=pixels[None])
-        dataset = make_loader(single, self._config.images, self._network, side=self._side, seed=0).dataset
-        return dataset.fetch([0])[0]
+        return prepare(self._config, single, self._network).loader().dataset.fetch([0])[0]

@@ -30,7 +30,7 @@ from nearfar.serve.map_layout import interpolate, lay_out_map
 from nearfar.serve.query_input import QueryReader
 from nearfar.training import Run
 from nearfar.training.checkpoint import load_state
-from nearfar.training.prepare import split_up, with_noise
+from nearfar.training.splits import assign_splits, split_manifest
 
 CACHE_FOLDER, CACHE_VERSION = "serve", 1
 Size = Literal["small", "medium", "large"]
@@ -53,7 +53,7 @@ class Collection:
 
     def __init__(self, run: Run, *, split: str = "all", say: Say = print) -> None:
         self.run, self.split = run, split
-        self.manifest, _ = with_noise(run.manifest(), run.config.data, seed=run.config.seed)
+        self.manifest, _ = assign_splits(run.manifest(), run.config)
         encoder = Encoder(run, manifest=self.manifest)
         self.embedder = encoder.network
         rows = np.arange(len(self.manifest)) if split == "all" else self.manifest.rows(split)
@@ -107,7 +107,7 @@ class Collection:
         proxies = load_state(path)["loss"].get("proxies")
         if proxies is None or proxies.shape[-1] != self.vectors.shape[1]:
             return None
-        train = split_up(self.run.manifest(), self.run.config.data, seed=self.run.config.seed).train
+        train = split_manifest(self.run.manifest(), self.run.config).train
         numbers = {name: i for i, name in enumerate(self.manifest.classes)}
         labels = np.array([numbers[name] for name in train.classes], dtype=np.int64)
         if len(labels) != len(proxies):

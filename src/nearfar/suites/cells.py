@@ -16,7 +16,8 @@ from nearfar.errors import NearfarError
 from nearfar.metrics.names import expand
 from nearfar.suites.config_id import config_id
 from nearfar.suites.suite import Method, Suite, SuiteDataset
-from nearfar.training.prepare import make_loss, open_manifest, opening
+from nearfar.training.components import make_loss
+from nearfar.training.splits import manifest_settings, open_manifest
 from nearfar.validation import nearest
 
 TunedSettings = Mapping[tuple[str, str], tuple[str, ...]]  # settings by dataset and method
@@ -162,7 +163,7 @@ class CellMaker:
         ]
 
     def _open(self, data: Data) -> _DataSummary:
-        data = opening(data)
+        data = manifest_settings(data)
         if data not in self._opened:
             manifest = open_manifest(data)
             width = None if manifest.features is None else int(manifest.features.shape[1])

@@ -13,7 +13,7 @@ from nearfar.config.schema import Config
 from nearfar.errors import NearfarError
 from nearfar.suites.cells import CellMaker, TunedSettings
 from nearfar.suites.suite import Method, Suite
-from nearfar.training.prepare import make_loss
+from nearfar.training.components import make_loss
 
 
 def peer_name(method: str) -> str:

@@ -34,7 +34,6 @@ from nearfar.training.allocator import keep_freed_memory
 from nearfar.training.distributed.process_group import local_device
 from nearfar.training.evaluate import score
 from nearfar.training.initialization import InitialStateCache
-from nearfar.training.prepare import readable, side_of
 from nearfar.training.trainer import SAVED
 
 AVERAGED = ("test", "untrained", "validation", "detection")
@@ -105,9 +104,8 @@ def _score_folds(runs: Sequence[Run], parts: Sequence[Mapping[str, Any]]) -> dic
 
 
 def _embed_test_split(run: Run) -> tuple[Manifest, Tensor]:
-    network, manifest = run.embedder(device=local_device(run.config.device)), run.manifest().subset("test")
-    side = side_of(run.config, network, manifest)
-    manifest = readable(manifest, run.config.data, size=side or network.input_size, say=_ignore)
+    network = run.embedder(device=local_device(run.config.device))
+    manifest = run.load_split("test", network, say=_ignore)
     return manifest, run.embed(manifest, network)
 
 

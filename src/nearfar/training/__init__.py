@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from nearfar.config.merge import resolve
     from nearfar.config.schema import Config
     from nearfar.runs import Run, load_embedder, save_embedder
-    from nearfar.training.trainer import train
+    from nearfar.training.launch import train
 
 __all__ = ["Config", "Run", "load_embedder", "resolve", "save_embedder", "train"]
 
@@ -19,7 +19,7 @@ _MODULES = {
     "load_embedder": "nearfar.runs",
     "resolve": "nearfar.config.merge",
     "save_embedder": "nearfar.runs",
-    "train": "nearfar.training.trainer",
+    "train": "nearfar.training.launch",
 }
 
 

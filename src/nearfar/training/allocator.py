@@ -1,7 +1,7 @@
-"""Freed memory stays with the process.
+"""Keep freed memory in the process.
 
-glibc gives every large block back to the system and asks for it anew, and each new page costs a fault: a fifth of the
-CPU time of training a network on pictures (EfficientNet-Lite0, 64 pictures of 112 pixels, two cores).
+glibc returns every large block to the system and requests it again later, and each new page costs a page fault. That is
+a fifth of the CPU time of training a network on images (EfficientNet-Lite0, 64 images of 112 pixels, two cores).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ NEVER = -1
 
 
 def keep_freed_memory() -> bool:
-    """Let the process keep what it frees, for its own next use; false where the C library has no such setting.
+    """Make the process keep the memory that it frees. Return False if the C library has no such setting.
 
-    For commands that train and end. A server, or a notebook that goes on to other things, would hold its peak.
+    Use this in commands that train and exit. A server or a notebook would hold its peak memory for good.
     """
     if not sys.platform.startswith("linux"):
         return False

@@ -1,4 +1,4 @@
-"""A part of the samples that has every sample of its classes, so that its scores mean what those of a split mean."""
+"""Choose a subset of complete classes, whose scores are comparable with those of a full split."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def sample_whole_classes(labels: NDArray[np.int64], most: int) -> list[int]:
-    """At most so many rows, all of some classes by chance (always the same); of one class where none fits, its first.
+def sample_whole_classes(labels: NDArray[np.int64], limit: int, *, min_classes: int = 1) -> NDArray[np.int64]:
+    """Return the rows of random classes with all their samples, always the same ones.
 
-    >>> sample_whole_classes(np.array([5, 5, 5, 7, 7, 9]), 4)
+    Args:
+        labels: The class of every sample [N].
+        limit: Maximum number of rows, unless `min_classes` classes have more.
+        min_classes: Minimum number of classes.
+
+    >>> sample_whole_classes(np.array([5, 5, 5, 7, 7, 9]), 4).tolist()
     [0, 1, 2, 5]
-    >>> sample_whole_classes(np.array([5, 5, 5]), 2)
-    [0, 1]
+    >>> sample_whole_classes(np.array([5, 5, 5]), 2).tolist()
+    [0, 1, 2]
     """
     classes, counts = np.unique(labels, return_counts=True)
     order = np.random.default_rng(0).permutation(len(classes))
-    kept = order[np.cumsum(counts[order]) <= most]
-    rows = np.flatnonzero(np.isin(labels, classes[kept if len(kept) else order[:1]]))
-    found: list[int] = rows[:most].tolist()
-    return found
+    number = max(min_classes, int((np.cumsum(counts[order]) <= limit).sum()))
+    return np.flatnonzero(np.isin(labels, classes[order[:number]]))

@@ -1,4 +1,4 @@
-"""What a batch and a loss look like from inside: for logs, and for finding out why nothing is learned.
+"""Measure what a loss does on a batch: for the log, for warnings, and to find out why training does not progress.
 
 Nothing here runs unless it is called; losses carry no counters.
 """
@@ -8,20 +8,25 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nearfar.losses.base import full_precision
 from nearfar.losses.pair_loss import PairLoss, check_representatives, make_batch
+from nearfar.ops.geometry import unit
+
+MAX_EMBEDDINGS = 64
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """One look at a batch.
+    """Measurements of a batch.
 
-    active_pairs: the share of pairs whose similarity the loss would change (its gradient there is not zero).
-    anchors_without_positives: the share of anchors that have none.
-    norm_mean, norm_std: length of the embeddings.
-    effective_rank: how many directions the embeddings fill, between 1 (collapsed to a line) and min(B, d).
+    Attributes:
+        active_pairs: Share of the pairs with a nonzero gradient of the loss.
+        anchors_without_positives: Share of the anchors without a positive.
+        norm_mean: Mean norm of the embeddings.
+        norm_std: Standard deviation of the norms.
+        effective_rank: Number of directions that the embeddings span, between 1 (collapsed to a line) and min(B, d).
     """
 
     active_pairs: float
@@ -31,7 +36,7 @@ class Diagnosis:
     effective_rank: float
 
     def to_dict(self) -> dict[str, float]:
-        """As a dictionary, for a log."""
+        """Return the measurements as a dictionary, for a log."""
         return asdict(self)
 
 
@@ -46,15 +51,15 @@ def diagnose(
     ref_weights: Tensor | None = None,
     representatives: int | None = None,
 ) -> Diagnosis:
-    """Look at what a pair loss does on a batch, without changing anything.
+    """Measure what a pair loss does on a batch, without changing anything. Takes the arguments of the loss.
 
     >>> from nearfar.losses import create
     >>> x = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [-1.0, 0.0]])
-    >>> seen = diagnose(create("contrastive"), x, torch.tensor([0, 0, 1, 2]))
-    >>> seen.active_pairs, seen.anchors_without_positives  # one of six pairs moves, two of four anchors are alone
+    >>> diagnosis = diagnose(create("contrastive"), x, torch.tensor([0, 0, 1, 2]))
+    >>> diagnosis.active_pairs, diagnosis.anchors_without_positives  # one of six pairs, two of four anchors
     (0.16666666666666666, 0.5)
     """
-    seen = activity(
+    active_pairs, anchors_without_positives = pair_activity(
         loss,
         embeddings,
         labels,
@@ -66,15 +71,15 @@ def diagnose(
     )
     norms = torch.linalg.vector_norm(full_precision(embeddings.detach()), dim=1)
     return Diagnosis(
-        active_pairs=seen[0],
-        anchors_without_positives=seen[1],
+        active_pairs=active_pairs,
+        anchors_without_positives=anchors_without_positives,
         norm_mean=float(norms.mean()),
         norm_std=float(norms.std(correction=0)),
         effective_rank=effective_rank(embeddings),
     )
 
 
-def activity(
+def pair_activity(
     loss: PairLoss,
     embeddings: Tensor,
     labels: Tensor,
@@ -85,7 +90,10 @@ def activity(
     ref_weights: Tensor | None = None,
     representatives: int | None = None,
 ) -> tuple[float, float]:
-    """Shares of active pairs and of anchors without positives, as in `Diagnosis`; costs about what the loss does."""
+    """Return the shares of active pairs and of anchors without positives, as in `Diagnosis`.
+
+    Costs about as much as the loss.
+    """
     if not isinstance(loss, PairLoss):
         raise ValueError(f"loss must be a pair loss, got {type(loss).__name__}")
     batch = make_batch(embeddings.detach(), labels, ref_emb, ref_labels, weights, ref_weights)
@@ -97,13 +105,15 @@ def activity(
         sim = pairs.sim.detach().requires_grad_()
         (gradient,) = torch.autograd.grad(loss.cost(replace(pairs, sim=sim), batch), sim)
     valid = pairs.same | pairs.diff
-    moved = (gradient[: len(valid)] != 0) & valid  # the angular loss has rows for its references below
-    active = int(torch.count_nonzero(moved)) / max(1, int(torch.count_nonzero(valid)))
-    return active, 1 - int(torch.count_nonzero(pairs.same.any(1))) / len(valid)
+    active = (gradient[: len(valid)] != 0) & valid  # the angular loss appends rows for its references
+    active_share = int(torch.count_nonzero(active)) / max(1, int(torch.count_nonzero(valid)))
+    return active_share, 1 - int(torch.count_nonzero(pairs.same.any(1))) / len(valid)
 
 
 def effective_rank(embeddings: Tensor) -> float:
-    """exp of the entropy of the normalized singular values (Roy and Vetterli, EUSIPCO 2007); 0 for all-zero rows.
+    """Compute exp of the entropy of the normalized singular values (Roy and Vetterli, EUSIPCO 2007).
+
+    Returns 0 if all embeddings are zero.
 
     >>> round(effective_rank(torch.eye(3)), 6), round(effective_rank(torch.ones(3, 3)), 3)
     (3.0, 1.0)
@@ -116,3 +126,48 @@ def effective_rank(embeddings: Tensor) -> float:
         return 0.0
     p = s / s.sum()
     return float(torch.exp(-torch.special.xlogy(p, p).sum()))
+
+
+def batch_statistics(
+    loss: nn.Module, embeddings: Tensor, labels: Tensor, *, weights: Tensor | None, representatives: int | None
+) -> dict[str, float]:
+    """Return the numbers of a training batch for the log.
+
+    Returns:
+        `norm`: mean norm of the embeddings. `spread`: 1 - the norm of their mean direction, 0 if all embeddings are
+        equal. `rank`: effective rank of the first 64 directions. For pair losses also `active_pairs` and
+        `without_positives`, as in `Diagnosis`.
+    """
+    some = embeddings[:MAX_EMBEDDINGS].float()
+    directions = unit(some)
+    statistics = {
+        "norm": float(torch.linalg.vector_norm(some, dim=1).mean()),
+        "spread": 1 - float(torch.linalg.vector_norm(directions.mean(0))),
+        "rank": effective_rank(directions),
+    }
+    if isinstance(loss, PairLoss):
+        statistics["active_pairs"], statistics["without_positives"] = pair_activity(
+            loss, embeddings, labels, weights=weights, representatives=representatives
+        )
+    return statistics
+
+
+def batch_warnings(statistics: dict[str, float], *, dim: int, batch_size: int) -> dict[str, str]:
+    """Return what is wrong with a batch and how to fix it, by kind of problem.
+
+    >>> list(batch_warnings({"norm": 1.0, "spread": 1e-6, "rank": 1.0}, dim=64, batch_size=64))
+    ['collapse']
+    """
+    found = {}
+    spread, rank = statistics["spread"], statistics["rank"]
+    if batch_size > 2 and (spread < 1e-3 or (dim > 2 and rank < 1.5)):
+        found["collapse"] = (
+            f"the embeddings have collapsed to one direction (spread {spread:.1e}, rank {rank:.1f}): "
+            "lower optimizer.lr, or use a loss or mining that does not only take the hardest pairs"
+        )
+    if statistics.get("without_positives", 0.0) > 0.5:
+        found["positives"] = (
+            f"{statistics['without_positives']:.0%} of the anchors have no positive in their batch: "
+            "use batches.name=pk with batches.per_class of at least 2"
+        )
+    return found

@@ -1,7 +1,8 @@
-"""Embeddings of whole data sets, and their scores."""
+"""Compute the embeddings of datasets and their scores."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
@@ -10,27 +11,28 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from nearfar.config.schema import Config
 from nearfar.data import BatchLoader, Manifest, create_dataset
 from nearfar.metrics import Scores, evaluate
 from nearfar.training.distributed import process_group
 
-HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
+HALF_PRECISION = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def autocast(name: str, device: torch.device) -> AbstractContextManager[object]:
-    """The context in which the network runs: none, bf16 or fp16."""
-    return torch.autocast(device.type, dtype=HALF[name]) if name in HALF else nullcontext()
+    """Return the autocast context of the setting `autocast`: none, bf16 or fp16."""
+    return torch.autocast(device.type, dtype=HALF_PRECISION[name]) if name in HALF_PRECISION else nullcontext()
 
 
 def to_device(x: Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
-    """Pictures channels last, which convolutions are faster with; in the network's dtype where that is another."""
+    """Move a batch to a device and dtype. Images become channels last, which makes convolutions faster."""
     if x.ndim == 4:
         return x.to(device, dtype, memory_format=torch.channels_last, non_blocking=True)
     return x.to(device, dtype, non_blocking=True)
 
 
 def dtype_of(network: nn.Module) -> torch.dtype:
-    """What a network computes in."""
+    """Return the dtype of the parameters of a network."""
     return next((p.dtype for p in network.parameters()), torch.float32)
 
 
@@ -47,41 +49,70 @@ def embed(
     progress: bool = True,
     shared: bool = False,
 ) -> Tensor:
-    """The embeddings [N, dim] of all samples (or these rows), in order, on the CPU, in evaluation mode.
+    """Compute the embeddings [N, dim] of all samples, in order, in evaluation mode.
 
-    They are float32, or float64 where the network is. `progress`: show a bar where there is a terminal. `shared`: each
-    rank embeds its share and gets all; every rank must call it.
+    Args:
+        network: The network. Its training mode is restored afterwards.
+        loader: BatchLoader of the samples.
+        device: Device of the network, by default that of its parameters.
+        half: Autocast dtype: none, bf16 or fp16.
+        batch_size: Number of samples per batch.
+        rows: Samples to embed, by default all.
+        name: Label of the progress bar.
+        progress: Show a progress bar if there is a terminal.
+        shared: Split the samples over all processes and gather the result on each. Every process must make this call.
+
+    Returns:
+        The embeddings on the CPU, in float32, or in float64 if the network is.
     """
     where = device or next(network.parameters()).device
     dtype = dtype_of(network)
     mode = network.training
     network.eval()
-    wanted: Sequence[int] = range(len(loader.dataset)) if rows is None else rows
-    shared = shared and len(wanted) >= process_group.world_size()
-    mine = process_group.local_part(wanted) if shared else wanted
+    samples: Sequence[int] = range(len(loader.dataset)) if rows is None else rows
+    shared = shared and len(samples) >= process_group.world_size()
+    local = process_group.local_part(samples) if shared else samples
     if shared:
-        batch_size = process_group.even_chunk_size(
-            len(wanted), batch_size
-        )  # a network that is split over ranks needs all of them
-    hidden = None if progress and process_group.is_main_process() else True  # None: hidden where there is no terminal
+        # a sharded network needs all processes for every batch, so each must have the same number of batches
+        batch_size = process_group.even_chunk_size(len(samples), batch_size)
+    hidden = None if progress and process_group.is_main_process() else True  # None: hidden unless there is a terminal
     parts = []
-    with tqdm(total=len(mine), desc=name, unit="sample", leave=False, disable=hidden) as bar, autocast(half, where):
-        for batch in loader.load_all(mine, batch_size=batch_size):
+    with tqdm(total=len(local), desc=name, unit="sample", leave=False, disable=hidden) as bar, autocast(half, where):
+        for batch in loader.load_all(local, batch_size=batch_size):
             parts.append(network(to_device(batch.x, where, dtype)).to("cpu", torch.promote_types(dtype, torch.float32)))
             bar.update(len(batch.x))
     network.train(mode)
-    return process_group.gather_parts(torch.cat(parts), len(wanted)) if shared else torch.cat(parts)
+    return process_group.gather_parts(torch.cat(parts), len(samples)) if shared else torch.cat(parts)
 
 
 def score(embeddings: Tensor, manifest: Manifest, metrics: Iterable[str]) -> Scores:
-    """Scores of a manifest's embeddings: queries against the gallery where it has these roles, else within itself."""
+    """Score embeddings: queries against the gallery if the manifest has these roles, else all against all."""
     if manifest.role is not None and bool((manifest.role == "query").any()):
         query, gallery = (np.flatnonzero(manifest.role == role) for role in ("query", "gallery"))
-        asked = (embeddings[torch.from_numpy(query)], manifest.labels[query])
-        return evaluate(embeddings[torch.from_numpy(gallery)], manifest.labels[gallery], queries=asked, metrics=metrics)
+        queries = (embeddings[torch.from_numpy(query)], manifest.labels[query])
+        gallery_embeddings = embeddings[torch.from_numpy(gallery)]
+        return evaluate(gallery_embeddings, manifest.labels[gallery], queries=queries, metrics=metrics)
     return evaluate(embeddings, manifest.labels, metrics=metrics)
 
 
-def raw_rows(manifest: Manifest) -> Tensor:
-    """Samples without any network, [N, d]: vectors as they are, small pictures pixel by pixel."""
+def raw_features(manifest: Manifest) -> Tensor:
+    """Return the samples without a network, [N, d]: feature vectors unchanged, images as flat pixels."""
     return torch.cat([batch.x.flatten(1) for batch in BatchLoader(create_dataset(manifest)).load_all()])
+
+
+class Evaluator:
+    """Embeds and scores samples during training, on all processes together. Every process must make each call."""
+
+    def __init__(self, config: Config, device: torch.device) -> None:
+        self.config, self.device = config, device
+
+    def embed(self, network: nn.Module, loader: BatchLoader, name: str, rows: Sequence[int] | None = None) -> Tensor:
+        """Return the embeddings of all samples of a loader, or of some rows, on every process."""
+        half = self.config.autocast
+        return embed(network, loader, device=self.device, half=half, rows=rows, name=name, shared=True)
+
+    def score(self, embeddings: Tensor, manifest: Manifest) -> dict[str, float]:
+        """Return the scores of embeddings. The main process computes them and sends them to the others."""
+        text = process_group.broadcast_text(lambda: json.dumps(dict(score(embeddings, manifest, self.config.metrics))))
+        scores: dict[str, float] = json.loads(text)
+        return scores

@@ -1,10 +1,10 @@
-"""The batch on which a loss failed, kept in the run, and its loss computed again.
+"""Save the batch on which a loss failed, and compute its loss again.
 
     python -m nearfar.training.failed_batch RUN
 
-The file holds what the loss was given (embeddings, labels, weights), its state and the generator it draws from, and for
-a look further back the inputs with the network's weights before the step. Of a loss that counts its own calls
-(Proxy-ISA, DRO with sampling) it is the state after the call.
+The file holds the input of the loss (embeddings, labels, weights), its state and the state of the random generator. For
+a closer look it also holds the input of the network and the network's weights before the step. A loss that counts its
+own calls (Proxy-ISA, DRO with sampling) is saved with its state after the call.
 """
 
 from __future__ import annotations
@@ -17,54 +17,73 @@ import click
 import torch
 from torch import Tensor
 
+from nearfar.data import Batch
 from nearfar.errors import NearfarError
 from nearfar.runs import Run
 from nearfar.training.checkpoint import load_state, save_state
-from nearfar.training.prepare import make_loss
+from nearfar.training.components import make_loss
 
 FILE_NAME = "failed-batch.safetensors"
 
 
-def check_finite(value: Tensor) -> None:
-    """A ValueError where the loss is no finite number."""
-    number = float(value.detach())
-    if not math.isfinite(number):
-        raise ValueError(f"the loss is {number}")
+class LossError(ValueError):
+    """A loss failed or is not finite. Holds the input of the loss."""
+
+    def __init__(
+        self, message: str, batch: Batch, embeddings: Tensor, weights: Tensor | None, random_state: Tensor
+    ) -> None:
+        super().__init__(message)
+        self.inputs = {
+            "x": batch.x,
+            "indices": batch.indices,
+            "embeddings": embeddings,
+            "labels": batch.labels,
+            "weights": weights,
+            "random_state": random_state,
+        }
+
+
+def check_finite(loss: Tensor) -> None:
+    """Raise a ValueError if the loss is not finite."""
+    value = float(loss.detach())
+    if not math.isfinite(value):
+        raise ValueError(f"the loss is {value}")
 
 
 def save_failed_batch(out: Path, batch: dict[str, Any]) -> str:
-    """Write the batch; says where it is, or why it is nowhere."""
+    """Save the batch in a run directory. Return a message that says where it is or why it could not be saved."""
     try:
         save_state(out / FILE_NAME, batch)
     except NearfarError as error:
-        return f"the batch could not be kept ({error})"
-    return f"the batch is in {out / FILE_NAME}"
+        return f"the batch could not be saved: {error}"
+    return f"the batch is saved in {out / FILE_NAME}"
 
 
 def load_failed_batch(out: Path) -> dict[str, Any]:
-    """What `keep` wrote."""
+    """Load the batch that `save_failed_batch` saved."""
     batch: dict[str, Any] = load_state(out / FILE_NAME)
     return batch
 
 
 def recompute_loss(out: Path) -> Tensor:
-    """The loss of the kept batch; raises the ValueError that it raised in training."""
+    """Compute the loss of the saved batch. Raises the ValueError of the training run if the loss raised one."""
     batch = load_failed_batch(out)
-    rows: Tensor = batch["rows"]
-    loss = make_loss(Run(out).config, batch["classes"], rows.shape[1])
+    embeddings: Tensor = batch["embeddings"]
+    loss = make_loss(Run(out).config, batch["classes"], embeddings.shape[1])
     loss.load_state_dict(batch["loss"])
-    torch.set_rng_state(batch["draws"])
-    value: Tensor = loss(rows, batch["labels"], weights=batch["weights"], representatives=batch["representatives"])
+    torch.set_rng_state(batch["random_state"])
+    representatives = batch["representatives"]
+    value: Tensor = loss(embeddings, batch["labels"], weights=batch["weights"], representatives=representatives)
     return value.detach()
 
 
 @click.command()
 @click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
 def main(run: Path) -> None:
-    """Compute the loss of the batch on which a RUN failed again."""
+    """Recompute the loss of the batch on which RUN failed."""
     batch = load_failed_batch(run)
-    lengths = torch.linalg.vector_norm(batch["rows"].double(), dim=1)
-    click.echo(f"step {batch['step']}: {len(lengths)} rows, lengths from {lengths.min():.3g} to {lengths.max():.3g}")
+    norms = torch.linalg.vector_norm(batch["embeddings"].double(), dim=1)
+    click.echo(f"step {batch['step']}: {len(norms)} embeddings, norms from {norms.min():.3g} to {norms.max():.3g}")
     try:
         click.echo(f"the loss is {float(recompute_loss(run))}")
     except ValueError as error:

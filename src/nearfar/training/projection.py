@@ -1,4 +1,4 @@
-"""The projection term of PROFS: parameters are held near where they stood when the cycle began."""
+"""The projection term of PROFS, which keeps parameters near their values at the start of a cycle."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-GROUP = 2**22
+GROUP_SIZE = 2**22
 
 
-def groups(rows: Iterable[tuple[Tensor, ...]]) -> Iterator[list[tuple[Tensor, ...]]]:
-    """Rows in groups whose first tensors have at most GROUP elements in all, or groups of one row.
+def group_by_size(items: Iterable[tuple[Tensor, ...]]) -> Iterator[list[tuple[Tensor, ...]]]:
+    """Group tuples of tensors so that the first tensors of a group have at most GROUP_SIZE elements in total.
 
-    The difference of a group is still in the cache when it is added: on a CPU a quarter of the time of all at once. And
-    a GPU needs few calls.
+    A larger tuple is a group of its own. The intermediate results of a group fit into the CPU cache, which takes a
+    quarter of the time of one large group, while a GPU still needs few calls.
     """
     group: list[tuple[Tensor, ...]] = []
     elements = 0
-    for row in rows:
-        if group and elements + row[0].numel() > GROUP:
+    for item in items:
+        if group and elements + item[0].numel() > GROUP_SIZE:
             yield group
             group, elements = [], 0
-        group.append(row)
-        elements += row[0].numel()
+        group.append(item)
+        elements += item[0].numel()
     if group:
         yield group
 
@@ -32,14 +32,14 @@ def groups(rows: Iterable[tuple[Tensor, ...]]) -> Iterator[list[tuple[Tensor, ..
 class Projection:
     """(weight / 2) ||theta - theta_k||^2 as a gradient term (PROFS, Can et al., arXiv 1907.07585, Eq. 4.6).
 
-    `snapshot()` at the start of each cycle keeps theta_k; `add_to_gradients()` after each backward pass (and after
-    unscaling, before clipping and the optimizer, whose weight decay and moments see the sum) adds
-    weight (theta - theta_k) to the gradients. Parameters without a gradient are left alone. Where theta = theta_k, as
-    on the first step of a cycle, gradients keep every bit, so with one step a cycle any weight is weight 0.
+    Call `snapshot()` at the start of each cycle to store theta_k, and `add_to_gradients()` after each backward pass to
+    add weight (theta - theta_k) to the gradients: after unscaling, before clipping and the optimizer, whose weight
+    decay and moments see the sum. Parameters without a gradient are ignored. If theta = theta_k, as in the first step
+    of a cycle, the gradients do not change by a single bit, so with one step per cycle the weight has no effect.
 
-    Pass the parameters of the network, not those of the loss. The paper's weight is 1e-3; Eq. 4.7 and Algorithm 1 print
-    1/2 where Eq. 4.6 has weight / 2, which is what its text describes. The parameters' values when this is made are the
-    first snapshot.
+    Pass the parameters of the network, not those of the loss. The weight in the paper is 1e-3. Eq. 4.7 and Algorithm 1
+    print 1/2 where Eq. 4.6 has weight / 2; we follow Eq. 4.6, as the text of the paper does. The first snapshot is
+    taken on construction.
     """
 
     def __init__(self, parameters: Iterable[Tensor], *, weight: float = 1e-3) -> None:
@@ -52,37 +52,37 @@ class Projection:
 
     @torch.no_grad()
     def snapshot(self) -> None:
-        """theta_k <- theta."""
+        """Store the parameters: theta_k <- theta."""
         torch._foreach_copy_(self._start, self.parameters)
 
     @torch.no_grad()
     def add_to_gradients(self) -> None:
-        """gradient <- gradient + weight (theta - theta_k), in place."""
+        """Add the term to the gradients, in place: gradient <- gradient + weight (theta - theta_k)."""
         if self.weight == 0:
             return
         trained = [(p, s, p.grad) for p, s in zip(self.parameters, self._start, strict=True) if p.grad is not None]
-        for group in groups(trained):
+        for group in group_by_size(trained):
             parameters, start, gradients = (list(part) for part in zip(*group, strict=True))
-            # this way round, what has not moved adds -0, which leaves a gradient of -0 as it is; +0 would not
+            # in this order, an unchanged parameter adds -0, which keeps a gradient of -0; adding +0 would not
             torch._foreach_add_(gradients, torch._foreach_sub(start, parameters), alpha=-self.weight)
 
     @torch.no_grad()
     def value(self) -> Tensor:
-        """(weight / 2) ||theta - theta_k||^2, of all parameters."""
+        """Compute (weight / 2) ||theta - theta_k||^2 over all parameters."""
         lengths = torch._foreach_norm(torch._foreach_sub(self.parameters, self._start))
         return self.weight / 2 * torch.stack(lengths).square().sum()
 
     def state_dict(self) -> dict[str, Any]:
-        """theta_k."""
+        """Return theta_k."""
         return {"start": [s.clone() for s in self._start]}
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with the theta_k of a state."""
+        """Load theta_k."""
         start = state["start"]
         if [s.shape for s in start] != [s.shape for s in self._start]:
             raise ValueError(
-                f"the state's {len(start)} tensors do not fit these {len(self._start)} parameters: "
-                "make the same network first"
+                f"the {len(start)} tensors of the state do not match the {len(self._start)} parameters: "
+                "create the same network first"
             )
         torch._foreach_copy_(self._start, list(start))

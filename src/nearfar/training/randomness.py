@@ -1,4 +1,4 @@
-"""The generators that training draws from: their state, and putting it back."""
+"""Save and restore the state of the random generators of training."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from torch import Tensor
 
 
 def random_state() -> dict[str, Tensor]:
-    """The generators that training draws from."""
+    """Return the state of the generators of the CPU and of all GPUs."""
     state = {"cpu": torch.get_rng_state()}
-    return state | {f"cuda:{i}": each for i, each in enumerate(torch.cuda.get_rng_state_all())}
+    return state | {f"cuda:{i}": generator for i, generator in enumerate(torch.cuda.get_rng_state_all())}
 
 
 def set_random_state(state: dict[str, Tensor]) -> None:
-    """Put the generators back; those of devices that are not here are left alone."""
+    """Restore the state of the generators. Ignores devices that this machine does not have."""
     torch.set_rng_state(state["cpu"])
     for i in range(torch.cuda.device_count()):
         if f"cuda:{i}" in state:

@@ -1,4 +1,4 @@
-"""A run that goes on has the data and the settings that it began with."""
+"""Check that a resumed run has the data and the settings that it started with."""
 
 from __future__ import annotations
 
@@ -10,24 +10,26 @@ from nearfar.formatting import flatten
 
 
 def with_fingerprint(config: Config, fingerprint: str) -> Config:
-    """The configuration with the fingerprint of the data; where it names another one, an error."""
-    known = config.data.fingerprint
-    if known is not None and known != fingerprint:
+    """Return the configuration with the fingerprint of the data.
+
+    Raises:
+        NearfarError: If the configuration has a different fingerprint.
+    """
+    expected = config.data.fingerprint
+    if expected is not None and expected != fingerprint:
         raise NearfarError(
-            f"{config.data.source}: is not the data that the configuration names, files, classes or split have changed "
-            f"(fingerprint {fingerprint[:12]}, expected {known[:12]}); set data.fingerprint=null to train on it anyway"
+            f"{config.data.source}: is not the data of the configuration: files, classes or split have changed "
+            f"(fingerprint {fingerprint[:12]}, expected {expected[:12]}); set data.fingerprint=null to use it anyway"
         )
     return replace(config, data=replace(config.data, fingerprint=fingerprint))
 
 
-def same_settings(config: Config, before: Config) -> Config:
-    """The configuration of the run that is there; another one now would make a run that no config describes."""
-    ours, theirs = flatten(config.to_dict()), flatten(before.to_dict())
-    changed = [key for key in ours if ours[key] != theirs.get(key) and key not in neutral_settings()]
-    if changed:
-        key = changed[0]
-        raise NearfarError(
-            f"--resume goes on with the same settings, but {key} is {ours[key]!r} now and was {theirs.get(key)!r}: "
-            "leave the settings out, or start another run"
-        )
-    return config
+def check_same_settings(config: Config, original: Config) -> None:
+    """Raise an error if a setting that changes the result differs from that of the original run."""
+    now, before = flatten(config.to_dict()), flatten(original.to_dict())
+    for key, value in now.items():
+        if value != before.get(key) and key not in neutral_settings():
+            raise NearfarError(
+                f"--resume needs the settings of the original run, but {key} is {value!r} now and was "
+                f"{before.get(key)!r}: remove the settings, or start another run"
+            )

@@ -1,4 +1,4 @@
-"""What a run is about to do, in a line, with a hint where that is too little to learn from."""
+"""Describe the size of a run in one line, with a hint if it is too short."""
 
 from __future__ import annotations
 
@@ -6,26 +6,38 @@ import math
 
 from nearfar.formatting import counted
 
-# ours: below this a fine-tuning has hardly begun
+# ours: fine-tuning has hardly begun after fewer steps
 FEW_STEPS = 50
 # ours: Proxy-ISA for runs of a few epochs
-AT_ONCE = "--set loss.memory_epoch=0 --set loss.filter_epoch=1"
+NO_WARMUP = "--set loss.memory_epoch=0 --set loss.filter_epoch=1"
 
 
-def summarize_run(*, samples: int, batch: int, steps: int, epoch: int, by_epochs: bool, waits: int = 0) -> str:
-    """batch: rows of one. epoch: the batches of one. by_epochs: its length is in epochs: small data makes it short.
-    waits: epochs that Proxy-ISA trains with next to no weight on negatives, before its memory starts.
+def summarize_run(
+    *, samples: int, batch_size: int, steps: int, steps_per_epoch: int, by_epochs: bool, warmup_epochs: int = 0
+) -> str:
+    """Describe a run.
 
-    >>> summarize_run(samples=8000, batch=128, steps=189, epoch=63, by_epochs=True)
+    Args:
+        samples: Number of training samples.
+        batch_size: Number of samples per batch.
+        steps: Number of steps of the run.
+        steps_per_epoch: Number of batches of an epoch.
+        by_epochs: Whether `epochs` sets the length. A small dataset then gives few steps.
+        warmup_epochs: Number of epochs before the memory of Proxy-ISA starts and negatives get their full weight.
+
+    >>> summarize_run(samples=8000, batch_size=128, steps=189, steps_per_epoch=63, by_epochs=True)
     '8,000 training samples, 189 steps of 128, 3 epochs'
-    >>> summarize_run(samples=80, batch=80, steps=5, epoch=1, by_epochs=True)
-    '80 training samples, 5 steps of 80, 5 epochs: that is little, try --set epochs=100'
+    >>> summarize_run(samples=80, batch_size=80, steps=5, steps_per_epoch=1, by_epochs=True)
+    '80 training samples, 5 steps of 80, 5 epochs: this is short, try --set epochs=100'
     """
-    epochs = math.ceil(steps / max(1, epoch))
-    text = f"{counted(samples, 'training sample')}, {counted(steps, 'step')} of {batch:,}, {counted(epochs, 'epoch')}"
+    epochs = math.ceil(steps / max(1, steps_per_epoch))
+    size = f"{counted(samples, 'training sample')}, {counted(steps, 'step')} of {batch_size:,}"
+    text = f"{size}, {counted(epochs, 'epoch')}"
     if by_epochs and steps < FEW_STEPS:
-        text += f": that is little, try --set epochs={math.ceil(2 * FEW_STEPS / max(1, epoch))}"
-    if epochs <= waits:
-        late = f"the loss has its memory after {counted(waits, 'epoch')}, and till then few negatives count"
-        text += f"; {late}, try {AT_ONCE}"
+        text += f": this is short, try --set epochs={math.ceil(2 * FEW_STEPS / max(1, steps_per_epoch))}"
+    if epochs <= warmup_epochs:
+        reason = (
+            f"the memory of the loss starts after {counted(warmup_epochs, 'epoch')}; before that few negatives count"
+        )
+        text += f"; {reason}, try {NO_WARMUP}"
     return text

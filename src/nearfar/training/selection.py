@@ -1,4 +1,4 @@
-"""Which epoch's weights are kept: the last, or the best by a metric on held-out classes."""
+"""Select the epoch whose weights are kept: the last, or the best by a metric on held-out classes."""
 
 from __future__ import annotations
 
@@ -11,42 +11,50 @@ from nearfar.errors import NearfarError
 
 
 class Selection:
-    """Hears the scores of epochs and remembers the best; `by` is validation, test or last, never auto."""
+    """Remembers the best epoch. `by` is validation, test or last; auto is resolved."""
 
     def __init__(self, config: Select, *, validation: bool, test: bool) -> None:
+        """Resolve and check the settings.
+
+        Args:
+            config: The settings.
+            validation: Whether there are validation samples.
+            test: Whether there are test samples.
+        """
         self.config = config
         self.by = config.by if config.by != "auto" else ("validation" if validation else "last")
         if self.by == "validation" and not validation:
             raise NearfarError("select.by=validation needs validation classes: set data.validation=0.2")
         if self.by == "test" and not test:
-            raise NearfarError("select.by=test needs a test split, the data has none")
+            raise NearfarError("select.by=test needs a test split, but the data has none")
+        # looks: number of evaluations since the best one
         self.best: dict[str, Any] = {"value": -math.inf, "epoch": None, "looks": 0}
 
-    def wants(self, epoch: int, *, last: bool) -> bool:
-        """Whether to score after this epoch, counted from 0."""
-        return self.by != "last" and (last or (epoch + 1) % self.config.every == 0)
+    def should_score(self, epoch: int, *, is_last: bool) -> bool:
+        """Return whether to score after this epoch, counted from 0."""
+        return self.by != "last" and (is_last or (epoch + 1) % self.config.every == 0)
 
-    def hear(self, scores: Mapping[str, float], epoch: int) -> bool:
-        """Take note of an epoch's scores; whether it is the best so far."""
+    def update(self, scores: Mapping[str, float], epoch: int) -> bool:
+        """Record the scores of an epoch. Return whether it is the best so far."""
         metric = self.config.metric
         if metric not in scores:
-            raise NearfarError(f"select.metric={metric} is not among metrics: {', '.join(scores)}")
+            raise NearfarError(f"select.metric={metric} is not one of the metrics: {', '.join(scores)}")
         self.best["looks"] += 1
-        better = scores[metric] > float(self.best["value"])
-        if better:
+        is_best = scores[metric] > float(self.best["value"])
+        if is_best:
             self.best.update(value=scores[metric], epoch=epoch, looks=0)
-        return better
+        return is_best
 
-    def patience_is_over(self) -> bool:
-        """Whether there were as many looks without a gain as the configuration waits for."""
+    def is_patience_over(self) -> bool:
+        """Return whether the last `patience` evaluations brought no improvement."""
         patience = self.config.patience
         return patience is not None and self.by != "last" and self.best["looks"] >= patience
 
-    def told(self, epoch: int) -> dict[str, Any]:
-        """For the results, where training ended in this epoch."""
+    def result(self, epoch: int) -> dict[str, Any]:
+        """Return the entries of scores.json if training ends in this epoch."""
         result: dict[str, Any] = {"selected_by": self.by, "epoch": epoch if self.by == "last" else self.best["epoch"]}
         if self.by == "test":
-            result["warning"] = "the epoch was chosen on the test set, as in some papers: not a fair number"
+            result["warning"] = "the epoch was selected on the test set, as in some papers: not a fair number"
         if self.by == "validation":
             result["validation"] = {self.config.metric: self.best["value"]}
         return result

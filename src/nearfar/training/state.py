@@ -1,4 +1,4 @@
-"""The parts of a run, made from its configuration, where it stands, and both on disk."""
+"""The state of training: everything that changes from step to step, and how it is saved and loaded."""
 
 from __future__ import annotations
 
@@ -11,171 +11,175 @@ from torch import Tensor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from nearfar.config.schema import Config
-from nearfar.data import Batch, BatchLoader, Manifest
+from nearfar.data import BatchLoader, Manifest
 from nearfar.errors import NearfarError
 from nearfar.models import Embedder
 from nearfar.runs import CHECKPOINT, PREVIOUS, save_embedder
-from nearfar.training import failed_batch, prepare
 from nearfar.training.checkpoint import load_state, save_state
+from nearfar.training.components import make_loss, make_optimizer, make_pacer, make_projection, make_sampler, shard_loss
 from nearfar.training.distributed import process_group
-from nearfar.training.distributed.shards import load_states, states
+from nearfar.training.distributed.shards import collect_states, load_states
 from nearfar.training.distributed.sync_norm import sync_batch_norms
 from nearfar.training.evaluate import dtype_of
-from nearfar.training.initialization import InitialState
+from nearfar.training.initialization import InitialState, initialize_from_data
 from nearfar.training.randomness import random_state, set_random_state
-from nearfar.training.run_summary import summarize_run
 from nearfar.training.selection import Selection
 
 
-class Parts:
-    """The parts of a run and where it stands."""
+class TrainState:
+    """Everything that changes during training. Saves and loads itself, so that a resumed run ends bit for bit equal.
+
+    Attributes:
+        embedder: The network whose weights are trained; `network` is the same network, compiled if `compile` is set.
+        loss, sampler, pacer, optimizer, scaler, projection, ema: The other parts; None where a run does not use one.
+        selection: The best epoch so far.
+        step: Number of finished steps.
+        epoch_start: Position of the sampler at the start of the current epoch.
+        consumed: Number of batches of the current epoch that were trained on. The loader may have read further.
+        cycle: PROFS cycle of the last snapshot of the projection.
+        loss_sum: Sum of the losses and their number since the last log entry.
+        warned: Kinds of warnings that were already given.
+        untrained: Test scores before training.
+    """
 
     def __init__(
         self,
         config: Config,
-        manifest: Manifest,
-        out: Path,
+        embedder: Embedder,
+        train: Manifest,
+        loader: BatchLoader,
         *,
-        say: Callable[[str], object] = print,
-        start: InitialState | None = None,
+        device: torch.device,
+        selection: Selection,
+        initial: InitialState,
     ) -> None:
-        self.config, self.out, self.say = config, out, say
-        if config.threads is not None:
-            torch.set_num_threads(config.threads)
-        self.device = process_group.local_device(config.device)
-        torch.manual_seed(config.seed)
+        """Create all parts of a run at step 0.
 
-        self.embedder = prepare.make_embedder(config, manifest)
-        side = prepare.side_of(config, self.embedder, manifest)
-        with process_group.main_process_first():
-            manifest = prepare.readable(manifest, config.data, size=side or self.embedder.input_size, say=say)
-        if manifest.kind == "pixels":  # a cache is cropped to the size that the network wants
-            side = prepare.side_of(config, self.embedder, manifest)
-        self.splits = prepare.split_up(manifest, config.data, seed=config.seed)
-        if self.splits.noise is not None and process_group.is_main_process():
-            self.splits.noise.save(out / "noise.json")
+        Args:
+            config: The configuration.
+            embedder: The network. It is initialized from the data and moved to the device, in place.
+            train: The training samples.
+            loader: BatchLoader of the training samples.
+            device: Device of the network and the loss.
+            selection: Selection of the best epoch.
+            initial: Initial state that runs of one process share.
+        """
+        self.config, self.device, self.embedder, self.selection = config, device, embedder, selection
+        self.loss = make_loss(config, len(train.classes), embedder.dim)
+        initialize_from_data(config, embedder, self.loss, loader, initial)
 
-        def loader(part: Manifest, workers: int) -> BatchLoader:
-            return prepare.make_loader(part, config.images, self.embedder, side=side, seed=config.seed, workers=workers)
-
-        self.loader = loader(self.splits.train, config.data.workers)
-        self.held_out = None if self.splits.validation is None else loader(self.splits.validation, config.data.workers)
-        self.tested = None if self.splits.test is None else loader(self.splits.test, config.data.workers)
-        self.loss = prepare.make_loss(config, len(self.splits.train.classes), self.embedder.dim)
-        self.start = start or InitialState()
-        prepare.start_well(config, self.embedder, self.loss, self.loader, self.start)
-
-        self.embedder.to(device=self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.loss.to(self.device)
+        embedder.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.loss.to(device)
         if process_group.world_size() > 1:
-            sync_batch_norms(self.embedder)
-            process_group.broadcast_from_main([*self.embedder.state_dict().values(), *self.loss.state_dict().values()])
-        self.loss = prepare.shard(config, self.loss)
-        self.split = config.shard_network and process_group.world_size() > 1
-        if self.split:
-            from nearfar.training.distributed.fsdp import shard_network  # a second to import
+            sync_batch_norms(embedder)
+            process_group.broadcast_from_main([*embedder.state_dict().values(), *self.loss.state_dict().values()])
+        self.loss = shard_loss(config, self.loss)
+        self.is_network_sharded = config.shard_network and process_group.world_size() > 1
+        if self.is_network_sharded:
+            from nearfar.training.distributed.fsdp import shard_network  # takes a second to import
 
-            shard_network(config, self.embedder)
-        self.batches = prepare.make_batches(config, self.splits.train)
-        self.pacer = prepare.make_pacer(config, self.splits.train)
-        self.optimizer = prepare.make_optimizer(config, self.embedder, self.loss)
-        self.scaler = torch.amp.GradScaler(self.device.type, enabled=config.autocast == "fp16")
-        self.projection = prepare.make_projection(config, self.embedder)
-        self.network: Callable[[Tensor], Tensor] = torch.compile(self.embedder) if config.compile else self.embedder
+            shard_network(config, embedder)
+
+        self.sampler = make_sampler(config, train)
+        self.pacer = make_pacer(config, train)
+        self.optimizer = make_optimizer(config, embedder, self.loss)
+        self.scaler = torch.amp.GradScaler(device.type, enabled=config.autocast == "fp16")
+        self.projection = make_projection(config, embedder)
+        self.network: Callable[[Tensor], Tensor] = torch.compile(embedder) if config.compile else embedder
         self.ema = (
-            AveragedModel(self.embedder, multi_avg_fn=get_ema_multi_avg_fn(config.ema), use_buffers=True)  # type: ignore[no-untyped-call]
+            AveragedModel(embedder, multi_avg_fn=get_ema_multi_avg_fn(config.ema), use_buffers=True)  # type: ignore[no-untyped-call]
             if config.ema > 0
             else None
         )
-        self.dtype = dtype_of(self.embedder)
-        self.select = Selection(config.select, validation=self.held_out is not None, test=self.tested is not None)
+        self.dtype = dtype_of(embedder)
 
         self.step = 0
-        self.epoch_start = self._place()
-        self.consumed = 0  # batches of this epoch that were trained on: a loader may have read further
+        self.epoch_start = self._sampler_position()
+        self.consumed = 0
         self.cycle = -1
-        self.sums = torch.zeros(2, device=self.device)  # of the loss, and how many, since the last entry of the log
+        self.loss_sum = torch.zeros(2, device=device)
         self.warned: set[str] = set()
         self.untrained: dict[str, float] | None = None
-        self.found: tuple[Manifest, Tensor] | None = None  # the test split and its embeddings, at the end
-        self.sound = False  # whether the newest checkpoint is one that this process has read or written
-        self.steps = config.steps or (config.epochs or 0) * len(self.batches)
-
-    @property
-    def plan(self) -> str:
-        """What is about to come, in a line."""
-        return summarize_run(
-            samples=len(self.splits.train),
-            batch=self.batches.size,
-            steps=self.steps,
-            epoch=len(self.batches),
-            by_epochs=self.config.steps is None,
-            waits=self.loss.warmup_epochs,
-        )
+        self._is_checkpoint_good = False  # whether this process has read or written the newest checkpoint
 
     @property
     def epoch(self) -> int:
-        """The epoch that is being trained, from 0."""
+        """The current epoch, from 0."""
         return self.epoch_start["epoch"]
 
-    def _place(self) -> dict[str, int]:
-        return {"seed": self.batches.seed, "epoch": self.batches.epoch, "position": self.batches.position}
+    @property
+    def is_sharded(self) -> bool:
+        """Whether each process holds only a part of the network or of the proxies."""
+        return self.is_network_sharded or self.config.shard_proxies
 
-    def _chosen_now(self) -> Any:
+    @property
+    def evaluated_embedder(self) -> Any:
+        """The embedder that is tested and saved: the moving average if there is one."""
         return self.embedder if self.ema is None else self.ema.module
 
-    def _keep_batch(self, batch: Batch, rows: Tensor, weights: Tensor | None, draws: Tensor) -> str:
-        """For `nearfar.training.failed_batch`; says where it is."""
-        if self._apart() or not process_group.is_main_process():
-            return "parts of the network or the loss are on other ranks, so the batch is not kept"
-        return failed_batch.save_failed_batch(
-            self.out,
-            {
-                "step": self.step,
-                "classes": len(self.splits.train.classes),
-                "representatives": self.batches.representatives,
-                "x": batch.x,
-                "indices": batch.indices,
-                "rows": rows.detach(),
-                "labels": batch.labels,
-                "weights": weights,
-                "draws": draws,
-                "embedder": self.embedder.state_dict(),
-                "loss": self.loss.state_dict(),
-            },
-        )
+    def set_train_mode(self) -> None:
+        """Set the network and the loss to training mode. A frozen backbone stays in evaluation mode."""
+        self.embedder.train()
+        self.loss.train()
+        if self.config.model.freeze_backbone:
+            self.embedder.backbone.eval()
 
-    def _keep(self, embedder: Embedder, path: Path, about: dict[str, Any] | None = None) -> None:
-        weights = self._whole(embedder.state_dict())
+    def count_step(self, loss: Tensor) -> None:
+        """Count a finished step and add up its loss."""
+        self.step += 1
+        self.consumed += 1
+        self.loss_sum += torch.stack([loss.to(self.loss_sum), torch.ones_like(self.loss_sum[0])])
+
+    def take_mean_loss(self) -> float:
+        """Return the mean loss since the last call, and start a new mean."""
+        total, count = self.loss_sum.tolist()
+        self.loss_sum.zero_()
+        return float(total / count)
+
+    def end_epoch(self) -> None:
+        """Move on to the next epoch of the sampler."""
+        self.epoch_start = self._sampler_position()
+        self.consumed = 0
+
+    def save_weights(self, embedder: Embedder, path: Path, about: dict[str, Any] | None = None) -> None:
+        """Save the weights of an embedder. Every process must call this; the main process writes the file."""
+        weights = self._unsharded(embedder.state_dict())
         if process_group.is_main_process():
             save_embedder(embedder, path, about, weights=weights)
 
-    def _whole(self, state: dict[str, Any]) -> dict[str, Any]:
-        if not self.split:
-            return state
-        from nearfar.training.distributed.fsdp import whole
+    def save(self, out: Path) -> None:
+        """Save a checkpoint in a run directory. Any number of processes can resume from it.
 
-        together: dict[str, Any] = whole(state)
-        return together
-
-    def _apart(self) -> bool:
-        """Whether ranks hold different parts of the state."""
-        return self.split or self.config.shard_proxies
-
-    def save(self) -> None:
-        """The whole state, in one file; one rank writes it, any number of ranks can go on from it."""
-        if process_group.is_main_process() or self._apart():
-            state = self.state()
+        Every process must call this if the state is sharded; the main process writes the file.
+        """
+        if process_group.is_main_process() or self.is_sharded:
+            state = self.state_dict()
             if process_group.is_main_process():
-                # a damaged one must not take the place of the good one before it
-                save_state(self.out / CHECKPOINT, state, before=self.out / PREVIOUS if self.sound else None)
-                self.sound = True
+                # a damaged checkpoint must not replace the good one before it
+                previous = out / PREVIOUS if self._is_checkpoint_good else None
+                save_state(out / CHECKPOINT, state, before=previous)
+                self._is_checkpoint_good = True
 
-    def state(self) -> dict[str, Any]:
-        """Everything that decides how training goes on; the same on every rank, but that one of them warns."""
-        loss, optimizer = states(self.loss, self.optimizer)
-        sampler = self.batches.state_dict()
-        if not self.batches.is_adaptive:
+    def load(self, out: Path, *, say: Callable[[str], object] = print) -> bool:
+        """Load the newest readable checkpoint of a run directory. Return False if there is none."""
+        names = [name for name in (CHECKPOINT, PREVIOUS) if (out / name).is_file()]
+        for name in names:
+            try:
+                self._load_file(out / name)
+            except NearfarError as error:
+                if name == names[-1]:
+                    raise
+                say(f"warning: {error}; resuming from the previous checkpoint")
+            else:
+                self._is_checkpoint_good = name == CHECKPOINT
+                return True
+        return False
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that determines how training continues. Only `warned` differs between processes."""
+        loss, optimizer = collect_states(self.loss, self.optimizer)
+        sampler = self.sampler.state_dict()
+        if not self.sampler.is_adaptive:
             sampler = self.epoch_start | {"position": self.epoch_start["position"] + self.consumed}
         state = {
             "step": self.step,
@@ -183,8 +187,8 @@ class Parts:
             "epoch_start": self.epoch_start,
             "sampler": sampler,
             "cycle": self.cycle,
-            "best": self.select.best,
-            "sums": self.sums,
+            "best": self.selection.best,
+            "sums": self.loss_sum,
             "untrained": self.untrained,
             "warned": sorted(self.warned),
             "embedder": self.embedder.state_dict(),
@@ -196,46 +200,43 @@ class Parts:
             "projection": None if self.projection is None else self.projection.state_dict(),
             "random": random_state(),
         }
-        return self._whole(state)
+        return self._unsharded(state)
 
-    def load(self) -> bool:
-        """Go on from the newest file of `save` that can be read; False where there is none."""
-        names = [name for name in (CHECKPOINT, PREVIOUS) if (self.out / name).is_file()]
-        for name in names:
-            try:
-                self._load(self.out / name)
-            except NearfarError as error:
-                if name == names[-1]:
-                    raise
-                self.say(f"warning: {error}; going on from the checkpoint before it")
-            else:
-                self.sound = name == CHECKPOINT
-                return True
-        return False
-
-    def _load(self, path: Path) -> None:
-        state = load_state(path)
-        try:
-            self._set(state)
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise NearfarError(f"{path}: is no state of this run ({error}): remove it") from error
-
-    def _set(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load what `state_dict` returned."""
         self.step, self.consumed, self.cycle = state["step"], state["consumed"], state["cycle"]
-        self.epoch_start, self.select.best, self.untrained = state["epoch_start"], state["best"], state["untrained"]
-        self.sums.copy_(state["sums"])
+        self.epoch_start, self.selection.best, self.untrained = state["epoch_start"], state["best"], state["untrained"]
+        self.loss_sum.copy_(state["sums"])
         self.warned = set(state["warned"])
-        if self.split:
-            from nearfar.training.distributed.fsdp import split_as, split_optimizer_state
+        if self.is_network_sharded:
+            from nearfar.training.distributed.fsdp import shard_like, shard_optimizer_state
 
-            now = self.embedder.state_dict()
-            state["embedder"] = {name: split_as(value, now[name]) for name, value in state["embedder"].items()}
-            state["optimizer"] = split_optimizer_state(state["optimizer"], self.optimizer)
+            current = self.embedder.state_dict()
+            state["embedder"] = {name: shard_like(value, current[name]) for name, value in state["embedder"].items()}
+            state["optimizer"] = shard_optimizer_state(state["optimizer"], self.optimizer)
         self.embedder.load_state_dict(state["embedder"])
         load_states(self.loss, self.optimizer, state["loss"], state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
         for part, name in ((self.ema, "ema"), (self.pacer, "pacer"), (self.projection, "projection")):
             if part is not None:
                 part.load_state_dict(state[name])
-        self.batches.load_state_dict(state["sampler"])
+        self.sampler.load_state_dict(state["sampler"])
         set_random_state(state["random"])
+
+    def _load_file(self, path: Path) -> None:
+        state = load_state(path)
+        try:
+            self.load_state_dict(state)
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise NearfarError(f"{path}: is not a checkpoint of this run ({error}): remove it") from error
+
+    def _sampler_position(self) -> dict[str, int]:
+        return {"seed": self.sampler.seed, "epoch": self.sampler.epoch, "position": self.sampler.position}
+
+    def _unsharded(self, state: dict[str, Any]) -> dict[str, Any]:
+        if not self.is_network_sharded:
+            return state
+        from nearfar.training.distributed.fsdp import unshard
+
+        full: dict[str, Any] = unshard(state)
+        return full

@@ -1,15 +1,15 @@
-"""Batches that do not fit the network, whole for the loss: the embedding-cached two-pass gradient.
+"""Train on batches that do not fit into the network at once: the two-pass gradient with cached embeddings.
 
-Cutting a batch into parts and adding up their losses loses the pairs between parts. Instead (Gao et al., RepL4NLP 2021,
-arXiv 2101.06983):
+Adding up the losses of parts of a batch would lose the pairs between parts. Instead (Gao et al., RepL4NLP 2021, arXiv
+2101.06983):
 
-    1  embed the parts without a graph, and put the embeddings E together
-    2  the loss of the whole E, and its gradient dL/dE (and that of the loss's own parameters)
-    3  embed each part again, now with a graph, and send its rows of dL/dE through the network
+    1  embed the parts without a graph, and concatenate the embeddings E
+    2  compute the loss of E, its gradient dL/dE, and the gradient of the parameters of the loss
+    3  embed each part again, with a graph, and backpropagate its part of dL/dE through the network
 
-The graph of one part is held at a time, for about a third more time. The gradient is that of the plain step where the
-network treats rows one by one: with batch norm, only if its statistics are frozen (otherwise each part has its own, and
-they move once). Dropout draws the same numbers in both passes.
+Memory holds the graph of one part at a time, and a step takes about a third longer. The gradient equals that of a plain
+step if the network treats samples independently. With batch norm this requires frozen statistics; otherwise each part
+has its own, and the running statistics are updated once. Dropout draws the same numbers in both passes.
 """
 
 from __future__ import annotations
@@ -26,46 +26,55 @@ from nearfar.training.randomness import random_state, set_random_state
 
 def two_pass(
     network: nn.Module,
-    value_of: Callable[[Tensor], Tensor],
+    compute_loss: Callable[[Tensor], Tensor],
     x: Tensor,
     *,
     micro_batch: int,
     embed: Callable[[Tensor], Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Adds the gradient of value_of(network(x)) to the parameters; gives the value and the embeddings, detached.
+    """Add the gradient of compute_loss(network(x)) to the parameters.
 
-    `embed` is called in place of the network, where it is wrapped (autocast, compiled).
+    Args:
+        network: The network, whose batch norms keep their statistics in the first pass.
+        compute_loss: Function from the embeddings of the batch to the loss.
+        x: Input of the network [B, ...].
+        micro_batch: Number of samples per part.
+        embed: Called in place of the network, if that is compiled or runs under autocast.
+
+    Returns:
+        The loss and the embeddings, detached.
     """
     embed = network if embed is None else embed
     parts = torch.split(x, micro_batch)
-    before, embedded = [], []
-    with torch.no_grad(), still_statistics(network):
+    random_states, outputs = [], []
+    with torch.no_grad(), frozen_statistics(network):
         for part in parts:
-            before.append(random_state())
-            embedded.append(embed(part))
-    rows = torch.cat(embedded).requires_grad_()
-    value = value_of(rows)
-    value.backward()  # type: ignore[no-untyped-call]
+            random_states.append(random_state())
+            outputs.append(embed(part))
+    embeddings = torch.cat(outputs).requires_grad_()
+    loss = compute_loss(embeddings)
+    loss.backward()  # type: ignore[no-untyped-call]
     end = random_state()
-    assert rows.grad is not None
-    for part, state, gradient in zip(parts, before, torch.split(rows.grad, micro_batch), strict=True):
+    assert embeddings.grad is not None
+    gradients = torch.split(embeddings.grad, micro_batch)
+    for part, state, gradient in zip(parts, random_states, gradients, strict=True):
         set_random_state(state)
         embed(part).backward(gradient)
     set_random_state(end)
-    return value.detach(), rows.detach()
+    return loss.detach(), embeddings.detach()
 
 
 @contextmanager
-def still_statistics(network: nn.Module) -> Iterator[None]:
-    """Batch norms inside use the batch's statistics, as in training, but do not move their running ones."""
-    norms = [part for part in network.modules() if isinstance(part, _BatchNorm) and part.training]
-    kept = [(norm.momentum, _copy(norm.num_batches_tracked)) for norm in norms]
+def frozen_statistics(network: nn.Module) -> Iterator[None]:
+    """Let batch norms use the statistics of the batch without updating their running statistics."""
+    norms = [module for module in network.modules() if isinstance(module, _BatchNorm) and module.training]
+    saved = [(norm.momentum, _copy(norm.num_batches_tracked)) for norm in norms]
     try:
         for norm in norms:
             norm.momentum = 0.0
         yield
     finally:
-        for norm, (momentum, count) in zip(norms, kept, strict=True):
+        for norm, (momentum, count) in zip(norms, saved, strict=True):
             norm.momentum = momentum
             if count is not None and norm.num_batches_tracked is not None:
                 norm.num_batches_tracked.copy_(count)

@@ -49,15 +49,15 @@ def test_a_restarted_process_goes_on_with_its_run(
     said: list[str] = []
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     assert train(config, tmp_path / "run", say=said.append).finished
-    assert said[0] == "going on at step 4 of 12"  # the state before the step that was cut off
+    assert said[0] == "resuming at step 4 of 12"  # the state before the step that was cut off
 
 
 @pytest.mark.parametrize(
     ("recipe", "settings", "message"),
     [
-        ("supcon", ["shard_proxies=true"], "shard_proxies needs a loss with proxies, got loss.name=supcon"),
-        ("proxy-isa", ["shard_proxies=true"], "shard_proxies: the proxies of ProxyISA cannot be split"),
-        ("mpa", ["shard_proxies=true", "optimizer.clip_norm=1"], "set optimizer.clip_value in place of clip_norm"),
+        ("supcon", ["shard_proxies=true"], "shard_proxies=true needs a loss with proxies, got loss.name=supcon"),
+        ("proxy-isa", ["shard_proxies=true"], "shard_proxies: the proxies of ProxyISALoss cannot be split"),
+        ("mpa", ["shard_proxies=true", "optimizer.clip_norm=1"], "set optimizer.clip_value instead"),
         ("mpa", ["device=nowhere"], "device=nowhere: "),
     ],
 )

@@ -8,12 +8,10 @@ from pathlib import Path
 from torch import Tensor
 
 from nearfar.data import Manifest
-from nearfar.errors import NearfarError
 from nearfar.ops.geometry import unit
 from nearfar.runs import CHECKPOINT
 from nearfar.training import Run
 from nearfar.training.checkpoint import load_state
-from nearfar.training.prepare import readable, side_of, split_up
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,12 +40,7 @@ def load_trained_run(path: Path, split: str = "train") -> TrainedRun:
     state, config = load_state(path / CHECKPOINT), run.config
     network = run.embedder()
     network.load_state_dict(state["embedder"])
-    manifest = run.manifest()
-    side = side_of(config, network, manifest) or network.input_size
-    parts = split_up(readable(manifest, config.data, size=side), config.data, seed=config.seed)
-    data = {"train": parts.train, "val": parts.validation, "test": parts.test}.get(split)
-    if data is None:
-        raise NearfarError(f"{path}: the run has no split {split!r}: choose train, val or test")
+    data = run.load_split(split, network)
     proxies = state["loss"].get("proxies") if split == "train" else None
     if proxies is not None:
         rows = unit(proxies.float().reshape(-1, proxies.shape[-1]))

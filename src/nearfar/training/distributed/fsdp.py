@@ -1,7 +1,7 @@
-"""A network too large for one device: each rank keeps its part of every parameter (torch's FSDP2).
+"""Train a network that does not fit on one device: each process keeps a part of every parameter (FSDP2 of PyTorch).
 
-Parameters come together block by block when they are needed and go apart again; gradients are summed into the parts, so
-the optimizer's moments are split as well. Memory of parameters, gradients and moments falls by the number of ranks.
+Parameters are gathered block by block when they are needed. Gradients are summed into the parts, so the moments of the
+optimizer are sharded as well. The memory of parameters, gradients and moments is divided by the number of processes.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from nearfar.training.distributed import process_group
 
 
 def shard_network(config: Config, embedder: Embedder) -> None:
-    """Split the embedder's parameters over the ranks, in place, if the configuration says so."""
+    """Shard the parameters of the embedder over the processes, in place, if `shard_network` is set."""
     if not config.shard_network or process_group.world_size() == 1:
         return
-    untested = {
+    unsupported = {
         "ema": config.ema > 0,
         "projection.weight": config.projection.weight > 0,
         "optimizer.clip_norm": config.optimizer.clip_norm is not None,
@@ -34,21 +34,21 @@ def shard_network(config: Config, embedder: Embedder) -> None:
         "autocast=fp16": config.autocast == "fp16",
         "compile": config.compile,
     }
-    for name, wanted in untested.items():
-        if wanted:
-            raise NearfarError(f"shard_network does not go with {name}: leave one of them out")
-    embedder.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]  # FSDP2 splits no other layout
+    for name, is_set in unsupported.items():
+        if is_set:
+            raise NearfarError(f"shard_network=true does not support {name}: remove one of them")
+    embedder.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]  # FSDP2 shards no other layout
     mesh = init_device_mesh(next(embedder.parameters()).device.type, (process_group.world_size(),))
     for block in _blocks(embedder.backbone):
         fully_shard(block, mesh=mesh)
     fully_shard(embedder, mesh=mesh)
-    for part in embedder.modules():
-        if isinstance(part, FSDPModule):
-            part.set_gradient_divide_factor(1.0)  # a sum over ranks, see `ranks`, not their mean
+    for module in embedder.modules():
+        if isinstance(module, FSDPModule):
+            module.set_gradient_divide_factor(1.0)  # sum, not mean, over the processes, see `process_group`
 
 
 def _blocks(module: nn.Module) -> Iterator[nn.Module]:
-    """Children with parameters; of a list or a sequence, its own."""
+    """Yield the children that have parameters, and look into lists and sequences."""
     for child in module.children():
         if isinstance(child, nn.Sequential | nn.ModuleList):
             yield from _blocks(child)
@@ -56,27 +56,27 @@ def _blocks(module: nn.Module) -> Iterator[nn.Module]:
             yield child
 
 
-def whole(tree: Any) -> Any:
-    """A tree of dicts and lists with every split tensor whole; every rank must ask."""
+def unshard(tree: Any) -> Any:
+    """Gather all sharded tensors in a tree of dicts and lists. Every process must call this."""
     if isinstance(tree, dict):
-        return {key: whole(value) for key, value in tree.items()}
+        return {key: unshard(value) for key, value in tree.items()}
     if isinstance(tree, list):
-        return [whole(value) for value in tree]
+        return [unshard(value) for value in tree]
     return tree.full_tensor() if isinstance(tree, DTensor) else tree
 
 
-def split_as(tensor: Tensor, example: Tensor) -> Tensor:
-    """The tensor split as the example is, if it is and has as many numbers."""
+def shard_like(tensor: Tensor, example: Tensor) -> Tensor:
+    """Shard a tensor in the same way as an example of the same shape. Other tensors are returned unchanged."""
     if not isinstance(example, DTensor) or tensor.shape != example.shape:
         return tensor
     return distribute_tensor(tensor.to(example.device).contiguous(), example.device_mesh, example.placements)
 
 
-def split_optimizer_state(state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """What an optimizer keeps for its parameters, split as they are."""
+def shard_optimizer_state(state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Shard the state of an optimizer in the same way as its parameters."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    kept = {
-        place: {key: split_as(value, parameters[place]) for key, value in values.items()}
-        for place, values in state["state"].items()
+    sharded = {
+        i: {key: shard_like(value, parameters[i]) for key, value in values.items()}
+        for i, values in state["state"].items()
     }
-    return state | {"state": kept}
+    return state | {"state": sharded}

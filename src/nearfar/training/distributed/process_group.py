@@ -1,14 +1,14 @@
-"""Several processes as one: a global batch in parts, its embeddings together again, gradients summed.
+"""Train on several processes with the result of one: split each batch, gather its embeddings, sum the gradients.
 
     torchrun --nproc-per-node 4 -m nearfar train my_images
 
-Rank r of N takes rows r, r + N, ... of every global batch and embeds them. The embeddings E of the whole batch are
-gathered on every rank (with labels and sample numbers, which every rank knows anyway), and each computes the loss of
-all of E. So the loss, its proxies, memories and random numbers are those of one process, on every rank, and
+Rank r of N takes samples r, r + N, ... of every global batch and embeds them. The embeddings E of the global batch are
+gathered on every process, and each process computes the whole loss. So the loss, its proxies, memories and random
+numbers are the same on every process as on a single one. Only the gradients of the network are summed:
 
-    dL/d theta = sum over rows of (dL/dE_i) (dE_i/d theta) = sum over ranks of what each has of its own rows
+    dL/d theta = sum over samples of (dL/dE_i) (dE_i/d theta) = sum over processes of their parts of this sum
 
-is all that is summed. Without a process group every function here gives back what it was given.
+Without a process group, every function here returns its input.
 """
 
 from __future__ import annotations
@@ -26,66 +26,67 @@ from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
 from nearfar.errors import NearfarError
-from nearfar.training.projection import groups
+from nearfar.training.projection import group_by_size
 from nearfar.training.randomness import random_state, set_random_state
 
-# How long a rank waits for another, which may decode pictures or score: a dead one is noticed at once by torchrun.
-PATIENCE = timedelta(hours=2)
+# Processes wait this long for one that decodes images or computes scores. torchrun notices a dead one at once.
+TIMEOUT = timedelta(hours=2)
 
 S = TypeVar("S", bound=Sequence[Any])
 
 
 def world_size() -> int:
-    """How many ranks there are."""
+    """Return the number of processes."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def rank() -> int:
-    """The number of this one, from 0."""
+    """Return the rank of this process, from 0."""
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
 def is_main_process() -> bool:
-    """Whether this rank writes files and talks."""
+    """Return whether this is rank 0, which writes files and prints messages."""
     return rank() == 0
 
 
 def restart_count() -> int:
-    """How often torchrun has started all processes again, because one of them died."""
+    """Return how often torchrun has restarted all processes because one of them died."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
 
 
 def was_restarted() -> bool:
-    """Whether torchrun started this process in place of one that died."""
+    """Return whether torchrun has restarted the processes."""
     return restart_count() > 0
 
 
 def local_device(name: str) -> torch.device:
-    """The device of this name, auto is a GPU where there is one; each of several ranks has a GPU of its own."""
+    """Return the device of the setting `device`. `auto` is a GPU if there is one; each process gets its own GPU."""
     try:
         device = torch.device(name if name != "auto" else "cuda" if torch.cuda.is_available() else "cpu")
     except RuntimeError as error:
         raise NearfarError(f"device={name}: {error}") from None
     if device.type != "cuda" or device.index is not None or world_size() == 1:
         return device
-    here = int(os.environ.get("LOCAL_RANK", 0))
-    if here >= torch.cuda.device_count():
-        raise NearfarError(f"rank {rank()} has no GPU of its own: start at most {torch.cuda.device_count()} a machine")
-    torch.cuda.set_device(here)
-    return torch.device("cuda", here)
+    index = int(os.environ.get("LOCAL_RANK", 0))
+    count = torch.cuda.device_count()
+    if index >= count:
+        raise NearfarError(f"rank {rank()} has no GPU of its own: start at most {count} processes per machine")
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)
 
 
 @contextmanager
 def join_process_group() -> Iterator[None]:
-    """The process group that torchrun has started this process for, gloo on the CPU and nccl between GPUs."""
+    """Join the process group of torchrun, if there is one: gloo on CPUs, nccl on GPUs."""
     if world_size() > 1 or int(os.environ.get("WORLD_SIZE", 1)) == 1:
         yield
         return
-    # torchrun keeps one store through its restarts: without a name for each start, a rank may read where another was
-    # before it died, and wait for it in vain
-    store, rank_, world_ = next(rendezvous("env://", timeout=PATIENCE))
+    # torchrun keeps its store over restarts: without a prefix per start, a process may read the address of one that
+    # died, and wait for it forever
+    store, own_rank, size = next(rendezvous("env://", timeout=TIMEOUT))
     start = dist.PrefixStore(f"start {restart_count()}", store)  # type: ignore[attr-defined]
-    dist.init_process_group(store=start, rank=rank_, world_size=world_, timeout=PATIENCE)
+    dist.init_process_group(store=start, rank=own_rank, world_size=size, timeout=TIMEOUT)
     try:
         yield
     finally:
@@ -93,14 +94,14 @@ def join_process_group() -> Iterator[None]:
 
 
 def barrier() -> None:
-    """Until every rank is here."""
+    """Wait until every process has reached this call."""
     if world_size() > 1:
         dist.barrier()
 
 
 @contextmanager
 def main_process_first() -> Iterator[None]:
-    """Rank 0 does it alone, then the others: for what it writes and they can read."""
+    """Run the block on the main process first, then on the others, which can read what it wrote."""
     if not is_main_process():
         barrier()
     yield
@@ -108,48 +109,48 @@ def main_process_first() -> Iterator[None]:
         barrier()
 
 
-def local_part(rows: S) -> S:
-    """This rank's part of what all have: elements rank, rank + world, ..."""
-    mine: S = rows[rank() :: world_size()]  # type: ignore[assignment]
-    return mine
+def local_part(items: S) -> S:
+    """Return the part of this process: items rank, rank + world_size, ..."""
+    part: S = items[rank() :: world_size()]  # type: ignore[assignment]
+    return part
 
 
 def largest_part_size(total: int) -> int:
-    """Rows of the rank that has most."""
+    """Return the size of the largest part of `total` items."""
     return -(-total // world_size())
 
 
 def even_chunk_size(total: int, size: int) -> int:
-    """The size of parts, at least this, by which every rank has as many, so that batch norms meet: a few more at most.
+    """Return the smallest chunk size from `size` on that gives every process the same number of chunks.
 
-    A rank has total // world rows or one more, which makes another part only where the former are whole parts.
+    Synchronized batch norms need equally many calls. A process has total // world_size items or one more; the extra
+    item starts another chunk only if the others fill their chunks exactly.
     """
-    least, most = total // world_size(), largest_part_size(total)
-    while least < most and least % size == 0:
+    smallest, largest = total // world_size(), largest_part_size(total)
+    while smallest < largest and smallest % size == 0:
         size += 1
     return size
 
 
-def gather_parts(rows: Tensor, total: int) -> Tensor:
-    """[total, ...] of each rank's share, in the order of the whole, on every rank.
+def gather_parts(part: Tensor, total: int) -> Tensor:
+    """Gather the parts of all processes on every process, [total, ...], in the order before `local_part`.
 
-    The gradient of a rank's rows is its own share of the whole gradient: nothing is summed, because every rank computes
-    the same from the whole.
+    The gradient of a part is its part of the gradient. Nothing is summed, because every process computes the same loss.
     """
     if world_size() == 1:
-        return rows
-    whole: Tensor = _GatherRows.apply(rows, total)  # type: ignore[no-untyped-call]
-    return whole
+        return part
+    gathered: Tensor = _GatherParts.apply(part, total)  # type: ignore[no-untyped-call]
+    return gathered
 
 
-class _GatherRows(torch.autograd.Function):
+class _GatherParts(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, total: int) -> Tensor:
-        most, n = largest_part_size(total), world_size()
-        if len(rows) < most:
-            rows = torch.cat([rows, rows.new_zeros(most - len(rows), *rows.shape[1:])])
-        parts = rows.new_empty(n, most, *rows.shape[1:])
-        dist.all_gather(list(parts), rows.contiguous())
+    def forward(ctx: Any, part: Tensor, total: int) -> Tensor:
+        largest, n = largest_part_size(total), world_size()
+        if len(part) < largest:
+            part = torch.cat([part, part.new_zeros(largest - len(part), *part.shape[1:])])
+        parts = part.new_empty(n, largest, *part.shape[1:])
+        dist.all_gather(list(parts), part.contiguous())
         return parts.transpose(0, 1).flatten(0, 1)[:total]
 
     @staticmethod
@@ -158,33 +159,34 @@ class _GatherRows(torch.autograd.Function):
 
 
 def all_reduce_gradients(parameters: Iterable[Tensor], *, mean: bool = False) -> None:
-    """Gradients summed over the ranks (or their mean), in place, a few megabytes at a time."""
+    """Sum or average the gradients over all processes, in place, a few megabytes at a time."""
     if world_size() == 1:
         return
-    sent = []
-    for group in groups((p.grad,) for p in parameters if p.grad is not None):
+    pending = []
+    for group in group_by_size((p.grad,) for p in parameters if p.grad is not None):
         gradients = [gradient for (gradient,) in group]
-        flat = torch.cat([each.reshape(-1) for each in gradients])
-        sent.append((gradients, flat, dist.all_reduce(flat, async_op=True)))
-    for gradients, flat, handle in sent:
+        flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+        pending.append((gradients, flat, dist.all_reduce(flat, async_op=True)))
+    for gradients, flat, handle in pending:
         handle.wait()
         if mean:
             flat /= world_size()
-        parts = torch.split(flat, [each.numel() for each in gradients])
-        torch._foreach_copy_(gradients, [part.view(each.shape) for part, each in zip(parts, gradients, strict=True)])
+        parts = torch.split(flat, [gradient.numel() for gradient in gradients])
+        summed = [part.view(gradient.shape) for part, gradient in zip(parts, gradients, strict=True)]
+        torch._foreach_copy_(gradients, summed)
 
 
 def broadcast_from_main(tensors: Iterable[Tensor]) -> None:
-    """Every tensor becomes that of rank 0, in place."""
+    """Replace every tensor by that of the main process, in place."""
     if world_size() > 1:
-        for each in tensors:
-            whole = each.detach().contiguous()
-            dist.broadcast(whole, 0)
-            each.detach().copy_(whole)
+        for tensor in tensors:
+            values = tensor.detach().contiguous()
+            dist.broadcast(values, 0)
+            tensor.detach().copy_(values)
 
 
 def broadcast_text(make: Callable[[], str]) -> str:
-    """A text that rank 0 makes, on every rank."""
+    """Return on every process the text that `make` returns on the main process. Only the main process calls it."""
     if world_size() == 1:
         return make()
     text = make().encode() if is_main_process() else b""
@@ -199,24 +201,24 @@ def broadcast_text(make: Callable[[], str]) -> str:
     return bytes(data.tolist()).decode()
 
 
-def check_ranks_agree(what: str, cure: str) -> None:
-    """An error on every rank unless all have the same text."""
-    theirs = broadcast_text(lambda: what)
-    differs = torch.tensor(int(theirs != what))
+def check_ranks_agree(text: str, advice: str) -> None:
+    """Raise an error on every process unless all have the same text."""
+    differs = torch.tensor(int(broadcast_text(lambda: text) != text))
     if world_size() > 1:
         dist.all_reduce(differs)
     if differs:
-        raise NearfarError(f"rank {rank()} has other settings or another state than rank 0: {cure}")
+        raise NearfarError(f"the processes have different settings or states: {advice}")
 
 
-Together = Callable[[], AbstractContextManager[None]]
+SharedRandom = Callable[[], AbstractContextManager[None]]
 
 
 @contextmanager
-def per_rank_random(seed: int, step: int) -> Iterator[Together]:
-    """Random numbers inside are a rank's own (dropout of its rows); inside `together()` they are those of all.
+def per_rank_random(seed: int, step: int) -> Iterator[SharedRandom]:
+    """Give each process its own random numbers inside the block, for example for dropout.
 
-    Without a group both are the same.
+    Yields a context manager inside which all processes draw the same numbers. On a single process both contexts do
+    nothing.
     """
     if world_size() == 1:
         yield nullcontext
@@ -225,7 +227,7 @@ def per_rank_random(seed: int, step: int) -> Iterator[Together]:
     torch.manual_seed(int(np.random.SeedSequence((seed, step, rank())).generate_state(1)[0]))
 
     @contextmanager
-    def together() -> Iterator[None]:
+    def shared_random() -> Iterator[None]:
         nonlocal shared
         own = random_state()
         set_random_state(shared)
@@ -236,6 +238,6 @@ def per_rank_random(seed: int, step: int) -> Iterator[Together]:
             set_random_state(own)
 
     try:
-        yield together
+        yield shared_random
     finally:
         set_random_state(shared)

@@ -1,4 +1,4 @@
-"""The state of a loss whose proxies are split over ranks, whole: as one process writes it, for any number of ranks."""
+"""Save and load a loss with sharded proxies: checkpoints hold all proxies and fit any number of processes."""
 
 from __future__ import annotations
 
@@ -13,44 +13,49 @@ from nearfar.losses.proxies.sharded import ShardedProxies
 State = dict[str, Any]
 
 
-def states(loss: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[State, State]:
-    """Of loss and optimizer; of split proxies, every rank must ask, and rank 0 gets the whole."""
-    ours, theirs = loss.state_dict(), optimizer.state_dict()
+def collect_states(loss: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[State, State]:
+    """Return the states of loss and optimizer.
+
+    If the proxies are sharded, every process must call this, and the main process gets all of them.
+    """
     if not isinstance(loss, ShardedProxies):
-        return ours, theirs
-    inner = loss.loss.state_dict()
-    return inner | {"proxies": loss.whole_of(inner["proxies"])}, _changed(loss, optimizer, theirs, loss.whole_of)
+        return loss.state_dict(), optimizer.state_dict()
+    inner, moments = loss.loss.state_dict(), optimizer.state_dict()
+    return inner | {"proxies": loss.whole_of(inner["proxies"])}, _map_moments(loss, optimizer, moments, loss.whole_of)
 
 
-def load_states(loss: nn.Module, optimizer: torch.optim.Optimizer, ours: State, theirs: State) -> None:
-    """Go on from what `states` gave on rank 0."""
+def load_states(loss: nn.Module, optimizer: torch.optim.Optimizer, loss_state: State, optimizer_state: State) -> None:
+    """Load the states that `collect_states` returned on the main process."""
     if isinstance(loss, ShardedProxies):
-        loss.loss.load_state_dict(ours | {"proxies": loss.part_of(ours["proxies"])})
-        theirs = _changed(loss, optimizer, theirs, lambda whole: loss.part_of(whole).clone())
+        loss.loss.load_state_dict(loss_state | {"proxies": loss.part_of(loss_state["proxies"])})
+        optimizer_state = _map_moments(loss, optimizer, optimizer_state, lambda full: loss.part_of(full).clone())
     else:
-        loss.load_state_dict(ours)
-    optimizer.load_state_dict(laid_out(theirs, optimizer))
+        loss.load_state_dict(loss_state)
+    optimizer.load_state_dict(match_layout(optimizer_state, optimizer))
 
 
-def laid_out(state: State, optimizer: torch.optim.Optimizer) -> State:
-    """The optimizer's state in the layout of its parameters, which a fused optimizer takes for granted."""
+def match_layout(state: State, optimizer: torch.optim.Optimizer) -> State:
+    """Return the state of an optimizer in the memory layout of its parameters, which fused optimizers require."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
 
-    def like(value: Tensor, p: Tensor) -> Tensor:
+    def copy_like(value: Tensor, p: Tensor) -> Tensor:
         if value.shape != p.shape or value.stride() == p.stride():
             return value
         return torch.empty_like(p, dtype=value.dtype, device=value.device).copy_(value)
 
-    kept = {i: {key: like(value, parameters[i]) for key, value in each.items()} for i, each in state["state"].items()}
-    return state | {"state": kept}
+    matched = {
+        i: {key: copy_like(value, parameters[i]) for key, value in values.items()}
+        for i, values in state["state"].items()
+    }
+    return state | {"state": matched}
 
 
-def _changed(
+def _map_moments(
     loss: ShardedProxies, optimizer: torch.optim.Optimizer, state: State, change: Callable[[Tensor], Tensor]
 ) -> State:
-    """The optimizer's state with what it keeps for each proxy (moments) changed."""
+    """Apply a function to the moments that the optimizer keeps for the proxies."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    place = next(i for i, p in enumerate(parameters) if p is loss.loss.proxies)
-    kept = state["state"].get(place, {})
-    kept = {key: change(value) if value.ndim else value for key, value in kept.items()}
-    return state | {"state": state["state"] | ({place: kept} if kept else {})}
+    index = next(i for i, p in enumerate(parameters) if p is loss.loss.proxies)
+    moments = state["state"].get(index, {})
+    moments = {key: change(value) if value.ndim else value for key, value in moments.items()}
+    return state | {"state": state["state"] | ({index: moments} if moments else {})}

@@ -1,11 +1,11 @@
-"""Batch norm whose statistics are those of the global batch, on any device (torch's SyncBatchNorm needs a GPU).
+"""Batch norm with the statistics of the global batch, on any device (SyncBatchNorm of PyTorch needs a GPU).
 
-With n rows and places in all, n_r of them on rank r with mean m_r and sum of squares q_r about it:
+Of the n values of a channel, rank r has n_r with mean m_r and sum of squared deviations q_r:
 
     mean = sum_r n_r m_r / n,   variance = sum_r (q_r + n_r (m_r - mean)^2) / n
 
-(Chan, Golub and LeVeque 1979: no difference of large numbers). One gather forwards, one sum backwards, of two numbers a
-channel each.
+(Chan, Golub and LeVeque 1979), which avoids differences of large numbers. The forward pass needs one gather and the
+backward pass one sum, each of two numbers per channel.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from nearfar.training.distributed import process_group
 
 
 def sync_batch_norms(network: nn.Module) -> None:
-    """Turn the batch norms inside into synced ones, in place: same parameters, buffers and names."""
-    for part in network.modules():
-        if isinstance(part, _BatchNorm):
-            part.__class__ = SyncedBatchNorm
+    """Convert all batch norms of a network to synchronized ones, in place. Parameters, buffers and names stay."""
+    for module in network.modules():
+        if isinstance(module, _BatchNorm):
+            module.__class__ = SyncedBatchNorm
 
 
 class SyncedBatchNorm(_BatchNorm):
-    """A batch norm that in training counts the rows of all ranks; each must call it as often as the others."""
+    """A batch norm over the samples of all processes in training. All processes must call it equally often."""
 
     def _check_input_dim(self, x: Tensor) -> None:
         pass
@@ -40,12 +40,11 @@ class SyncedBatchNorm(_BatchNorm):
             return super().forward(x)
         mean, variance, count = _statistics(x)
         with torch.no_grad():
-            self._move(mean, variance * (count / (count - 1).clamp_min(1)))
+            self._update_running_statistics(mean, variance * (count / (count - 1).clamp_min(1)))
         y: Tensor = _Normalize.apply(x, self.weight, self.bias, mean, variance, count, self.eps)  # type: ignore[no-untyped-call]
         return y
 
-    def _move(self, mean: Tensor, variance: Tensor) -> None:
-        """The running statistics, as torch moves them."""
+    def _update_running_statistics(self, mean: Tensor, variance: Tensor) -> None:
         if not self.track_running_stats or self.running_mean is None or self.running_var is None:
             return
         assert self.num_batches_tracked is not None
@@ -57,17 +56,17 @@ class SyncedBatchNorm(_BatchNorm):
 
 @torch.no_grad()
 def _statistics(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean and variance [C] of the global batch, and how many numbers a channel has."""
+    """Compute mean and variance [C] of the global batch, and the number of values per channel."""
     x = x if x.dtype == torch.float64 else x.float()
     n = x.numel() // x.shape[1]
-    if n:  # torch's own statistics, in native passes
+    if n:
         mean, variance = torch.batch_norm_update_stats(x, None, None, 0.0)
     else:
         mean = variance = x.new_zeros(x.shape[1])
-    own = torch.cat([mean, variance * n, mean.new_full((1,), n)])
-    each = own.new_empty(process_group.world_size(), len(own))
-    dist.all_gather(list(each), own)
-    means, squares, counts = each[:, : len(mean)], each[:, len(mean) : -1], each[:, -1:]
+    local = torch.cat([mean, variance * n, mean.new_full((1,), n)])
+    gathered = local.new_empty(process_group.world_size(), len(local))
+    dist.all_gather(list(gathered), local)
+    means, squares, counts = gathered[:, : len(mean)], gathered[:, len(mean) : -1], gathered[:, -1:]
     count = counts.sum()
     mean = (counts * means).sum(0) / count
     variance = (squares + counts * (means - mean).square()).sum(0) / count
@@ -75,7 +74,7 @@ def _statistics(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 class _Normalize(torch.autograd.Function):
-    """The statistics are functions of the batch: the gradient through them is in backward, they get none themselves."""
+    """Normalize a batch. The backward pass includes the gradient through the statistics, which depend on the batch."""
 
     @staticmethod
     def forward(
@@ -101,7 +100,7 @@ class _Normalize(torch.autograd.Function):
         sums = torch.stack([by_bias, by_weight])
         dist.all_reduce(sums)
         # with y = (x - mean) scale and means over the global batch:
-        # dL/dx = weight scale (g - mean(g) - y mean(g y)), of which the first term is there
+        # dL/dx = weight scale (g - mean(g) - y mean(g y)); by_x already holds the first term
         plain, along = sums / count * (scale if weight is None else scale * weight.to(scale))
         slope = along * scale
         by_x.sub_(_per_channel(x, slope, plain - slope * mean))
@@ -118,7 +117,7 @@ class _Normalize(torch.autograd.Function):
 def _constant_statistics_backward(
     g: Tensor, x: Tensor, mean: Tensor, variance: Tensor, scale: Tensor, weight: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients by x, weight and bias of a batch norm whose statistics do not depend on x, in one native pass."""
+    """Return the gradients of x, weight and bias for statistics that do not depend on x, in one native pass."""
     ones = torch.ones_like(scale) if weight is None else weight
     by_x, by_weight, by_bias = torch.ops.aten.native_batch_norm_backward(
         g, x, ones, mean, variance, mean, scale, False, eps, [True, True, True]
@@ -127,5 +126,5 @@ def _constant_statistics_backward(
 
 
 def _per_channel(x: Tensor, slope: Tensor, offset: Tensor) -> Tensor:
-    """slope x + offset, each [C], in one native pass."""
+    """Compute slope x + offset, with slope and offset [C], in one native pass."""
     return F.batch_norm(x, torch.zeros_like(slope), torch.ones_like(slope), slope, offset, training=False, eps=0.0)

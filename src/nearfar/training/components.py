@@ -1,0 +1,165 @@
+"""Create the parts of a run from its configuration: embedder, loss, sampler, pacer, optimizer, projection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import nn
+
+from nearfar import pacing, samplers
+from nearfar.config.schema import Config
+from nearfar.data import Manifest
+from nearfar.errors import NearfarError
+from nearfar.losses import ProxyLoss, create, loss_class
+from nearfar.losses.base import Loss
+from nearfar.losses.proxies.sharded import ShardedProxies
+from nearfar.models import Embedder, create_embedder
+from nearfar.pacing import Pacer
+from nearfar.samplers import BatchSampler
+from nearfar.training.projection import Projection
+
+LOSS_ADAPTERS: dict[str, Callable[[Loss], Loss]] = {}
+
+
+def register_loss_adapter(option: str, adapter: Callable[[Loss], Loss]) -> None:
+    """Register a function that replaces the loss of a run if its configuration has `loss.OPTION=true`."""
+    LOSS_ADAPTERS[option] = adapter
+
+
+def make_embedder(config: Config, manifest: Manifest) -> Embedder:
+    """Create the embedder for this data, with random or pretrained weights."""
+    model = config.model
+    channels = 3
+    if manifest.kind == "features":
+        assert manifest.features is not None
+        channels = manifest.features.shape[1]
+    elif manifest.kind == "pixels":
+        assert manifest.pixels is not None
+        channels = 1 if manifest.pixels.ndim == 3 else 3
+    if (manifest.kind == "features") != (model.backbone == "features"):
+        raise NearfarError(f"model.backbone={model.backbone} does not fit data of {manifest.kind}: {manifest.source}")
+    try:
+        return create_embedder(
+            model.backbone,
+            dim=model.dim,
+            pooling=model.pooling,
+            gem_p=model.gem_p,
+            head=model.head,
+            hidden=model.hidden,
+            layer_norm=model.layer_norm,
+            init=model.init,
+            channels=channels,
+            input_size=config.images.crop,
+            pretrained=model.pretrained,
+            freeze_bn=model.freeze_bn,
+        )
+    except (ValueError, TypeError, RuntimeError, MemoryError) as error:  # a negative or huge size raises the last three
+        raise NearfarError(f"model: {error}") from None
+
+
+def make_loss(config: Config, classes: int, dim: int) -> Loss:
+    """Create the loss. Proxy losses get the number of classes and the dimension of the embeddings."""
+    options = dict(config.loss)
+    name = str(options.pop("name"))
+    adapters = [adapter for option, adapter in LOSS_ADAPTERS.items() if options.pop(option, False)]
+    try:
+        if issubclass(loss_class(name), ProxyLoss):
+            options = {"classes": classes, "dim": dim, **options}
+        loss = create(name, **options)
+        for adapter in adapters:
+            loss = adapter(loss)
+        return loss
+    except ValueError as error:
+        raise NearfarError(f"loss: {error}") from None
+    except TypeError as error:  # an option has a value of the wrong type
+        settings = ", ".join(f"{key}={value}" for key, value in config.loss.items())
+        raise NearfarError(f"loss: {error} (its settings are {settings})") from None
+
+
+def shard_loss(config: Config, loss: Loss) -> Loss:
+    """Split the proxies of the loss over the processes if `shard_proxies` is set."""
+    if not config.shard_proxies:
+        return loss
+    if config.optimizer.clip_norm is not None:
+        raise NearfarError(
+            "shard_proxies=true does not support optimizer.clip_norm, because no process has all gradients: "
+            "set optimizer.clip_value instead"
+        )
+    if not isinstance(loss, ProxyLoss):
+        raise NearfarError(f"shard_proxies=true needs a loss with proxies, got loss.name={config.loss['name']}")
+    try:
+        return ShardedProxies(loss)
+    except ValueError as error:
+        raise NearfarError(f"shard_proxies: {error}") from None
+
+
+def make_sampler(config: Config, train: Manifest) -> BatchSampler:
+    """Create the batch sampler of the training samples from the settings that it reads."""
+    settings = {key: value for key, value in asdict(config.batches).items() if value is not None}
+    name = settings.pop("name")
+    settings |= settings.pop("options")
+    try:
+        known = samplers.options(name)
+        options = {key: value for key, value in settings.items() if key in known}
+        return samplers.create(name, labels=train.labels, seed=config.seed, **options)
+    except ValueError as error:
+        raise NearfarError(f"batches: {error}") from None
+
+
+def make_pacer(config: Config, train: Manifest) -> Pacer | None:
+    """Create the pacer if the configuration names one."""
+    if not config.pacing:
+        return None
+    options = dict(config.pacing)
+    try:
+        name = str(options.pop("name", ""))
+        return pacing.create(name, samples=len(train), classes=len(train.classes), **options)
+    except ValueError as error:
+        raise NearfarError(f"pacing: {error}") from None
+
+
+def make_projection(config: Config, embedder: Embedder) -> Projection | None:
+    """Create the projection term of PROFS for all trainable parameters of the network if its weight is above 0."""
+    if config.projection.weight == 0:
+        return None
+    return Projection([p for p in embedder.parameters() if p.requires_grad], weight=config.projection.weight)
+
+
+def make_optimizer(config: Config, embedder: Embedder, loss: nn.Module) -> torch.optim.Optimizer:
+    """Create the optimizer with parameter groups for backbone, head and loss.
+
+    Each group has its peak learning rate in `top_lr`; the schedule scales it.
+    """
+    settings = config.optimizer
+    groups = embedder.parameter_groups(
+        settings.lr, settings.head_lr_multiplier, settings.weight_decay, decay_vectors=settings.decay_vectors
+    )
+    loss_parameters = [p for p in loss.parameters() if p.requires_grad]
+    if loss_parameters:
+        multiplier = settings.proxy_lr_multiplier if isinstance(loss, ProxyLoss | ShardedProxies) else 1.0
+        decay = settings.weight_decay if settings.proxy_weight_decay is None else settings.proxy_weight_decay
+        lr = settings.lr * multiplier
+        groups.append({"name": "loss", "params": loss_parameters, "lr": lr, "weight_decay": decay})
+    if not groups:
+        raise NearfarError(
+            "there is nothing to train: the backbone is frozen, and neither the head nor the loss has parameters"
+        )
+    for group in groups:
+        group["top_lr"] = group["lr"]
+    return _optimizer(settings.name, groups, settings.momentum, settings.betas)
+
+
+def _optimizer(
+    name: str, groups: list[dict[str, Any]], momentum: float, betas: tuple[float, ...]
+) -> torch.optim.Optimizer:
+    if name in ("adam", "adamw"):
+        if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+            raise NearfarError(f"optimizer.betas must be two numbers of at least 0 and below 1, got {list(betas)}")
+        adam = torch.optim.Adam if name == "adam" else torch.optim.AdamW
+        return adam(groups, betas=(betas[0], betas[1]), fused=True)
+    if name == "sgd":
+        return torch.optim.SGD(groups, momentum=momentum, fused=True)
+    return torch.optim.RMSprop(groups, momentum=momentum)

@@ -1,0 +1,108 @@
+"""Start or resume a run in a directory.
+
+    run = train(config, Path("runs/mine"))
+
+`train(config, path, resume=True)` continues a run that was killed, and ends with the same weights bit for bit. Training
+on several processes under torchrun gives the same weights as one, see `nearfar.training.distributed.process_group`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from torch import Tensor
+
+from nearfar.config.schema import Config
+from nearfar.data import Manifest
+from nearfar.errors import NearfarError
+from nearfar.files import atomic, remove_drafts
+from nearfar.runs import CHECKPOINT, Run
+from nearfar.training.distributed import process_group
+from nearfar.training.initialization import InitialStateCache
+from nearfar.training.resume import check_same_settings, with_fingerprint
+from nearfar.training.splits import open_manifest
+from nearfar.training.trainer import Trainer
+
+OnFinish = Callable[[Run, tuple[Manifest, Tensor] | None], object]
+
+
+def train(
+    config: Config,
+    out: Path,
+    *,
+    manifest: Manifest | None = None,
+    resume: bool = False,
+    say: Callable[[str], object] = print,
+    progress: bool = True,
+    stop_after: int | None = None,
+    initial_states: InitialStateCache | None = None,
+    on_finish: OnFinish | None = None,
+) -> Run:
+    """Train a configuration in a run directory.
+
+    Under torchrun, every process calls this with the same arguments and `out` on a shared disk. When torchrun restarts
+    the processes, the run resumes automatically.
+
+    Args:
+        config: The configuration.
+        out: The run directory.
+        manifest: The data of `config.data` if it is already open.
+        resume: Continue the run in `out`.
+        say: Function that prints a message.
+        progress: Show a progress bar if there is a terminal.
+        stop_after: Stop after this step as if the process was killed, for tests.
+        initial_states: Cache for several runs in one process, so that runs with an equal start compute it once.
+        on_finish: Called on the main process with the finished run and, if training has just computed them, the test
+            samples and their embeddings.
+
+    Returns:
+        The run.
+    """
+    with process_group.join_process_group():
+        if not process_group.is_main_process():
+            say = _be_silent
+        manifest = open_manifest(config.data) if manifest is None else manifest
+        config = with_fingerprint(config, manifest.fingerprint)
+        resume = resume or (process_group.was_restarted() and (out / "config.yaml").exists())
+        trainer: Trainer | None = None
+        if resume and _load_resumable(config, out).finished:
+            say(f"{out} is already finished")
+        else:
+            if not resume and (out / "config.yaml").exists():
+                raise NearfarError(f"{out}: already holds a run: continue it with --resume, or choose another --out")
+            process_group.check_ranks_agree(
+                f"{resume} {config.to_yaml()}", "start all of them with the same command, with --out on a shared disk"
+            )
+            initial = None if initial_states is None else initial_states.get(config)
+            trainer = Trainer(config, manifest, out, say=say, initial=initial)
+            _write_config(config, out)  # after all parts are created, so that an error leaves no half of a run
+            if resume and trainer.state.load(out, say=say):
+                say(f"resuming at step {trainer.state.step:,} of {trainer.steps:,}")
+            else:
+                say(trainer.summary)
+            process_group.check_ranks_agree(f"step {trainer.state.step}", "keep --out on a disk that all of them share")
+            trainer.fit(progress=progress, stop_after=stop_after)
+            process_group.barrier()
+        run = Run(out)
+        if on_finish is not None and run.finished and process_group.is_main_process():
+            on_finish(run, None if trainer is None else trainer.test_embeddings)
+        return run
+
+
+def _load_resumable(config: Config, out: Path) -> Run:
+    run = Run(out)
+    check_same_settings(config, run.config)
+    return run
+
+
+def _write_config(config: Config, out: Path) -> None:
+    if process_group.is_main_process():
+        for folder in (out, (out / CHECKPOINT).parent):
+            remove_drafts(folder)
+        with atomic(out / "config.yaml") as draft:
+            draft.write_text(config.to_yaml(), encoding="utf-8")
+
+
+def _be_silent(text: str) -> None:
+    """Print nothing, on processes other than the main one."""

@@ -1,0 +1,101 @@
+"""One training step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from nearfar.data import Batch
+from nearfar.training.distributed import process_group
+from nearfar.training.evaluate import autocast, to_device
+from nearfar.training.failed_batch import LossError, check_finite
+from nearfar.training.schedule import lr_factor
+from nearfar.training.state import TrainState
+from nearfar.training.two_pass import two_pass
+
+
+@dataclass(frozen=True, eq=False)
+class StepResult:
+    """The outcome of a step on a global batch: the loss and the embeddings, detached, and the labels and weights."""
+
+    loss: Tensor
+    embeddings: Tensor
+    labels: Tensor
+    weights: Tensor | None
+
+
+def train_step(state: TrainState, batch: Batch, *, steps: int) -> StepResult:
+    """Train on one batch. Updates the parameters, but does not count the step.
+
+    With several processes, `batch.x` holds the samples of this process, and `batch.labels` and `batch.indices` those of
+    the global batch. Each process embeds its samples, gathers the embeddings of the others and computes the whole loss.
+
+    Args:
+        state: The state of training.
+        batch: The batch.
+        steps: Number of steps of the whole run, for the schedule.
+
+    Raises:
+        LossError: If the loss fails or is not finite.
+    """
+    config, sampler = state.config, state.sampler
+    if state.projection is not None and sampler.cycle != state.cycle:
+        state.projection.snapshot()
+        state.cycle = sampler.cycle
+    factor = lr_factor(config.schedule, step=state.step, steps=steps, epoch=state.epoch)
+    for group in state.optimizer.param_groups:
+        group["lr"] = group["top_lr"] * factor
+    state.optimizer.zero_grad(set_to_none=True)
+    x, labels = to_device(batch.x, state.device, state.dtype), batch.labels.to(state.device)
+    weights: Tensor | None = None
+    loss = embeddings = torch.empty(0)
+
+    def embed(inputs: Tensor) -> Tensor:
+        with autocast(config.autocast, state.device):
+            local: Tensor = state.network(inputs)
+            return local
+
+    def compute_loss(local_embeddings: Tensor) -> Tensor:
+        nonlocal weights, loss, embeddings
+        embeddings = process_group.gather_parts(local_embeddings, len(labels))
+        with shared_random():
+            if state.pacer is not None:
+                weights = state.pacer.batch_weights(embeddings.detach(), labels, batch.indices)
+            random_state = torch.get_rng_state()
+            try:
+                loss = state.loss(embeddings, labels, weights=weights, representatives=sampler.representatives)
+                check_finite(loss)
+            except ValueError as error:
+                raise LossError(str(error), batch, embeddings.detach(), weights, random_state) from error
+        scaled: Tensor = state.scaler.scale(loss)
+        return scaled
+
+    with process_group.per_rank_random(config.seed, state.step) as shared_random:
+        if config.micro_batch is None or process_group.largest_part_size(len(labels)) <= config.micro_batch:
+            compute_loss(embed(x)).backward()  # type: ignore[no-untyped-call]
+        else:
+            micro_batch = process_group.even_chunk_size(len(labels), config.micro_batch)
+            two_pass(state.embedder, compute_loss, x, micro_batch=micro_batch, embed=embed)
+    if not state.is_network_sharded:
+        process_group.all_reduce_gradients(state.embedder.parameters())
+    if state.device.type != "cpu" and not config.shard_proxies:
+        # GPU kernels may sum in any order, which would let the copies of the proxies drift apart
+        process_group.all_reduce_gradients(state.loss.parameters(), mean=True)
+
+    state.scaler.unscale_(state.optimizer)
+    if state.projection is not None:
+        state.projection.add_to_gradients()
+    parameters = [p for group in state.optimizer.param_groups for p in group["params"]]
+    if config.optimizer.clip_value is not None:
+        nn.utils.clip_grad_value_(parameters, config.optimizer.clip_value)
+    if config.optimizer.clip_norm is not None:
+        nn.utils.clip_grad_norm_(parameters, config.optimizer.clip_norm)
+    state.scaler.step(state.optimizer)
+    state.scaler.update()
+    if state.ema is not None:
+        state.ema.update_parameters(state.embedder)
+    loss, embeddings = loss.detach(), embeddings.detach()
+    sampler.observe(embeddings, loss)
+    return StepResult(loss, embeddings, batch.labels, weights)
