@@ -119,7 +119,7 @@ def test_broken_pictures_raise_or_are_skipped_and_listed(tmp_path, workers):
     assert [len(b.x) for b in batches] == [2, 2]
     assert sorted(loader.skipped) == [1, 3]
     assert "is empty" in loader.skipped[1]
-    with pytest.raises(NearfarError, match="none of a batch of 2"):
+    with pytest.raises(NearfarError, match="none of the 2 images of a batch"):
         list(loader.load([[1, 3]]))
     with pytest.raises(ValueError, match="on_error"):
         create_dataset(m, on_error="ignore")
@@ -161,7 +161,7 @@ def test_pixels():
         create_dataset(m, size=9)
     with pytest.raises(ValueError, match="must have 1 entries"):
         create_dataset(m, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
-    with pytest.raises(ValueError, match="for files"):
+    with pytest.raises(ValueError, match="apply to files"):
         create_dataset(m, train_transform=foreign)
 
 

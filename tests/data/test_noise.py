@@ -116,5 +116,5 @@ def test_prism_lists_round_trip(tmp_path):
     with pytest.raises(NearfarError, match="999"):
         apply_prism_lists(m, noised)
     write(noised, "c0/0.jpg,1\n")
-    with pytest.raises(NearfarError, match="lists 1 pictures, the train split has 89"):
+    with pytest.raises(NearfarError, match="lists 1 images, but the train split has 89"):
         apply_prism_lists(m, noised)

@@ -6,7 +6,7 @@ import pytest
 
 from nearfar.data import load_sketches
 from nearfar.data.layouts.sketches import pack, unpack
-from nearfar.data.manifest import array_digest
+from nearfar.data.manifest import digest_array
 from nearfar.errors import NearfarError
 
 DIGEST = "f552c2307b3a8859de539042ce12eec96920fc5e9f666570eb6e36a52812eb74"
@@ -22,7 +22,7 @@ def test_counts_split_and_content():
     assert m.summary().shared_classes == 0
     assert m.pixels.shape == (34_500, 28, 28)
     assert set(np.unique(m.pixels)) == {0, 85, 170, 255}
-    assert array_digest(m.pixels) == DIGEST
+    assert digest_array(m.pixels) == DIGEST
     assert not m.pixels.flags.writeable
 
 

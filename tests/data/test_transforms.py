@@ -139,13 +139,13 @@ def test_no_augmentation_is_the_identity_and_flip_is_a_flip():
 
 def test_a_rotation_by_a_quarter_turns_a_square():
     class Quarter(BatchAugment):
-        def theta(self, seed, epoch, indices, height, width):
+        def compute_maps(self, seed, epoch, indices, height, width):
             return torch.tensor([[[0.0, -1.0, 0.0], [1.0, 0.0, 0.0]]])
 
     x = torch.rand(1, 1, 6, 6)
     assert torch.allclose(Quarter()(x, [0], seed=0, epoch=0), x.rot90(1, (2, 3)), atol=1e-5)
     # the angle of theta itself, on a wide picture: distances in pixels are kept
-    theta = BatchAugment(rotate=90.0).theta(0, 0, range(50), 10, 20).double()
+    theta = BatchAugment(rotate=90.0).compute_maps(0, 0, range(50), 10, 20).double()
     to_pixels = torch.tensor([10.0, 5.0], dtype=torch.float64)
     matrix = theta[:, :, :2] * to_pixels[:, None] / to_pixels[None, :]
     assert torch.allclose(matrix @ matrix.mT, torch.eye(2, dtype=torch.float64).expand(50, 2, 2), atol=1e-5)
@@ -153,7 +153,7 @@ def test_a_rotation_by_a_quarter_turns_a_square():
 
 def test_crops_stay_inside_and_samples_do_not_depend_on_their_batch():
     augment = BatchAugment(crop=(0.2, 1.0), ratio=(3 / 4, 4 / 3), flip=0.5, brightness=0.2, contrast=0.2)
-    theta = augment.theta(1, 2, range(500), 32, 32)
+    theta = augment.compute_maps(1, 2, range(500), 32, 32)
     reach = theta[:, :, :2].abs().sum(2) + theta[:, :, 2].abs()
     assert float(reach.max()) <= 1 + 1e-5
     x = torch.rand(4, 3, 32, 32) * 255

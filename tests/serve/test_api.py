@@ -128,8 +128,8 @@ def test_invalid_images(client: httpx.Client) -> None:
     Image.new("1", (6000, MAX_PIXELS // 6000 + 1)).save(large, "PNG")
     for content, words in (
         (b"", "is empty"),
-        (b"no picture", "is not a picture"),
-        (builders.jpeg()[:200], "damaged or cut off"),
+        (b"no picture", "is not a readable image"),
+        (builders.jpeg()[:200], "damaged or truncated"),
         (large.getvalue(), "above the limit"),
     ):
         response = client.post("/api/search", content=content, headers={"content-type": "image/png"})

@@ -14,9 +14,10 @@ from nearfar.data.images import ScanResult, decode_image, drop_rows, scan_images
 from nearfar.data.layouts import layout_names
 from nearfar.data.layouts import register as register_layout
 from nearfar.data.layouts.sketches import load_sketches
-from nearfar.data.manifest import Manifest, Summary
+from nearfar.data.manifest import Manifest
 from nearfar.data.noise import NoiseRecord, add_label_noise
 from nearfar.data.open import open_data, save_manifest
+from nearfar.data.summary import Summary
 from nearfar.data.transforms import eval_transform, train_transform
 
 __all__ = [

@@ -1,7 +1,7 @@
-"""Augmentation of a whole batch at once: every sample's own affine map, one grid_sample.
+"""Augmentation of a batch: an affine map for each sample, applied by one grid_sample.
 
-The parameters of a sample come from a hash of (seed, epoch, index, which parameter), not from a generator with a state:
-they do not depend on the batch a sample is in, and cost nothing per sample in Python.
+The parameters of a sample are a hash of (seed, epoch, index, parameter), so they do not depend on the batch of the
+sample, and no Python code runs per sample.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Hashes = NDArray[np.uint64]
 
 
 def uniform(seed: int, epoch: int, indices: ArrayLike, count: int) -> Floats:
-    """[len(indices), count] numbers in [0, 1): SplitMix64 (Steele, Lea, Flood 2014) of each key and counter.
+    """Return numbers [len(indices), count] in [0, 1): SplitMix64 (Steele, Lea, Flood 2014) of each key and counter.
 
     >>> a = uniform(1, 2, [5, 9], 3)
     >>> bool((a[1] == uniform(1, 2, [9], 3)[0]).all()), a.shape
@@ -47,15 +47,21 @@ def _mix(z: Hashes) -> Hashes:
 
 @dataclass(frozen=True)
 class BatchAugment:
-    """What may happen to a sample; everything off by default.
+    """Random affine maps and color changes of a batch of images. By default nothing changes.
 
-    `crop` (area) and `ratio`: a random part of the picture, as RandomResizedCrop; `shift`: share of the side; `rotate`:
-    degrees; `zoom`: factors about the center; `stretch`: the aspect ratio changes by up to this factor; `flip`:
-    probability; `brightness` and `contrast`: relative. Beyond the border is `fill` (0..255), or
-    the border repeated.
+    The interpolation is bilinear without a low-pass filter. Shrinking by more than about 1.5 causes aliasing, so the
+    size of a cache should be close to the training size.
 
-    The map is bilinear without a low-pass filter: shrinking by more than about 1.5 in one step aliases, so keep a
-    cache near the size that is trained on.
+    Args:
+        crop: Range of the area of a random part, as in RandomResizedCrop.
+        ratio: Range of the aspect ratio of this part.
+        shift: Largest shift as a fraction of the side.
+        rotate: Largest rotation in degrees.
+        zoom: Range of the zoom factor about the center.
+        stretch: Largest factor by which the aspect ratio changes.
+        flip: Probability of a horizontal flip.
+        brightness, contrast: Largest relative change.
+        fill: Value (0..255) of pixels from outside the image. None repeats the border.
     """
 
     crop: tuple[float, float] = (1.0, 1.0)
@@ -75,16 +81,19 @@ class BatchAugment:
             if not 0 < low <= high:
                 raise ValueError(f"{name} must be an ascending pair above 0, got {(low, high)}")
         if self.crop[1] > 1:
-            raise ValueError(f"crop is a share of the area, at most 1, got {self.crop}")
+            raise ValueError(f"crop is a fraction of the area and at most 1, got {self.crop}")
         if not 0 <= self.flip <= 1 or self.shift < 0 or self.stretch < 1:
-            raise ValueError("flip is a probability, shift at least 0 and stretch at least 1")
+            raise ValueError(
+                f"flip must be a probability, shift at least 0 and stretch at least 1, "
+                f"got flip={self.flip}, shift={self.shift}, stretch={self.stretch}"
+            )
 
-    def theta(self, seed: int, epoch: int, indices: ArrayLike, height: int, width: int) -> Tensor:
-        """[B, 2, 3] maps from output to input coordinates in [-1, 1], as `affine_grid` takes them."""
+    def compute_maps(self, seed: int, epoch: int, indices: ArrayLike, height: int, width: int) -> Tensor:
+        """Return the maps [B, 2, 3] from output to input coordinates in [-1, 1], as `affine_grid` takes them."""
         u = uniform(seed, epoch, indices, 10).T
         area = self.crop[0] + u[0] * (self.crop[1] - self.crop[0])
-        aspect = np.exp(_between(np.log(self.ratio), u[1]))
-        # sides of the part as shares of the picture's; what does not fit is cut to the whole side
+        aspect = np.exp(_interpolate(np.log(self.ratio), u[1]))
+        # sides of the part as fractions of the image, at most 1
         part_x = np.minimum(np.sqrt(area * aspect * height / width), 1)
         part_y = np.minimum(np.sqrt(area / aspect * width / height), 1)
         if self.crop == (1.0, 1.0) and self.ratio == (1.0, 1.0):
@@ -93,27 +102,27 @@ class BatchAugment:
         center_x += (2 * u[4] - 1) * 2 * self.shift
         center_y += (2 * u[5] - 1) * 2 * self.shift
         angle = np.radians((2 * u[6] - 1) * self.rotate)
-        zoom = np.exp(_between(np.log(self.zoom), u[7]))
+        zoom = np.exp(_interpolate(np.log(self.zoom), u[7]))
         stretch = np.exp((2 * u[8] - 1) * math.log(self.stretch) / 2)
         scale_x, scale_y = part_x / (zoom * stretch), part_y * stretch / zoom
         mirror = np.where(u[9] < self.flip, -1.0, 1.0)
         cos, sin = np.cos(angle), np.sin(angle)
-        # a rotation in pixels, not in the unit square, so that a wide picture is not sheared
-        wide = width / height
+        # rotate in pixels, not in the unit square, so that a wide image is not sheared
+        aspect_ratio = width / height
         rows = [
-            [cos * scale_x * mirror, -sin * scale_y / wide, center_x],
-            [sin * scale_x * mirror * wide, cos * scale_y, center_y],
+            [cos * scale_x * mirror, -sin * scale_y / aspect_ratio, center_x],
+            [sin * scale_x * mirror * aspect_ratio, cos * scale_y, center_y],
         ]
         stacked = np.stack([np.stack(row, axis=1) for row in rows], axis=1)
         return torch.from_numpy(stacked.astype(np.float32))
 
     def __call__(self, x: Tensor, indices: ArrayLike, *, seed: int, epoch: int, size: int | None = None) -> Tensor:
-        """[B, C, H, W] floats in 0..255 to the same, or to size x size."""
+        """Augment images [B, C, H, W] with values in 0..255, and resize them to size x size if `size` is given."""
         batch, channels, height, width = x.shape
         out = (height, width) if size is None else (size, size)
-        theta = self.theta(seed, epoch, indices, height, width)
+        theta = self.compute_maps(seed, epoch, indices, height, width)
         grid = F.affine_grid(theta, [batch, channels, *out], align_corners=False)
-        # grid_sample fills with 0, so another fill is taken off before and put back after
+        # grid_sample fills with 0, so another fill value is subtracted before and added after
         x = F.grid_sample(
             x - self.fill if self.fill else x,
             grid,
@@ -124,7 +133,7 @@ class BatchAugment:
         if self.fill:
             x += self.fill
         if self.brightness or self.contrast:
-            # another stream than the map's: the epoch's complement cannot occur as an epoch
+            # ~epoch is never an epoch, so these numbers are independent of those of the maps
             u = torch.from_numpy((2 * uniform(seed, ~epoch, indices, 2) - 1).astype(np.float32))
             x *= (1 + self.brightness * u[:, 0])[:, None, None, None]
             mean = x.mean((1, 2, 3), keepdim=True)
@@ -132,7 +141,7 @@ class BatchAugment:
         return x
 
 
-def _between(pair: Floats, u: Floats) -> Floats:
+def _interpolate(pair: Floats, u: Floats) -> Floats:
     low, high = pair
     mixed: Floats = low + u * (high - low)
     return mixed

@@ -1,4 +1,4 @@
-"""Batches in the order they are asked for, prepared by workers where that pays."""
+"""Load batches of a dataset in a given order, with worker processes for image files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Job = tuple[int, bool, list[int]]
 
 
 class Batch(NamedTuple):
-    """`x` [B, ...], `labels` [B] and `indices` [B] (rows of the manifest)."""
+    """A batch of samples: `x` [B, ...], `labels` [B] and `indices` [B] (rows of the manifest)."""
 
     x: Tensor
     labels: Tensor
@@ -24,7 +24,7 @@ class Batch(NamedTuple):
 
 
 class BatchLoader:
-    """Turns lists of rows into batches; a sample is the same whatever the number of workers.
+    """Load the samples of given rows as batches. A sample does not depend on the number of workers.
 
     >>> import numpy as np
     >>> from nearfar.data import Manifest, create_dataset
@@ -32,12 +32,16 @@ class BatchLoader:
     >>> [batch.labels.tolist() for batch in BatchLoader(create_dataset(vectors)).load([[1, 0], [0]])]
     [[1, 0], [0]]
 
-    Workers are for picture files only and live as long as the loader (`close`, or leave it to the garbage collector).
-    Vectors and arrays are fetched in this process, a batch at a time, which is faster than any hand-over.
+    Only image files use workers. Vectors and arrays are read in this process, which is faster than passing them between
+    processes. Workers run until `close` is called or the loader is deleted.
 
-    With workers the iterable of batches is read up to 2 x workers ahead of what was yielded: a sampler's state is then
-    ahead as well, so take it at the start of an epoch. With `read_ahead=False` a batch is asked for when it is wanted,
-    for samplers that look at what training does, and as many threads share its pictures.
+    With workers, the iterable of batches is read up to 2 x workers batches ahead. The state of a sampler is then ahead
+    as well, so save it at the start of an epoch.
+
+    Args:
+        dataset: The samples.
+        workers: Number of worker processes for image files. With 0, images are read in this process.
+        pin_memory: Copy batches to pinned memory.
     """
 
     def __init__(self, dataset: BatchDataset, *, workers: int = 0, pin_memory: bool = False) -> None:
@@ -55,14 +59,22 @@ class BatchLoader:
                 num_workers=workers,
                 persistent_workers=True,
                 pin_memory=pin_memory,
-                # a worker's own seed would be drawn from the global generator, which belongs to the loop
+                # without a generator, the seed of the workers would be drawn from the global generator of training
                 generator=torch.Generator().manual_seed(0),
             )
 
     def load(
         self, batches: Iterable[Sequence[int]], *, epoch: int = 0, train: bool = True, read_ahead: bool = True
     ) -> Iterator[Batch]:
-        """A batch for each list of rows, in order. A new call ends the one before."""
+        """Yield one batch for each list of rows, in order. A new call ends the previous one.
+
+        Args:
+            batches: Lists of row numbers.
+            epoch: Epoch that seeds the augmentation.
+            train: Use the training transform, otherwise the evaluation transform.
+            read_ahead: If False, read a batch when it is needed, for samplers that depend on the training state. As
+                many threads as there are workers then share its images.
+        """
         jobs = ((epoch, train, _ints(rows)) for rows in batches)
         if self._loader is not None and read_ahead:
             self._jobs.source = jobs
@@ -81,22 +93,22 @@ class BatchLoader:
                 yield self._batch(self.dataset.fetch(rows, epoch=epoch, train=train), rows)
 
     def load_all(self, rows: Sequence[int] | Tensor | None = None, *, batch_size: int = 256) -> Iterator[Batch]:
-        """Every row (or these) once and in order, with the evaluation transform."""
-        chosen = _ints(range(len(self.dataset)) if rows is None else rows)
-        return self.load((chosen[i : i + batch_size] for i in range(0, len(chosen), batch_size)), train=False)
+        """Yield all rows, or the given ones, once and in order, with the evaluation transform."""
+        selected = _ints(range(len(self.dataset)) if rows is None else rows)
+        return self.load((selected[i : i + batch_size] for i in range(0, len(selected), batch_size)), train=False)
 
     def _batch(self, x: Tensor, rows: list[int]) -> Batch:
         indices = torch.tensor(rows)
         return Batch(x, self.dataset.labels[indices], indices)
 
     def close(self) -> None:
-        """Ends the workers."""
+        """Stop the workers."""
         self._loader = None
         self._jobs.source = iter(())
 
 
 class _Jobs(Sampler[Job]):
-    """The jobs of the current epoch; a DataLoader asks for a new iterator each time it is run."""
+    """Jobs of the current epoch. A DataLoader requests a new iterator each time it is iterated."""
 
     def __init__(self) -> None:
         self.source: Iterator[Job] = iter(())
@@ -109,17 +121,17 @@ Read = tuple[Tensor | None, list[int], dict[int, str], str]
 
 
 class _BatchReader(Dataset[Read]):
-    """Runs in a worker: one job is one batch, so the epoch travels with the rows and no state needs to."""
+    """Read batches in a worker. A job contains the epoch and the rows, so workers need no state."""
 
-    def __init__(self, pictures: ImageDataset) -> None:
-        self.pictures = pictures
+    def __init__(self, images: ImageDataset) -> None:
+        self.images = images
 
     def __getitem__(self, job: Job) -> Read:
         epoch, train, rows = job
         try:
-            return *self.pictures.read(rows, epoch=epoch, train=train), ""
+            return *self.images.read(rows, epoch=epoch, train=train), ""
         except NearfarError as error:
-            # as a value: torch would wrap the exception into the worker's traceback
+            # returned as a value, because torch would wrap the exception into the traceback of the worker
             return None, [], {}, str(error)
 
 

@@ -1,4 +1,4 @@
-"""Decoded pictures in one mapped uint8 array, so that a small data set loads at memory speed after the first time."""
+"""Cache of decoded images in one memory-mapped uint8 array, which loads at memory speed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from nearfar.data.images import MAX_PIXELS, ImageReader, drop_rows, ordered_map
+from nearfar.data.images import MAX_PIXELS, ImageReader, drop_rows, map_in_order
 from nearfar.data.manifest import Array, Manifest
 from nearfar.data.transforms import CenterCrop, Resize, sample_rng
 from nearfar.errors import NearfarError
@@ -31,12 +31,20 @@ def cache_images(
     max_pixels: int = MAX_PIXELS,
     progress: Callable[[int], object] | None = None,
 ) -> Manifest:
-    """The manifest with its pictures as `pixels` [N, size, size, 3], mapped from a file in `folder`.
+    """Return the manifest with its images as `pixels` [N, size, size, 3], memory-mapped from a file in `folder`.
 
-    Each picture is resized so that its short side is `size`, then cut to the square in its middle: what lies outside is
-    lost to training crops. The file's name is a hash of the table, of every file's size and time of change, and of the
-    size: when anything changes another file is built, and a file that exists is complete (it is renamed when done).
-    With on_error="skip" broken pictures are left out, noted, and remembered beside the file.
+    Each image is resized so that its short side is `size`, then cropped to the square at its center, so training crops
+    see only this square. The name of the file is a hash of the table, of the size and modification time of every image
+    file, and of `size`: if any of them changes, a new file is built. The file is written atomically.
+
+    Args:
+        manifest: A manifest of files. Others are returned unchanged.
+        folder: Folder of the cache.
+        size: Side of the cached images in pixels.
+        workers: Number of threads that decode images.
+        on_error: "raise" an error for a broken image, or "skip" it, with a note and a list next to the file.
+        max_pixels: Largest image to decode.
+        progress: Called with the number of images done.
     """
     if size < 1:
         raise ValueError(f"size must be at least 1, got {size}")
@@ -50,9 +58,9 @@ def cache_images(
         pixels = np.load(array_file, mmap_mode="r", allow_pickle=False)
         broken = {int(row): reason for row, reason in json.loads(broken_file.read_text("utf-8")).items()}
     except (OSError, ValueError, EOFError) as error:
-        raise NearfarError(f"{array_file}: is damaged ({error}): remove it, it is built again") from error
+        raise NearfarError(f"{array_file}: is damaged ({error}): remove it to build it again") from error
     if pixels.shape != (len(manifest), size, size, 3) or pixels.dtype != np.uint8:
-        raise NearfarError(f"{array_file}: holds {pixels.dtype} {pixels.shape}: remove it, it is built again")
+        raise NearfarError(f"{array_file}: has {pixels.dtype} {pixels.shape}: remove it to build it again")
     if broken and on_error == "raise":
         raise NearfarError(next(iter(broken.values())))
     return drop_rows(replace(manifest, pixels=pixels, digest=key), broken)
@@ -69,30 +77,30 @@ def _build(
     progress: Callable[[int], object] | None,
 ) -> None:
     reader = ImageReader(manifest, max_pixels=max_pixels)
-    resize, crop, unused = Resize(size), CenterCrop(size), sample_rng(0, 0, 0)
+    resize, crop, rng = Resize(size), CenterCrop(size), sample_rng(0, 0, 0)
 
     def prepare(row: int) -> Array | NearfarError:
         try:
-            picture = reader.read_image(row, draft=2 * size)
+            image = reader.read_image(row, draft=2 * size)
         except NearfarError as error:
             return error
-        return np.asarray(crop(resize(picture, unused), unused))
+        return np.asarray(crop(resize(image, rng), rng))
 
     broken: dict[int, str] = {}
     with atomic(array_file) as draft:
         pixels = np.lib.format.open_memmap(draft, "w+", np.uint8, (len(manifest), size, size, 3))
-        for row, picture in enumerate(ordered_map(prepare, range(len(manifest)), workers)):
-            if isinstance(picture, NearfarError):
+        for row, image in enumerate(map_in_order(prepare, range(len(manifest)), workers)):
+            if isinstance(image, NearfarError):
                 if on_error == "raise":
-                    raise picture
-                broken[row] = str(picture)
+                    raise image
+                broken[row] = str(image)
             else:
-                pixels[row] = picture
+                pixels[row] = image
             if progress is not None:
                 progress(row + 1)
         pixels.flush()
         del pixels
-        # first the list, then the array whose presence says that both are complete
+        # the list is written first, so both files are complete if the array exists
         with atomic(broken_file) as listing:
             listing.write_text(json.dumps(broken), "utf-8")
 

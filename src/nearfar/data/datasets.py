@@ -1,6 +1,6 @@
-"""Samples of a manifest as tensors, a batch at a time: the same small interface for vectors, arrays and files.
+"""Datasets: the samples of a manifest as tensors, with one interface for vectors, arrays and files.
 
-`fetch(indices, epoch=..., train=...)` gives [B, ...] float32; it depends on (seed, epoch, index) and nothing else.
+`fetch(indices, epoch=..., train=...)` returns float32 [B, ...]. A sample depends only on (seed, epoch, index).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from nearfar.data.augment import DRAWINGS, BatchAugment
-from nearfar.data.images import MAX_PIXELS, ImageReader, ordered_map
+from nearfar.data.images import MAX_PIXELS, ImageReader, map_in_order
 from nearfar.data.manifest import Array, Manifest
 from nearfar.data.transforms import IMAGENET_MEAN, IMAGENET_STD, Pipeline, eval_transform, sample_rng, train_transform
 from nearfar.errors import NearfarError
@@ -29,7 +29,7 @@ OnError = Literal["raise", "skip"]
 
 
 class BatchDataset(Protocol):
-    """What the loop needs of data. `skipped` maps rows that could not be read to the reason."""
+    """Interface of datasets for training. `skipped` maps rows that could not be read to the reason."""
 
     labels: Tensor
     skipped: dict[int, str]
@@ -37,16 +37,16 @@ class BatchDataset(Protocol):
     def __len__(self) -> int: ...
 
     def fetch(self, indices: Sequence[int] | Tensor, *, epoch: int = 0, train: bool = False) -> Tensor:
-        """[B, ...] float32 of these rows."""
+        """Return the samples of these rows, float32 [B, ...]."""
         ...
 
 
 class FeatureDataset:
-    """Rows of a feature matrix as float32; nothing is augmented. A memory map is read row by row, never whole."""
+    """Feature vectors as float32, without augmentation. From a memory map only the requested vectors are read."""
 
     def __init__(self, manifest: Manifest) -> None:
         if manifest.features is None:
-            raise ValueError(f"a manifest of features is needed, got {manifest!r}")
+            raise ValueError(f"manifest must be a manifest of features, got {manifest!r}")
         self.labels = torch.tensor(manifest.labels)
         self.skipped: dict[int, str] = {}
         self._rows = manifest.features
@@ -55,15 +55,19 @@ class FeatureDataset:
         return len(self.labels)
 
     def fetch(self, indices: Sequence[int] | Tensor, *, epoch: int = 0, train: bool = False) -> Tensor:
-        """[B, d]."""
+        """Return the vectors of these rows [B, d]."""
         return torch.from_numpy(np.asarray(self._rows[_rows(indices)], dtype=np.float32))
 
 
 class PixelDataset:
-    """Small pictures in memory (or in a mapped cache), augmented a batch at a time.
+    """Small images in memory or in a memory-mapped cache, augmented in batches.
 
-    `size` of the result: by default that of the pictures. For evaluation a different size is reached by the center
-    crop if it is smaller. One channel for [N, H, W], three for [N, H, W, 3].
+    Args:
+        manifest: A manifest of pixels: [N, H, W] gives one channel, [N, H, W, 3] three.
+        augment: Augmentation for training, None for none.
+        size: Side of the result, by default that of the images. In evaluation, a smaller size is a center crop.
+        mean, std: One value for each channel, or one for all channels.
+        seed: Seed of the augmentation.
     """
 
     def __init__(
@@ -77,10 +81,10 @@ class PixelDataset:
         seed: int = 0,
     ) -> None:
         if manifest.pixels is None:
-            raise ValueError(f"a manifest of pixels is needed, got {manifest!r}")
+            raise ValueError(f"manifest must be a manifest of pixels, got {manifest!r}")
         height, width = manifest.pixels.shape[1:3]
         if size is not None and size > min(height, width):
-            raise ValueError(f"size must be at most that of the pictures, {height} x {width}, got {size}")
+            raise ValueError(f"size must be at most the size of the images, {height} x {width}, got {size}")
         channels = 1 if manifest.pixels.ndim == 3 else 3
         if len(mean) != len(std) or len(mean) not in (1, channels):
             raise ValueError(f"mean and std must have {channels} entries (or 1), got {list(mean)} and {list(std)}")
@@ -95,7 +99,7 @@ class PixelDataset:
         return len(self.labels)
 
     def fetch(self, indices: Sequence[int] | Tensor, *, epoch: int = 0, train: bool = False) -> Tensor:
-        """[B, C, H, W], (value / 255 - mean) / std."""
+        """Return the images of these rows [B, C, H, W], as (value / 255 - mean) / std."""
         rows = _rows(indices)
         x = _tensor(self._pixels[rows])
         x = (x[:, None] if x.ndim == 3 else x.permute(0, 3, 1, 2)).float()
@@ -108,14 +112,17 @@ class PixelDataset:
 
 
 class ImageDataset(Dataset[tuple[Tensor, int, int]]):
-    """Picture files as a torch data set: item -> (tensor, label, index), and `fetch` for a batch.
+    """Image files as a torch dataset: an item is (tensor, label, index), and `fetch` returns a batch.
 
-    `train_transform` and `eval_transform` are pipelines of nearfar or any callable picture -> tensor. For a foreign
-    callable torch's, numpy's and Python's global generators are seeded from (seed, epoch, index) around each call and
-    put back afterwards. `train` and `set_epoch` decide what plain indexing does; both reach persistent workers at once.
-
-    A file that cannot be read raises with its path; with on_error="skip" it is left out of the batch and listed in
-    `skipped` (plain indexing, which cannot leave out, still raises).
+    Args:
+        manifest: A manifest of files.
+        train_transform, eval_transform: Pipelines of nearfar, or any functions from an image to a tensor. While such a
+            function runs, the global generators of torch, numpy and Python are seeded from (seed, epoch, index).
+        seed: Seed of the transforms.
+        on_error: "raise" an error for a file that cannot be read, or "skip" it: it is left out of the batch and listed
+            in `skipped`. Indexing always raises.
+        max_pixels: Largest image to decode.
+        train: Whether indexing uses the training transform, see `set_epoch`.
     """
 
     def __init__(
@@ -135,7 +142,7 @@ class ImageDataset(Dataset[tuple[Tensor, int, int]]):
         self.seed, self.on_error = seed, on_error
         self.transforms: dict[bool, Transform] = {True: train_transform, False: eval_transform}
         self.reader = ImageReader(manifest, max_pixels=max_pixels)
-        # in shared memory, because persistent workers hold a copy of this object from before the first epoch
+        # in shared memory, because persistent workers have a copy of this object from before the first epoch
         self._state = torch.tensor([0, int(train)])
         self._state.share_memory_()  # type: ignore[no-untyped-call]
 
@@ -143,57 +150,64 @@ class ImageDataset(Dataset[tuple[Tensor, int, int]]):
         return len(self.labels)
 
     def set_epoch(self, epoch: int, *, train: bool = True) -> None:
-        """The epoch (and kind of transform) of items taken by plain indexing from now on."""
+        """Set the epoch and the transform that indexing uses, in persistent workers as well."""
         self._state[0], self._state[1] = epoch, int(train)
 
     def __getitem__(self, index: int) -> tuple[Tensor, int, int]:
         epoch, train = self._state.tolist()
-        return self.one(index, epoch=epoch, train=bool(train)), int(self.labels[index]), index
+        return self.load(index, epoch=epoch, train=bool(train)), int(self.labels[index]), index
 
-    def one(self, index: int, *, epoch: int, train: bool) -> Tensor:
-        """The tensor of one row."""
+    def load(self, index: int, *, epoch: int, train: bool) -> Tensor:
+        """Load the tensor of one row."""
         transform = self.transforms[train]
         if isinstance(transform, Pipeline):
-            picture = self.reader.read_image(index, draft=transform.draft)
-            return transform(picture, sample_rng(self.seed, epoch, index))
-        picture = self.reader.read_image(index)
-        with seeded(self.seed, epoch, index):
-            return transform(picture)
+            image = self.reader.read_image(index, draft=transform.draft)
+            return transform(image, sample_rng(self.seed, epoch, index))
+        image = self.reader.read_image(index)
+        with seed_generators(self.seed, epoch, index):
+            return transform(image)
 
     def read(
         self, indices: Sequence[int] | Tensor, *, epoch: int, train: bool, threads: int = 1
     ) -> tuple[Tensor, list[int], dict[int, str]]:
-        """The batch, the rows that are in it, and the rows that could not be read with the reason.
+        """Read a batch.
 
-        `threads` share the pictures (Pillow works outside the interpreter's lock), unless a foreign callable
-        transforms them, which draws from global generators.
+        Args:
+            indices: Rows of the manifest.
+            epoch: Epoch that seeds the transforms.
+            train: Use the training transform.
+            threads: Number of threads, which apply to pipelines of nearfar only: other transforms may draw from global
+                generators.
+
+        Returns:
+            The batch, the rows in it, and the rows that could not be read with the reason.
         """
 
         def attempt(index: int) -> Tensor | NearfarError:
             try:
-                return self.one(index, epoch=epoch, train=train)
+                return self.load(index, epoch=epoch, train=train)
             except NearfarError as error:
                 if self.on_error == "raise":
                     raise
                 return error
 
-        tensors, kept, skipped = [], [], {}
+        tensors, loaded, skipped = [], [], {}
         rows = _rows(indices).tolist()
-        shared = threads if isinstance(self.transforms[train], Pipeline) else 1
-        for index, found in zip(rows, ordered_map(attempt, rows, shared), strict=True):
-            if isinstance(found, NearfarError):
-                skipped[index] = str(found)
+        threads = threads if isinstance(self.transforms[train], Pipeline) else 1
+        for index, result in zip(rows, map_in_order(attempt, rows, threads), strict=True):
+            if isinstance(result, NearfarError):
+                skipped[index] = str(result)
             else:
-                tensors.append(found)
-                kept.append(index)
+                tensors.append(result)
+                loaded.append(index)
         if not tensors:
             raise NearfarError(
-                f"none of a batch of {len(skipped)} pictures can be read: {next(iter(skipped.values()), '')}"
+                f"none of the {len(skipped)} images of a batch can be read: {next(iter(skipped.values()), '')}"
             )
-        return torch.stack(tensors), kept, skipped
+        return torch.stack(tensors), loaded, skipped
 
     def fetch(self, indices: Sequence[int] | Tensor, *, epoch: int = 0, train: bool = False) -> Tensor:
-        """[B, C, H, W]; B is smaller where a file was skipped (see `read` for which)."""
+        """Return the images of these rows [B, C, H, W], without skipped files (see `read`)."""
         x, _, skipped = self.read(indices, epoch=epoch, train=train)
         self.skipped.update(skipped)
         return x
@@ -212,10 +226,21 @@ def create_dataset(
     seed: int = 0,
     on_error: OnError = "raise",
 ) -> FeatureDataset | PixelDataset | ImageDataset:
-    """The samples of a manifest by its kind, with sensible defaults.
+    """Create the dataset of a manifest by its kind.
 
-    Files: RandomResizedCrop + flip to `size` (224) for training, resize + center crop for evaluation, ImageNet's mean
-    and std. Drawings [N, H, W]: small affine maps and flips, values 0..1. Cached photos [N, H, W, 3]: crops and flips.
+    By default, files are randomly cropped, flipped and resized to 224 pixels for training, resized and center cropped
+    for evaluation, and normalized by the mean and std of ImageNet. Gray arrays [N, H, W] have values 0..1 and are
+    augmented by small affine maps and flips, color arrays [N, H, W, 3] by crops and flips.
+
+    Args:
+        manifest: The samples.
+        size: Side of the images in pixels.
+        resize: Short side before the center crop in evaluation, see `eval_transform`.
+        train_transform, eval_transform: Transforms of image files, see `ImageDataset`.
+        augment: Augmentation of arrays, see `PixelDataset`.
+        mean, std: One value for each channel.
+        seed: Seed of the augmentation.
+        on_error: What to do with files that cannot be read, see `ImageDataset`.
     """
     if manifest.kind == "features":
         return FeatureDataset(manifest)
@@ -224,10 +249,12 @@ def create_dataset(
     stds = tuple(std) if std is not None else (IMAGENET_STD if color else (1.0,))
     if manifest.kind == "pixels":
         if train_transform is not None or eval_transform is not None:
-            raise ValueError("transforms of pictures are for files: pass augment=BatchAugment(...) for arrays")
-        usual = PHOTOS if color else DRAWINGS
-        chosen = usual if augment is None else augment
-        return PixelDataset(manifest, augment=chosen, size=size, mean=means, std=stds, seed=seed)
+            raise ValueError(
+                "train_transform and eval_transform apply to files: pass augment=BatchAugment(...) for arrays"
+            )
+        default = COLOR_IMAGES if color else DRAWINGS
+        augment = default if augment is None else augment
+        return PixelDataset(manifest, augment=augment, size=size, mean=means, std=stds, seed=seed)
     side = 224 if size is None else size
     return ImageDataset(
         manifest,
@@ -238,14 +265,14 @@ def create_dataset(
     )
 
 
-PHOTOS = BatchAugment(crop=(0.25, 1.0), ratio=(3 / 4, 4 / 3), flip=0.5)
-# the parameters of create_dataset have the same names
+COLOR_IMAGES = BatchAugment(crop=(0.25, 1.0), ratio=(3 / 4, 4 / 3), flip=0.5)
+# parameters of create_dataset hide these functions
 _train, _eval = train_transform, eval_transform
 
 
 @contextmanager
-def seeded(seed: int, epoch: int, index: int) -> Iterator[None]:
-    """Global generators of torch (CPU), numpy and Python, seeded for one sample and put back afterwards."""
+def seed_generators(seed: int, epoch: int, index: int) -> Iterator[None]:
+    """Seed the global generators of torch (CPU), numpy and Python for one sample, and restore them afterwards."""
     number = int(sample_rng(seed, epoch, index).integers(2**32))
     before = torch.get_rng_state(), np.random.get_state(), random.getstate()
     torch.default_generator.manual_seed(number)
@@ -265,6 +292,6 @@ def _rows(indices: Sequence[int] | Tensor) -> Array:
 
 def _tensor(array: Array) -> Tensor:
     with warnings.catch_warnings():
-        # torch warns that a read-only array could be written to; nothing here writes
+        # torch warns that the array is read-only; it is never written here
         warnings.simplefilter("ignore", UserWarning)
         return torch.from_numpy(array)

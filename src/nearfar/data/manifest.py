@@ -1,4 +1,4 @@
-"""Manifest: one table for every kind of data, `path | feature row | drawing, label, split (, role)`."""
+"""Manifest: one table for every kind of data, with the label, split and content of each sample."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from nearfar.data.summary import Summary, summarize
 from nearfar.errors import NearfarError
 
 Array = NDArray[Any]
@@ -26,10 +27,10 @@ BLOCK_BYTES = 1 << 24
 
 
 def sort_classes(names: Iterable[str]) -> tuple[str, ...]:
-    """The distinct names in the order that defines the split: numbers by value, everything else by code point.
+    """Return the distinct names in the order that defines the split by classes.
 
-    By value only where every name is a plain decimal number, so that class 2 comes before class 10; otherwise as
-    Python's `sorted`, which is what folder-per-class loaders do.
+    If every name is a decimal number, the order is by value, so class 2 comes before class 10. Otherwise it is the
+    order of Python's `sorted`, as in other loaders of class folders.
 
     >>> sort_classes(["10", "2", "2"])
     ('2', '10')
@@ -43,7 +44,7 @@ def sort_classes(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def number_labels(names: Sequence[str], classes: Sequence[str] | None = None) -> tuple[Ints, tuple[str, ...]]:
-    """Class numbers of the names, and the classes they point into (in class order unless given).
+    """Return the class number of each name, and the classes (sorted by `sort_classes` unless they are passed).
 
     >>> labels, classes = number_labels(["owl", "cat", "owl"])
     >>> labels.tolist(), classes
@@ -56,16 +57,23 @@ def number_labels(names: Sequence[str], classes: Sequence[str] | None = None) ->
 
 @dataclass(frozen=True, eq=False)
 class Manifest:
-    """N samples with their labels and splits, and where their content is.
+    """Table of N samples with their labels, their splits and the location of their content.
 
-    `kind` says what a sample is: "pixels" (rows of a uint8 array in memory or mapped, [N, H, W] or [N, H, W, 3]),
-    "features" (rows of [N, d]) or "files" (`paths` relative to `root`, a folder or a tar archive). `paths` beside
-    an array are names to show. `labels` point into `classes`; a class may be without samples (see `compact`).
-    `split` holds "train", "val" or "test" for each row; `role` holds "query" or "gallery" where a benchmark
-    evaluates one against the other. `notes` are sentences for the user (what was skipped, what is missing).
+    Two manifests are equal if their fingerprints are equal: they have the same table and the same arrays. The
+    fingerprint covers the paths of image files, not their content.
 
-    Two manifests are equal if their fingerprints are: the same table with the same arrays, wherever it lies.
-    The bytes of picture files are not part of the fingerprint, their paths are.
+    Attributes:
+        labels: Class of each sample [N], an index into `classes`.
+        classes: Names of the classes. A class may have no samples, see `compact`.
+        split: "train", "val" or "test" for each sample.
+        paths: Paths of image files relative to `root`. Together with an array, names of the samples.
+        features: Feature vectors [N, d].
+        pixels: uint8 images [N, H, W] or [N, H, W, 3], in memory or memory-mapped.
+        role: "query" or "gallery" for each sample, if a benchmark evaluates one against the other.
+        root: Folder or tar archive of the image files.
+        source: Name of the data.
+        notes: Sentences for the user, such as what was skipped or is missing.
+        digest: Digest of the array, if it is known without reading the array.
 
     >>> m = Manifest(labels=[0, 0, 1, 2], classes=("a", "b", "c"), split=["train"] * 4, paths=("1", "2", "3", "4"))
     >>> m.split_by_class_order().split.tolist()
@@ -87,22 +95,22 @@ class Manifest:
     digest: str = ""
 
     def __post_init__(self) -> None:
-        """Checks the table, and freezes its columns (arrays become read-only views, sequences tuples)."""
+        """Check the table and freeze its columns: arrays become read-only views, sequences become tuples."""
         labels = np.asarray(self.labels)
         if labels.ndim != 1 or (labels.size and labels.dtype.kind not in "iu"):
             raise ValueError(f"labels must be integers [N], got {labels.dtype} of shape {list(labels.shape)}")
         rows = len(labels)
         if not rows:
-            raise NearfarError(f"{self.source or 'the manifest'}: no samples")
-        self._set("labels", _frozen(labels.astype(np.int64)))
+            raise NearfarError(f"{self.source or 'the manifest'}: has no samples")
+        self._set("labels", _freeze(labels.astype(np.int64)))
         self._set("classes", tuple(self.classes))
         if len(set(self.classes)) != len(self.classes):
             raise ValueError("classes must be distinct names")
         if int(labels.min()) < 0 or int(labels.max()) >= len(self.classes):
             raise ValueError(f"labels must be 0..{len(self.classes) - 1}, got {labels.min()}..{labels.max()}")
-        self._set("split", _words("split", self.split, rows, SPLITS))
+        self._set("split", _check_words("split", self.split, rows, SPLITS))
         if self.role is not None:
-            self._set("role", _words("role", self.role, rows, ROLES))
+            self._set("role", _check_words("role", self.role, rows, ROLES))
         if self.paths is not None:
             self._set("paths", tuple(self.paths))
         if self.root is not None:
@@ -138,33 +146,33 @@ class Manifest:
 
     @property
     def kind(self) -> Kind:
-        """What a row is; arrays go before paths."""
+        """What a sample is: "pixels", "features" or "files"."""
         if self.pixels is not None:
             return "pixels"
         return "features" if self.features is not None else "files"
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 (hex) over kind, classes, labels, split, role, paths and array content; not over root and source."""
+        """SHA-256 of kind, classes, labels, split, role, paths and array content, without root and source."""
         digest = hashlib.sha256(f"nearfar manifest 1\n{self.kind}\n".encode())
         for words in (self.classes, self.split.tolist(), self.paths, None if self.role is None else self.role.tolist()):
             column = [] if words is None else words
-            # length first, so that no two tables run together into the same bytes
+            # the length comes first, so that different tables never give the same bytes
             digest.update(f"{len(column)}\n".encode())
             for word in column:
-                digest.update(_bytes(f"{len(word)}:{word}\n"))
+                digest.update(_encode(f"{len(word)}:{word}\n"))
         digest.update(np.ascontiguousarray(self.labels, "<i8").tobytes())
         array = self.pixels if self.pixels is not None else self.features
         if array is not None:
-            digest.update(self.digest.encode() if self.digest else array_digest(array).encode())
+            digest.update(self.digest.encode() if self.digest else digest_array(array).encode())
         return digest.hexdigest()
 
     def name(self, row: int) -> str:
-        """What to call a sample: its path, or its class and row number."""
+        """Return the name of a sample: its path, or its class and row number."""
         return self.paths[row] if self.paths is not None else f"{self.classes[self.labels[row]]} #{row}"
 
     def rows(self, split: str) -> Ints:
-        """The row numbers of a split, ascending.
+        """Return the row numbers of a split in ascending order.
 
         >>> Manifest(labels=[0, 1], classes=("a", "b"), paths=("x", "y"), split=["train", "test"]).rows("test").tolist()
         [1]
@@ -174,15 +182,18 @@ class Manifest:
         return np.flatnonzero(self.split == split)
 
     def subset(self, rows: str | ArrayLike) -> Manifest:
-        """The rows of a split name, of a boolean mask or of row numbers, in their order; labels and classes unchanged.
+        """Return the manifest of some rows, with unchanged labels and classes.
 
-        Arrays are sliced without a copy where the rows are one run.
+        Arrays are not copied if the rows are consecutive.
+
+        Args:
+            rows: Name of a split, boolean mask [N], or row numbers in any order.
         """
         if isinstance(rows, str):
             chosen = self.rows(rows)
             if not len(chosen):
-                have = ", ".join(sorted(set(self.split.tolist())))
-                raise NearfarError(f"{self.source or 'the manifest'}: no {rows} samples; its splits are: {have}")
+                splits = ", ".join(sorted(set(self.split.tolist())))
+                raise NearfarError(f"{self.source or 'the manifest'}: has no {rows} samples; its splits are: {splits}")
         else:
             chosen = np.asarray(rows)
             if chosen.dtype == np.bool_:
@@ -213,14 +224,15 @@ class Manifest:
         )
 
     def compact(self) -> Manifest:
-        """Without the classes that have no samples, the others numbered 0.. in their order (what proxies need)."""
+        """Remove classes without samples and number the others from 0 in the same order, as proxies need it."""
         used, labels = np.unique(self.labels, return_inverse=True)
         return replace(self, labels=labels.astype(np.int64), classes=tuple(self.classes[i] for i in used.tolist()))
 
     def split_by_class_order(self, train_classes: int | None = None) -> Manifest:
-        """Train on the first `train_classes` classes by name (half of them, rounded down), test on the others.
+        """Split by classes, in the order of `sort_classes`: the first for training, the others for testing.
 
-        The order is that of `sort_classes`, whatever numbers the classes have. With a single class all is train.
+        Args:
+            train_classes: Number of training classes. The default is half of the classes, rounded down, and at least 1.
         """
         count = max(1, len(self.classes) // 2) if train_classes is None else train_classes
         if not 0 < count <= len(self.classes):
@@ -230,86 +242,25 @@ class Manifest:
         return replace(self, split=np.where(train[self.labels], "train", "test"))
 
     def with_labels(self, labels: ArrayLike, note: str = "") -> Manifest:
-        """The same samples with other labels (noise, corrections)."""
+        """Return the manifest with other labels, and with an additional note."""
         notes = (*self.notes, note) if note else self.notes
         return replace(self, labels=np.asarray(labels), notes=notes)
 
     def summary(self) -> Summary:
-        """Counts by split and class."""
-        counts = np.bincount(self.labels, minlength=len(self.classes))
-        split = self.split
-        by_split = {
-            s: (int((split == s).sum()), len(np.unique(self.labels[split == s]))) for s in SPLITS if (split == s).any()
-        }
-        present = np.flatnonzero(counts)
-        smallest = int(present[counts[present].argmin()])
-        largest = int(present[counts[present].argmax()])
-        train = set(self.labels[split == "train"].tolist())
-        array = self.pixels if self.pixels is not None else self.features
-        roles = {} if self.role is None else {r: int((self.role == r).sum()) for r in ("query", "gallery")}
-        return Summary(
-            source=self.source,
-            kind=self.kind,
-            samples=len(self),
-            classes=len(present),
-            empty_classes=len(self.classes) - len(present),
-            splits=by_split,
-            roles=roles,
-            smallest=(self.classes[smallest], int(counts[smallest])),
-            largest=(self.classes[largest], int(counts[largest])),
-            singletons=int((counts == 1).sum()),
-            shared_classes=len(train & set(self.labels[split == "test"].tolist())),
-            shape=() if array is None else tuple(array.shape),
-            notes=self.notes,
-        )
+        """Return the counts by split and class."""
+        return summarize(self)
 
 
-def _bytes(text: str) -> bytes:
-    """UTF-8; bytes of file names that are none as they are, halves of a UTF-16 pair as if they were characters."""
+def _encode(text: str) -> bytes:
+    """Encode as UTF-8. Undecodable bytes of file names are kept, lone surrogates are encoded like characters."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         return text.encode("utf-8", "surrogatepass")
 
 
-@dataclass(frozen=True)
-class Summary:
-    """What `nearfar data` prints; `splits` maps a split to (samples, classes)."""
-
-    source: str
-    kind: str
-    samples: int
-    classes: int
-    empty_classes: int
-    splits: dict[str, tuple[int, int]]
-    roles: dict[str, int]
-    smallest: tuple[str, int]
-    largest: tuple[str, int]
-    singletons: int
-    shared_classes: int
-    shape: tuple[int, ...]
-    notes: tuple[str, ...]
-
-    def __str__(self) -> str:
-        what = self.kind if not self.shape else f"{self.kind} of shape {' x '.join(map(str, self.shape[1:]))}"
-        lines = [f"{self.source or 'manifest'}: {self.samples:,} {what}, {self.classes:,} classes"]
-        lines += [f"  {s:6s} {n:9,} samples, {c:,} classes" for s, (n, c) in self.splits.items()]
-        if any(self.roles.values()):
-            lines.append("  " + ", ".join(f"{role} {n:,}" for role, n in self.roles.items()))
-        (small, few), (large, many) = self.smallest, self.largest
-        sizes = f"smallest class {small} ({few:,}), largest {large} ({many:,})"
-        lines.append(f"  {sizes}" if few < many else f"  every class has {few:,}")
-        if self.singletons:
-            lines.append(f"  {self.singletons:,} classes have one sample: it has no positive")
-        if self.shared_classes:
-            lines.append(
-                f"  {self.shared_classes:,} classes are in train and in test: scores are not of unseen classes"
-            )
-        return "\n".join(lines + [f"  note: {note}" for note in self.notes])
-
-
-def array_digest(array: Array) -> str:
-    """sha256 of dtype, shape and content, blockwise, so that a memory map is never held whole."""
+def digest_array(array: Array) -> str:
+    """Return the SHA-256 of dtype, shape and content. The array is read in blocks, so a memory map is never loaded."""
     digest = hashlib.sha256(f"{array.dtype.str} {array.shape}".encode())
     step = max(1, BLOCK_BYTES // max(1, array[:1].nbytes))
     for start in range(0, len(array), step):
@@ -317,18 +268,18 @@ def array_digest(array: Array) -> str:
     return digest.hexdigest()
 
 
-def _words(name: str, values: ArrayLike, rows: int, allowed: tuple[str, ...]) -> Words:
+def _check_words(name: str, values: ArrayLike, rows: int, allowed: tuple[str, ...]) -> Words:
     words = np.asarray(values, dtype=np.str_)
     if words.shape != (rows,):
         raise ValueError(f"{name} must have shape [{rows}], got {list(words.shape)}")
-    odd = sorted(set(np.unique(words).tolist()) - set(allowed))
-    if odd:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {odd[0]!r}")
-    frozen: Words = _frozen(words)
+    unknown = sorted(set(np.unique(words).tolist()) - set(allowed))
+    if unknown:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {unknown[0]!r}")
+    frozen: Words = _freeze(words)
     return frozen
 
 
-def _frozen(array: Array) -> Array:
+def _freeze(array: Array) -> Array:
     view: Array = array.view()
     view.flags.writeable = False
     return view

@@ -1,6 +1,6 @@
-"""Wrong labels on purpose, with the truth kept: symmetric noise and the small clusters of PRISM.
+"""Label noise with a record of the true labels: symmetric noise and the small clusters of PRISM.
 
-Only rows of the train split change. The same manifest, rate, kind and seed give the same noise.
+Only the train split changes. The same manifest, rate, kind and seed give the same noise.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class NoiseRecord:
-    """What was done: `true_labels` [N] for every row; `wrong` [N] says where the noisy label differs."""
+    """Record of label noise: `true_labels` [N], and a mask `wrong` [N] of the samples whose noisy label differs."""
 
     kind: str
     rate: float
@@ -36,34 +36,34 @@ class NoiseRecord:
 
     @property
     def share(self) -> float:
-        """Wrong labels as a share of all rows of the record (train and test)."""
+        """Fraction of wrong labels among all samples of the record (train and test)."""
         return float(self.wrong.mean())
 
     def save(self, path: Path) -> None:
-        """JSON: kind, rate, seed, the wrong rows and their true labels; whole or not at all."""
+        """Save kind, rate, seed, the wrong rows and their true labels as JSON. The file is replaced atomically."""
         rows = np.flatnonzero(self.wrong)
-        known = {"kind": self.kind, "rate": self.rate, "seed": self.seed, "samples": len(self.wrong)}
-        text = json.dumps({**known, "rows": rows.tolist(), "true_labels": self.true_labels[rows].tolist()})
+        record = {"kind": self.kind, "rate": self.rate, "seed": self.seed, "samples": len(self.wrong)}
+        text = json.dumps({**record, "rows": rows.tolist(), "true_labels": self.true_labels[rows].tolist()})
         with atomic(path) as draft:
             draft.write_text(text, "utf-8")
 
     @classmethod
     def load(cls, path: Path, noisy: Manifest) -> NoiseRecord:
-        """The record of a noisy manifest."""
+        """Load the record of a noisy manifest."""
         try:
-            known: dict[str, Any] = json.loads(path.read_text("utf-8"))
-            if known["samples"] != len(noisy):
-                raise NearfarError(f"{path}: is of {known['samples']:,} samples, the data has {len(noisy):,}")
+            record: dict[str, Any] = json.loads(path.read_text("utf-8"))
+            if record["samples"] != len(noisy):
+                raise NearfarError(f"{path}: has {record['samples']:,} samples, but the data has {len(noisy):,}")
             truth, wrong = noisy.labels.copy(), np.zeros(len(noisy), dtype=np.bool_)
-            truth[known["rows"]] = known["true_labels"]
-            wrong[known["rows"]] = True
-            return cls(known["kind"], known["rate"], known["seed"], truth, wrong)
+            truth[record["rows"]] = record["true_labels"]
+            wrong[record["rows"]] = True
+            return cls(record["kind"], record["rate"], record["seed"], truth, wrong)
         except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
             raise NearfarError(f"{path}: is not a readable noise record ({error})") from error
 
 
 def round_half_up(rate: float, count: int) -> int:
-    """rate * count to the nearest integer, halves up, in decimal: 0.29 * 50 is 14.5, which floats make 14.499...
+    """Round rate * count to the nearest integer, halves up. Decimals are exact: with floats, 0.29 * 50 is 14.499...
 
     >>> round_half_up(0.29, 50), round_half_up(0.1, 5), round_half_up(0.1, 4)
     (15, 1, 0)
@@ -79,16 +79,21 @@ def add_label_noise(
     kind: NoiseKind = "symmetric",
     features: ArrayLike | None = None,
 ) -> tuple[Manifest, NoiseRecord]:
-    """The manifest with wrong labels in its train split, and the record of the truth.
+    """Return the manifest with wrong labels in its train split, and the record of the true labels.
 
-    - "symmetric" (BSPML section 4.3): in every train class round(rate * size) samples, halves up, drawn without
-      replacement, each get the label of another train class, uniformly.
-    - "small-cluster" (PRISM, Liu et al., CVPR 2021): round(rate * classes) random train classes are dissolved. Each is
-      cut by k-means into half as many clusters as it has samples, and each cluster is given whole to a random class
-      that remains. It needs vectors: the manifest's features or pixels, or `features` [N, d]. Half as many clusters
-      is the paper's from memory (not read again); what we read of its released CUB lists is consistent with it.
+    - "symmetric" (BSPML section 4.3): in every train class, round(rate * size) samples (halves up), drawn without
+      replacement, get the label of another train class, drawn uniformly.
+    - "small-cluster" (PRISM, Liu et al., CVPR 2021): round(rate * classes) random train classes are dissolved. K-means
+      splits each of them into half as many clusters as it has samples, and each cluster gets the label of a random
+      remaining class. We recall the number of clusters from the paper and have not checked it again; the released CUB
+      lists that we read are consistent with it.
 
-    At least two train classes are needed (for small clusters one must remain).
+    Args:
+        manifest: The data, with at least two train classes.
+        rate: Noise rate, at least 0 and below 1.
+        seed: Seed of the noise.
+        kind: "symmetric" or "small-cluster".
+        features: Vectors [N, d] for small clusters, if the manifest has neither features nor pixels.
     """
     check_choice("kind", kind, ("symmetric", "small-cluster"))
     if not 0 <= rate < 1:
@@ -110,11 +115,11 @@ def add_label_noise(
 
 
 def _symmetric(labels: Ints, members: list[Ints], classes: Ints, rate: float, rng: np.random.Generator) -> None:
-    for own, rows in enumerate(members):
+    for position, rows in enumerate(members):
         chosen = rng.choice(rows, round_half_up(rate, len(rows)), replace=False)
-        # one of the C - 1 others: numbers from the own class on move up by one
+        # draw one of the C - 1 other classes: numbers from this class on are increased by one to skip it
         other = rng.integers(len(classes) - 1, size=len(chosen))
-        labels[chosen] = classes[other + (other >= own)]
+        labels[chosen] = classes[other + (other >= position)]
 
 
 def _small_clusters(
@@ -125,22 +130,22 @@ def _small_clusters(
     count = min(round_half_up(rate, len(classes)), len(classes) - 1)
     dissolved = rng.choice(len(classes), count, replace=False)
     remaining = np.delete(classes, dissolved)
-    for own in dissolved.tolist():
-        rows = members[own]
+    for position in dissolved.tolist():
+        rows = members[position]
         clusters = max(1, len(rows) // 2)
         points = np.ascontiguousarray(vectors[rows].reshape(len(rows), -1), dtype=np.float32)
         cluster = kmeans(points, clusters, seed=int(rng.integers(2**31)))
-        # k-means leaves no gap in meaning, but numbers may be unused: draw for every possible one
+        # some cluster numbers may be unused, so a class is drawn for every possible number
         target = rng.choice(remaining, max(clusters, int(cluster.max()) + 1))
         labels[rows] = target[cluster]
 
 
 def _vectors(manifest: Manifest, features: ArrayLike | None) -> Array:
-    found = manifest.features if manifest.features is not None else manifest.pixels
-    vectors = found if features is None else np.asarray(features)
+    array = manifest.features if manifest.features is not None else manifest.pixels
+    vectors = array if features is None else np.asarray(features)
     if vectors is None:
         raise NearfarError(
-            f"{manifest.source}: small-cluster noise needs vectors of the pictures: pass features=[N, d]"
+            f"{manifest.source}: small-cluster noise needs feature vectors of the images: pass features=[N, d]"
         )
     if len(vectors) != len(manifest):
         raise ValueError(f"features must have {len(manifest)} rows, got {len(vectors)}")
@@ -148,8 +153,10 @@ def _vectors(manifest: Manifest, features: ArrayLike | None) -> Array:
 
 
 def save_prism_lists(noisy: Manifest, record: NoiseRecord, folder: Path, name: str) -> tuple[Path, Path]:
-    """PRISM's two lists of `path,class number` without a header: all train rows with their noisy labels
-    (`NAME_0.2noised_train.csv`), and of these only the ones whose label is right (`NAME_0.2noised_cleaned_train.csv`).
+    """Save the two lists of PRISM, which have lines `path,class number` and no header.
+
+    `NAME_0.2noised_train.csv` lists all train samples with their noisy labels, and
+    `NAME_0.2noised_cleaned_train.csv` lists those whose label is correct.
     """
     if noisy.paths is None:
         raise NearfarError(f"{noisy.source}: has no paths to list")
@@ -165,10 +172,10 @@ def save_prism_lists(noisy: Manifest, record: NoiseRecord, folder: Path, name: s
 
 
 def apply_prism_lists(manifest: Manifest, noised: Path) -> tuple[Manifest, NoiseRecord]:
-    """The noise of a released PRISM list on our copy of the data: rows are matched by the end of their paths.
+    """Apply the noise of a released PRISM list to a manifest. Samples are matched by the end of their paths.
 
-    Class numbers of a list are its own; a number means the class that most of its rows truly have. Rows that no
-    line names, and lines that no row has, are an error (a released list is of the whole train split).
+    The class numbers of a list are arbitrary: a number stands for the true class of most of its samples. The list must
+    contain exactly the train split, as released lists do.
     """
     lines = _read_list(noised)
     train = manifest.rows("train")
@@ -204,7 +211,7 @@ def _match(manifest: Manifest, train: Ints, listed: list[str], file: Path) -> In
     unknown = next((path for path in listed if tail(path) not in row_of), None)
     if unknown is not None:
         raise NearfarError(f"{file}: {unknown} is not in the train split of {manifest.source}")
-    found = np.array([row_of[tail(path)] for path in listed])
-    if len(np.unique(found)) != len(train) or len(found) != len(train):
-        raise NearfarError(f"{file}: lists {len(found):,} pictures, the train split has {len(train):,}")
-    return found
+    rows = np.array([row_of[tail(path)] for path in listed])
+    if len(np.unique(rows)) != len(train) or len(rows) != len(train):
+        raise NearfarError(f"{file}: lists {len(rows):,} images, but the train split has {len(train):,}")
+    return rows

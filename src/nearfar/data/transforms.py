@@ -1,8 +1,8 @@
-"""Picture transforms on Pillow, in two kinds of pipeline: for training and for evaluation.
+"""Transforms of Pillow images, combined to pipelines for training and for evaluation.
 
-A step is a callable `(picture, rng) -> picture`; all its randomness comes from `rng`, a numpy Generator that the data
-set makes from (seed, epoch, index), so that a sample looks the same whichever worker prepares it. In place of a
-pipeline any callable `picture -> tensor` will do (torchvision v2, kornia, a lambda).
+A step is a callable `(image, rng) -> image`. All its randomness comes from `rng`, a numpy Generator that the dataset
+creates from (seed, epoch, index), so that a sample does not depend on the worker that prepares it. Instead of a
+pipeline, any callable `image -> tensor` can be used (torchvision v2, kornia, a lambda).
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ import torch
 from PIL import Image, ImageEnhance
 from torch import Tensor
 
-Picture = Image.Image
 Rng = np.random.Generator
-Step = Callable[[Picture, Rng], Picture]
+Step = Callable[[Image.Image, Rng], Image.Image]
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -27,7 +26,7 @@ WHITE = (255, 255, 255)
 
 
 def sample_rng(seed: int, epoch: int, index: int) -> Rng:
-    """The generator of one sample in one epoch; nothing else decides what it gives.
+    """Return the generator of one sample in one epoch. It depends on nothing else.
 
     >>> sample_rng(0, 3, 7).random() == sample_rng(0, 3, 7).random() != sample_rng(0, 4, 7).random()
     True
@@ -37,10 +36,15 @@ def sample_rng(seed: int, epoch: int, index: int) -> Rng:
 
 @dataclass(frozen=True)
 class RandomResizedCrop:
-    """A random part of the picture, `scale` of its area and with an aspect ratio in `ratio`, resized to a square.
+    """Crop a random part of the image and resize it to a square.
 
-    The rule of GoogLeNet's training: area uniform, ratio log-uniform, ten tries, then the largest centered part with an
-    allowed ratio. `scale=(0.16, 1)` is MLRC's.
+    As in the training of GoogLeNet, the area is uniform and the aspect ratio log-uniform. After ten failed attempts,
+    the crop is the largest centered part with an allowed ratio. MLRC uses scale=(0.16, 1).
+
+    Args:
+        size: Side of the result in pixels.
+        scale: Range of the area as a fraction of the image.
+        ratio: Range of the aspect ratio.
     """
 
     size: int
@@ -51,12 +55,12 @@ class RandomResizedCrop:
         _check_range("scale", self.scale, 0, 1)
         _check_range("ratio", self.ratio, 0, math.inf)
 
-    def __call__(self, picture: Picture, rng: Rng) -> Picture:
-        left, top, width, height = self.box(picture.size, rng)
-        return picture.resize((self.size, self.size), BILINEAR, box=(left, top, left + width, top + height))
+    def __call__(self, image: Image.Image, rng: Rng) -> Image.Image:
+        left, top, width, height = self.box(image.size, rng)
+        return image.resize((self.size, self.size), BILINEAR, box=(left, top, left + width, top + height))
 
     def box(self, size: tuple[int, int], rng: Rng) -> tuple[int, int, int, int]:
-        """left, top, width, height of the part, in pixels."""
+        """Return left, top, width and height of the part in pixels."""
         width, height = size
         for _ in range(10):
             area = width * height * rng.uniform(*self.scale)
@@ -71,43 +75,43 @@ class RandomResizedCrop:
 
 @dataclass(frozen=True)
 class Resize:
-    """The short side to `size`, the long side in proportion."""
+    """Resize the short side to `size`, and the long side in proportion."""
 
     size: int
 
-    def __call__(self, picture: Picture, rng: Rng) -> Picture:
-        width, height = picture.size
+    def __call__(self, image: Image.Image, rng: Rng) -> Image.Image:
+        width, height = image.size
         short = min(width, height)
         if short == self.size:
-            return picture
+            return image
         target = (max(1, round(width * self.size / short)), max(1, round(height * self.size / short)))
-        return picture.resize(target, BILINEAR)
+        return image.resize(target, BILINEAR)
 
 
 @dataclass(frozen=True)
 class CenterCrop:
-    """The square in the middle; a smaller picture is filled up with black around it."""
+    """Crop the square at the center. A smaller image is padded with black."""
 
     size: int
 
-    def __call__(self, picture: Picture, rng: Rng) -> Picture:
-        left, top = (picture.width - self.size) // 2, (picture.height - self.size) // 2
-        return picture.crop((left, top, left + self.size, top + self.size))
+    def __call__(self, image: Image.Image, rng: Rng) -> Image.Image:
+        left, top = (image.width - self.size) // 2, (image.height - self.size) // 2
+        return image.crop((left, top, left + self.size, top + self.size))
 
 
 @dataclass(frozen=True)
 class HorizontalFlip:
-    """Left and right exchanged with probability p."""
+    """Flip left and right with probability p."""
 
     p: float = 0.5
 
-    def __call__(self, picture: Picture, rng: Rng) -> Picture:
-        return picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if rng.random() < self.p else picture
+    def __call__(self, image: Image.Image, rng: Rng) -> Image.Image:
+        return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if rng.random() < self.p else image
 
 
 @dataclass(frozen=True)
 class ColorJitter:
-    """Brightness, contrast and saturation each times a factor in [1 - x, 1 + x], in random order."""
+    """Multiply brightness, contrast and saturation each by a factor in [1 - x, 1 + x], in random order."""
 
     brightness: float = 0.0
     contrast: float = 0.0
@@ -118,20 +122,23 @@ class ColorJitter:
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be 0 or above, got {getattr(self, name)}")
 
-    def __call__(self, picture: Picture, rng: Rng) -> Picture:
-        # the same number of draws whatever is switched on, so that one option does not change another's values
+    def __call__(self, image: Image.Image, rng: Rng) -> Image.Image:
+        # always draw three factors, so that one option does not change the values of the others
         factors = rng.uniform(-1, 1, 3)
         kinds = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
         strengths = (self.brightness, self.contrast, self.saturation)
         for i in rng.permutation(3).tolist():
             if strengths[i]:
-                picture = kinds[i](picture).enhance(max(0.0, 1 + strengths[i] * float(factors[i])))
-        return picture
+                image = kinds[i](image).enhance(max(0.0, 1 + strengths[i] * float(factors[i])))
+        return image
 
 
 @dataclass(frozen=True)
 class RandomAffine:
-    """A small rotation (degrees), shift (share of the side) and zoom about the center; what comes in is `fill`."""
+    """Rotate by up to `degrees`, shift by up to a fraction of the side, and zoom about the center.
+
+    Pixels from outside the image have the color `fill`.
+    """
 
     degrees: float = 0.0
     shift: float = 0.0
@@ -141,24 +148,24 @@ class RandomAffine:
     def __post_init__(self) -> None:
         _check_range("zoom", self.zoom, 0, math.inf)
 
-    def __call__(self, picture: Picture, rng: Rng) -> Picture:
+    def __call__(self, image: Image.Image, rng: Rng) -> Image.Image:
         angle, dx, dy = rng.uniform(-1, 1, 3).tolist()
         angle = math.radians(angle * self.degrees)
         zoom = math.exp(rng.uniform(math.log(self.zoom[0]), math.log(self.zoom[1])))
-        width, height = picture.size
+        width, height = image.size
         dx, dy = dx * self.shift * width, dy * self.shift * height
-        # output -> input: undo the shift, turn back and shrink about the center
+        # Pillow needs the map from output to input, which is the inverse of shift, rotation and zoom
         cos, sin = math.cos(angle) / zoom, math.sin(angle) / zoom
         cx, cy = width / 2, height / 2
         x0, y0 = cx + dx, cy + dy
         matrix = (cos, sin, cx - cos * x0 - sin * y0, -sin, cos, cy + sin * x0 - cos * y0)
-        fill: tuple[int, int, int] | int = self.fill if picture.mode == "RGB" else self.fill[0]
-        return picture.transform((width, height), Image.Transform.AFFINE, matrix, BILINEAR, fillcolor=fill)
+        fill: tuple[int, int, int] | int = self.fill if image.mode == "RGB" else self.fill[0]
+        return image.transform((width, height), Image.Transform.AFFINE, matrix, BILINEAR, fillcolor=fill)
 
 
 @dataclass(frozen=True)
 class Normalize:
-    """To a float tensor [C, H, W]: (value / 255 - mean) / std."""
+    """Convert to a float tensor [C, H, W]: (value / 255 - mean) / std."""
 
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD
@@ -167,13 +174,13 @@ class Normalize:
         if len(self.mean) != len(self.std) or not all(s > 0 for s in self.std):
             raise ValueError(f"mean and std must have the same length and std be above 0, got {self.mean}, {self.std}")
 
-    def __call__(self, picture: Picture) -> Tensor:
-        pixels = np.asarray(picture)
+    def __call__(self, image: Image.Image) -> Tensor:
+        pixels = np.asarray(image)
         if pixels.ndim == 2:
             pixels = pixels[:, :, None]
         if pixels.shape[2] != len(self.mean):
-            raise ValueError(f"mean has {len(self.mean)} channels but the picture {pixels.shape[2]}")
-        # channels first as bytes, which is four times less to move than as floats
+            raise ValueError(f"mean has {len(self.mean)} channels but the image has {pixels.shape[2]}")
+        # transposing bytes moves a quarter of the memory that floats take
         x = torch.from_numpy(pixels.transpose(2, 0, 1).copy()).float()
         scale = torch.tensor([1 / (255 * s) for s in self.std])[:, None, None]
         offset = torch.tensor([-m / s for m, s in zip(self.mean, self.std, strict=True)])[:, None, None]
@@ -182,19 +189,26 @@ class Normalize:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Steps, then normalization. `draft` is the shortest side a JPEG must still have after decoding (None: all)."""
+    """Steps, then normalization.
+
+    Args:
+        steps: Transforms that are applied in order.
+        normalize: Conversion to a tensor.
+        draft: Shortest side that a JPEG is decoded to, see `decode_image`. None decodes it in full size.
+        gray: Convert to one channel.
+    """
 
     steps: tuple[Step, ...]
     normalize: Normalize = Normalize()
     draft: int | None = None
     gray: bool = False
 
-    def __call__(self, picture: Picture, rng: Rng | None = None) -> Tensor:
-        """Without `rng`, as evaluation calls it, a random step draws from a generator with seed 0."""
+    def __call__(self, image: Image.Image, rng: Rng | None = None) -> Tensor:
+        """Transform an image to a tensor. Without `rng`, random steps use a generator with seed 0."""
         rng = sample_rng(0, 0, 0) if rng is None else rng
         for step in self.steps:
-            picture = step(picture, rng)
-        return self.normalize(picture.convert("L") if self.gray else picture)
+            image = step(image, rng)
+        return self.normalize(image.convert("L") if self.gray else image)
 
 
 def train_transform(
@@ -207,16 +221,23 @@ def train_transform(
     mean: tuple[float, ...] = IMAGENET_MEAN,
     std: tuple[float, ...] = IMAGENET_STD,
 ) -> Pipeline:
-    """RandomResizedCrop, flip, jitter (brightness[, contrast[, saturation]]), normalize. One mean = gray pictures.
+    """Create the pipeline for training: RandomResizedCrop, flip, color jitter, normalize.
 
-    JPEGs are decoded no smaller than lets the smallest crop have `size` pixels, so no detail is lost to the draft.
+    JPEGs are decoded at a size at which the smallest crop has `size` pixels, so no detail is lost.
+
+    Args:
+        size: Side of the result in pixels.
+        scale, ratio: See `RandomResizedCrop`.
+        flip: Probability of a horizontal flip.
+        jitter: Strength of brightness, contrast and saturation, see `ColorJitter`. Missing values are 0.
+        mean, std: One value for each channel. One value converts images to gray.
     """
     steps: list[Step] = [RandomResizedCrop(size, scale, ratio)]
     if flip:
         steps.append(HorizontalFlip(flip))
     if any(jitter):
         steps.append(ColorJitter(*jitter))
-    # the narrowest crop of the smallest area: side * sqrt(scale * ratio)
+    # the narrowest crop has side * sqrt(scale * ratio) pixels
     needed = math.ceil(size / math.sqrt(scale[0] * min(ratio[0], 1 / ratio[1])))
     return Pipeline(tuple(steps), Normalize(mean, std), needed, gray=len(mean) == 1)
 
@@ -228,13 +249,18 @@ def eval_transform(
     mean: tuple[float, ...] = IMAGENET_MEAN,
     std: tuple[float, ...] = IMAGENET_STD,
 ) -> Pipeline:
-    """Short side to `resize` (by default size * 256 / 224, rounded), center crop, normalize. One mean = gray pictures.
+    """Create the pipeline for evaluation: resize, center crop, normalize.
 
-    JPEGs are decoded at no less than twice `resize`: below, the picture would differ visibly from a full decode.
+    JPEGs are decoded at twice `resize` or more, because a smaller size differs visibly from a full decode.
+
+    Args:
+        size: Side of the result in pixels.
+        resize: Short side before the crop, by default size * 256 / 224, rounded.
+        mean, std: One value for each channel. One value converts images to gray.
     """
     resize = round(size * 256 / 224) if resize is None else resize
     if resize < size:
-        raise ValueError(f"resize must be at least the size {size}, got {resize}")
+        raise ValueError(f"resize must be at least size={size}, got {resize}")
     return Pipeline((Resize(resize), CenterCrop(size)), Normalize(mean, std), 2 * resize, gray=len(mean) == 1)
 
 

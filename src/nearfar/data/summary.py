@@ -1,0 +1,77 @@
+"""Summary of a manifest: the counts that `nearfar data` prints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from nearfar.data.manifest import Manifest
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Counts of a manifest. `splits` maps a split to (samples, classes)."""
+
+    source: str
+    kind: str
+    samples: int
+    classes: int
+    empty_classes: int
+    splits: dict[str, tuple[int, int]]
+    roles: dict[str, int]
+    smallest: tuple[str, int]
+    largest: tuple[str, int]
+    singletons: int
+    shared_classes: int
+    shape: tuple[int, ...]
+    notes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        kind = self.kind if not self.shape else f"{self.kind} of shape {' x '.join(map(str, self.shape[1:]))}"
+        lines = [f"{self.source or 'manifest'}: {self.samples:,} {kind}, {self.classes:,} classes"]
+        lines += [f"  {s:6s} {n:9,} samples, {c:,} classes" for s, (n, c) in self.splits.items()]
+        if any(self.roles.values()):
+            lines.append("  " + ", ".join(f"{role} {n:,}" for role, n in self.roles.items()))
+        (smallest, least), (largest, most) = self.smallest, self.largest
+        sizes = f"smallest class {smallest} ({least:,}), largest {largest} ({most:,})"
+        lines.append(f"  {sizes}" if least < most else f"  every class has {least:,} samples")
+        if self.singletons:
+            lines.append(f"  {self.singletons:,} classes have one sample, which has no positive")
+        if self.shared_classes:
+            lines.append(
+                f"  {self.shared_classes:,} classes are in train and in test: the scores are not for unseen classes"
+            )
+        return "\n".join(lines + [f"  note: {note}" for note in self.notes])
+
+
+def summarize(manifest: Manifest) -> Summary:
+    """Count the samples and classes of a manifest."""
+    labels, classes, split = manifest.labels, manifest.classes, manifest.split
+    counts = np.bincount(labels, minlength=len(classes))
+    present = np.flatnonzero(counts)
+    smallest = int(present[counts[present].argmin()])
+    largest = int(present[counts[present].argmax()])
+    array = manifest.pixels if manifest.pixels is not None else manifest.features
+    role = manifest.role
+    return Summary(
+        source=manifest.source,
+        kind=manifest.kind,
+        samples=len(manifest),
+        classes=len(present),
+        empty_classes=len(classes) - len(present),
+        splits={
+            name: (int((split == name).sum()), len(np.unique(labels[split == name])))
+            for name in ("train", "val", "test")
+            if (split == name).any()
+        },
+        roles={} if role is None else {name: int((role == name).sum()) for name in ("query", "gallery")},
+        smallest=(classes[smallest], int(counts[smallest])),
+        largest=(classes[largest], int(counts[largest])),
+        singletons=int((counts == 1).sum()),
+        shared_classes=len(np.intersect1d(labels[split == "train"], labels[split == "test"])),
+        shape=() if array is None else tuple(array.shape),
+        notes=manifest.notes,
+    )
