@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from nearfar.audit import audit, auroc, precision_at
-from nearfar.audit.ranking import standard
+from nearfar.audit.ranking import standardize
 from nearfar.data import add_label_noise, load_sketches
 from nearfar.metrics.detection import knn_vote, loss_ranking
 
@@ -86,7 +86,7 @@ def test_small_and_odd_sets() -> None:
     assert np.isfinite(lonely.score).all()
     same = audit(torch.ones(6, 3), [0, 0, 0, 1, 1, 1])
     assert np.isfinite(same.score).all()
-    assert standard(np.full(3, 2.0)).tolist() == [0, 0, 0]
+    assert standardize(np.full(3, 2.0)).tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_small_and_odd_sets() -> None:
         (torch.ones(3, 2), [1, 1, 1], {}, "at least 2 classes, got 1"),
         (torch.full((3, 2), torch.nan), [0, 1, 1], {}, "NaN or infinite"),
         (torch.ones(3, 2), [0, 1, 1], {"k": 0}, "k must be at least 1"),
-        (torch.ones(3, 2), [0, 1, 2], {"classes": ["a", "b"]}, "classes has 2 names but labels go up to 2"),
+        (torch.ones(3, 2), [0, 1, 2], {"classes": ["a", "b"]}, "classes has 2 names but the largest label is 2"),
     ],
 )
 def test_bad_input(x: Tensor, labels: list[int], options: dict[str, object], words: str) -> None:

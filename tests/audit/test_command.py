@@ -21,7 +21,7 @@ def audited(*arguments: str) -> str:
 
 def test_on_vectors_with_noise_and_back(vectors: str, tmp_path: Path) -> None:
     printed = audited(vectors, "--noise", "0.1", "--out", str(tmp_path / "found"))
-    assert "24 labels are wrong on purpose" in printed
+    assert "24 labels were made wrong on purpose" in printed
     assert float(printed.split("AUROC ")[1].split()[0]) > 0.85
     rows = list(csv.DictReader((tmp_path / "found" / "audit.csv").open()))
     assert len(rows) == 240
@@ -44,7 +44,7 @@ def test_on_a_run_with_its_noise(vectors: str, tmp_path: Path) -> None:
     run = train(config, tmp_path / "run", say=lambda _: None)
     printed = audited(str(run.path), "--split", "train", "--out", str(tmp_path / "found"))
     assert "120 samples" in printed
-    assert "24 labels are wrong on purpose" in printed
+    assert "24 labels were made wrong on purpose" in printed
 
 
 def test_apply_needs_a_place(vectors: str, tmp_path: Path) -> None:

@@ -91,11 +91,11 @@ def test_new_classes_only_on_request(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"decision": "delete"}, "row 2: the decision 'delete' is none of keep, relabel, remove"),
-        ({"row": "x"}, "the row 'x' is no number"),
-        ({"row": 40}, r"has no row 40, only 0..39"),
-        ({"label": "f"}, "decisions are on other data"),
-        ({"path": "other"}, "decisions are on other data"),
+        ({"decision": "delete"}, "row 2: unknown decision 'delete': use keep, relabel, remove"),
+        ({"row": "x"}, "row must be a number, got 'x'"),
+        ({"row": 40}, r"has no row 40, its rows are 0 to 39"),
+        ({"label": "f"}, "decisions belong to other data"),
+        ({"path": "other"}, "decisions belong to other data"),
         ({"suggested": ""}, "relabel needs a label"),
     ],
 )
@@ -111,14 +111,14 @@ def test_bad_tables(tmp_path: Path) -> None:
     with pytest.raises(NearfarError, match="cannot be read"):
         apply_decisions(manifest, tmp_path / "none.csv")
     (tmp_path / "x.csv").write_text("path,label\n")
-    with pytest.raises(NearfarError, match="has no column 'row'"):
+    with pytest.raises(NearfarError, match="column 'row' is missing"):
         apply_decisions(manifest, tmp_path / "x.csv")
     twice = table(tmp_path / "t.csv", [decision(manifest, 0, "relabel"), decision(manifest, 0, "remove")])
-    with pytest.raises(NearfarError, match="decides twice on row 0"):
+    with pytest.raises(NearfarError, match="a second decision on row 0"):
         apply_decisions(manifest, twice)
 
 
 def test_audit_of_other_data_is_refused(tmp_path: Path) -> None:
     found = audit(torch.randn(9, 3), [0, 1, 2] * 3)
-    with pytest.raises(ValueError, match="an audit of other data"):
+    with pytest.raises(ValueError, match="pass the audit of this data"):
         write_csv(found, data(), tmp_path / "a.csv")

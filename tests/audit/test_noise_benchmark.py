@@ -9,7 +9,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from nearfar.audit import noise_benchmark as measure
+from nearfar.audit import noise_benchmark
 from nearfar.cli import main
 from nearfar.data import load_sketches
 from nearfar.errors import NearfarError
@@ -29,8 +29,8 @@ def test_small_run() -> None:
 def test_measures_the_score_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
     data = load_sketches().subset(np.arange(400))
     truth = torch.tensor(data.compact().labels)
-    monkeypatch.setitem(measure.BASELINES, "oracle", lambda x, y: (y != truth).double().numpy())
-    found = measure.measure(data, rate=0.3, seeds=1, names=["oracle"])
+    monkeypatch.setitem(noise_benchmark.BASELINES, "oracle", lambda x, y: (y != truth).double().numpy())
+    found = noise_benchmark.measure(data, rate=0.3, seeds=1, names=["oracle"])
     assert found["oracle"] == [(1.0, 1.0, 1.0)]
 
 
@@ -49,9 +49,9 @@ def test_cleanlab_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
         confident_learning(torch.ones(4, 2), torch.tensor([0, 0, 1, 1]))
 
 
-def test_pictures_need_vectors(tmp_path: object) -> None:
+def test_images_need_features(tmp_path: object) -> None:
     from nearfar.data import Manifest
 
     data = Manifest(labels=[0, 1], classes=("a", "b"), split=["train"] * 2, paths=("x", "y"))
-    with pytest.raises(NearfarError, match="features or drawings are needed"):
-        measure.vectors(data)
+    with pytest.raises(NearfarError, match="needs features or gray drawings"):
+        noise_benchmark.load_vectors(data)

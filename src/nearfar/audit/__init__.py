@@ -1,7 +1,7 @@
-"""Audit: which labels are probably wrong, shown, and corrected without losing anything.
+"""Find labels that are probably wrong, review them on a page, and write a corrected manifest.
 
-`audit(embeddings, labels)` ranks; `audit_data(manifest, embeddings, folder)` writes audit.csv and a page;
-`save_corrected(manifest, decisions, out)` applies what was decided.
+`audit(embeddings, labels)` ranks the samples. `audit_data(manifest, embeddings, folder)` also writes audit.csv and a
+page. `save_corrected(manifest, decisions, out)` applies the decisions and keeps a record of every old label.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`nearfar audit`: embeddings of the data, the audit, its table and page; and a corrected manifest from decisions."""
+"""`nearfar audit`: embed and audit a dataset, or write a corrected manifest from decisions."""
 
 from __future__ import annotations
 
@@ -30,18 +30,29 @@ def audit_command(
     decisions: Path | None = None,
     out: Path | None = None,
 ) -> None:
-    """Everything that the command does."""
+    """Run `nearfar audit`.
+
+    Args:
+        target: A dataset or a run directory.
+        model: A run directory whose network embeds the data.
+        split: The split to audit, or "all".
+        size: Image size for the pretrained network.
+        noise: Share of labels to replace at random first, to measure the audit.
+        shown: The largest number of samples on the page.
+        decisions: A table of decisions to apply instead of an audit.
+        out: Directory of the audit, or file of the corrected manifest.
+    """
     run = Run(Path(target)) if (Path(target) / "config.yaml").is_file() else None
-    manifest, record = _data(target, run)
+    manifest, record = _open(target, run)
     if decisions is not None:
         if out is None:
             raise NearfarError(
-                "--apply writes a corrected manifest: say where with --out, a .csv or for arrays an .npz"
+                "--apply writes a corrected manifest: pass its file with --out, a .csv, or an .npz for arrays"
             )
         save_corrected(manifest, decisions, out)
         print(f"corrected manifest: {out}")
         return
-    where = out or Path("runs") / slug(f"audit-{Path(target).stem}")
+    directory = out or Path("runs") / slug(f"audit-{Path(target).stem}")
     if noise > 0:
         everything = replace(manifest, split=np.full(len(manifest), "train"))
         noisy, record = add_label_noise(everything, noise)
@@ -52,37 +63,40 @@ def audit_command(
         record = (
             None if record is None else replace(record, true_labels=record.true_labels[rows], wrong=record.wrong[rows])
         )
-    found = audit_data(manifest, embeddings_of(manifest, run, model, size), where, shown=shown)
-    doubted = int((found.suggested != found.labels).sum())
-    print(f"{len(manifest):,} samples, {doubted:,} whose neighbors and class speak for another label")
+    result = audit_data(manifest, embed_for_audit(manifest, run, model, size), directory, shown=shown)
+    suspects = int((result.suggested != result.labels).sum())
+    print(f"{len(manifest):,} samples, {suspects:,} whose neighbors suggest a different label")
     if record is not None:
-        _judge(found.score, record)
-    for row in found.order()[:5].tolist():
-        print(
-            f"  {manifest.name(row)}: {found.name(int(found.labels[row]))}, rather {found.name(int(found.rival[row]))}?"
-        )
-    print(f"table: {where / 'audit.csv'}\npage:  {where / 'index.html'}")
+        _print_detection(result.score, record)
+    for row in result.order()[:5].tolist():
+        label, rival = (result.name(int(values[row])) for values in (result.labels, result.rival))
+        print(f"  {manifest.name(row)}: labeled {label}, maybe {rival}?")
+    print(f"table: {directory / 'audit.csv'}\npage:  {directory / 'index.html'}")
 
 
-def _data(target: str, run: Run | None) -> tuple[Manifest, NoiseRecord | None]:
+def _open(target: str, run: Run | None) -> tuple[Manifest, NoiseRecord | None]:
     if run is None:
         return open_data(target), None
     return assign_splits(run.manifest(), run.config)
 
 
-def embeddings_of(manifest: Manifest, run: Run | None, model: Path | None, size: int | None) -> Tensor:
-    """By the run's model, a given one, or what the data allows: vectors as they are, photos by EfficientNet-Lite0."""
+def embed_for_audit(manifest: Manifest, run: Run | None, model: Path | None, size: int | None) -> Tensor:
+    """Embed a dataset for the audit.
+
+    The network of `model` is used, or else that of `run`. Without either, photos are embedded by a pretrained
+    EfficientNet-Lite0, and feature vectors and pixels are used as they are.
+    """
     if run is not None or model is not None:
         chosen = run if model is None else Run(model)
         assert chosen is not None
         return chosen.embed(manifest)
     if manifest.kind == "pixels":
-        print("there is no pretrained network for small pictures, comparing pixels: --model RUN would see more")
+        print("no pretrained network fits small images, so pixels are compared: pass --model RUN for better results")
     return embed_pretrained(manifest, size=size)
 
 
-def _judge(score: np.ndarray[tuple[int], np.dtype[np.float64]], record: NoiseRecord) -> None:
+def _print_detection(score: np.ndarray[tuple[int], np.dtype[np.float64]], record: NoiseRecord) -> None:
     count = int(record.wrong.sum())
-    first, all_of_them = (precision_at(score, record.wrong, n) for n in (100, count))
-    print(f"{count:,} labels are wrong on purpose; of the first 100 suggestions {first:.0%} are wrong, of the first")
-    print(f"{count:,} {all_of_them:.0%}; AUROC {auroc(score, record.wrong):.3f}")
+    at_100, at_count = (precision_at(score, record.wrong, n) for n in (100, count))
+    print(f"{count:,} labels were made wrong on purpose: they are {at_100:.0%} of the first 100 suggestions and")
+    print(f"{at_count:.0%} of the first {count:,}; AUROC {auroc(score, record.wrong):.3f}")

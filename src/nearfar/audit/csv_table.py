@@ -1,4 +1,4 @@
-"""audit.csv: every sample, the most suspicious first."""
+"""The table audit.csv: all samples, most suspicious first."""
 
 from __future__ import annotations
 
@@ -10,29 +10,33 @@ from nearfar.data.manifest import Manifest
 from nearfar.files import atomic
 
 COLUMNS = ("row", "path", "label", "suggested", "score", "reason", "nearest", "decision")
-SHOWN = 5
+NEIGHBORS = 5
 
 
-def write_csv(found: Audit, manifest: Manifest, path: Path) -> Path:
-    """Write the audit of a manifest's rows, whole or not at all.
+def write_csv(audit: Audit, manifest: Manifest, path: Path) -> Path:
+    """Write the audit of a manifest as a CSV file atomically and return its path.
 
-    `nearest` names the five nearest samples with their labels; `decision` is empty, to be filled with keep, relabel (to
-    `suggested`, which may be edited) or remove: the file is then what `apply_decisions` reads.
+    The column `nearest` names the five nearest samples with their labels. The column `decision` is empty: fill in keep,
+    relabel (to the label in `suggested`, which may be edited) or remove, and pass the file to `apply_decisions`.
     """
-    check_same_rows(found, manifest)
+    check_same_rows(audit, manifest)
     names, labels = manifest.classes, manifest.labels.tolist()
     with atomic(path) as draft, open(draft, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
-        for row in found.order().tolist():
-            near = [f"{manifest.name(i)} ({names[labels[i]]})" for i in found.neighbors[row, :SHOWN].tolist()]
-            label, suggested = names[labels[row]], names[int(found.suggested[row])]
-            score, reason = f"{found.score[row]:.4f}", found.reason(row)
+        for row in audit.order().tolist():
+            near = [f"{manifest.name(i)} ({names[labels[i]]})" for i in audit.neighbors[row, :NEIGHBORS].tolist()]
+            label, suggested = names[labels[row]], names[int(audit.suggested[row])]
+            score, reason = f"{audit.score[row]:.4f}", audit.reason(row)
             writer.writerow([row, manifest.name(row), label, suggested, score, reason, "; ".join(near), ""])
     return path
 
 
-def check_same_rows(found: Audit, manifest: Manifest) -> None:
-    """The audit is of this manifest."""
-    if len(found) != len(manifest) or (found.labels != manifest.labels).any():
-        raise ValueError(f"found is an audit of other data: {len(found)} rows, {manifest!r} has {len(manifest)}")
+def check_same_rows(audit: Audit, manifest: Manifest) -> None:
+    """Raise `ValueError` unless the audit has the samples and labels of the manifest."""
+    if len(audit) != len(manifest):
+        raise ValueError(
+            f"audit has {len(audit)} samples but {manifest!r} has {len(manifest)}: pass the audit of this data"
+        )
+    if (audit.labels != manifest.labels).any():
+        raise ValueError(f"audit has other labels than {manifest!r}: pass the audit of this data")

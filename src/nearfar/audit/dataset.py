@@ -1,4 +1,4 @@
-"""The whole job on a data set: audit.csv and index.html in a folder."""
+"""The audit of a dataset, written to a directory as audit.csv and index.html."""
 
 from __future__ import annotations
 
@@ -21,14 +21,25 @@ def audit_data(
     shown: int = 100,
     beside: int = 6,
 ) -> Audit:
-    """Audit every row of a manifest by its embeddings [N, d], write `audit.csv` and `index.html`, give what was found.
+    """Audit all samples of a manifest and write `audit.csv` and `index.html`.
 
-    `k`, `center`: see `audit`; `shown`, `beside`: see `write_page`. To audit one split pass its subset and the
-    embeddings of its rows.
+    To audit one split, pass its subset and the embeddings of the subset.
+
+    Args:
+        manifest: The samples.
+        embeddings: Their embeddings, [N, d].
+        out_dir: The directory to write to.
+        k: Number of neighbors that vote, see `audit`.
+        center: Whether to subtract the mean embedding, see `audit`.
+        shown: The largest number of samples on the page, see `write_page`.
+        beside: Number of neighbors shown with each sample, see `write_page`.
     """
-    if len(embeddings) != len(manifest):  # type: ignore[arg-type]
-        raise ValueError(f"embeddings must have one row for each of the {len(manifest)} samples of {manifest!r}")
-    found = audit(embeddings, manifest.labels, classes=manifest.classes, k=k, center=center)
-    write_csv(found, manifest, out_dir / "audit.csv")
-    write_page(found, manifest, out_dir / "index.html", shown=shown, beside=beside)
-    return found
+    count = len(embeddings)  # type: ignore[arg-type]
+    if count != len(manifest):
+        raise ValueError(
+            f"embeddings must have one row for each of the {len(manifest)} samples of {manifest!r}, got {count}"
+        )
+    result = audit(embeddings, manifest.labels, classes=manifest.classes, k=k, center=center)
+    write_csv(result, manifest, out_dir / "audit.csv")
+    write_page(result, manifest, out_dir / "index.html", shown=shown, beside=beside)
+    return result

@@ -1,4 +1,4 @@
-"""Decisions on an audit, applied: a corrected manifest, and a file of everything that it changes."""
+"""Apply the decisions on an audit: a corrected manifest and a record of all changes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,19 @@ from nearfar.files import atomic
 from nearfar.validation import nearest
 
 DECISIONS = ("", "keep", "relabel", "remove")
-NEEDED = ("row", "path", "label", "suggested", "decision")
+COLUMNS = ("row", "path", "label", "suggested", "decision")
 
 
 @dataclass(frozen=True)
 class Change:
-    """A row of the old manifest that is different in the new one; `new` is "" where it was removed."""
+    """A change to one sample; `new` is empty if the sample was removed.
+
+    Attributes:
+        row: Row in the old manifest.
+        path: Name of the sample.
+        old: The old label.
+        new: The new label.
+    """
 
     row: int
     path: str
@@ -30,10 +37,11 @@ class Change:
 
 
 def read_decisions(manifest: Manifest, path: Path) -> list[Change]:
-    """The changes that a table of decisions asks for: audit.csv with its last column filled, or the page's download.
+    """Read the changes that a table of decisions asks for.
 
-    Columns row, path, label, suggested, decision (others are passed over). Row, path and label must be those of the
-    manifest, so that a table of other data, or one applied before, is an error and not a mess.
+    The table is audit.csv with its last column filled in, or decisions.csv saved from the page. It needs the columns
+    row, path, label, suggested and decision; others are ignored. Row, path and label must agree with the manifest, so
+    that a table of other data, or one that was applied before, is an error.
     """
     try:
         text = path.read_bytes().decode("utf-8-sig", "surrogateescape")
@@ -43,17 +51,19 @@ def read_decisions(manifest: Manifest, path: Path) -> list[Change]:
         table = csv.DictReader(io.StringIO(text, newline=""))
         names, rows = table.fieldnames or (), list(table)
     except csv.Error as error:
-        raise NearfarError(f"{path}: is not readable as CSV ({error})") from error
-    missing = [name for name in NEEDED if name not in names]
+        raise NearfarError(f"{path}: cannot be read as CSV ({error})") from error
+    missing = [name for name in COLUMNS if name not in names]
     if missing:
-        raise NearfarError(f"{path}: has no column {missing[0]!r}: expected {', '.join(NEEDED)}")
+        raise NearfarError(f"{path}: column {missing[0]!r} is missing: the table needs {', '.join(COLUMNS)}")
     changes: dict[int, Change] = {}
     for line, cells in enumerate(rows, start=2):
         change = _change(manifest, cells, f"{path}, row {line}")
         if change is None:
             continue
         if change.row in changes:
-            raise NearfarError(f"{path}, row {line}: decides twice on row {change.row} ({change.path})")
+            raise NearfarError(
+                f"{path}, row {line}: a second decision on row {change.row} ({change.path}): keep one of them"
+            )
         changes[change.row] = change
     return [changes[row] for row in sorted(changes)]
 
@@ -61,31 +71,37 @@ def read_decisions(manifest: Manifest, path: Path) -> list[Change]:
 def _change(manifest: Manifest, cells: dict[str, str], where: str) -> Change | None:
     decision = (cells["decision"] or "").strip().lower()
     if decision not in DECISIONS:
-        raise NearfarError(f"{where}: the decision {decision!r} is none of {', '.join(DECISIONS[1:])}")
+        raise NearfarError(f"{where}: unknown decision {decision!r}: use {', '.join(DECISIONS[1:])} or leave it empty")
     try:
         row = int(cells["row"])
     except (TypeError, ValueError):
-        raise NearfarError(f"{where}: the row {cells['row']!r} is no number") from None
+        raise NearfarError(f"{where}: row must be a number, got {cells['row']!r}") from None
     if not 0 <= row < len(manifest):
-        raise NearfarError(f"{where}: the data has no row {row}, only 0..{len(manifest) - 1}")
+        raise NearfarError(f"{where}: the data has no row {row}, its rows are 0 to {len(manifest) - 1}")
     old = manifest.classes[manifest.labels[row]]
     if cells["path"] != manifest.name(row) or cells["label"] != old:
-        has, says = f"{manifest.name(row)} ({old})", f"{cells['path']} ({cells['label']})"
-        raise NearfarError(f"{where}: row {row} of the data is {has}, not {says}: the decisions are on other data")
+        actual, expected = f"{manifest.name(row)} ({old})", f"{cells['path']} ({cells['label']})"
+        raise NearfarError(
+            f"{where}: row {row} of the data is {actual}, not {expected}: the decisions belong to other data"
+        )
     if decision == "remove":
         return Change(row, cells["path"], old, "")
     if decision != "relabel" or cells["suggested"] == old:
         return None
     if not cells["suggested"]:
-        raise NearfarError(f"{where}: relabel needs a label in the column suggested")
+        raise NearfarError(f"{where}: relabel needs a label in the column 'suggested'")
     return Change(row, cells["path"], old, cells["suggested"])
 
 
 def apply_decisions(manifest: Manifest, path: Path, *, new_classes: bool = False) -> Manifest:
-    """The manifest with the decisions of a table applied; see `read_decisions`. The old manifest stays as it is.
+    """Return a manifest with the decisions of a table applied; the given manifest does not change.
 
-    A label that no class has is an error that names the nearest, or with `new_classes` a new class. A class that loses
-    all its samples stays in the list of classes.
+    A class that loses all its samples stays in the list of classes.
+
+    Args:
+        manifest: The samples.
+        path: The table, see `read_decisions`.
+        new_classes: Whether a label that no class has becomes a new class; otherwise it is an error.
     """
     changes = read_decisions(manifest, path)
     classes = list(manifest.classes)
@@ -97,8 +113,8 @@ def apply_decisions(manifest: Manifest, path: Path, *, new_classes: bool = False
             continue
         if change.new not in number:
             if not new_classes:
-                near = nearest(change.new, classes)
-                raise NearfarError(f"{path}: {change.path}: there is no class {change.new!r}{near}")
+                suggestion = nearest(change.new, classes)
+                raise NearfarError(f"{path}: {change.path}: there is no class {change.new!r}{suggestion}")
             number[change.new] = len(classes)
             classes.append(change.new)
         labels[change.row] = number[change.new]
@@ -109,10 +125,10 @@ def apply_decisions(manifest: Manifest, path: Path, *, new_classes: bool = False
 
 
 def save_corrected(manifest: Manifest, decisions: Path, out: Path, *, new_classes: bool = False) -> Manifest:
-    """Write the corrected manifest to `out` (.csv or .npz), and beside it `out`.changes.csv.
+    """Write the corrected manifest to `out` (.csv or .npz) and a record of the changes to `out`.changes.csv.
 
-    The latter has row, path, old and new label of every row that changed, the new one empty where it was removed, so
-    the old manifest can be had back from the two.
+    The record has the row, path, old label and new label of every change; the new label of a removed sample is empty.
+    The old manifest can be restored from the two files.
     """
     corrected = apply_decisions(manifest, decisions, new_classes=new_classes)
     changes = out.with_name(f"{out.stem}.changes.csv")

@@ -1,4 +1,4 @@
-"""Which labels are probably wrong: three witnesses on one set of embeddings, without any training."""
+"""Rank samples by how likely their label is wrong, from three kinds of evidence on embeddings, without training."""
 
 from __future__ import annotations
 
@@ -23,12 +23,18 @@ SELF_PACED_WEIGHT = 0.5
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """What `audit` found of every sample, [N] each.
+    """Result of `audit`, [N] each unless stated otherwise.
 
-    `score` ranks: the higher, the more probably the label is wrong; about 0 on average. `suggested` is the label that
-    the neighbors and class centers speak for, the sample's own where they do. `neighbors` [N, k] are rows, the
-    nearest first. `votes` and `similarity` [N, 2] belong to the own and to the best other label `rival`: how many of
-    the neighbors have it, and the cosine to its center. `weight` is the mean self-paced weight.
+    Attributes:
+        labels: The given labels.
+        score: Higher for labels that are more likely wrong; 0 on average.
+        suggested: The label that neighbors and class centers suggest; often the given one.
+        rival: The best label other than the given one.
+        neighbors: Rows of the k nearest samples, nearest first, [N, k].
+        votes: Number of neighbors with the given label and with the rival, [N, 2].
+        similarity: Cosine to the center of the given class and of the rival, [N, 2].
+        weight: Mean self-paced weight.
+        classes: Names of the labels.
     """
 
     labels: Ints
@@ -45,22 +51,22 @@ class Audit:
         return len(self.score)
 
     def order(self) -> Ints:
-        """Rows, the most suspicious first; ties by row."""
+        """Return the rows, most suspicious first; ties are ordered by row."""
         return np.argsort(-self.score, kind="stable")
 
     def name(self, label: int) -> str:
-        """What a label is called."""
+        """Return the name of a label."""
         return str(label) if self.classes is None else self.classes[label]
 
     def reason(self, row: int) -> str:
-        """Why a sample is where it is in the order, in a sentence or two."""
+        """Describe the evidence for a sample's score in a few sentences."""
         own, other = self.name(int(self.labels[row])), self.name(int(self.rival[row]))
         k = self.neighbors.shape[1]
-        votes, sims = self.votes[row].round().astype(int).tolist(), self.similarity[row].tolist()
+        votes, cosines = self.votes[row].round().astype(int).tolist(), self.similarity[row].tolist()
         return (
-            f"Of the {k} nearest, {votes[0]} are {own} and {votes[1]} {other}. "
-            f"Similarity to the rest of {own} {sims[0]:.2f}, to {other} {sims[1]:.2f}. "
-            f"Self-paced weight {self.weight[row]:.2f}."
+            f"Of the {k} nearest neighbors, {votes[0]} are {own} and {votes[1]} are {other}. "
+            f"Cosine to the rest of {own}: {cosines[0]:.2f}, to {other}: {cosines[1]:.2f}. "
+            f"Self-paced weight: {self.weight[row]:.2f}."
         )
 
 
@@ -74,78 +80,91 @@ def audit(
     shares: Sequence[float] = SHARES,
     memory_mb: int = MEMORY_MB,
 ) -> Audit:
-    """Rank samples by how probably their label is wrong, from embeddings [N, d] of any model and labels [N].
+    """Rank samples by how likely their label is wrong.
 
-    score = z(center) + z(votes) + 0.5 z(self-paced), z: minus the mean, over the standard deviation, and
+    score = z(center) + z(votes) + 0.5 z(self-paced), where z subtracts the mean and divides by the standard deviation:
 
-    - center: cosine to the nearest other class mean, minus that to the mean of the own class without the sample;
-    - votes: log(1 + most votes of another label) - log(1 + votes of the own) among the k nearest others;
-    - self-paced: 1 - the mean of BSPML's weights (mu=1, threshold=1) at the given shares of samples kept.
+    - center: cosine to the nearest other class mean minus cosine to the mean of the sample's class without the sample;
+    - votes: log(1 + most votes of another label) - log(1 + votes of the given label) among the k nearest neighbors;
+    - self-paced: 1 minus the mean of BSPML's weights (mu=1, threshold=1) over the given shares.
 
-    The weights 1, 1, 0.5, k=20 and the shares are ours, chosen on CUB vectors and on pixels of drawings with injected
-    noise (docs/methods/bspml.md has the numbers). `center` subtracts the mean embedding first, which lets features that
-    are all positive point in different directions. Everything is blockwise: no N x N matrix is held.
+    The factors 1, 1 and 0.5, k=20 and the shares are ours, chosen on CUB feature vectors and on pixels of drawings with
+    injected noise (docs/methods/bspml.md has the numbers). The computation is blockwise: no N x N matrix is stored.
+
+    Args:
+        embeddings: Embeddings of any model, [N, d].
+        labels: Class ids, [N].
+        classes: Names of the class ids.
+        k: Number of neighbors that vote.
+        center: Whether to subtract the mean embedding first. It helps features that are all positive, whose cosines
+            are all high otherwise.
+        shares: Shares of samples for which self-paced weights are computed.
+        memory_mb: Size of a block.
 
     >>> rows = torch.cat([torch.eye(2)[[0]].repeat(5, 1), torch.eye(2)[[1]].repeat(5, 1)]) + 0.01 * torch.randn(10, 2)
-    >>> found = audit(rows, [0, 0, 0, 0, 1, 1, 1, 1, 1, 1], k=3)
-    >>> found.order()[0].item(), found.suggested[4].item()
+    >>> result = audit(rows, [0, 0, 0, 0, 1, 1, 1, 1, 1, 1], k=3)
+    >>> result.order()[0].item(), result.suggested[4].item()
     (4, 0)
     """
     rows = as_embeddings(embeddings, name="embeddings")
     rows = rows if rows.dtype == torch.float64 else rows.float()
-    given = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
-    if given.shape != (len(rows),) or given.dtype.kind not in "iu":
-        raise ValueError(f"labels must be class ids [{len(rows)}], got {given.dtype} of shape {list(given.shape)}")
+    label_array = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
+    if label_array.shape != (len(rows),) or label_array.dtype.kind not in "iu":
+        raise ValueError(
+            f"labels must be class ids [{len(rows)}], got {label_array.dtype} of shape {list(label_array.shape)}"
+        )
     if not bool(torch.isfinite(rows.sum())):
-        raise ValueError("embeddings have NaN or infinite values: remove such rows")
+        raise ValueError("embeddings contain NaN or infinite values: remove these rows")
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")
-    ids, number = np.unique(given, return_inverse=True)
+    ids, number = np.unique(label_array, return_inverse=True)
     if len(ids) < 2:
-        raise ValueError(f"labels must be of at least 2 classes, got {len(ids)}: there is nothing to confuse")
+        raise ValueError(f"labels must have at least 2 classes, got {len(ids)}")
     if classes is not None and int(ids[-1]) >= len(classes):
-        raise ValueError(f"classes has {len(classes)} names but labels go up to {ids[-1]}")
+        raise ValueError(f"classes has {len(classes)} names but the largest label is {ids[-1]}")
 
     x = unit(rows - rows.mean(0) if center else rows)
     y = torch.from_numpy(number.astype(np.int64)).to(x.device)
-    near = _neighborhood(x, y, min(k, len(x) - 1), memory_mb)
-    weight = self_paced_weight(x, y, shares=shares, memory_mb=memory_mb)
+    evidence = _collect_evidence(x, y, min(k, len(x) - 1), memory_mb)
+    weight = compute_self_paced_weight(x, y, shares=shares, memory_mb=memory_mb)
 
-    centroid = standard(near["center_other"] - near["center_own"])
-    vote = standard(np.log1p(near["votes_other"]) - np.log1p(near["votes_own"]))
-    score = centroid + vote + SELF_PACED_WEIGHT * standard(1 - weight)
+    center_score = standardize(evidence["center_other"] - evidence["center_own"])
+    vote_score = standardize(np.log1p(evidence["votes_other"]) - np.log1p(evidence["votes_own"]))
+    score = center_score + vote_score + SELF_PACED_WEIGHT * standardize(1 - weight)
 
-    # the two rivals, by center and by votes, each with both kinds of evidence in the units of the score
-    sims, votes = near["rival_similarity"], near["rival_votes"]
-    scale = _deviation(near["center_other"] - near["center_own"])
-    vote_scale = _deviation(np.log1p(near["votes_other"]) - np.log1p(near["votes_own"]))
+    # Compare the two rivals, by center and by votes, on both kinds of evidence in the units of the score.
+    sims, votes = evidence["rival_similarity"], evidence["rival_votes"]
+    scale = _deviation(evidence["center_other"] - evidence["center_own"])
+    vote_scale = _deviation(np.log1p(evidence["votes_other"]) - np.log1p(evidence["votes_own"]))
     strength = sims / scale + np.log1p(votes) / vote_scale
-    own = near["center_own"] / scale + np.log1p(near["votes_own"]) / vote_scale
+    own = evidence["center_own"] / scale + np.log1p(evidence["votes_own"]) / vote_scale
     line, chosen = np.arange(len(x)), strength.argmax(1)
-    rival = near["rivals"][line, chosen]
+    rival = evidence["rivals"][line, chosen]
     return Audit(
-        labels=given.astype(np.int64),
+        labels=label_array.astype(np.int64),
         score=score,
         suggested=ids[np.where(strength[line, chosen] > own, rival, number)].astype(np.int64),
         rival=ids[rival].astype(np.int64),
-        neighbors=near["neighbors"],
-        votes=np.stack([near["votes_own"], votes[line, chosen]], 1),
-        similarity=np.stack([near["center_own"], sims[line, chosen]], 1),
+        neighbors=evidence["neighbors"],
+        votes=np.stack([evidence["votes_own"], votes[line, chosen]], 1),
+        similarity=np.stack([evidence["center_own"], sims[line, chosen]], 1),
         weight=weight,
         classes=None if classes is None else tuple(classes),
     )
 
 
-def self_paced_weight(x: Tensor, y: Tensor, *, shares: Sequence[float] = SHARES, memory_mb: int = MEMORY_MB) -> Floats:
-    """The mean over the shares of BSPML's weights at these embeddings, [N]."""
+def compute_self_paced_weight(
+    x: Tensor, y: Tensor, *, shares: Sequence[float] = SHARES, memory_mb: int = MEMORY_MB
+) -> Floats:
+    """Return the mean over the shares of BSPML's weights at these embeddings, [N]."""
     pos, neg = hardness(x, y, memory_mb=memory_mb)
     problem = WeightProblem.of(pos.cpu().numpy(), neg.cpu().numpy(), y.cpu().numpy(), age=0.0, mu=1.0)
-    found: Floats = np.mean([solve_for_share(problem, share, tolerance=1e-3)[0].weights for share in shares], axis=0)
-    return found
+    weight: Floats = np.mean([solve_for_share(problem, share, tolerance=1e-3)[0].weights for share in shares], axis=0)
+    return weight
 
 
-def standard(values: Floats) -> Floats:
-    """Minus the mean, over the standard deviation; zeros where all values are equal."""
+def standardize(values: Floats) -> Floats:
+    """Subtract the mean and divide by the standard deviation; return zeros if all values are equal."""
     result: Floats = (values - values.mean()) / _deviation(values)
     return result
 
@@ -155,8 +174,8 @@ def _deviation(values: Floats) -> float:
 
 
 @torch.no_grad()
-def _neighborhood(x: Tensor, y: Tensor, k: int, memory_mb: int) -> dict[str, NDArray[Any]]:
-    """Neighbors, votes and centers of unit rows, block by block."""
+def _collect_evidence(x: Tensor, y: Tensor, k: int, memory_mb: int) -> dict[str, NDArray[Any]]:
+    """Compute neighbors, votes and similarities to class centers of unit embeddings, block by block."""
     classes = int(y.max()) + 1
     sums = torch.zeros(classes, x.shape[1], dtype=x.dtype, device=x.device).index_add_(0, y, x)
     centers = unit(sums)
@@ -177,7 +196,7 @@ def _neighborhood(x: Tensor, y: Tensor, k: int, memory_mb: int) -> dict[str, NDA
 
         to_center.scatter_(1, label, -torch.inf)
         by_center = to_center.argmax(1)
-        # of several labels with the most votes the one whose center is nearest
+        # ties in votes go to the label whose center is nearest
         by_votes = (votes.scatter(1, label, -1.0) * 8 + to_center).argmax(1)
         rivals = torch.stack([by_center, by_votes], 1)
         parts.append(
@@ -192,5 +211,5 @@ def _neighborhood(x: Tensor, y: Tensor, k: int, memory_mb: int) -> dict[str, NDA
                 "votes_other": votes.gather(1, by_votes[:, None])[:, 0],
             }
         )
-    whole = {key: torch.cat([part[key] for part in parts]).cpu().numpy() for key in parts[0]}
-    return {key: value if value.dtype.kind == "i" else value.astype(np.float64) for key, value in whole.items()}
+    arrays = {key: torch.cat([part[key] for part in parts]).cpu().numpy() for key in parts[0]}
+    return {key: value if value.dtype.kind == "i" else value.astype(np.float64) for key, value in arrays.items()}

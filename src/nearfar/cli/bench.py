@@ -109,10 +109,10 @@ def bench_audit(source: str, split: str, rate: float, seeds: int, classes: int |
     """Make labels of DATA (vectors or drawings) wrong and measure how well the audit and other methods find them."""
     import torch
 
-    from nearfar.audit.noise_benchmark import measured_table
+    from nearfar.audit.noise_benchmark import make_noise_table
 
     torch.set_num_threads(threads)
-    click.echo(measured_table(source, split=split, rate=rate, seeds=seeds, classes=classes))
+    click.echo(make_noise_table(source, split=split, rate=rate, seeds=seeds, classes=classes))
 
 
 @bench.command("table")

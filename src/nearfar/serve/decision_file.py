@@ -8,7 +8,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from nearfar.audit.decisions import DECISIONS, NEEDED, read_decisions
+from nearfar.audit.decisions import COLUMNS, DECISIONS, read_decisions
 from nearfar.data import Manifest
 from nearfar.errors import NearfarError
 from nearfar.files import atomic
@@ -70,7 +70,7 @@ class DecisionFile:
 
     def content(self) -> bytes:
         """Return the bytes of the file, or only the header if there are no decisions yet."""
-        return self.path.read_bytes() if self.path.is_file() else (",".join(NEEDED) + "\n").encode()
+        return self.path.read_bytes() if self.path.is_file() else (",".join(COLUMNS) + "\n").encode()
 
     def _read_signature(self) -> tuple[int, int, int] | None:
         try:
@@ -108,7 +108,7 @@ class DecisionFile:
             open(draft, "w", encoding="utf-8", errors="surrogateescape", newline="") as file,
         ):
             writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(NEEDED)
+            writer.writerow(COLUMNS)
             for row, decision in sorted(decisions.items()):
                 old = names[labels[row]]
                 new = old if decision.label is None else names[decision.label]
