@@ -115,10 +115,10 @@ def bomb(width, height):
 
 BROKEN = {
     "empty.jpg": (b"", "is empty"),
-    "text.jpg": (b"not a readable image", "not a picture"),
+    "text.jpg": (b"not a readable image", "not a readable image"),
     "cut.jpg": (builders.jpeg(5, (200, 200))[:900], "damaged or truncated"),
     "cut.png": (encoded(picture(5, (200, 200)), "PNG")[:900], "damaged or truncated"),
-    "head.png": (encoded(picture(5), "PNG")[:20], "damaged|not a picture"),
+    "head.png": (encoded(picture(5), "PNG")[:20], "damaged|not a readable image"),
     "large.png": (bomb(9000, 9000), "exceeds the limit of 67,108,864 pixels"),
     "bomb.png": (bomb(60000, 60000), "limit"),
     "eps.jpg": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n", "not a readable image"),

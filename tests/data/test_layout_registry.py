@@ -5,7 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from nearfar.cli import main
 from nearfar.data import Manifest, layout_names, layouts, open_data, register_layout
 from nearfar.errors import NearfarError
 
@@ -91,3 +93,11 @@ def test_a_new_layout_is_one_new_file(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "x.npz").rename(tmp_path / "x.new")
     assert len(open_data(tmp_path / "x.new")) == 4
     sys.modules.pop("nearfar.data.layouts.new_layout")
+
+
+def test_commands_open_a_registered_layout_by_its_name(tmp_path: Path) -> None:
+    register_layout("words", recognizes=lambda path: False)(open_lines)
+    (tmp_path / "a.txt").write_text("cat dog")
+    result = CliRunner().invoke(main, ["data", f"words:{tmp_path / 'a.txt'}"])
+    assert result.exit_code == 0, result.output
+    assert "2 features" in result.output
