@@ -33,13 +33,13 @@ SUITES = {
     "mpa-proxies": "cub-vectors",
     "proxy-isa": "cub-vectors",
     "proxy-isa-penalties": "cub-vectors",
-    "proxy-isa-extra": "cub-pictures",
+    "proxy-isa-extra": "cub-images",
     "proxy-isa-search": "cub-vectors",
     "proxy-isa-volume": "cub-vectors",
     "proxy-isa-memory": "cub-vectors",
     "proxy-isa-epochs": "cub-vectors",
     "proxy-isa-folds": "cub-vectors",
-    "fine-tuning": "cars-pictures",
+    "fine-tuning": "cars-images",
     "bspml": "cub-vectors",
     "bspml-dims": "cub-vectors",
 }
@@ -260,8 +260,8 @@ def test_fine_tuning_on_a_folder_of_pictures(tmp_path: Path) -> None:
             builders.write(tmp_path / "birds" / f"kind {c}" / f"{i}.jpg", builders.jpeg(10 * c + i, (40, 36)))
     small = ("model.pretrained=false", "images.crop=32", "steps=2", "batches.size=6")
     suite = only_methods(ends(open_suite("proxy-isa-extra"), override=small), "proxy-isa")
-    given, out = {"cub-pictures": str(tmp_path / "birds")}, tmp_path / "r.jsonl"
-    (cell,) = suite_cells(suite, sources=given, only=("cub-pictures",))
+    given, out = {"cub-images": str(tmp_path / "birds")}, tmp_path / "r.jsonl"
+    (cell,) = suite_cells(suite, sources=given, only=("cub-images",))
     model = cell.config.model
     assert (model.backbone, model.pooling, model.freeze_bn) == ("efficientnet-lite0", "average+max", True)
     assert (cell.config.schedule.warm_up_epochs, cell.config.data.validation) == (1, 0)

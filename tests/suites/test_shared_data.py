@@ -22,9 +22,9 @@ def suite_of(*data: Any, **more: Any) -> Suite:
 
 
 def test_a_name_stands_for_shared_data() -> None:
-    (source,) = suite_of("cub-pictures").data
+    (source,) = suite_of("cub-images").data
     assert (source.name, source.source, source.track, source.paper) == (
-        *("cub-pictures", "$CUB_PICTURES", "fine-tuning", "cub"),
+        *("cub-images", "$CUB_IMAGES", "fine-tuning", "cub"),
     )
     assert source.settings[-1] == "data.cache_size=128"
     assert {"steps=275", "batches.size=64", "images.crop=112"} < set(source.settings)
@@ -47,7 +47,7 @@ def test_data_of_its_own_is_not_the_shared_one_of_that_name() -> None:
 def test_a_wrong_name_is_told() -> None:
     with pytest.raises(NearfarError, match=r"data\[0\]: no shared data 'sketch'; did you mean 'sketches'"):
         suite_of("sketch")
-    with pytest.raises(NearfarError, match="did you mean 'cars-pictures'"):
+    with pytest.raises(NearfarError, match="did you mean 'cars-images'"):
         suite_of({"use": "cars-picture"})
 
 
