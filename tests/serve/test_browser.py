@@ -367,4 +367,4 @@ def test_run_tab(page: Callable[[str], Browser]) -> None:
     browser = page("#/run")
     title(browser, "proxy-anchor on sketches.npz")
     assert "Recall@1" in texts(browser, "th")
-    assert len(all_of(browser, ".curves svg polyline")) >= 2
+    assert len(all_of(browser, ".curves svg path.c0")) >= 2
