@@ -93,7 +93,7 @@ def setting(rng: Rng) -> str:
 
 
 def encoded(kind: str, mode: str = "RGB") -> bytes:
-    """A small picture as a file."""
+    """Return the bytes of a small image file."""
     buffer = io.BytesIO()
     Image.linear_gradient("L").resize((12, 10)).convert(mode).save(buffer, kind)
     return buffer.getvalue()

@@ -58,7 +58,7 @@ class Targets:
             "npz": (8, self._npz()),
             "npy": (3, self._npy()),
             "tar": (4, self._tar()),
-            "picture": (12, self._picture()),
+            "image": (12, self._image()),
             "index": (6, self._index()),
             "state": (6, self._state()),
             "model": (3, self._model()),
@@ -125,11 +125,11 @@ class Targets:
             shutil.rmtree(out, ignore_errors=True)
 
     def _csv(self) -> Attempt:
-        folder = self.folder / "csv" / "pictures"
+        folder = self.folder / "csv" / "images"
         folder.mkdir(parents=True)
         for i in range(6):
             (folder / f"{i}.png").touch()
-        rows = [(f"pictures/{i}.png", "ab"[i % 2], ("train", "test")[i % 2]) for i in range(6)]
+        rows = [(f"images/{i}.png", "ab"[i % 2], ("train", "test")[i % 2]) for i in range(6)]
         plain = "path,label\n" + "".join(f"{path},{label}\n" for path, label, _ in rows)
         more = "label,split,path,role\n" + "".join(f'"{label}",{split},{path},\n' for path, label, split in rows)
         manifest = Manifest(
@@ -248,7 +248,7 @@ class Targets:
 
         return self._file("tar.tar", [plain], open_data, make=make)
 
-    def _picture(self) -> Attempt:
+    def _image(self) -> Attempt:
         kinds = (
             ("PNG", "RGB"),
             ("PNG", "P"),
@@ -263,7 +263,7 @@ class Targets:
         ]
 
         def attempt(rng: Rng) -> None:
-            decode_image(changed(rng, seeds), "picture", draft=rng.choice((None, 4)))
+            decode_image(changed(rng, seeds), "image", draft=rng.choice((None, 4)))
 
         return attempt
 
