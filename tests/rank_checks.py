@@ -138,11 +138,11 @@ def split_proxies_give_value_and_gradients_of_the_whole() -> None:
                 same.backward()
                 close(same, value)
                 close(found.grad, expected.grad)
-                close(split.loss.proxies.grad, split.part_of(gradient))
+                close(split.loss.proxies.grad, split.select_classes(gradient))
                 if process_group.is_main_process():
-                    close(split.whole_of(split.loss.proxies.detach()), whole.proxies.detach())
+                    close(split.gather_classes(split.loss.proxies.detach()), whole.proxies.detach())
                 else:
-                    split.whole_of(split.loss.proxies.detach())
+                    split.gather_classes(split.loss.proxies.detach())
     with pytest.raises(ValueError, match="ranks need at least two classes each, got classes=3"):
         ShardedProxies(create("arcface", classes=3, dim=4))
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from nearfar.losses import create
-from nearfar.mining import closest_negatives, distance_weighted, hardest, multi_similarity, named_miner, semi_hard
+from nearfar.mining import closest_negatives, create_miner, distance_weighted, hardest, multi_similarity, semi_hard
 from nearfar.ops.geometry import cosine_matrix
 from nearfar.ops.pairs import Pairs, pair_masks
 
@@ -118,13 +118,13 @@ def test_bad_options() -> None:
 
 def test_miners_by_name_have_their_options() -> None:
     pairs = batch(seed=3)
-    named = named_miner({"name": "semi-hard", "threshold": 0.1, "margin": 0.3})(pairs)
+    named = create_miner({"name": "semi-hard", "threshold": 0.1, "margin": 0.3})(pairs)
     direct = semi_hard(pairs, threshold=0.1, margin=0.3)
     assert torch.equal(named.same, direct.same)
     assert torch.equal(named.diff, direct.diff)
     assert not torch.equal(named.diff, semi_hard(pairs).diff)
     torch.manual_seed(0)
-    named = named_miner({"name": "distance-weighted", "dim": 6})(pairs)
+    named = create_miner({"name": "distance-weighted", "dim": 6})(pairs)
     torch.manual_seed(0)
     assert torch.equal(named.diff, distance_weighted(pairs, dim=6).diff)
 

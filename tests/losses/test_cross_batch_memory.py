@@ -80,7 +80,7 @@ def test_multi_hot_labels() -> None:
 
 def test_bad_input() -> None:
     loss = CrossBatchMemory(create("contrastive"), size=5, dim=4)
-    with pytest.raises(ValueError, match=r"embeddings of shape \[6, 4\] do not fit a memory of 5 rows"):
+    with pytest.raises(ValueError, match=r"embeddings of shape \[6, 4\] do not fit a memory of 5 embeddings"):
         loss(*batches(1)[0][:2])
     with pytest.raises(ValueError, match="labels of shape"):
         loss(torch.randn(2, 4), torch.eye(2).long())

@@ -175,7 +175,7 @@ class NPairsLoss(PairBased):
         kinds, kind = torch.unique(batch.labels[a], return_inverse=True)
         places = torch.arange(len(a), device=a.device)
         first = places.new_full((len(kinds),), len(a)).scatter_reduce(0, kind, places, "amin")
-        anchors, positives = (batch.rows(each[first]) for each in (a, p))
+        anchors, positives = (batch.select(each[first]) for each in (a, p))
         same = torch.eye(len(first), dtype=torch.bool, device=a.device)
         sim = self.distance.similarity(anchors.emb, positives.emb)
         return losses.NPairsLoss(l2_reg=0).cost(

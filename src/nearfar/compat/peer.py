@@ -41,6 +41,7 @@ from nearfar.losses import (
 )
 from nearfar.losses.base import full_precision
 from nearfar.training.components import register_loss_adapter
+from nearfar.validation import Labels
 
 NAME = "pytorch-metric-learning"
 PARTS = ("distances", "losses", "miners", "reducers", "regularizers")
@@ -56,7 +57,7 @@ class Peer(Loss):
         nn.Module.__init__(self)  # a proxy loss of ours would make proxies
         self.loss, self.miner, self.differs = loss, miner, differs
 
-    def forward(self, embeddings: Tensor, labels: Tensor, **others: Any) -> Tensor:
+    def forward(self, embeddings: Tensor, labels: Labels, **others: Any) -> Tensor:
         for name, given in others.items():
             if given is not None:
                 raise ValueError(f"{name} was given to a loss of {NAME}, which has no such thing: leave it out")

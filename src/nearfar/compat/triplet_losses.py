@@ -61,7 +61,7 @@ class TripletMarginLoss(PairBased):
         gap = flat.gather(0, a * sim.shape[1] + n) - flat.gather(0, a * sim.shape[1] + p)
         average = "nonzero" if nonzero else "all"
         formula = losses.TripletMarginLoss(margin=self.margin, squared=False, smooth=self.smooth_loss, average=average)
-        return formula.mean_of(gap, torch.ones_like(gap))
+        return formula.mean_cost(gap, torch.ones_like(gap))
 
 
 class MarginLoss(PairBased):

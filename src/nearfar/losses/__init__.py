@@ -42,7 +42,7 @@ from nearfar.losses.soft_triple import SoftTripleLoss
 from nearfar.losses.subcenter_arcface import SubCenterArcFaceLoss
 from nearfar.losses.supcon import SupConLoss
 from nearfar.losses.triplet import TripletMarginLoss
-from nearfar.mining import named_miner
+from nearfar.mining import create_miner
 
 
 def names() -> list[str]:
@@ -79,7 +79,7 @@ def create(name: str, *, mine: str | Mapping[str, Any] | None = None, **options:
     if mine is not None:
         if not isinstance(loss, PairLoss):
             raise ValueError(f"mine={mine!r} chooses among pairs of samples, but loss {name!r} has none: remove mine")
-        loss.mine = named_miner(mine)
+        loss.mine = create_miner(mine)
     return loss
 
 

@@ -1,4 +1,4 @@
-"""Angular loss: the angle at the negative of each triplet is kept below a bound."""
+"""Angular loss: the angle at the negative of each triplet stays below a bound."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ from nearfar.validation import check_choice
 
 @register("angular")
 class AngularLoss(PairLoss):
-    """Angular loss (Wang et al., ICCV 2017, arXiv 1708.01682, Eq. 8), every vector normalized, negatives too.
+    """Angular loss (Wang et al., ICCV 2017, arXiv 1708.01682, Eq. 8), on unit vectors, negatives included.
 
     Mean over ordered positive pairs (a, p) of log(1 + sum_{n in N_a} e^{f}) with
     f = 4 tan^2(angle) (x_a + x_p).x_n - 2 (1 + tan^2(angle)) x_a.x_p.
 
-    batch="full" (default): all ordered positive pairs of the batch, all negatives. batch="n-pair": the first sample
-    of a
-    class is the anchor, the second its positive, negatives are the other classes' positives. With references,
-    positives and negatives are references; with `representatives` they are the references, the other rows the anchors
-    (PROFS). angle=45 degrees is the paper's for its N-pair batches.
+    If references are passed, positives and negatives are references. With `representatives`, these are the references
+    and the other samples the anchors (PROFS).
+
+    Args:
+        angle: The bound in degrees; 45 is the paper's for its N-pair batches.
+        batch: "full" uses all ordered positive pairs of the batch and all negatives. "n-pair" uses the first sample of
+            a class as anchor, the second as its positive, and the positives of other classes as negatives.
 
     >>> AngularLoss()(torch.eye(3), torch.tensor([0, 0, 1]))
     tensor(0.6931)
@@ -49,7 +51,7 @@ class AngularLoss(PairLoss):
         return first_against_second(batch, cure="sample two of each class, or pass batch='full'")
 
     def similarity(self, x: Tensor, y: Tensor | None) -> Tensor:
-        # positives meet negatives as well as anchors do, so with references theirs against themselves follow below
+        # Positives are compared with negatives too, so with references, the references follow below the anchors.
         return cosine_matrix(x) if y is None else cosine_matrix(torch.cat([x, y]), y)
 
     def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
@@ -68,9 +70,9 @@ def angular(
     tan2: float,
     first: int,
 ) -> tuple[Tensor, Tensor]:
-    """Weighted mean over positive pairs, and its gradient by sim.
+    """Compute the weighted mean over positive pairs, and its gradient by sim.
 
-    sim [>= A, R]: row a < A holds anchor a, row first + p holds reference p, both against the references.
+    Row a < A of sim [>= A, R] has the similarities of anchor a to the references, row first + p those of reference p.
     """
     anchors = len(same)
     table, columns = positive_table(sim[:anchors], same)
@@ -78,12 +80,12 @@ def angular(
     by_anchor = gradient[:anchors]
     if columns.shape[1] == 0:
         return sim.new_zeros(()), gradient
-    w = torch.isfinite(table).to(sim.dtype)  # weights of the positive pairs, 0 where there is none
+    w = torch.isfinite(table).to(sim.dtype)  # weights of the positive pairs, 0 in empty places
     if weights is not None and ref_weights is not None:
         w = torch.where(w > 0, to_one(weights)[:, None] * to_one(ref_weights)[columns], 0.0)
     w /= torch.where(w.sum() > 0, w.sum(), 1.0)
     negative = torch.where(diff, sim[:anchors], -torch.inf).mul_(4 * tan2)
-    f = -2 * (1 + tan2) * table  # -inf where there is no positive
+    f = -2 * (1 + tan2) * table  # -inf in empty places
     lowest = torch.finfo(sim.dtype).min
     for k in range(columns.shape[1]):
         rows = columns[:, k] + first

@@ -1,8 +1,9 @@
-"""ArcFace: a softmax whose own class is handicapped by a margin in angle."""
+"""ArcFace: a softmax with an angular margin on the sample's own class."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -19,18 +20,23 @@ from nearfar.validation import check_positive
 class ArcFaceLoss(DataWiseLoss):
     """ArcFace, the additive angular margin loss (Deng et al., CVPR 2019, arXiv 1801.07698, Eq. 3), on cosines S.
 
-    Mean over samples of -log( e^{scale cos(theta_y + angle)} / (e^{scale cos(theta_y + angle)} + sum_{c != y}
-    e^{scale S_c}) ), theta_y = arccos S_y.
+    Mean over samples of
+    -log( e^{scale cos(theta_y + angle)} / (e^{scale cos(theta_y + angle)} + sum_{c != y} e^{scale S_c}) ),
+    theta_y = arccos S_y. Beyond theta_y = 180 - angle, where cos(theta + angle) rises again, see `add_angle`. With one
+    class the value is 0.
 
-    `angle` is in degrees: 28.6 (half a radian) and scale=64 are the paper's. Past theta_y = 180 - angle, where
-    cos(theta + angle) would rise again, see `add_angle`. With one class the value is 0.
+    Args:
+        classes: The number of classes, or their names, which labels may then use.
+        dim: The dimension of the embeddings.
+        angle: The margin in degrees; 28.6 (half a radian) is the paper's.
+        scale: 64 is the paper's.
 
     >>> loss = ArcFaceLoss(classes=3, dim=2, angle=0.0)
     >>> loss(torch.zeros(1, 2), torch.tensor([0])).exp()
     tensor(3., grad_fn=<ExpBackward0>)
     """
 
-    def __init__(self, *, classes: int, dim: int, angle: float = 28.6, scale: float = 64.0) -> None:
+    def __init__(self, *, classes: int | Sequence[str], dim: int, angle: float = 28.6, scale: float = 64.0) -> None:
         super().__init__(classes, dim)
         self.angle, self.scale = check_angle(angle), check_positive("scale", scale)
 
@@ -39,11 +45,16 @@ class ArcFaceLoss(DataWiseLoss):
 
 
 def add_angle(cos: Tensor, angle: float) -> Tensor:
-    """cos(theta + m) of cos theta, elementwise, m in degrees, with a finite gradient everywhere.
+    """Compute cos(theta + m) from cos theta, elementwise, with a finite gradient everywhere.
 
-    cos(theta + m) = cos theta cos m - sin theta sin m, sin theta = sqrt(1 - cos^2), whose gradient is taken to be 0 at
-    theta = 0, where it has none. From theta = 180 degrees - m on it is cos theta - m sin m (m in radians), so that a
-    farther sample never costs less: the released code's default (its easy_margin off).
+    cos(theta + m) = cos theta cos m - sin theta sin m with sin theta = sqrt(1 - cos^2). The gradient of the root is
+    taken as 0 at theta = 0, where it does not exist. From theta = 180 degrees - m on, the value is cos theta - m sin m
+    (m in radians), so that a more distant sample never has a lower loss. This is the default of the released code
+    (easy_margin off).
+
+    Args:
+        cos: The cosines.
+        angle: m in degrees.
 
     >>> add_angle(torch.tensor([1.0, 0.0, -1.0]), 60.0)
     tensor([ 0.5000, -0.8660, -1.9069])
@@ -54,7 +65,7 @@ def add_angle(cos: Tensor, angle: float) -> Tensor:
 
 
 def check_angle(angle: float) -> float:
-    """Degrees, from 0 to below 90."""
+    """Check that an angle in degrees is at least 0 and below 90, and return it."""
     if not 0 <= angle < 90:
         raise ValueError(f"angle must be in degrees, at least 0 and below 90, got {angle}")
     return angle

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from nearfar.registry import Registry
+from nearfar.validation import Labels, as_label_tensor, as_labels
 
 
 class Loss(nn.Module):
@@ -48,6 +49,29 @@ class Loss(nn.Module):
 
 LOSSES: Registry[type[Loss]] = Registry("loss", package="nearfar.losses")
 register = LOSSES.register
+
+
+def label_tensors(
+    labels: Labels, ref_labels: Labels | None = None, device: torch.device | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """Return the labels of anchors and references as tensors, with one numbering for both if they are names.
+
+    >>> label_tensors(["dog", "cat"], ["cat", "owl"])
+    (tensor([1, 0]), tensor([0, 2]))
+    """
+    if isinstance(labels, Tensor) and (ref_labels is None or isinstance(ref_labels, Tensor)):
+        return labels, ref_labels
+    if ref_labels is None:
+        return as_label_tensor(labels).to(device), None
+    kinds = [as_labels(part, name=name) for part, name in ((labels, "labels"), (ref_labels, "ref_labels"))]
+    if all(part.dtype.kind in "US" for part in kinds):
+        names = sorted({*kinds[0].tolist(), *kinds[1].tolist()})
+        first, second = (as_label_tensor(part, class_names=names) for part in kinds)
+    elif any(part.dtype.kind in "US" for part in kinds):
+        raise ValueError("labels and ref_labels must both be class names or both class ids, got one of each")
+    else:
+        first, second = as_label_tensor(labels), as_label_tensor(ref_labels, name="ref_labels")
+    return first.to(device), second.to(device)
 
 
 def full_precision(x: Tensor) -> Tensor:

@@ -12,18 +12,24 @@ from nearfar.validation import check_positive
 
 
 def binomial(sim: Tensor, same: Tensor, scale_pos: float, scale_neg: float, threshold: float) -> Tensor:
-    """(2/s) log(1 + e^{s (t - S)}), s = scale_pos, for the same kind; (2/s) log(1 + e^{s (S - t)}), s = scale_neg."""
+    """Compute (2/s) log(1 + e^{s (t - S)}) with s = scale_pos for positives, e^{s (S - t)} with s = scale_neg else."""
     scale = torch.where(same, sim.new_tensor(-scale_pos), sim.new_tensor(scale_neg))
     return softplus((sim - threshold) * scale) * (2 / scale.abs())
 
 
 @register("binomial")
 class BinomialDevianceLoss(PairLoss):
-    """Binomial deviance (Yi et al., 2014) as DRO's released code has it (arXiv 1912.11194), on cosines.
+    """Binomial deviance (Yi et al., 2014) in the form of DRO's released code (arXiv 1912.11194), on cosines S.
 
     Mean over all pairs of (2/scale_pos) log(1 + e^{-scale_pos (S - threshold)}) for positives and
-    (2/scale_neg) log(1 + e^{scale_neg (S - threshold)}) for negatives. scale_pos=2, scale_neg=40, threshold=0.5 and the
-    factor 2/scale are the released scripts' (CUB); the paper prints none of them.
+    (2/scale_neg) log(1 + e^{scale_neg (S - threshold)}) for negatives.
+
+    The defaults and the factor 2/scale are those of the released CUB scripts; the paper prints none of them.
+
+    Args:
+        scale_pos: Scale of the positives.
+        scale_neg: Scale of the negatives.
+        threshold: The similarity that separates positives from negatives.
 
     >>> BinomialDevianceLoss()(torch.eye(2), torch.tensor([0, 0]))  # log(1 + e)
     tensor(1.3133)
@@ -36,7 +42,7 @@ class BinomialDevianceLoss(PairLoss):
         self.threshold = threshold
 
     def elementwise(self, pairs: Pairs) -> Tensor:
-        """The loss of every pair, [A, R]."""
+        """Compute the loss of every pair, [A, R]."""
         return binomial(pairs.sim, pairs.same, self.scale_pos, self.scale_neg, self.threshold)
 
     def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:

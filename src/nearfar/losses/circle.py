@@ -1,4 +1,4 @@
-"""Circle loss: each similarity is paced by how far it is from its optimum."""
+"""Circle loss: each similarity is weighted by its distance from the optimum."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from nearfar.validation import check_positive
 
 @register("circle")
 class CircleLoss(PairLoss):
-    """Circle loss (Sun et al., CVPR 2020, arXiv 2002.10857, Eq. 6), on cosines.
+    """Circle loss (Sun et al., CVPR 2020, arXiv 2002.10857, Eq. 6), on cosines S.
 
     Mean over anchors with positives and negatives of
-    log(1 + sum_{N_i} e^{gamma a_n (S_n - m)} sum_{P_i} e^{-gamma a_p (S_p - (1 - m))}), a_n = [S_n + m]_+ and
-    a_p = [1 + m - S_p]_+ constant in the gradient. m=0.4 and gamma=80 are the paper's for retrieval of fine-grained
-    classes.
+    log(1 + sum_{N_i} e^{gamma a_n (S_n - m)} sum_{P_i} e^{-gamma a_p (S_p - (1 - m))}), where a_n = [S_n + m]_+ and
+    a_p = [1 + m - S_p]_+ are constants in the gradient.
+
+    Args:
+        m: The margin; 0.4 is the paper's for fine-grained retrieval.
+        gamma: The scale; 80 is the paper's for fine-grained retrieval.
 
     >>> import torch
     >>> CircleLoss()(torch.eye(3), torch.tensor([0, 0, 1]))

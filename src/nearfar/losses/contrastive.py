@@ -1,4 +1,4 @@
-"""Contrastive loss: positives together, negatives at least a margin apart."""
+"""Contrastive loss: positives are pulled together, negatives pushed at least a margin apart."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ DEFAULT_MARGINS = {"squared": (0.0, 1.0), "distance": (0.0, 1.0), "cosine": (1.0
 
 
 def hinges(sim: Tensor, same: Tensor, pos_margin: float, neg_margin: float) -> Tensor:
-    """[pos_margin - sim]_+ for the same kind, [sim - neg_margin]_+ for different kinds, elementwise."""
+    """Compute [pos_margin - sim]_+ for positives and [sim - neg_margin]_+ for negatives, elementwise."""
     return torch.where(same, pos_margin - sim, sim - neg_margin).relu()
 
 
 def nonzero_means(pairs: Pairs, losses: Tensor) -> Tensor:
-    """Mean of the non-zero positive terms + mean of the non-zero negative terms."""
+    """Compute the mean of the non-zero positive terms plus the mean of the non-zero negative terms."""
     active = losses.detach() > 0
     return pairs.mean(losses, pairs.same & active) + pairs.mean(losses, pairs.diff & active)
 
@@ -30,16 +30,21 @@ def nonzero_means(pairs: Pairs, losses: Tensor) -> Tensor:
 class ContrastiveLoss(PairLoss):
     """Contrastive loss (Hadsell et al., CVPR 2006) in three forms, on unit vectors.
 
-    - form="squared" (default; PROFS, arXiv 1907.07585, Eq. 3.1): mean over all pairs of
-      y [D - pos_margin]_+^2 + (1-y) [neg_margin - D]_+^2, margins 0 and 1 (ours; PROFS does not state its own).
+    - form="squared" (PROFS, arXiv 1907.07585, Eq. 3.1): mean over all pairs of
+      y [D - pos_margin]_+^2 + (1-y) [neg_margin - D]_+^2, margins 0 and 1 (ours; PROFS does not state its margins).
     - form="distance": mean over the non-zero positive terms [D - pos_margin]_+ plus mean over the non-zero negative
       terms [neg_margin - D]_+, margins 0 and 1 (pytorch-metric-learning's form and defaults).
     - form="cosine": the same with [pos_margin - S]_+ and [S - neg_margin]_+, margins 1 and 0 (the baseline of BSPML).
 
-    With `representatives` each representative has as many negatives, its closest, as positives (PROFS).
+    With `representatives`, each representative has as many negatives as positives, its closest ones (PROFS).
+
+    Args:
+        form: "squared", "distance" or "cosine".
+        pos_margin: Margin of the positives; None is the default of the form.
+        neg_margin: Margin of the negatives; None is the default of the form.
 
     >>> x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
-    >>> ContrastiveLoss()(x, torch.tensor([0, 0, 1]))  # one positive pair at D^2 = 2, negatives beyond the margin
+    >>> ContrastiveLoss()(x, torch.tensor([0, 0, 1]))  # one positive pair with D^2 = 2
     tensor(0.6667)
     """
 
@@ -56,7 +61,7 @@ class ContrastiveLoss(PairLoss):
         return cosine_matrix(x, y) if self.form == "cosine" else -unit_distance_matrix(x, y)
 
     def elementwise(self, pairs: Pairs) -> Tensor:
-        """The loss of every pair, [A, R]."""
+        """Compute the loss of every pair, [A, R]."""
         if self.form == "cosine":
             return hinges(pairs.sim, pairs.same, self.pos_margin, self.neg_margin)
         losses = hinges(pairs.sim, pairs.same, -self.pos_margin, -self.neg_margin)

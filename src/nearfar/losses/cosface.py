@@ -1,6 +1,8 @@
-"""CosFace: a softmax whose own class is handicapped by a margin in cosine."""
+"""CosFace: a softmax with a cosine margin on the sample's own class."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from torch import Tensor
 
@@ -16,8 +18,13 @@ class CosFaceLoss(DataWiseLoss):
     """CosFace, the large margin cosine loss (Wang et al., CVPR 2018, arXiv 1801.09414, Eq. 4), on cosines S.
 
     Mean over samples of -log( e^{scale (S_y - margin)} / (e^{scale (S_y - margin)} + sum_{c != y} e^{scale S_c}) ).
+    With one class the value is 0.
 
-    margin=0.35 and scale=64 are the paper's. With one class the value is 0.
+    Args:
+        classes: The number of classes, or their names, which labels may then use.
+        dim: The dimension of the embeddings.
+        margin: Subtracted from the cosine of the own class; 0.35 is the paper's.
+        scale: 64 is the paper's.
 
     >>> import torch
     >>> loss = CosFaceLoss(classes=3, dim=2, margin=0.0)
@@ -25,7 +32,7 @@ class CosFaceLoss(DataWiseLoss):
     tensor(3., grad_fn=<ExpBackward0>)
     """
 
-    def __init__(self, *, classes: int, dim: int, margin: float = 0.35, scale: float = 64.0) -> None:
+    def __init__(self, *, classes: int | Sequence[str], dim: int, margin: float = 0.35, scale: float = 64.0) -> None:
         super().__init__(classes, dim)
         self.margin, self.scale = margin, check_positive("scale", scale)
 

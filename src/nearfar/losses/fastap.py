@@ -1,4 +1,4 @@
-"""FastAP: average precision through soft histograms of the distances."""
+"""FastAP: average precision from soft histograms of distances."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ from nearfar.ops.pairs import Pairs, ratio, to_one
 class FastAPLoss(PairLoss):
     """FastAP (Cakir et al., CVPR 2019), on unit vectors.
 
-    Per anchor, squared distances fall into triangular bins centered at 4k/bins, k = 0..bins: h_k over all pairs, h+_k
-    over positives, H and H+ their running sums; FastAP_i = (1/|P_i|) sum_k H+_k h+_k / H_k. The loss is the mean over
-    anchors with positives of 1 - FastAP_i. bins=10 is the paper's.
+    For each anchor, squared distances fall into triangular bins centered at 4k/bins, k = 0..bins. h_k is the histogram
+    of all pairs, h+_k that of the positives, H and H+ are their running sums, and
+    FastAP_i = (1/|P_i|) sum_k H+_k h+_k / H_k. The loss is the mean of 1 - FastAP_i over anchors with positives.
 
-    A distance touches two neighboring bins only, so all histograms together are two scatter-adds, not `bins` passes.
-    Memory: the similarities, a bin number (int64) and a place within the bin for each pair, about 7 B^2 floats at the
-    peak, whatever the number of bins.
+    A distance touches only two neighboring bins, so all histograms take two scatter-adds rather than `bins` passes. The
+    peak memory is about 7 B^2 floats for any number of bins: the similarities, and a bin number (int64) and a position
+    within the bin for each pair.
+
+    Args:
+        bins: The number of bins; 10 is the paper's.
 
     >>> FastAPLoss()(torch.tensor([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0]]), torch.tensor([0, 0, 1]))
     tensor(0.)
@@ -37,7 +40,7 @@ class FastAPLoss(PairLoss):
 
     def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
         count, fraction = bin_sums(pairs, self.bins)
-        # an entry at b + f gives 1 - f to bin b and f to bin b + 1
+        # An entry at b + f adds 1 - f to bin b and f to bin b + 1.
         h = count - fraction + torch.nn.functional.pad(fraction, (1, -1))
         cumulated = count.cumsum(2) - fraction
         h_pos, cum_pos, cum_all = h[:, 1], cumulated[:, 1], cumulated[:, 0] + cumulated[:, 1]
@@ -46,7 +49,7 @@ class FastAPLoss(PairLoss):
 
 
 def bin_sums(pairs: Pairs, bins: int) -> tuple[Tensor, Tensor]:
-    """See `_BinSums`."""
+    """Sum the pairs into bins; see `_BinSums`."""
     sums: tuple[Tensor, Tensor] = _BinSums.apply(  # type: ignore[no-untyped-call]
         pairs.sim, pairs.same, pairs.diff, None if pairs.ref_weights is None else to_one(pairs.ref_weights), bins
     )
@@ -54,10 +57,10 @@ def bin_sums(pairs: Pairs, bins: int) -> tuple[Tensor, Tensor]:
 
 
 class _BinSums(torch.autograd.Function):
-    """Place every pair at u = D^2 bins / 4 in its bin b = floor(u), for negatives (0) and positives (1) apart.
+    """Put every pair at u = D^2 bins / 4 into its bin b = floor(u), negatives (0) and positives (1) separately.
 
-    Returns [A, 2, bins + 1] twice: the weight of the entries of each bin, and the sum of their weight x (u - b). Pairs
-    in neither mask are put into a third group that is dropped.
+    Returns two tensors [A, 2, bins + 1]: the total weight of each bin, and the sum of weight x (u - b). Pairs in
+    neither mask go into a third group, which is dropped.
     """
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""HAP2S: the point-to-set triplet loss, sets averaged with harder samples weighing more."""
+"""HAP2S: a point-to-set triplet loss in which harder samples have more weight in the mean of a set."""
 
 from __future__ import annotations
 
@@ -13,17 +13,25 @@ from nearfar.validation import check_choice, check_positive
 
 @register("hap2s")
 class HAP2SLoss(PairLoss):
-    """Hard-aware point-to-set loss (Yu et al., ECCV 2018, arXiv 1807.11206), on cosines.
+    """Hard-aware point-to-set loss (Yu et al., ECCV 2018, arXiv 1807.11206), on cosines S.
 
-    (1/B) sum_i [ Sbar_i^- - Sbar_i^+ + margin ]_+ , Sbar the weighted mean similarity to the anchor's negatives and
-    positives, weights constant in the gradient; anchors that lack one of the two add nothing, B counts them all.
+    (1/B) sum_i [ Sbar_i^- - Sbar_i^+ + margin ]_+, Sbar the weighted mean similarity to the anchor's negatives and
+    positives. The weights are constants in the gradient. An anchor without positives or negatives adds 0; B counts it.
 
-    form="exponential": weights e^{-S/gamma} on positives and e^{S/gamma} on negatives; B times its gradient is the
-    gradient of generalized lifted structure where the hinge is active (DRO, arXiv 1912.11194, section 6).
-    form="polynomial": (D + 1)^power on positives and (D + 1)^(-2 power) on negatives, D = sqrt(2 - 2S); Yu's form, with
-    power=10. That both forms average cosines, and gamma=0.5, margin=0.5, are ours.
+    - form="exponential": weights e^{-S/gamma} on positives and e^{S/gamma} on negatives. B times the gradient is that
+      of generalized lifted structure where the hinge is active (DRO, arXiv 1912.11194, section 6).
+    - form="polynomial": weights (D + 1)^power on positives and (D + 1)^(-2 power) on negatives, D = sqrt(2 - 2S)
+      (Yu's).
 
-    >>> HAP2SLoss()(torch.eye(3), torch.tensor([0, 0, 1]))  # two of three anchors have both
+    That both forms average cosines is ours.
+
+    Args:
+        form: "exponential" or "polynomial".
+        gamma: Temperature of form "exponential"; 0.5 is ours.
+        power: Exponent of form "polynomial"; 10 is Yu's.
+        margin: 0.5 is ours.
+
+    >>> HAP2SLoss()(torch.eye(3), torch.tensor([0, 0, 1]))  # two of three anchors have a positive
     tensor(0.3333)
     """
 
@@ -49,7 +57,7 @@ class HAP2SLoss(PairLoss):
 
 
 def soft_mean(pairs: Pairs, log_weights: Tensor, mask: Tensor) -> Tensor:
-    """Per anchor [A]: mean of the similarities over the mask with weights e^{log_weights}; 0 where it is empty."""
+    """Compute the mean similarity over each row of the mask with weights e^{log_weights}, [A]; 0 where it is empty."""
     z = torch.where(mask, log_weights, -torch.inf)
     top = z.amax(1, keepdim=True)
     weights = z.sub_(torch.where(top > -torch.inf, top, 0.0)).exp_()

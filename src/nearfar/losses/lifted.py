@@ -1,4 +1,4 @@
-"""Lifted structure loss: each positive pair against all negatives of both its samples."""
+"""Lifted structure loss: each positive pair against all negatives of both of its samples."""
 
 from __future__ import annotations
 
@@ -16,18 +16,25 @@ from nearfar.validation import check_choice, check_positive
 class LiftedStructureLoss(PairLoss):
     """Lifted structure loss in three forms.
 
-    - form="song" (default; Song et al., CVPR 2016): mean over positive pairs of 1/2 [J_ij]_+^2 with
+    - form="song" (Song et al., CVPR 2016): mean over positive pairs of 1/2 [J_ij]_+^2 with
       J_ij = log( sum_{k in N_i} e^{alpha - D_ik} + sum_{l in N_j} e^{alpha - D_jl} ) + D_ij, D the Euclidean distance
-      of the raw embeddings as in the original (normalize=True: of unit vectors); alpha=1 is the original's.
+      of the raw embeddings.
     - form="anchor" (DRO, arXiv 1912.11194, Eqs. 3 and 8): sum over anchors of
       [ log sum_{P_i} e^{threshold - S} + log sum_{N_i} e^{S - threshold} ]_+ on cosines; the threshold cancels.
       An anchor without positives or without negatives is left out.
     - form="scaled" (Wang's released code): mean over all anchors of
-      (2/scale_pos) log sum_{P_i} e^{-scale_pos S} + (2/scale_neg) log sum_{N_i} e^{scale_neg S}, scales 2 and 40 from
-      there.
+      (2/scale_pos) log sum_{P_i} e^{-scale_pos S} + (2/scale_neg) log sum_{N_i} e^{scale_neg S} on cosines.
 
-    With `representatives` (PROFS, section 4) the pairs of form "song" are (representative, example), and a term between
-    two examples counts nowhere: N_i are all other rows of another kind, N_j only the representatives among them.
+    With `representatives` (PROFS, section 4) the pairs of form "song" are (representative, example), and no term
+    compares two examples: N_i are all other samples of another class, N_j only the representatives among them.
+
+    Args:
+        form: "song", "anchor" or "scaled".
+        alpha: Margin of form "song"; 1 is the original's.
+        normalize: Use unit vectors in form "song".
+        threshold: Threshold of form "anchor".
+        scale_pos: Scale of the positives in form "scaled"; 2 is the released code's.
+        scale_neg: Scale of the negatives in form "scaled"; 40 is the released code's.
 
     >>> LiftedStructureLoss()(torch.tensor([[0.0], [0.0], [1.0]]), torch.tensor([0, 0, 1]))  # 1/2 log(2)^2
     tensor(0.2402)
@@ -57,7 +64,7 @@ class LiftedStructureLoss(PairLoss):
     def arrange(self, batch: PairBatch, representatives: int | None) -> PairBatch:
         if representatives is None or self.form != "song":
             return super().arrange(batch, representatives)
-        return batch.rows(slice(representatives)).against(batch, representatives=True)
+        return batch.select(slice(representatives)).against(batch, representatives=True)
 
     def pairs(self, batch: PairBatch) -> Pairs:
         if not (batch.representatives and self.form == "song"):
@@ -83,15 +90,15 @@ class LiftedStructureLoss(PairLoss):
 
 
 def song(pairs: Pairs, alpha: float) -> Tensor:
-    """Mean over positive pairs of 1/2 [J]_+^2; sim = -D."""
+    """Compute the mean over positive pairs of 1/2 [J]_+^2; the similarity is -D."""
     z = pairs.sim + alpha
     rows = log_sum_exp(z, pairs.diff, weights=pairs.ref_weights)
     columns = rows if pairs.symmetric else log_sum_exp(z.T, pairs.diff.T, weights=pairs.weights)
-    floor = -1e30  # stands for log 0: finite, so that two of them still have a gradient
+    floor = -1e30  # a finite log 0: the sum of two of them still has a gradient
     j = torch.logaddexp(rows.clamp_min(floor)[:, None], columns.clamp_min(floor)) - pairs.sim
     return pairs.mean(0.5 * j.relu().square(), pairs.same)
 
 
 def or_zero(x: Tensor) -> Tensor:
-    """x, and 0 where it is -inf (an empty group)."""
+    """Replace -inf, the value of an empty group, by 0."""
     return torch.where(x > -torch.inf, x, 0.0)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
 from nearfar.losses.base import register
 from nearfar.losses.pair_loss import PairBatch, PairLoss
+from nearfar.losses.proxies.proxy_loss import class_ids, count_classes
 from nearfar.mining import closest_negatives
 from nearfar.ops.geometry import unit_distance_matrix
 from nearfar.ops.pairs import Pairs, ratio
-from nearfar.validation import check_choice
+from nearfar.validation import Labels, check_choice
 
 
 def boundary_hinges(dist: Tensor, same: Tensor, beta: Tensor | float, delta: float) -> Tensor:
-    """[D - beta + delta]_+ for the same kind, [beta + delta - D]_+ for different kinds, elementwise."""
+    """Compute [D - beta + delta]_+ for positives and [beta + delta - D]_+ for negatives, elementwise."""
     past = dist - beta
     return (torch.where(same, past, -past) + delta).relu()
 
@@ -23,15 +26,20 @@ def boundary_hinges(dist: Tensor, same: Tensor, beta: Tensor | float, delta: flo
 class MarginLoss(PairLoss):
     """Margin loss (Wu et al., ICCV 2017; PROFS, arXiv 1907.07585, Eq. 3.3), on unit vectors.
 
-    Mean over all pairs of y [D - beta + delta]_+ + (1-y) [beta + delta - D]_+, with beta trainable.
+    Mean over all pairs of y [D - beta + delta]_+ + (1-y) [beta + delta - D]_+, with beta trainable. With
+    `representatives`, each representative has as many negatives as positives, its closest ones (PROFS).
 
-    average="all" divides by the number of pairs (PROFS, default), "nonzero" by the number of non-zero terms (Wu et
-    al.). beta=1.2, delta=0.2 are Wu's. `classes=C` trains one beta for each class, taken by the anchor's label. `nu`
-    adds nu x (mean over anchors of beta), Wu's regularizer (0: off). `trainable=False` keeps beta fixed.
-    With `representatives` each representative has as many negatives, its closest, as positives (PROFS).
+    Args:
+        beta: The initial boundary; 1.2 is Wu's.
+        delta: The margin; 0.2 is Wu's.
+        average: "all" divides by the number of pairs (PROFS), "nonzero" by the number of non-zero terms (Wu et al.).
+        trainable: Whether beta is trained.
+        classes: Train one beta per class, selected by the anchor's label: the number of classes, or their names, which
+            labels may then use. None trains one common beta.
+        nu: Weight of Wu's regularizer, the mean over anchors of beta; 0 turns it off.
 
     >>> loss = MarginLoss()
-    >>> loss(torch.eye(3), torch.tensor([0, 0, 1]))  # all distances are sqrt(2), the one positive pair is too far apart
+    >>> loss(torch.eye(3), torch.tensor([0, 0, 1]))  # all distances are sqrt(2)
     tensor(0.1381, grad_fn=<DivBackward0>)
     """
 
@@ -42,28 +50,34 @@ class MarginLoss(PairLoss):
         delta: float = 0.2,
         average: str = "all",
         trainable: bool = True,
-        classes: int | None = None,
+        classes: int | Sequence[str] | None = None,
         nu: float = 0.0,
     ) -> None:
         super().__init__()
-        if classes is not None and classes < 1:
-            raise ValueError(f"classes must be at least 1 (or None for one common beta), got {classes}")
-        self.beta_option, self.delta, self.classes, self.nu, self.trainable = (
-            beta,
-            delta,
-            classes,
-            nu,
-            trainable,
-        )
+        self.classes: int | None = None
+        self.class_names: list[str] | None = None
+        if classes is not None:
+            self.classes, self.class_names = count_classes(classes)
+        self.classes_option = self.class_names or self.classes
+        self.beta_option, self.delta, self.nu, self.trainable = beta, delta, nu, trainable
         self.average = check_choice("average", average, ("all", "nonzero"))
-        # in float64, so that 1.2 is 1.2 for float64 embeddings too; it is a handful of numbers
-        self.beta = nn.Parameter(torch.full((classes or 1,), beta, dtype=torch.float64), requires_grad=trainable)
+        # In float64, so that 1.2 is exact to float64 for float64 embeddings.
+        self.beta = nn.Parameter(torch.full((self.classes or 1,), beta, dtype=torch.float64), requires_grad=trainable)
+
+    def label_tensors(
+        self, labels: Labels, ref_labels: Labels | None, device: torch.device | None
+    ) -> tuple[Tensor, Tensor | None]:
+        if self.classes is None:
+            return super().label_tensors(labels, ref_labels, device)
+        name = type(self).__name__
+        ids = None if ref_labels is None else class_ids(ref_labels, self.class_names, name).to(device)
+        return class_ids(labels, self.class_names, name).to(device), ids
 
     def similarity(self, x: Tensor, y: Tensor | None) -> Tensor:
         return -unit_distance_matrix(x, y)
 
     def anchor_beta(self, labels: Tensor) -> Tensor:
-        """beta of every anchor, [A] or [1]."""
+        """Return beta of every anchor, [A] or [1]."""
         if self.classes is None:
             return self.beta
         if labels.ndim != 1:
@@ -83,7 +97,7 @@ class MarginLoss(PairLoss):
         losses = boundary_hinges(-pairs.sim, pairs.same, beta[:, None], self.delta)
         value = pairs.mean(losses)
         if self.average == "nonzero":
-            # the same sum over the share of pairs that is not zero
+            # Divide by the share of non-zero terms.
             value = ratio(value, pairs.mean((losses.detach() > 0).to(losses.dtype)))
         if self.nu:
             value = value + self.nu * pairs.anchor_mean(beta.expand(len(batch.emb)))

@@ -1,6 +1,8 @@
-"""MPA: Proxy-Anchor with several proxies a class."""
+"""MPA: Proxy-Anchor with several proxies per class."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from torch import Tensor
 
@@ -17,14 +19,23 @@ class MPALoss(MultiProxyLoss):
     """Multi-proxies anchor loss (Saeki et al., arXiv 2110.03997, Eqs. 6 and 7), on class similarities S.
 
     1/|C+| sum_{c in C+} log(1 + sum_{i: y_i = c} e^{-alpha (S_ic - delta)})
-    + 1/|C-| sum_{c in C-} log(1 + sum_{i: y_i != c} e^{alpha (S_ic + delta)}) + tau R,
-    C+ the classes with a sample in the batch, C- those with a negative: all, or in a batch of one class all others.
-    S(x, c) = sum_k softmax_k(x.w_ck / gamma) x.w_ck and R as in `MultiProxyLoss`. With proxies_per_class=1 (R = 0), or
-    where the proxies of a class coincide, it is Proxy-Anchor.
+    + 1/|C-| sum_{c in C-} log(1 + sum_{i: y_i != c} e^{alpha (S_ic + delta)}) + tau R.
 
-    delta=0.1, gamma=0.1, tau=0.2 and 10 proxies a class (2 on SOP) are the paper's. alpha=32, which the paper does not
-    give, is Proxy-Anchor's; reg_eps=1e-5 is SoftTriple's released code's (the paper has 0); C- and the start of the
-    proxies (normal) are ours.
+    C+ are the classes with a sample in the batch, C- those with a negative: all classes, or in a batch of one class all
+    others. S(x, c) = sum_k softmax_k(x.w_ck / gamma) x.w_ck and R are those of `MultiProxyLoss`. With
+    proxies_per_class=1 (R = 0), or if the proxies of a class coincide, the loss is Proxy-Anchor. C- and the normal
+    initialization of the proxies are ours.
+
+    Args:
+        classes: The number of classes, or their names, which labels may then use.
+        dim: The dimension of the embeddings.
+        proxies_per_class: K; 10 is the paper's (2 on SOP).
+        alpha: The scale; the paper does not state it, 32 is Proxy-Anchor's.
+        delta: The margin; 0.1 is the paper's.
+        gamma: Temperature of the softmax over the proxies of a class; 0.1 is the paper's.
+        tau: Weight of the regularizer R; 0.2 is the paper's.
+        reg_eps: Added under the square root in R; 1e-5 is that of SoftTriple's released code, the paper has 0.
+        similarity: "softmax", "max" or "mean" over the proxies of a class.
 
     >>> import torch
     >>> loss = MPALoss(classes=4, dim=2, delta=0.0, tau=0.0)
@@ -35,7 +46,7 @@ class MPALoss(MultiProxyLoss):
     def __init__(
         self,
         *,
-        classes: int,
+        classes: int | Sequence[str],
         dim: int,
         proxies_per_class: int = 10,
         alpha: float = 32.0,

@@ -1,4 +1,4 @@
-"""MPA-DW: MPA turned round, each sample against all classes."""
+"""MPA-DW: MPA with a term per sample, which compares it with all classes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ class MPADWLoss(DataWiseLoss, MPALoss):
     """Data-wise multi-proxies anchor loss (Saeki et al., arXiv 2110.03997, Eqs. 12 and 13).
 
     Mean over samples of log(1 + e^{-alpha (S_y - delta)}) + log(1 + sum_{c != y} e^{alpha (S_c + delta)}) + tau R, with
-    the class similarity S(x, c) and R as in `MultiProxyLoss`; at least MPA-AP of the same samples. Options and defaults
-    as in `MPALoss`; the mean over the batch is ours, as in SoftTriple's released code.
+    the class similarity S(x, c) and R of `MultiProxyLoss`. It is at least the MPA-AP of the same samples.
+
+    The options and defaults are those of `MPALoss`. The mean over the batch is ours, as in SoftTriple's released code.
 
     >>> import torch
     >>> loss = MPADWLoss(classes=4, dim=2, delta=0.0, tau=0.0)

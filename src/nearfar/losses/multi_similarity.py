@@ -1,4 +1,4 @@
-"""Multi-similarity loss, with its mining, and the weighted batch loss of BSPML."""
+"""Multi-similarity loss with its mining, and the weighted batch loss of BSPML."""
 
 from __future__ import annotations
 
@@ -15,20 +15,22 @@ from nearfar.validation import check_choice, check_positive
 
 @register("multi-similarity")
 class MultiSimilarityLoss(PairLoss):
-    """Multi-similarity loss (Wang et al., CVPR 2019, Eq. 15), on cosines.
+    """Multi-similarity loss (Wang et al., CVPR 2019, Eq. 15), on cosines S.
 
-    (1/B) sum_i (1/alpha) log(1 + sum_{P_i} e^{-alpha (S - threshold)}) + (1/beta) log(1 + sum_{N_i} e^{beta (S -
-    neg_threshold)}) over the mined sets P_i = {S_ip < max_n S_in + epsilon}, N_i = {S_in > min_p S_ip - epsilon}; B
-    counts every anchor.
+    (1/B) sum_i (1/alpha) log(1 + sum_{P_i} e^{-alpha (S - threshold)})
+              + (1/beta) log(1 + sum_{N_i} e^{beta (S - neg_threshold)})
+    over the mined sets P_i = {S_ip < max_n S_in + epsilon}, N_i = {S_in > min_p S_ip - epsilon}. B counts every anchor.
 
-    alpha=2, beta=50, epsilon=0.1 are the paper's (the released code has beta=40), threshold=0.5 the code's (the paper's
-    text says 1). `neg_threshold` (default: the same) gives negatives a threshold of their own, the form that DRO
-    recovers. epsilon=None: no mining.
-
-    weighting="inside" (default) puts a sample's weight on its exponential and in the mean over anchors; "outside" is
-    the weighted batch loss of BSPML (Zhang et al., AAAI 2023, arXiv 2211.11751, Eq. 7), which takes threshold=1
-    there: (1/B) sum_i w_i { mean_{P_i} w_p (1/alpha) log[1 + sum ...] + mean_{N_i} w_n (1/beta) log[1 + sum ...] },
-    mining by all samples.
+    Args:
+        alpha: Scale of the positives; 2 is the paper's.
+        beta: Scale of the negatives; 50 is the paper's, the released code has 40.
+        threshold: 0.5 is the released code's, the paper's text says 1.
+        neg_threshold: Threshold of the negatives, the form that DRO recovers; None is `threshold`.
+        epsilon: Margin of the mining; 0.1 is the paper's. None turns mining off.
+        weighting: "inside" puts a sample's weight on its exponential and in the mean over anchors. "outside" is the
+            weighted batch loss of BSPML (Zhang et al., AAAI 2023, arXiv 2211.11751, Eq. 7), which has threshold=1
+            there: (1/B) sum_i w_i { mean_{P_i} w_p (1/alpha) log[1 + sum ...] + mean_{N_i} w_n (1/beta) log[1 + sum
+            ...] }. Mining then uses all samples, whatever their weights.
 
     >>> import torch
     >>> MultiSimilarityLoss(epsilon=None)(torch.eye(2), torch.tensor([0, 0]))  # 1/2 log(1 + e)
@@ -71,7 +73,7 @@ class MultiSimilarityLoss(PairLoss):
         return pairs.anchor_mean(pos + neg)
 
     def sides(self, pairs: Pairs) -> tuple[Tensor, Tensor]:
-        """The positive and the negative term of every anchor, each [A]."""
+        """Compute the positive and the negative term of every anchor, each [A]."""
         neg_threshold = self.threshold if self.neg_threshold is None else self.neg_threshold
         pos = pairs.log_sum_exp((pairs.sim - self.threshold) * -self.alpha, pairs.same, plus_one=True)
         neg = pairs.log_sum_exp((pairs.sim - neg_threshold) * self.beta, pairs.diff, plus_one=True)
@@ -79,6 +81,6 @@ class MultiSimilarityLoss(PairLoss):
 
 
 def mean_weight(pairs: Pairs, mask: Tensor) -> Tensor:
-    """Per anchor [A]: the plain mean of the reference weights over a mask, 0 where it is empty."""
+    """Return the unweighted mean of the reference weights over each row of a mask, [A]; 0 where it is empty."""
     assert pairs.ref_weights is not None
     return (mask.to(pairs.sim.dtype) @ pairs.ref_weights) / row_count(mask).clamp_min(1)

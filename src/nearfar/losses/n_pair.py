@@ -1,4 +1,4 @@
-"""N-pair loss: softmax of each anchor's positive against the other classes' positives."""
+"""N-pair loss: a softmax of each anchor's positive against the positives of other classes."""
 
 from __future__ import annotations
 
@@ -14,24 +14,28 @@ from nearfar.ops.pairs import Pairs, ratio, row_count, softplus
 
 
 def positives_against_negatives(pairs: Pairs, logits: Tensor) -> Tensor:
-    """Mean over positive pairs (i, p) of log(1 + sum_{n in N_i} e^{z_in - z_ip})."""
+    """Compute the mean over positive pairs (i, p) of log(1 + sum_{n in N_i} e^{z_in - z_ip})."""
     negatives = pairs.log_sum_exp(logits, pairs.diff)
     return pairs.mean(softplus(negatives[:, None] - logits), pairs.same)
 
 
 def examples_against_representatives(batch: PairBatch, n: int) -> PairBatch:
-    """PROFS for N-pair batches: the representatives are the references, the other rows the anchors."""
-    return batch.rows(slice(n, None)).against(batch.rows(slice(n)), representatives=True)
+    """Arrange a PROFS batch for N-pair losses: representatives are references, the other samples anchors."""
+    return batch.select(slice(n, None)).against(batch.select(slice(n)), representatives=True)
 
 
 def first_against_second(batch: PairBatch, *, cure: str) -> PairBatch:
-    """First samples of a class as anchors against second samples as references; a third is an error.
+    """Take the first sample of each class as anchor and the second as reference; a third sample is an error.
 
-    How many rows these are depends on the labels. Under torch.compile, and where nobody has a second sample, every row
-    stays on both sides and those that do not belong there get weight 0, which is the same.
+    The number of anchors depends on the labels. Under torch.compile, and if no class has a second sample, all samples
+    stay on both sides and those that do not belong there get weight 0, which has the same value.
+
+    Args:
+        batch: The batch.
+        cure: What the user can do about an error.
     """
     if batch.labels.ndim != 1:
-        raise ValueError(f"labels must be class ids [N] here, got shape {list(batch.labels.shape)}: {cure}")
+        raise ValueError(f"labels must be class ids [N] for this loss, got shape {list(batch.labels.shape)}: {cure}")
     earlier = (batch.labels[:, None] == batch.labels).tril_(-1)
     if batch.weights is None:
         place = row_count(earlier)  # 0 first, 1 second
@@ -42,10 +46,10 @@ def first_against_second(batch: PairBatch, *, cure: str) -> PairBatch:
         last = int(place.max())
         if last > 1:
             crowded = int(batch.labels[place > 1][0])
-            raise ValueError(f"labels has {last + 1} samples of class {crowded}, at most 2 can be used: {cure}")
+            raise ValueError(f"labels has {last + 1} samples of class {crowded}, but at most 2 are allowed: {cure}")
         if last == 1:
             first, second = ((place == k).nonzero().flatten() for k in (0, 1))
-            return batch.rows(first).against(batch.rows(second))
+            return batch.select(first).against(batch.select(second))
     w = torch.ones_like(batch.emb[:, 0]) if batch.weights is None else batch.weights
     anchors, references = (replace(batch, weights=torch.where(place == k, w, 0.0)) for k in (0, 1))
     return anchors.against(references)
@@ -53,15 +57,19 @@ def first_against_second(batch: PairBatch, *, cure: str) -> PairBatch:
 
 @register("n-pair")
 class NPairsLoss(PairLoss):
-    """N-pair loss (Sohn, NeurIPS 2016), on raw dot products (normalize=True: cosines).
+    """N-pair loss (Sohn, NeurIPS 2016), on dot products of raw embeddings.
 
     Mean over positive pairs (i, p) of log(1 + sum_{n in N_i} e^{f_i.f_n - f_i.f_p}) + l2_reg/2 (||f_i||^2 + ||f_p||^2).
 
-    With references, they are the positives and negatives. Without, the first sample of a class is the anchor and the
-    second its positive; more are an error, and `all_pairs=True` takes every ordered positive pair and all negatives
-    (ours).
-    With `representatives` they are the references and the other rows the anchors (PROFS).
-    l2_reg=0.001 is TensorFlow's npairs_loss default (PROFS is written in it), in this normalization.
+    If references are passed, they are the positives and negatives. Otherwise the first sample of a class is the anchor
+    and the second its positive; a third sample is an error. With `representatives`, these are the references and the
+    other samples the anchors (PROFS).
+
+    Args:
+        l2_reg: Weight of the norms; 0.001 is the default of TensorFlow's npairs_loss (in which PROFS is written), in
+            this normalization.
+        normalize: Use cosines instead of dot products.
+        all_pairs: Use every ordered positive pair and all negatives (ours).
 
     >>> NPairsLoss(l2_reg=0)(torch.zeros(4, 2), torch.tensor([0, 0, 1, 1]))  # log 2
     tensor(0.6931)

@@ -1,6 +1,8 @@
-"""Normalized softmax: cross entropy of cosines to one proxy a class."""
+"""Normalized softmax: cross entropy of the cosines to one proxy per class."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from torch import Tensor
 
@@ -15,9 +17,12 @@ from nearfar.validation import check_positive
 class NormalizedSoftmaxLoss(DataWiseLoss):
     """Normalized softmax loss (Zhai and Wu, BMVC 2019, arXiv 1811.12649), on cosines S.
 
-    Mean over samples of -log( e^{S_y / temperature} / sum_c e^{S_c / temperature} ).
+    Mean over samples of -log( e^{S_y / temperature} / sum_c e^{S_c / temperature} ). With one class the value is 0.
 
-    temperature=0.05 is the paper's. With one class the value is 0.
+    Args:
+        classes: The number of classes, or their names, which labels may then use.
+        dim: The dimension of the embeddings.
+        temperature: 0.05 is the paper's.
 
     >>> import torch
     >>> loss = NormalizedSoftmaxLoss(classes=3, dim=2)
@@ -25,7 +30,7 @@ class NormalizedSoftmaxLoss(DataWiseLoss):
     tensor(3., grad_fn=<ExpBackward0>)
     """
 
-    def __init__(self, *, classes: int, dim: int, temperature: float = 0.05) -> None:
+    def __init__(self, *, classes: int | Sequence[str], dim: int, temperature: float = 0.05) -> None:
         super().__init__(classes, dim)
         self.temperature = check_positive("temperature", temperature)
 
@@ -34,5 +39,5 @@ class NormalizedSoftmaxLoss(DataWiseLoss):
 
 
 def softmax_terms(sims: ClassSimilarities, scale: float, own: Tensor) -> Tensor:
-    """-log( e^{scale own} / (e^{scale own} + sum_{c != y} e^{scale S_c}) ) per sample [B], `own` in place of S_y."""
+    """Compute -log( e^{scale own} / (e^{scale own} + sum_{c != y} e^{scale S_c}) ) per sample, [B]."""
     return softplus(sims.others(scale=scale) - scale * own)

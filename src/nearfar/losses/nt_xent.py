@@ -1,4 +1,4 @@
-"""NT-Xent: softmax of each positive pair against the anchor's negatives."""
+"""NT-Xent: a softmax of each positive pair against the anchor's negatives."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from nearfar.validation import check_positive
 
 @register("nt-xent")
 class NTXentLoss(PairLoss):
-    """Normalized temperature-scaled cross entropy (Chen et al., SimCLR, ICML 2020, Eq. 1), with labels.
+    """Normalized temperature-scaled cross entropy (Chen et al., SimCLR, ICML 2020, Eq. 1), with labels, on cosines S.
 
-    Mean over ordered positive pairs (i, p) of -log( e^{S_ip/T} / (e^{S_ip/T} + sum_{n in N_i} e^{S_in/T}) ): other
-    positives of i are not in the denominator. temperature=0.07 is pytorch-metric-learning's default (SimCLR: 0.1 to
-    0.5).
+    Mean over ordered positive pairs (i, p) of -log( e^{S_ip/T} / (e^{S_ip/T} + sum_{n in N_i} e^{S_in/T}) ). The other
+    positives of i are not in the denominator.
+
+    Args:
+        temperature: T; 0.07 is the default of pytorch-metric-learning, SimCLR has 0.1 to 0.5.
 
     >>> import torch
-    >>> NTXentLoss()(torch.eye(3), torch.tensor([0, 0, 1]))  # one negative as near as the positive
+    >>> NTXentLoss()(torch.eye(3), torch.tensor([0, 0, 1]))  # the negative is as close as the positive
     tensor(0.6931)
     """
 

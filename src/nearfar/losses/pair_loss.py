@@ -1,4 +1,4 @@
-"""What all pair losses share: checking what arrives, laying out anchors and references, and making their Pairs."""
+"""The base class of pair losses: it checks the inputs, arranges anchors and references, and creates their Pairs."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from nearfar.losses.base import Loss, full_precision
+from nearfar.losses.base import Loss, full_precision, label_tensors
 from nearfar.ops.geometry import cosine_matrix
 from nearfar.ops.pairs import Pairs, pair_masks
-from nearfar.validation import check_embeddings, check_labels, check_weights
+from nearfar.validation import Labels, check_embeddings, check_labels, check_weights
 
 
 @dataclass(frozen=True, eq=False)
 class PairBatch:
-    """Anchors and references of one call, checked, in float32 or float64. `ref_emb` None: the batch against itself."""
+    """The checked anchors and references of a call, in float32 or float64.
+
+    Without `ref_emb`, the batch is compared with itself. `representatives` marks a PROFS batch whose anchors or
+    references are representatives of their classes.
+    """
 
     emb: Tensor
     labels: Tensor
@@ -26,13 +30,13 @@ class PairBatch:
     ref_weights: Tensor | None = None
     representatives: bool = False
 
-    def rows(self, which: slice | Tensor) -> PairBatch:
-        """Some of the rows as a batch of their own."""
-        emb = self.emb[which] if isinstance(which, slice) else self.emb.index_select(0, which)
-        return PairBatch(emb, self.labels[which], None if self.weights is None else self.weights[which])
+    def select(self, index: slice | Tensor) -> PairBatch:
+        """Return the anchors at these positions as a batch."""
+        emb = self.emb[index] if isinstance(index, slice) else self.emb.index_select(0, index)
+        return PairBatch(emb, self.labels[index], None if self.weights is None else self.weights[index])
 
     def against(self, references: PairBatch, *, representatives: bool = False) -> PairBatch:
-        """These rows as anchors, those as references."""
+        """Return a batch with these anchors and the anchors of `references` as references."""
         return replace(
             self,
             ref_emb=references.emb,
@@ -43,17 +47,11 @@ class PairBatch:
 
 
 class PairLoss(Loss):
-    """A loss over pairs of samples; a subclass says what the pairs cost, and where it differs, how near two rows are.
+    """Base class of losses over pairs of samples.
 
-    Called as `loss(embeddings [B, d], labels, ref_emb=, ref_labels=, weights=, ref_weights=, representatives=)`; all
-    but the first two are keyword-only. Labels are integers [B] or multi-hot [B, C] (the same kind = at least one
-    label in common).
-    With `ref_emb` the pairs are anchors x references and nothing is a self pair; without it the references are the
-    batch. `weights` multiply a pair's term by the product of its samples' and count in the normalizer; weight 0 is
-    removal. `representatives=n` (PROFS): the first n rows are class representatives and only pairs with them count.
-    A batch with nothing to compare gives 0 with a graph. Half precision is computed in float32, autocast or not.
+    A subclass implements `cost`, and overrides `similarity` if it does not use cosines.
 
-    `loss.mine = f` lets a function of `nearfar.mining`, or your own from Pairs to Pairs, choose among the pairs first.
+    Set `loss.mine = f` to select pairs first. f is a function of `nearfar.mining`, or any function from Pairs to Pairs.
     """
 
     mine: Callable[[Pairs], Pairs] | None = None
@@ -61,14 +59,33 @@ class PairLoss(Loss):
     def forward(
         self,
         embeddings: Tensor,
-        labels: Tensor,
+        labels: Labels,
         *,
         ref_emb: Tensor | None = None,
-        ref_labels: Tensor | None = None,
+        ref_labels: Labels | None = None,
         weights: Tensor | None = None,
         ref_weights: Tensor | None = None,
         representatives: int | None = None,
     ) -> Tensor:
+        """Compute the loss.
+
+        Half precision is computed in float32, with or without autocast. A batch without pairs gives 0 with a graph.
+
+        Args:
+            embeddings: The embeddings of the anchors [B, d]. They need not be normalized.
+            labels: Class ids or class names [B], or multi-hot [B, C]; two samples are positives if they share a label.
+            ref_emb: Embeddings of references [R, d]. The pairs are then anchors x references and there are no self
+                pairs. By default the references are the batch itself.
+            ref_labels: The labels of the references.
+            weights: Sample weights [B]. They multiply the terms of a sample's pairs and count in the normalizer; weight
+                0 removes the sample.
+            ref_weights: Sample weights of the references [R].
+            representatives: The first n samples are class representatives, and only pairs with them count (PROFS).
+
+        Returns:
+            The loss, a scalar.
+        """
+        labels, ref_labels = self.label_tensors(labels, ref_labels, getattr(embeddings, "device", None))
         batch = make_batch(embeddings, labels, ref_emb, ref_labels, weights, ref_weights)
         if representatives is not None:
             check_representatives(representatives, batch)
@@ -77,19 +94,25 @@ class PairLoss(Loss):
             pairs = self.pairs(batch)
             return self.cost(pairs if self.mine is None else self.mine(pairs), batch)
 
+    def label_tensors(
+        self, labels: Labels, ref_labels: Labels | None, device: torch.device | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the labels of anchors and references as tensors; see `nearfar.losses.base.label_tensors`."""
+        return label_tensors(labels, ref_labels, device)
+
     def similarity(self, x: Tensor, y: Tensor | None) -> Tensor:
-        """The matrix of this loss, larger is nearer: cosines unless a subclass says otherwise."""
+        """Compute the similarities [A, R] of anchors and references, larger is closer; cosines by default."""
         return cosine_matrix(x, y)
 
     def arrange(self, batch: PairBatch, representatives: int | None) -> PairBatch:
-        """Who is anchor and who reference: as they came, and with n representatives, these against the other rows."""
+        """Choose anchors and references. By default, n representatives are compared with the other samples."""
         if representatives is None:
             return batch
         n = representatives
-        return batch.rows(slice(n)).against(batch.rows(slice(n, None)), representatives=True)
+        return batch.select(slice(n)).against(batch.select(slice(n, None)), representatives=True)
 
     def pairs(self, batch: PairBatch) -> Pairs:
-        """The Pairs of a batch; samples of weight 0 are in no pair."""
+        """Create the Pairs of a batch. Samples of weight 0 are in no pair."""
         same, diff = pair_masks(batch.labels, batch.ref_labels)
         return with_weights(
             Pairs(self.similarity(batch.emb, batch.ref_emb), same, diff, symmetric=batch.ref_emb is None),
@@ -97,7 +120,7 @@ class PairLoss(Loss):
         )
 
     def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
-        """The value of the loss."""
+        """Compute the loss of the pairs, a scalar."""
         raise NotImplementedError
 
 
@@ -109,16 +132,16 @@ def make_batch(
     weights: Tensor | None,
     ref_weights: Tensor | None,
 ) -> PairBatch:
-    """Check everything that arrives at a pair loss, and raise half precision to float32."""
+    """Check the inputs of a pair loss and convert half precision to float32."""
     check_embeddings("embeddings", embeddings)
     check_labels("labels", labels, rows=len(embeddings), rows_name="embeddings")
     if weights is not None:
         check_weights("weights", weights, rows=len(embeddings), rows_name="embeddings")
     if (ref_emb is None) != (ref_labels is None):
-        given, missing = ("ref_labels", "ref_emb") if ref_emb is None else ("ref_emb", "ref_labels")
-        raise ValueError(f"{given} was given without {missing}: pass both or neither")
+        present, missing = ("ref_labels", "ref_emb") if ref_emb is None else ("ref_emb", "ref_labels")
+        raise ValueError(f"{present} was given without {missing}: pass both or neither")
     if ref_emb is None and ref_weights is not None:
-        raise ValueError("ref_weights was given without ref_emb: without references, weights serve both sides")
+        raise ValueError("ref_weights was given without ref_emb: without references, weights apply to both sides")
     if ref_emb is not None and ref_labels is not None:
         check_embeddings("ref_emb", ref_emb, dim=embeddings.shape[1])
         check_labels("ref_labels", ref_labels, rows=len(ref_emb), rows_name="ref_emb")
@@ -141,29 +164,29 @@ def make_batch(
 
 
 def cast_weights(name: str, weights: Tensor | None, like: Tensor) -> Tensor | None:
-    """Weights as constants in the dtype of the embeddings, which must have room for them."""
+    """Return detached weights in the dtype of the embeddings; weights that overflow it are an error."""
     if weights is None:
         return None
     cast = weights.detach().to(like.dtype)
     if cast.dtype != weights.dtype and not torch.compiler.is_compiling() and not torch.isfinite(cast).all():
-        raise ValueError(f"{name} up to {float(weights.max())} do not fit {like.dtype}: scale them down")
+        raise ValueError(f"{name} up to {float(weights.max())} overflow {like.dtype}: scale them down")
     return cast
 
 
 def check_representatives(n: int, batch: PairBatch) -> None:
-    """Between 1 and B - 1, and not together with references."""
+    """Check that the number of representatives is between 1 and B - 1 and that there are no references."""
     if batch.ref_emb is not None:
         raise ValueError(
-            f"representatives={n} was given with ref_emb: representatives are rows of the batch; pass one of them"
+            f"representatives={n} was given with ref_emb: representatives are samples of the batch, pass one of the two"
         )
     if isinstance(n, bool) or not isinstance(n, int) or not 0 < n < len(batch.emb):
         raise ValueError(
-            f"representatives must be a whole number from 1 to {len(batch.emb) - 1} (rows of embeddings - 1), got {n!r}"
+            f"representatives must be an integer from 1 to {len(batch.emb) - 1} (the batch size minus 1), got {n!r}"
         )
 
 
 def pair_weights(batch: PairBatch) -> tuple[Tensor | None, Tensor | None]:
-    """Weights of anchors and references: both or neither; a side without weights counts once each."""
+    """Return the weights of anchors and references, both or neither; missing weights on one side are ones."""
     if batch.ref_emb is None:
         return batch.weights, batch.weights
     if batch.weights is None and batch.ref_weights is None:
@@ -173,8 +196,10 @@ def pair_weights(batch: PairBatch) -> tuple[Tensor | None, Tensor | None]:
 
 
 def with_weights(pairs: Pairs, weights: Tensor | None, ref_weights: Tensor | None) -> Pairs:
-    """Pairs with these sample weights; pairs of a sample of weight 0 leave both masks."""
+    """Return the pairs with sample weights; pairs of a sample of weight 0 leave both masks."""
     if weights is None or ref_weights is None:
         return pairs
-    alive = (weights > 0)[:, None] & (ref_weights > 0)
-    return replace(pairs, same=pairs.same & alive, diff=pairs.diff & alive, weights=weights, ref_weights=ref_weights)
+    nonzero = (weights > 0)[:, None] & (ref_weights > 0)
+    return replace(
+        pairs, same=pairs.same & nonzero, diff=pairs.diff & nonzero, weights=weights, ref_weights=ref_weights
+    )

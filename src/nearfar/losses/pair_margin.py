@@ -12,10 +12,13 @@ from nearfar.ops.pairs import Pairs
 
 @register("pair-margin")
 class PairMarginLoss(PairLoss):
-    """The margin pair loss of DRO (Qi et al., arXiv 1912.11194, Eq. 19), on cosines.
+    """Margin pair loss of DRO (Qi et al., arXiv 1912.11194, Eq. 19), on cosines S.
 
-    Mean over all pairs of [m + threshold - S]_+ for positives and [m + S - threshold]_+ for negatives. m=0.2 and
-    threshold=0.5 (lambda) are the paper's (section 4.2.1) and the released script's.
+    Mean over all pairs of [m + threshold - S]_+ for positives and [m + S - threshold]_+ for negatives.
+
+    Args:
+        m: The margin; 0.2 is the paper's (section 4.2.1) and the released script's.
+        threshold: The paper's lambda; 0.5 is the paper's (section 4.2.1) and the released script's.
 
     >>> import torch
     >>> PairMarginLoss()(torch.eye(2), torch.tensor([0, 0]))
@@ -27,7 +30,7 @@ class PairMarginLoss(PairLoss):
         self.m, self.threshold = m, threshold
 
     def elementwise(self, pairs: Pairs) -> Tensor:
-        """The loss of every pair, [A, R]."""
+        """Compute the loss of every pair, [A, R]."""
         return hinges(pairs.sim, pairs.same, self.threshold + self.m, self.threshold - self.m)
 
     def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:

@@ -1,8 +1,9 @@
-"""Proxy-Anchor: each proxy against the batch's samples of its class and against all others."""
+"""Proxy-Anchor: each proxy against the samples of its class and against all other samples."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from torch import Tensor
 
@@ -19,8 +20,14 @@ class ProxyAnchorLoss(ProxyLoss):
     1/|C+| sum_{c in C+} log(1 + sum_{i: y_i = c} e^{-alpha (S_ic - delta)})
     + 1/C sum_c log(1 + sum_{i: y_i != c} e^{alpha (S_ic + delta)}), C+ the classes of the batch.
 
-    alpha=32, delta=0.1 and the start of the proxies (normal, variance 2/C) are the paper's released code's. The second
-    divisor is C also for a batch of one class, whose own proxy has no negatives.
+    The defaults and the initialization of the proxies (normal, variance 2/C) are the released code's. The second
+    divisor is C even in a batch of one class, whose own proxy has no negatives.
+
+    Args:
+        classes: The number of classes, or their names, which labels may then use.
+        dim: The dimension of the embeddings.
+        alpha: The scale.
+        delta: The margin.
 
     >>> import torch
     >>> loss = ProxyAnchorLoss(classes=4, dim=2, delta=0.0)
@@ -28,7 +35,7 @@ class ProxyAnchorLoss(ProxyLoss):
     tensor(1.7500, grad_fn=<DivBackward0>)
     """
 
-    def __init__(self, *, classes: int, dim: int, alpha: float = 32.0, delta: float = 0.1) -> None:
+    def __init__(self, *, classes: int | Sequence[str], dim: int, alpha: float = 32.0, delta: float = 0.1) -> None:
         super().__init__(classes, dim, gain=math.sqrt(2))
         self.alpha, self.delta = check_positive("alpha", alpha), delta
 
@@ -38,7 +45,7 @@ class ProxyAnchorLoss(ProxyLoss):
 
 
 def proxy_anchor_terms(sims: ClassSimilarities, alpha: float, delta: float) -> tuple[Tensor, Tensor]:
-    """The positive and the negative term of every class, each [C]; 0 for a class without such samples."""
+    """Compute the positive and the negative term of every class, each [C]; 0 for a class without such samples."""
     pos = own_per_class(alpha * (delta - sims.own()), sims.labels, len(sims.matrix), weights=sims.weights)
     neg = others_per_class(sims.matrix, sims.labels, scale=alpha, shift=alpha * delta, weights=sims.weights)
     return pos, neg

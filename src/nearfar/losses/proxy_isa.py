@@ -1,8 +1,9 @@
-"""Proxy-ISA: Proxy-Anchor whose exponents are weighted by how informative a sample is for a proxy."""
+"""Proxy-ISA: Proxy-Anchor with exponents weighted by how informative a sample is for a proxy."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -26,7 +27,7 @@ NEGATIVE = ("inverse", "none")
 
 @dataclass(frozen=True, eq=False)
 class Progress:
-    """How far each class has come, each [C] in float64: see `progress`."""
+    """The state of the schedule of each class; every field is [C] in float64. See `progress`."""
 
     effective: Tensor
     nu: Tensor
@@ -39,15 +40,15 @@ class Progress:
 def progress(
     seen: Tensor, learned: Tensor, *, volume: float, sensitivity: float, margin: float, tau: float
 ) -> Progress:
-    """The schedule of a class that has seen n samples (Eqs. 8, 14, 15 and 17).
+    """Compute the schedule of classes after n samples each (Eqs. 8, 14, 15 and 17).
 
-    effective number E = (1 - beta^n) / (1 - beta), beta = (V - 1) / V; nu = 1 / (1 + log(1 + E));
+    Effective number E = (1 - beta^n) / (1 - beta), beta = (V - 1) / V; nu = 1 / (1 + log(1 + E));
     sigma = 1 + (1 + e^-tau) (nu - 1) / (1 + e^{V - E - tau}); eta = (1 + k (1 - L)) nu + lambda; outlier bound L - eta.
     """
     effective = -volume * torch.expm1(seen.double() * math.log1p(-1 / volume))
     nu = 1 / (1 + effective.log1p())
     sigma = 1 + (1 + math.exp(-tau)) * (nu - 1) * torch.sigmoid(effective - volume + tau)
-    sigma = torch.maximum(sigma, nu)  # its limit, which rounding must not pass
+    sigma = torch.maximum(sigma, nu)  # nu is the limit of sigma, which rounding must not cross
     learned = learned.double()
     eta = (1 + sensitivity * (1 - learned)) * nu + margin
     return Progress(effective, nu, sigma, eta, learned, learned - eta)
@@ -58,28 +59,44 @@ class ProxyISALoss(ProxyLoss):
     """Informative sample-aware proxy loss (Li et al., MMAsia 2022, arXiv 2211.10382, Eqs. 13 and 16), on cosines S.
 
     [sum_{c in C+} log(1 + sum_{y_i = c} e^{w+_i alpha (delta - S_ic)})] / [sum_{c in C+} mean_{y_i = c} w+_i]
-    + [sum_c log(1 + sum_{y_i != c} e^{w-_ic alpha (delta + S_ic)})] / [sum_c mean_{y_i != c} w-_ic],
-    w constant in the gradient. With L_c = h x (mean similarity of the class's remembered samples to its proxy) and the
-    schedule of `progress`: w+ = 1 + sigma_c where L_c - eta_c <= S_ic <= L_c, else sigma_c, and 1 until the filter is
-    on; w- = 1 / max(1, E_c) where S_ic < L_c - eta_c, else 1. Once the filter is on, a sample with S_ic < L_c - eta_c
-    for its own class c is an outlier: neither counted nor remembered.
+    + [sum_c log(1 + sum_{y_i != c} e^{w-_ic alpha (delta + S_ic)})] / [sum_c mean_{y_i != c} w-_ic].
 
-    In train() mode a call then updates the state: from epoch `memory_epoch` on, samples that are not outliers join a
-    memory of the last `memory_size`; they are counted; L_c of the batch's classes is taken from the memory. The filter
-    works from epoch `filter_epoch` on; tell the epoch with `start_epoch(n)`, n from 0. Counts, L, memory and epoch are
-    in `state_dict`. Under torch.compile the update is part of the graph.
+    The weights w are constants in the gradient. L_c is `hardness` times the mean similarity of the stored samples of
+    class c to its proxy, and `progress` is the schedule. w+ = 1 + sigma_c where L_c - eta_c <= S_ic <= L_c, else
+    sigma_c, and 1 until the filter is on. w- = 1 / max(1, E_c) where S_ic < L_c - eta_c, else 1. Once the filter is on,
+    a sample with S_ic < L_c - eta_c for its own class c is an outlier, which is neither counted nor stored.
 
-    Variants of Table 3: positive_penalty="nu" or "inverse", 1 / max(1, E), in place of sigma, or "none", w+ = 1;
-    negative_penalty="none", w- = 1. base="proxy-nca" weights the exponents of Proxy-NCA instead: mean over samples of
-    w+ D^2(x, p_y) + log sum_{c != y} e^{-w- D^2(x, p_c)} (ours: the paper's Fig. 11b has no formula).
+    In train() mode each call then updates the state: samples that are not outliers are counted and, from epoch
+    `memory_epoch` on, stored; then L_c of the classes in the batch is computed from the memory. Announce epochs with
+    `start_epoch(n)`. Counts, L, memory and epoch are in `state_dict`. Under torch.compile the update is part of the
+    graph.
 
-    volume=100 (V), hardness=0.15 (h), sensitivity=0.9 (k; the released commands have 0.4 for Cars and 0.1 for In-Shop),
-    margin=0.1 (lambda), tau=1.5, alpha=32, delta=0.1 are the paper's; memory_size=55000, epochs 2 and 3 from 0 (the
-    paper says "second") and init_learned_sim=1 the released code's. Sample weights also weight the means of w; a sample
-    counts as one or, of weight 0, not at all. Classes without negatives in the batch are in neither negative sum.
+    Sample weights also weight the means of w. A sample counts as one, or not at all if its weight is 0. Classes without
+    negatives in the batch are in neither negative sum.
+
+    Defaults are the paper's unless stated otherwise.
+
+    Args:
+        classes: The number of classes, or their names, which labels may then use.
+        dim: The dimension of the embeddings.
+        base: "proxy-anchor", or "proxy-nca" for the mean over samples of
+            w+ D^2(x, p_y) + log sum_{c != y} e^{-w- D^2(x, p_c)} (ours: the paper's Fig. 11b has no formula).
+        alpha: The scale.
+        delta: The margin.
+        volume: V of the effective number of samples.
+        hardness: h, the factor of the learned similarity L.
+        sensitivity: k of the outlier bound; the released commands have 0.4 for Cars and 0.1 for In-Shop.
+        margin: lambda of the outlier bound.
+        tau: The offset of the schedule of sigma.
+        positive_penalty: "sigma", or the variants of Table 3: "nu", "inverse" (1 / max(1, E)) or "none" (w+ = 1).
+        negative_penalty: "inverse", or "none" (w- = 1), a variant of Table 3.
+        memory_size: The number of samples in the memory; 55000 is the released code's.
+        memory_epoch: The first epoch with the memory, from 0; 2 is the released code's (the paper says "second").
+        filter_epoch: The first epoch with the filter, from 0; 3 is the released code's.
+        init_learned_sim: The initial L; 1 is the released code's.
 
     >>> loss = ProxyISALoss(classes=4, dim=2, delta=0.0, memory_size=10)
-    >>> loss(torch.zeros(1, 2), torch.tensor([0])) / torch.tensor(2.0).log()  # as Proxy-Anchor at the start
+    >>> loss(torch.zeros(1, 2), torch.tensor([0])) / torch.tensor(2.0).log()  # initially Proxy-Anchor
     tensor(2., grad_fn=<DivBackward0>)
     >>> loss.seen
     tensor([1, 0, 0, 0])
@@ -92,7 +109,7 @@ class ProxyISALoss(ProxyLoss):
     def __init__(
         self,
         *,
-        classes: int,
+        classes: int | Sequence[str],
         dim: int,
         base: str = "proxy-anchor",
         alpha: float = 32.0,
@@ -119,10 +136,10 @@ class ProxyISALoss(ProxyLoss):
         self.negative_penalty = check_choice("negative_penalty", negative_penalty, NEGATIVE)
         self.memory_size = check_count("memory_size", memory_size)
         self.memory_epoch, self.filter_epoch, self.init_learned_sim = memory_epoch, filter_epoch, init_learned_sim
-        self.register_buffer("seen", torch.zeros(classes, dtype=torch.int64))
-        self.register_buffer("learned", torch.full((classes,), init_learned_sim, dtype=torch.float64))
+        self.register_buffer("seen", torch.zeros(self.classes, dtype=torch.int64))
+        self.register_buffer("learned", torch.full((self.classes,), init_learned_sim, dtype=torch.float64))
         self.register_buffer("epoch", torch.zeros((), dtype=torch.int64))
-        self.memory = ClassMemory(classes=classes, dim=dim, size=memory_size)
+        self.memory = ClassMemory(classes=self.classes, dim=dim, size=memory_size)
 
     @property
     def warmup_epochs(self) -> int:
@@ -130,13 +147,13 @@ class ProxyISALoss(ProxyLoss):
         return self.memory_epoch if self.negative_penalty == "inverse" else 0
 
     def start_epoch(self, n: int) -> None:
-        """Say that epoch n begins, counted from 0: it switches the memory and the filter on."""
+        """Announce the start of epoch n, counted from 0. The memory and the filter depend on it."""
         if n < 0:
-            raise ValueError(f"epochs are counted from 0, got {n}")
+            raise ValueError(f"n must be at least 0, got {n}: epochs are counted from 0")
         self.epoch.fill_(n)
 
     def progress(self) -> Progress:
-        """The schedule of every class at this moment."""
+        """Return the current schedule of every class."""
         return progress(
             self.seen,
             self.learned,
@@ -148,7 +165,7 @@ class ProxyISALoss(ProxyLoss):
 
     @torch.no_grad()
     def similarity_weights(self, sims: ClassSimilarities) -> tuple[Tensor, Tensor, Tensor]:
-        """w+ [B], w- [C, B] (own sims: 0) and who is an outlier of its class [B], by the present state."""
+        """Return w+ [B], w- [C, B] (0 for the own class) and the mask of outliers of their classes [B]."""
         now, sim = self.progress(), sims.matrix
         inverse = 1 / now.effective.clamp_min(1)
         own, outlier = sims.own(), now.outlier.to(sim.dtype)
@@ -163,7 +180,7 @@ class ProxyISALoss(ProxyLoss):
             positive = penalty.to(sim.dtype)[sims.labels] + informative
             positive = torch.where(filtering, positive, 1.0)
 
-        # 1 where S < bound, else 0, by arithmetic: a broadcast torch.where costs ten times as much
+        # 1 where S < bound, else 0, by arithmetic: a broadcast torch.where takes ten times as long.
         negative = (outlier[:, None] - sim).sign_().clamp_min_(0)
         factor = inverse if self.negative_penalty == "inverse" else torch.ones_like(inverse)
         negative = (1 - negative).addcmul_(negative, factor.to(sim.dtype)[:, None])
@@ -177,14 +194,14 @@ class ProxyISALoss(ProxyLoss):
         return value
 
     def anchor(self, sims: ClassSimilarities, positive: Tensor, negative: Tensor) -> Tensor:
-        """Eq. 13."""
+        """Compute Eq. 13."""
         classes, labels, weights, alpha, delta = len(sims.matrix), sims.labels, sims.weights, self.alpha, self.delta
         pos = own_per_class(alpha * positive * (delta - sims.own()), labels, classes, weights=weights)
         neg = others_per_class(negative * (sims.matrix + delta), labels, scale=alpha, weights=weights)
 
-        each = torch.ones_like(positive) if weights is None else weights
-        per_class = each.new_zeros(classes, dtype=torch.float64).index_add(0, labels, each.double())
-        weighted = torch.zeros_like(per_class).index_add(0, labels, (each * positive).double())
+        mass = torch.ones_like(positive) if weights is None else weights
+        per_class = mass.new_zeros(classes, dtype=torch.float64).index_add(0, labels, mass.double())
+        weighted = torch.zeros_like(per_class).index_add(0, labels, (mass * positive).double())
         mean_pos = ratio(weighted, per_class)
         counts = sims.counts()
         others = torch.where(counts.sum() > counts, per_class.sum() - per_class, 0.0)
@@ -192,7 +209,7 @@ class ProxyISALoss(ProxyLoss):
         return ratio(pos.sum(), mean_pos.sum().to(pos.dtype)) + ratio(neg.sum(), mean_neg.sum().to(neg.dtype))
 
     def nca(self, sims: ClassSimilarities, positive: Tensor, negative: Tensor) -> Tensor:
-        """Mean over samples of w+ D^2(x, p_y) + log sum_{c != y} e^{-w- D^2(x, p_c)}, D^2 = 2 - 2 S."""
+        """Compute the mean over samples of w+ D^2(x, p_y) + log sum_{c != y} e^{-w- D^2(x, p_c)}, D^2 = 2 - 2 S."""
         if len(sims.matrix) == 1:
             return sims.mean(0.0 * sims.own())
         others = others_per_sample(negative * (sims.matrix - 1), sims.labels, scale=2.0)
@@ -200,7 +217,7 @@ class ProxyISALoss(ProxyLoss):
 
     @torch.no_grad()
     def update(self, sims: ClassSimilarities, filtered: Tensor) -> None:
-        """Remember and count the samples that are not outliers, then learn the similarity of the batch's classes."""
+        """Store and count the samples that are not outliers, then update L of the classes in the batch."""
         labels, remembering = sims.labels, self.epoch >= self.memory_epoch
         keep = ~filtered if sims.weights is None else ~filtered & (sims.weights > 0)
         self.memory.add(sims.embeddings, labels, keep & remembering)
@@ -208,5 +225,7 @@ class ProxyISALoss(ProxyLoss):
         proxies = self.proxies.index_select(0, labels).double()
         length = torch.linalg.vector_norm(proxies, dim=1)
         similarity = self.hardness * ratio(self.memory.mean_dot(labels, proxies), length)
-        known = remembering & (sims.counts()[labels] > 0) & (self.memory.counts[labels] > 0)
-        self.learned.index_copy_(0, labels, torch.where(known, similarity.to(self.learned.dtype), self.learned[labels]))
+        updated = remembering & (sims.counts()[labels] > 0) & (self.memory.counts[labels] > 0)
+        self.learned.index_copy_(
+            0, labels, torch.where(updated, similarity.to(self.learned.dtype), self.learned[labels])
+        )

@@ -1,6 +1,8 @@
-"""Proxy-NCA: neighborhood components analysis against one proxy a class."""
+"""Proxy-NCA: neighborhood components analysis with one proxy per class."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from torch import Tensor
 
@@ -16,22 +18,27 @@ class ProxyNCALoss(DataWiseLoss):
     """Proxy-NCA (Movshovitz-Attias et al., ICCV 2017, arXiv 1703.07464), on unit vectors.
 
     Mean over samples of -log( e^{-scale D^2(x, p_y)} / sum_{z != y} e^{-scale D^2(x, p_z)} ), D the Euclidean distance.
+    With one class the value is 0.
 
-    form="distance" (default) is the formula above; form="cosine" has e^{scale cos(x, p)} for the exponentials, as in
-    the Proxy-ISA repository, which is the same at half the scale. `positive_in_denominator=True` sums over all classes,
-    which makes it a softmax and never negative. scale=1 without the positive in the denominator is the paper's. With
-    one class there is nothing to compare and the value is 0.
+    Args:
+        classes: The number of classes, or their names, which labels may then use.
+        dim: The dimension of the embeddings.
+        scale: 1 is the paper's.
+        form: "distance" is the formula above. "cosine" replaces the exponentials by e^{scale cos(x, p)}, as in the
+            Proxy-ISA repository; "distance" at half its scale is the same.
+        positive_in_denominator: Sum over all classes in the denominator, which makes the loss a softmax and never
+            negative. The paper's formula sums over the others.
 
     >>> import torch
     >>> loss = ProxyNCALoss(classes=3, dim=2, positive_in_denominator=True)
-    >>> loss(torch.zeros(1, 2), torch.tensor([0])).exp()  # a zero row is as near to every proxy
+    >>> loss(torch.zeros(1, 2), torch.tensor([0])).exp()  # equally close to every proxy
     tensor(3., grad_fn=<ExpBackward0>)
     """
 
     def __init__(
         self,
         *,
-        classes: int,
+        classes: int | Sequence[str],
         dim: int,
         scale: float = 1.0,
         form: str = "distance",
@@ -43,13 +50,13 @@ class ProxyNCALoss(DataWiseLoss):
         self.positive_in_denominator = positive_in_denominator
 
     def terms(self, sims: ClassSimilarities) -> Tensor:
-        # D^2 = 2 - 2 cos, whose 2 cancels between numerator and denominator
+        # D^2 = 2 - 2 cos; the constant 2 cancels between numerator and denominator.
         scale = self.scale if self.form == "cosine" else 2 * self.scale
         return proxy_nca(sims, scale, positive_in_denominator=self.positive_in_denominator)
 
 
 def proxy_nca(sims: ClassSimilarities, scale: float, *, positive_in_denominator: bool = False) -> Tensor:
-    """-log( e^{scale S_y} / sum_{c != y} e^{scale S_c} ) per sample [B], or with c = y in the sum as well."""
+    """Compute -log( e^{scale S_y} / sum_{c != y} e^{scale S_c} ) per sample [B], optionally with c = y in the sum."""
     if len(sims.matrix) == 1:
         return 0.0 * sims.own()
     gap = sims.others(scale=scale) - scale * sims.own()

@@ -1,4 +1,4 @@
-"""RDML: the hinge of the triplet or margin loss, rescaled so that no outlier costs more than a bound."""
+"""RDML: the hinge of the triplet or margin loss, rescaled so that the cost of an outlier is bounded."""
 
 from __future__ import annotations
 
@@ -20,13 +20,17 @@ from nearfar.validation import check_choice
 class RDMLLoss(PairLoss):
     """Robust metric learning by the rescaled hinge (Al-Obaidi et al., 2020), on unit vectors.
 
-    A term z >= 0 costs b (1 - e^{-eta z}) with b = 1/(1 - e^{-eta}), at most b however large z is; eta -> 0 is z
-    itself.
+    A term z >= 0 costs b (1 - e^{-eta z}) with b = 1/(1 - e^{-eta}), which is at most b; its limit for eta -> 0 is z.
 
-    hinge="triplet" (default): z = [margin + D_ap^2 - D_an^2]_+, mean over all triplets. hinge="margin":
-    z = [D - beta + margin]_+ for positives, [beta + margin - D]_+ for negatives, mean over all pairs, beta fixed.
-    eta is searched in {0.5, 1, 2, 3, 4} by the paper; the default 1, and which hinge, are ours (BSPML, which compares
-    with RDML, does not say which it used).
+    - hinge="triplet": z = [margin + D_ap^2 - D_an^2]_+, mean over all triplets.
+    - hinge="margin": z = [D - beta + margin]_+ for positives and [beta + margin - D]_+ for negatives, mean over all
+      pairs, beta fixed.
+
+    Args:
+        eta: The paper searches {0.5, 1, 2, 3, 4}; the default 1 is ours.
+        margin: The margin of the hinge.
+        hinge: "triplet" or "margin". The default is ours: BSPML, which compares with RDML, does not state its choice.
+        beta: The boundary of hinge "margin".
 
     >>> x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
     >>> RDMLLoss(eta=0)(x, torch.tensor([0, 0, 1]))  # the plain triplet loss
@@ -36,7 +40,7 @@ class RDMLLoss(PairLoss):
     def __init__(self, *, eta: float = 1.0, margin: float = 0.2, hinge: str = "triplet", beta: float = 1.2) -> None:
         super().__init__()
         if not 0 <= eta < math.inf:
-            raise ValueError(f"eta must be a finite number, 0 or above, got {eta}")
+            raise ValueError(f"eta must be finite and at least 0, got {eta}")
         self.eta, self.margin, self.beta = eta, margin, beta
         self.hinge = check_choice("hinge", hinge, ("triplet", "margin"))
 
@@ -61,5 +65,5 @@ class RDMLLoss(PairLoss):
 
 
 def rescale(z: Tensor, eta: float) -> Tensor:
-    """b (1 - e^{-eta z}) with b = 1/(1 - e^{-eta}); z itself at eta = 0."""
+    """Compute b (1 - e^{-eta z}) with b = 1/(1 - e^{-eta}), or z if eta = 0."""
     return z if eta == 0 else torch.expm1(-eta * z) / math.expm1(-eta)

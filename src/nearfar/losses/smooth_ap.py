@@ -1,4 +1,4 @@
-"""Smooth-AP: average precision with the ranks' steps replaced by sigmoids."""
+"""Smooth-AP: average precision with sigmoids in place of the steps of the ranks."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ from nearfar.validation import check_positive
 
 @register("smooth-ap")
 class SmoothAPLoss(PairLoss):
-    """Smooth-AP (Brown et al., ECCV 2020, arXiv 2007.12163, Eq. 8), on cosines, for any class sizes.
+    """Smooth-AP (Brown et al., ECCV 2020, arXiv 2007.12163, Eq. 8), on cosines S, for any class sizes.
 
-    Mean over anchors with positives of 1 - (1/|P_i|) sum_{p in P_i} rank+(p) / rank(p), rank+(p) = 1 + sum_{j in P_i,
-    j != p} g and rank(p) = 1 + sum_{j != i, p} g with g = sigmoid((S_ij - S_ip) / temperature). temperature=0.01 is
-    the paper's. The anchor itself is not one of its positives (the released code counts it). Weights multiply g and
-    the positives' terms, the leading 1 (the positive itself) stays.
+    Mean over anchors with positives of 1 - (1/|P_i|) sum_{p in P_i} rank+(p) / rank(p), where
+    rank+(p) = 1 + sum_{j in P_i, j != p} g, rank(p) = 1 + sum_{j != i, p} g and g = sigmoid((S_ij - S_ip) /
+    temperature). The anchor is not one of its positives (the released code counts it). Weights multiply g and the terms
+    of the positives; the leading 1 stays.
 
-    One pass over the matrix a positive: O(B^2 P) time for P positives an anchor, and about 6 B^2 floats.
+    It takes one pass over the matrix per positive: O(B^2 P) time for P positives per anchor, and about 6 B^2 floats.
+
+    Args:
+        temperature: 0.01 is the paper's.
 
     >>> SmoothAPLoss()(torch.tensor([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0]]), torch.tensor([0, 0, 1]))
     tensor(0.)
@@ -45,7 +48,7 @@ def smooth_ap(
     ref_weights: Tensor | None,
     temperature: float,
 ) -> tuple[Tensor, Tensor]:
-    """Weighted mean over anchors with positives of 1 - smooth AP, and its gradient by sim."""
+    """Compute the weighted mean over anchors with positives of 1 - smooth AP, and its gradient by sim."""
     gradient = torch.zeros_like(sim)
     table, columns = positive_table(sim, same)
     has = same.any(1)
@@ -54,8 +57,8 @@ def smooth_ap(
     if columns.shape[1] == 0 or total == 0:
         return sim.new_zeros(()), gradient
     r = torch.ones_like(sim[0]) if ref_weights is None else ref_weights
-    r_p = torch.where(torch.isfinite(table), r[columns], 0.0)  # weights of the positives, 0 where there is none
-    share = w_a / total / torch.where(has, r_p.sum(1), 1.0)  # what one positive's term counts
+    r_p = torch.where(torch.isfinite(table), r[columns], 0.0)  # weights of the positives, 0 in empty places
+    share = w_a / total / torch.where(has, r_p.sum(1), 1.0)  # the weight of a positive's term
     scaled = torch.where(same | diff, sim, -torch.inf).div_(temperature)
     value = (w_a / total).sum()
     g, slope = torch.empty_like(sim), torch.empty_like(sim)
@@ -70,7 +73,7 @@ def smooth_ap(
         rank = 1 + (g.sum(1) if ref_weights is None else g @ r)[:, None]
         w = r_p[:, k : k + 1] * share[:, None]
         value = value - (w * rank_pos / rank).sum()
-        # d(-rank+/rank)/dg_j = r_j rank+/rank^2, and for a positive j another -r_j/rank
+        # d(-rank+/rank)/dg_j = r_j rank+/rank^2, minus r_j/rank if j is a positive.
         all_terms = w * rank_pos / rank.square()
         positive_terms = torch.where(r_p > 0, slope.gather(1, columns), 0.0) * (w / rank)
         gradient.addcmul_(slope, all_terms)

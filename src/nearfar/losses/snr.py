@@ -15,10 +15,10 @@ from nearfar.ops.pairs import Pairs
 
 
 def snr_distance(x: Tensor, y: Tensor | None = None) -> Tensor:
-    """var(x_i - y_j) / var(x_i) over the features, [A, R], by one matrix product: var(x - y) = var x + var y - 2 cov.
+    """Compute var(x_i - y_j) / var(x_i) over the features, [A, R], by one matrix product.
 
-    The anchor is the signal, so the matrix is not symmetric. A constant row has no signal (its variance is nothing but
-    rounding); its distances are then the variances of the differences themselves.
+    var(x - y) = var x + var y - 2 cov. The anchor is the signal, so the matrix is not symmetric. A constant vector has
+    no signal (its variance is rounding error); its distances are the variances of the differences.
     """
     power = x.detach().square().mean(1)
     x = x - x.mean(1, keepdim=True)
@@ -26,7 +26,7 @@ def snr_distance(x: Tensor, y: Tensor | None = None) -> Tensor:
     x_var = x.square().mean(1)
     y_var = x_var if y is None else y.square().mean(1)
     noise = (x_var[:, None] + y_var - 2 / x.shape[1] * dot_matrix(x, y)).clamp_min(0)
-    # by the deviation, not the variance: its gradient has room for rows of very different lengths
+    # The gradient of the deviation has room for vectors of very different norms, that of the variance does not.
     deviation = torch.linalg.vector_norm(x, dim=1) / math.sqrt(x.shape[1])
     signal = torch.where(x_var > 4 * torch.finfo(x.dtype).eps ** 2 * power, deviation, 1.0)
     return noise * signal.reciprocal().square()[:, None]
@@ -34,12 +34,19 @@ def snr_distance(x: Tensor, y: Tensor | None = None) -> Tensor:
 
 @register("snr")
 class SignalToNoiseRatioContrastiveLoss(PairLoss):
-    """SNR contrastive loss (Yuan et al., CVPR 2019), on raw embeddings (normalize=True: unit vectors).
+    """SNR contrastive loss (Yuan et al., CVPR 2019), on raw embeddings.
 
-    d_ij = var(h_i - h_j) / var(h_i) over the features. Mean of the non-zero positive terms [d - pos_margin]_+ + mean
-    of the non-zero negative terms [neg_margin - d]_+ + reg x mean_i |sum of the features of h_i|. Margins 0 and 1,
-    reg=0 (off) are ours: BSPML prints "positive margin 1, negative margin 0", which only makes sense for a
+    With d_ij = var(h_i - h_j) / var(h_i) over the features: mean of the non-zero positive terms [d - pos_margin]_+ plus
+    mean of the non-zero negative terms [neg_margin - d]_+ plus reg x mean_i |sum of the features of h_i|.
+
+    The margins 0 and 1 are ours: BSPML prints "positive margin 1, negative margin 0", which only makes sense for a
     similarity.
+
+    Args:
+        pos_margin: Margin of the positives.
+        neg_margin: Margin of the negatives.
+        reg: Weight of the regularizer; 0 (ours) turns it off.
+        normalize: Use unit vectors.
 
     >>> x = torch.tensor([[1.0, -1.0], [-1.0, 1.0]])
     >>> SignalToNoiseRatioContrastiveLoss()(x, torch.tensor([0, 0]))  # var (2, -2) / var (1, -1)

@@ -1,8 +1,9 @@
-"""SoftTriple: a softmax over classes of several proxies each."""
+"""SoftTriple: a softmax over classes with several proxies each."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from torch import Tensor
 
@@ -18,12 +19,22 @@ from nearfar.validation import check_positive
 class SoftTripleLoss(MultiProxyLoss, DataWiseLoss):
     """SoftTriple loss (Qian et al., ICCV 2019, arXiv 1909.05235), on class similarities S.
 
-    Mean over samples of -log( e^{scale (S_y - delta)} / (e^{scale (S_y - delta)} + sum_{c != y} e^{scale S_c}) )
-    + tau R, with S(x, c) and R as in `MultiProxyLoss`.
+    Mean over samples of -log( e^{scale (S_y - delta)} / (e^{scale (S_y - delta)} + sum_{c != y} e^{scale S_c}) ) + tau
+    R, with S(x, c) and R of `MultiProxyLoss`. With one class only tau R remains.
 
-    scale=20 (the paper's lambda), delta=0.01, gamma=0.1, tau=0.2, 10 proxies a class and reg_eps=1e-5 are the released
-    code's, as are the mean over the batch and the variance of the proxies at the start, 1/(3 C K). `similarity` other
-    than "softmax" is ours. With one class only tau R is left.
+    The mean over the batch and the initial variance of the proxies, 1/(3 C K), are the released code's, as are the
+    defaults.
+
+    Args:
+        classes: The number of classes, or their names, which labels may then use.
+        dim: The dimension of the embeddings.
+        proxies_per_class: K, the number of proxies per class.
+        scale: The paper's lambda.
+        delta: The margin.
+        gamma: Temperature of the softmax over the proxies of a class.
+        tau: Weight of the regularizer R.
+        reg_eps: Added under the square root in R.
+        similarity: "softmax"; "max" and "mean" over the proxies of a class are ours.
 
     >>> import torch
     >>> loss = SoftTripleLoss(classes=3, dim=2, delta=0.0, tau=0.0)
@@ -34,7 +45,7 @@ class SoftTripleLoss(MultiProxyLoss, DataWiseLoss):
     def __init__(
         self,
         *,
-        classes: int,
+        classes: int | Sequence[str],
         dim: int,
         proxies_per_class: int = 10,
         scale: float = 20.0,

@@ -1,6 +1,8 @@
-"""Sub-center ArcFace: several centers a class, of which the nearest counts."""
+"""Sub-center ArcFace: several centers per class; the closest one counts."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from torch import Tensor
 
@@ -17,8 +19,15 @@ from nearfar.validation import check_positive
 class SubCenterArcFaceLoss(DataWiseLoss):
     """Sub-center ArcFace (Deng et al., ECCV 2020, Eq. 3): ArcFace with S_c = max_k cos(x, w_ck).
 
-    Outliers and mislabeled samples find a center of their own instead of pulling the class's. proxies_per_class=3 is
-    the paper's; `angle` (degrees) and `scale` are ArcFace's. Equally near centers share the gradient.
+    Outliers and mislabeled samples can settle at a center of their own instead of pulling the main one. Equally close
+    centers share the gradient.
+
+    Args:
+        classes: The number of classes, or their names, which labels may then use.
+        dim: The dimension of the embeddings.
+        proxies_per_class: The number of centers; 3 is the paper's.
+        angle: The margin in degrees, as in ArcFace.
+        scale: As in ArcFace.
 
     >>> import torch
     >>> loss = SubCenterArcFaceLoss(classes=3, dim=2, angle=0.0)
@@ -27,14 +36,20 @@ class SubCenterArcFaceLoss(DataWiseLoss):
     """
 
     def __init__(
-        self, *, classes: int, dim: int, proxies_per_class: int = 3, angle: float = 28.6, scale: float = 64.0
+        self,
+        *,
+        classes: int | Sequence[str],
+        dim: int,
+        proxies_per_class: int = 3,
+        angle: float = 28.6,
+        scale: float = 64.0,
     ) -> None:
         super().__init__(classes, dim, per_class=proxies_per_class)
         self.proxies_per_class = proxies_per_class
         self.angle, self.scale = check_angle(angle), check_positive("scale", scale)
 
-    def compare(self, rows: Tensor, proxies: Tensor, labels: Tensor, weights: Tensor | None) -> ClassSimilarities:
-        return ClassSimilarities(pool_similarities(cosines(rows, proxies), "max"), labels, weights, rows)
+    def compare(self, embeddings: Tensor, proxies: Tensor, labels: Tensor, weights: Tensor | None) -> ClassSimilarities:
+        return ClassSimilarities(pool_similarities(cosines(embeddings, proxies), "max"), labels, weights, embeddings)
 
     def terms(self, sims: ClassSimilarities) -> Tensor:
         return softmax_terms(sims, self.scale, add_angle(sims.own(), self.angle))

@@ -1,4 +1,4 @@
-"""SupCon: softmax of each positive against everything else in the batch."""
+"""SupCon: a softmax of each positive against all other samples."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from nearfar.validation import check_positive
 
 @register("supcon")
 class SupConLoss(PairLoss):
-    """Supervised contrastive loss (Khosla et al., NeurIPS 2020, arXiv 2004.11362, Eq. 2, "out"), on cosines.
+    """Supervised contrastive loss (Khosla et al., NeurIPS 2020, arXiv 2004.11362, Eq. 2, "out"), on cosines S.
 
-    Mean over anchors with positives of mean_{p in P_i} -log( e^{S_ip/T} / sum_{j != i} e^{S_ij/T} ). temperature=0.1
-    is the paper's; the mean over anchors with positives (not a sum) and no base temperature are ours.
+    Mean over anchors with positives of mean_{p in P_i} -log( e^{S_ip/T} / sum_{j != i} e^{S_ij/T} ). The mean (not a
+    sum) over anchors with positives and the missing base temperature are ours.
+
+    Args:
+        temperature: T; 0.1 is the paper's.
 
     >>> import torch
     >>> SupConLoss()(torch.eye(3), torch.tensor([0, 0, 1]))

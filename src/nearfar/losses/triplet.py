@@ -1,4 +1,4 @@
-"""Triplet loss: a positive nearer than a negative by a margin, over all triplets or mined ones."""
+"""Triplet loss: a positive closer than a negative by a margin, over all triplets or mined ones."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ from nearfar.validation import check_choice
 class TripletMarginLoss(PairLoss):
     """Triplet loss (Schroff et al., CVPR 2015; PROFS, arXiv 1907.07585, Eq. 3.2), on unit vectors.
 
-    t = margin + dist_ap - dist_an, dist = D^2 (default) or D with squared=False; a triplet costs [t]_+, or
-    log(1 + e^t) with smooth=True.
+    A triplet costs [t]_+ with t = margin + dist_ap - dist_an. All triplets are summed without listing them. With
+    `representatives`, the triplets are (representative, its j-th positive, its j-th closest negative).
 
-    mining="all" (default): every (anchor, positive, negative), summed without listing them.
-    mining="hard": per anchor its farthest positive and closest negative (Hermans et al., arXiv 1703.07737).
-    mining="semi-hard": per (anchor, positive) the closest negative that is strictly farther than the positive; where
-    there is none, no triplet (Schroff et al.).
-    average="all" divides by the number of triplets, "nonzero" by the number of those with a cost.
-    margin=0.2 is Schroff's and PROFS's; BSPML's smooth baseline is smooth=True, squared=False, margin=0.
-    With `representatives` the triplets are (representative, its j-th positive, its j-th closest negative).
+    Args:
+        margin: 0.2 is Schroff's and PROFS's; BSPML's smooth baseline has smooth=True, squared=False, margin=0.
+        squared: Whether dist is D^2 or D.
+        smooth: Use log(1 + e^t) in place of [t]_+.
+        mining: "all" uses every (anchor, positive, negative). "hard" uses the farthest positive and the closest
+            negative of each anchor (Hermans et al., arXiv 1703.07737). "semi-hard" uses, for each (anchor, positive),
+            the closest negative that is strictly farther than the positive, and no triplet if there is none (Schroff et
+            al.).
+        average: "all" divides by the number of triplets, "nonzero" by the number of triplets with a cost.
 
     >>> x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
     >>> TripletMarginLoss()(x, torch.tensor([0, 0, 1]))  # triplets (0,1,2): 2 - 4 + 0.2, (1,0,2): 2 - 2 + 0.2
@@ -52,16 +54,16 @@ class TripletMarginLoss(PairLoss):
 
     @property
     def slope(self) -> float:
-        """dist_ap - dist_an = slope (sim_an - sim_ap): D^2 = 2 - 2S, or D itself."""
+        """Return the slope in dist_ap - dist_an = slope (sim_an - sim_ap): D^2 = 2 - 2S, or D itself."""
         return 2.0 if self.squared else 1.0
 
     def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
         if batch.representatives:
-            return self.mean_of(*representative_triplets(pairs))
+            return self.mean_cost(*representative_triplets(pairs))
         if self.mining == "hard":
-            return self.mean_of(*hardest_triplets(pairs))
+            return self.mean_cost(*hardest_triplets(pairs))
         if self.mining == "semi-hard":
-            return self.mean_of(*semi_hard_triplets(pairs))
+            return self.mean_cost(*semi_hard_triplets(pairs))
         return mean_over_triplets(
             pairs.sim,
             pairs.same,
@@ -75,44 +77,44 @@ class TripletMarginLoss(PairLoss):
             self.average == "nonzero",
         )
 
-    def mean_of(self, gap: Tensor, each: Tensor) -> Tensor:
-        """Mean cost of triplets given by sim_an - sim_ap and their weights (0 where there is no triplet)."""
-        t = self.margin + self.slope * torch.where(each > 0, gap, 0.0)
+    def mean_cost(self, gap: Tensor, mass: Tensor) -> Tensor:
+        """Compute the mean cost of triplets from sim_an - sim_ap and their weights (0 where there is no triplet)."""
+        t = self.margin + self.slope * torch.where(mass > 0, gap, 0.0)
         costs = softplus(t) if self.smooth else t.relu()
         if self.average == "nonzero":
-            each = torch.where(costs.detach() > 0, each, 0.0)
-        return ratio((costs * each).sum(), each.sum())
+            mass = torch.where(costs.detach() > 0, mass, 0.0)
+        return ratio((costs * mass).sum(), mass.sum())
 
 
 def hardest_triplets(pairs: Pairs) -> tuple[Tensor, Tensor]:
-    """(sim_an - sim_ap, weight), each [A]: farthest positive and closest negative of every anchor that has both."""
+    """Return (sim_an - sim_ap, weight), each [A], of the farthest positive and the closest negative of each anchor."""
     farthest, p = torch.where(pairs.same, pairs.sim, torch.inf).min(1)
     closest, n = torch.where(pairs.diff, pairs.sim, -torch.inf).max(1)
-    each = (pairs.same.any(1) & pairs.diff.any(1)).to(pairs.sim.dtype)
+    mass = (pairs.same.any(1) & pairs.diff.any(1)).to(pairs.sim.dtype)
     if pairs.weights is not None and pairs.ref_weights is not None:
         r = to_one(pairs.ref_weights)
-        each = each * to_one(pairs.weights) * r[p] * r[n]
-    return closest - farthest, each
+        mass = mass * to_one(pairs.weights) * r[p] * r[n]
+    return closest - farthest, mass
 
 
 def semi_hard_triplets(pairs: Pairs) -> tuple[Tensor, Tensor]:
-    """(sim_an - sim_ap, weight), each [A, R]: at a positive, with the closest negative strictly farther than it."""
+    """Return (sim_an - sim_ap, weight), each [A, R], of each positive and the closest negative beyond it."""
     n = semi_hard_negatives(pairs.sim.detach(), pairs.same, pairs.diff)
-    each = (n >= 0).to(pairs.sim.dtype)
+    mass = (n >= 0).to(pairs.sim.dtype)
     n = n.clamp_min(0)
     if pairs.weights is not None and pairs.ref_weights is not None:
         r = to_one(pairs.ref_weights)
-        each = each * to_one(pairs.weights)[:, None] * r * r[n]
-    return pairs.sim.gather(1, n) - pairs.sim, each
+        mass = mass * to_one(pairs.weights)[:, None] * r * r[n]
+    return pairs.sim.gather(1, n) - pairs.sim, mass
 
 
 def representative_triplets(pairs: Pairs) -> tuple[Tensor, Tensor]:
-    """(sim_an - sim_ap, weight), each [A, R]: at the j-th positive of an anchor, with its j-th closest negative."""
+    """Return (sim_an - sim_ap, weight), each [A, R], of the j-th positive and the j-th closest negative."""
     closest, n = torch.where(pairs.diff, pairs.sim, -torch.inf).sort(dim=1, descending=True, stable=True)
     j = (pairs.same.cumsum(1) - 1).clamp_min(0)
     matched = closest.gather(1, j)
-    each = (pairs.same & (matched > -torch.inf)).to(pairs.sim.dtype)
+    mass = (pairs.same & (matched > -torch.inf)).to(pairs.sim.dtype)
     if pairs.weights is not None and pairs.ref_weights is not None:
         r = to_one(pairs.ref_weights)
-        each = each * to_one(pairs.weights)[:, None] * r * r[n].gather(1, j)
-    return matched - pairs.sim, each
+        mass = mass * to_one(pairs.weights)[:, None] * r * r[n].gather(1, j)
+    return matched - pairs.sim, mass

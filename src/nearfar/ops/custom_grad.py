@@ -1,8 +1,8 @@
 """Functions that return their own gradient: opaque operators for what autograd would do slowly.
 
-Some losses run over the positives of each anchor, a loop whose length depends on the labels. As an operator with an
-analytic gradient such a loop reuses its buffers, keeps one [A, R] matrix for the backward pass, and torch.compile
-takes it as a single node, so that the graph around it stays whole.
+Some losses loop over the positives of each anchor, and the length of the loop depends on the labels. As an operator
+with an analytic gradient, such a loop reuses its buffers and keeps one [A, R] matrix for the backward pass.
+torch.compile sees a single node and does not break the graph.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from torch import Tensor
 
 
 def first_derivative_only(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """A backward pass that refuses to be differentiated itself, at once.
+    """Decorate a backward pass so that differentiating it raises an error immediately.
 
-    Its saved tensors stand for themselves, not for what they were computed from, so a second derivative would be wrong.
-    (torch's once_differentiable only says so if the graph is walked through it, which autograd.grad may not do.)
+    Its saved tensors have no graph to their inputs, so a second derivative would be wrong. (torch's once_differentiable
+    raises only if the graph is traversed through it, which autograd.grad may not do.)
     """
 
     @wraps(backward)
@@ -32,10 +32,13 @@ def first_derivative_only(backward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def analytic(name: str) -> Callable[[Callable[..., tuple[Tensor, Tensor]]], Callable[..., Tensor]]:
-    """Make f(x, ...) -> (value, dvalue/dx) an operator `nearfar::name` that returns the value and differentiates by x.
+    """Return a decorator that turns f(x, ...) -> (value, dvalue/dx) into an operator that returns the value.
 
-    f is called without autograd; its first argument is the only one with a gradient; value is a 0-d tensor. A second
+    f runs without autograd. Only its first argument has a gradient, and the value is a scalar tensor. A second
     derivative is an error, not a silent zero.
+
+    Args:
+        name: The operator is called `nearfar::name`.
     """
 
     def decorate(f: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., Tensor]:

@@ -1,11 +1,11 @@
-"""Unit vectors and the matrices of cosines, dot products and distances between two sets of rows.
+"""Unit vectors, and matrices of cosines, dot products and distances between two sets of vectors.
 
-Every loss starts from one of these matrices, so they are where its time goes. Against the plain torch expressions they
-
-- spend one matrix product instead of two on the backward pass when a set is compared with itself
+Every loss starts from one of these matrices, and most of its time is spent there. Compared with the plain torch
+expressions, they
+- take one matrix product instead of two in the backward pass if a set is compared with itself
   (dL/dX = (G + G^T) X for S = X X^T);
-- have finite gradients everywhere: a zero row has no direction, and two equal rows have no direction between them,
-  so both get gradient 0 there (a subgradient), never 0/0.
+- have finite gradients everywhere: a zero vector has no direction, and neither has the difference of two equal vectors.
+  Both get gradient 0 (a subgradient), never 0/0.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nearfar.ops.custom_grad import first_derivative_only
 
 
 def unit(x: Tensor) -> Tensor:
-    """Rows of x divided by their length; a zero row stays zero and receives no gradient.
+    """Divide the vectors x [N, d] by their norms; a zero vector stays zero and gets no gradient.
 
     >>> unit(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
     tensor([[0.6000, 0.8000],
@@ -30,7 +30,7 @@ def unit(x: Tensor) -> Tensor:
 
 
 def dot_matrix(x: Tensor, y: Tensor | None = None) -> Tensor:
-    """x_i . y_j as [A, R]; y = x where it is left out."""
+    """Compute x_i . y_j, [A, R]; y is x by default."""
     if y is None:
         result: Tensor = _Gram.apply(x)  # type: ignore[no-untyped-call]
         return result
@@ -38,15 +38,15 @@ def dot_matrix(x: Tensor, y: Tensor | None = None) -> Tensor:
 
 
 def cosine_matrix(x: Tensor, y: Tensor | None = None) -> Tensor:
-    """S_ij = x_i . y_j / (||x_i|| ||y_j||) as [A, R]; y = x where it is left out."""
+    """Compute S_ij = x_i . y_j / (||x_i|| ||y_j||), [A, R]; y is x by default."""
     return dot_matrix(unit(x), None if y is None else unit(y))
 
 
 def distance_matrix(x: Tensor, y: Tensor | None = None) -> Tensor:
-    """D_ij = ||x_i - y_j|| as [A, R] by one matrix product; y = x where it is left out.
+    """Compute D_ij = ||x_i - y_j||, [A, R], by one matrix product; y is x by default.
 
-    D^2 is formed as ||x_i||^2 + ||y_j||^2 - 2 x_i . y_j, so a distance far below the rows' lengths carries an absolute
-    error of about the square root of the rounding unit times that length (3e-4 for unit rows in float32).
+    D^2 is ||x_i||^2 + ||y_j||^2 - 2 x_i . y_j, so a distance much smaller than the norms has an absolute error of about
+    the norm times the square root of the machine epsilon (3e-4 for unit vectors in float32).
 
     >>> distance_matrix(torch.tensor([[0.0, 0.0], [3.0, 4.0]]))
     tensor([[0., 5.],
@@ -58,13 +58,13 @@ def distance_matrix(x: Tensor, y: Tensor | None = None) -> Tensor:
 
 
 def unit_distance_matrix(x: Tensor, y: Tensor | None = None) -> Tensor:
-    """D_ij = ||unit(x_i) - unit(y_j)|| = sqrt(2 - 2 S_ij) as [A, R]."""
+    """Compute D_ij = ||unit(x_i) - unit(y_j)|| = sqrt(2 - 2 S_ij), [A, R]; y is x by default."""
     result: Tensor = _Chord.apply(cosine_matrix(x, y))  # type: ignore[no-untyped-call]
     return result
 
 
 def safe_sqrt(x: Tensor) -> Tensor:
-    """sqrt(max(x, 0)) whose gradient is 0 where the root is 0."""
+    """Compute sqrt(max(x, 0)), with gradient 0 where the root is 0."""
     result: Tensor = _SafeSqrt.apply(x)  # type: ignore[no-untyped-call]
     return result
 
@@ -95,8 +95,8 @@ class _Gram(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
-        # a copy of the transpose and an addition in place are five times faster than g + g.T at B = 2048;
-        # backward() may have been called under autocast, where a product would be rounded to half precision
+        # Copying the transpose and adding in place is five times faster than g + g.T at B = 2048.
+        # backward() may run under autocast, which would round the product to half precision.
         with torch.autocast(x.device.type, enabled=False):
             result: Tensor = g.T.clone(memory_format=torch.contiguous_format).add_(g) @ x
         return result
@@ -117,7 +117,7 @@ class _SafeSqrt(torch.autograd.Function):
 
 
 class _Chord(torch.autograd.Function):
-    """sqrt(2 - 2 S), the root and its gradient in as few passes as can be."""
+    """sqrt(2 - 2 S) and its gradient, in as few passes as possible."""
 
     @staticmethod
     def forward(ctx: Any, s: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""Pairs: the similarity matrix of anchors x references with its same / different masks.
+"""Pairs: the similarity matrix of anchors x references with masks of positive and negative pairs.
 
-Everything a pair loss needs is read off this one matrix; pairs and triplets are never listed by index. Sums and means
-over a mask, and log-sum-exps over a mask, live here because every loss is made of them.
+A pair loss is a function of this matrix; pairs and triplets are never listed by index. Sums, means and log-sum-exps
+over a mask are here because every loss uses them.
 """
 
 from __future__ import annotations
@@ -17,11 +17,15 @@ from nearfar.ops.custom_grad import first_derivative_only
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """Similarities [A, R] (larger is nearer) and which entries are pairs of the same or of a different kind.
+    """Similarities of anchors and references, and masks of the positive and negative pairs.
 
-    `same` and `diff` are boolean [A, R] and never both true; self pairs and samples of weight 0 are in neither.
-    `weights` [A] and `ref_weights` [R] are sample weights, both None where every sample counts once.
-    `symmetric` says that the references are the anchors themselves.
+    Args:
+        sim: The similarities [A, R]; larger is closer.
+        same: The mask of the positive pairs, boolean [A, R].
+        diff: The mask of the negative pairs, boolean [A, R]. Self pairs and samples of weight 0 are in neither mask.
+        weights: The sample weights of the anchors [A]. Both kinds of weights are None if every sample counts once.
+        ref_weights: The sample weights of the references [R].
+        symmetric: Whether the references are the anchors.
     """
 
     sim: Tensor
@@ -32,66 +36,66 @@ class Pairs:
     symmetric: bool = False
 
     def mean(self, values: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Weighted mean of values [A, R] over a mask (default: all pairs); 0 with a graph where the mask is empty."""
+        """Compute the weighted mean of values [A, R] over a mask (default: all pairs); 0 with a graph if empty."""
         mask = self.same | self.diff if mask is None else mask
         if self.weights is None or self.ref_weights is None:
             return torch.where(mask, values, 0.0).sum() / torch.count_nonzero(mask).clamp_min(1)
-        each = self.shares(mask)
-        return ratio((torch.where(mask, values, 0.0) * each).sum(), each.sum())
+        shares = self.shares(mask)
+        return ratio((torch.where(mask, values, 0.0) * shares).sum(), shares.sum())
 
     def mass(self, mask: Tensor) -> Tensor:
-        """The weight of every pair of a mask [A, R]: the product of its samples', 0 outside the mask."""
+        """Return the weights of the pairs in a mask [A, R], products of sample weights; 0 outside the mask."""
         if self.weights is None or self.ref_weights is None:
             return mask.to(self.sim.dtype)
         return torch.where(mask, self.weights[:, None] * self.ref_weights, 0.0)
 
     def shares(self, mask: Tensor) -> Tensor:
-        """`mass` up to a factor, for means: each side's weights are scaled to 1 at most, so no product overflows."""
+        """Return `mass` up to a factor, for means: weights are scaled to at most 1, so that no product overflows."""
         if self.weights is None or self.ref_weights is None:
             return self.mass(mask)
         return replace(self, weights=to_one(self.weights), ref_weights=to_one(self.ref_weights)).mass(mask)
 
-    def anchor_mean(self, values: Tensor, which: Tensor | None = None) -> Tensor:
-        """Weighted mean of values [A] over the anchors of `which` [A] (default: all); 0 with a graph if none."""
-        each = torch.ones_like(values) if self.weights is None else self.weights
-        if which is not None:
-            each = torch.where(which, each, 0.0)
-            values = torch.where(which, values, 0.0)
-        return ratio((values * each).sum(), each.sum())
+    def anchor_mean(self, values: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Compute the weighted mean of values [A] over the anchors in a mask (default: all); 0 with a graph if none."""
+        weights = torch.ones_like(values) if self.weights is None else self.weights
+        if mask is not None:
+            weights = torch.where(mask, weights, 0.0)
+            values = torch.where(mask, values, 0.0)
+        return ratio((values * weights).sum(), weights.sum())
 
     def row_sum(self, values: Tensor, mask: Tensor) -> Tensor:
-        """Per anchor [A]: the sum of values [A, R] over the mask, each times its reference's weight."""
+        """Compute the sum of values [A, R] times reference weights over each row of a mask, [A]."""
         values = torch.where(mask, values, 0.0)
         return values.sum(1) if self.ref_weights is None else values @ self.ref_weights
 
     def row_mean(self, values: Tensor, mask: Tensor) -> Tensor:
-        """Per anchor [A]: the weighted mean of values [A, R] over the mask; 0 where it is empty."""
+        """Compute the weighted mean of values [A, R] over each row of a mask, [A]; 0 where it is empty."""
         mass = row_count(mask) if self.ref_weights is None else self.row_sum(torch.ones_like(values), mask)
         return ratio(self.row_sum(values, mask), mass)
 
     def log_sum_exp(self, z: Tensor, mask: Tensor, *, plus_one: bool = False) -> Tensor:
-        """Per anchor [A]: log of (1 +) the sum over the mask of reference weight times e^z; see `log_sum_exp`."""
+        """Compute log( [1 +] sum over the mask of w e^z ) for each anchor, w the reference weights, [A]."""
         return log_sum_exp(z, mask, weights=self.ref_weights, plus_one=plus_one)
 
 
 def ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """numerator / denominator, and 0 (with a graph) where the denominator is 0."""
+    """Compute numerator / denominator, with 0 (and a graph) where the denominator is 0."""
     return torch.where(denominator > 0, numerator, 0.0) / torch.where(denominator > 0, denominator, 1.0)
 
 
 def to_one(weights: Tensor) -> Tensor:
-    """Weights scaled so that the largest is 1, for where only their ratios matter; all zeros stay zeros."""
+    """Scale weights so that the largest is 1, where only their ratios matter; zeros stay zeros."""
     top = weights.max()
     return weights / torch.where(top > 0, top, 1.0)
 
 
 def row_count(mask: Tensor) -> Tensor:
-    """How many of each row of a boolean matrix are true; summing bytes is far faster than mask.sum(1) on large ones."""
+    """Count the true entries of each row of a mask. Summing bytes is much faster than mask.sum(1) on large ones."""
     return mask.view(torch.uint8).sum(1, dtype=torch.int32)
 
 
 def same_kind(labels: Tensor, ref_labels: Tensor) -> Tensor:
-    """[A, R] boolean: equal class ids (exact at any size), or for multi-hot rows at least one label in common.
+    """Return the mask [A, R] of pairs that share a label: equal class ids of any size, or a common multi-hot label.
 
     >>> same_kind(torch.tensor([2**53, 7]), torch.tensor([2**53 + 1, 7]))
     tensor([[False, False],
@@ -103,7 +107,7 @@ def same_kind(labels: Tensor, ref_labels: Tensor) -> Tensor:
 
 
 def pair_masks(labels: Tensor, ref_labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """(same, diff) of anchors x references; without references the batch against itself, self pairs in neither."""
+    """Return the masks (same, diff) [A, R]. By default the batch is compared with itself, without self pairs."""
     if ref_labels is not None:
         same = same_kind(labels, ref_labels)
         return same, ~same
@@ -113,10 +117,10 @@ def pair_masks(labels: Tensor, ref_labels: Tensor | None = None) -> tuple[Tensor
 
 
 def log_sum_exp(z: Tensor, mask: Tensor, *, weights: Tensor | None = None, plus_one: bool = False) -> Tensor:
-    """log( [1 +] sum over j in mask_i of w_j e^{z_ij} ) for each row i, with max-subtraction.
+    """Compute log( [1 +] sum over j in mask_i of w_j e^{z_ij} ) for each row i, with max-subtraction.
 
     An empty row is -inf (0 with `plus_one`) and its gradient is 0. The exponentials are kept for the backward pass,
-    which is then one product.
+    which is a single product.
 
     >>> log_sum_exp(torch.zeros(2, 3), torch.tensor([[True, True, False], [False] * 3]), plus_one=True).exp()
     tensor([3., 1.])
@@ -148,5 +152,5 @@ class _LogSumExp(torch.autograd.Function):
 
 
 def softplus(x: Tensor) -> Tensor:
-    """log(1 + e^x), exact in float64 too: torch's own turns into x from 20 on, where the slope still lacks 2e-9."""
+    """Compute log(1 + e^x). torch's default returns x from 20 on, where the slope still differs from 1 by 2e-9."""
     return torch.nn.functional.softplus(x, threshold=50.0)

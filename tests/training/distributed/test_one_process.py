@@ -74,4 +74,4 @@ def test_proxies_in_one_part_are_the_loss_itself(name: str) -> None:
     value = whole(rows, labels)
     split = ShardedProxies(whole)  # type: ignore[arg-type]
     assert split(rows, labels).item() == pytest.approx(value.item(), rel=1e-6)
-    assert torch.equal(split.whole_of(whole.proxies), split.part_of(whole.proxies))
+    assert torch.equal(split.gather_classes(whole.proxies), split.select_classes(whole.proxies))

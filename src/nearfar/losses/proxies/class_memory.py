@@ -1,4 +1,4 @@
-"""A memory of past embeddings that knows the mean of each class without looking through it."""
+"""A memory of past embeddings with the exact mean of each class."""
 
 from __future__ import annotations
 
@@ -10,16 +10,21 @@ from torch import Tensor, nn
 
 
 class ClassMemory(nn.Module):
-    """A ring buffer of the last `size` unit rows with their class ids, and the sum of the rows of each class.
+    """A ring buffer of the last `size` unit embeddings and their class ids, with the sum of each class.
 
-    A row is added to its class's sum when it comes and subtracted when it is overwritten. Entries enter the sums as
-    whole numbers of 2^-bits, small enough for float64 to add them exactly: nothing drifts however long it runs, and the
-    sums are at any time, bit for bit, those of the rows in the buffer (bits is 36 for 55,000 rows, 45 for 100).
-    Rows, ids and position are in `state_dict`; sums and counts follow from them.
+    An embedding is added to the sum of its class when it is stored and subtracted when it is overwritten. The sums are
+    in integer multiples of 2^-bits, which float64 adds exactly, so they do not drift: at any time they are, bit for
+    bit, the sums of the embeddings in the buffer (bits is 36 for 55,000 embeddings, 45 for 100). Embeddings, ids and
+    position are in `state_dict`; sums and counts are computed from them.
+
+    Args:
+        classes: The number of classes.
+        dim: The dimension of the embeddings.
+        size: The number of embeddings in the buffer.
 
     >>> memory = ClassMemory(classes=2, dim=2, size=3)
     >>> memory.add(torch.eye(2), torch.tensor([0, 0]), torch.tensor([True, True]))
-    >>> memory.add(torch.eye(2), torch.tensor([0, 1]), torch.tensor([True, True]))  # the first row is overwritten
+    >>> memory.add(torch.eye(2), torch.tensor([0, 1]), torch.tensor([True, True]))  # the first embedding is overwritten
     >>> memory.counts, memory.mean_dot(torch.tensor([0]), torch.tensor([[1.0, 3.0]]))
     (tensor([2, 1]), tensor([2.], dtype=torch.float64))
     """
@@ -42,48 +47,50 @@ class ClassMemory(nn.Module):
 
     @torch.no_grad()
     def add(self, rows: Tensor, labels: Tensor, keep: Tensor) -> None:
-        """Write the rows [B, d] that `keep` [B] marks over the oldest ones, in their order."""
+        """Store the embeddings [B, d] that `keep` [B] marks in place of the oldest ones, in order."""
         if len(rows) > self.size:
-            raise ValueError(f"memory_size must be at least the batch size, got {self.size} for {len(rows)} rows")
-        # B slots are visited whatever is kept, so that shapes do not depend on it: first those of the kept rows, then
-        # as many for the others, which get back what they hold
+            raise ValueError(f"memory_size must be at least the batch size {len(rows)}, got {self.size}")
+        # B slots are written whatever `keep` marks, so that shapes do not depend on it. The slots of embeddings that
+        # are not kept come last and get back what they hold.
         kept = keep.long()
-        place = torch.where(keep, kept.cumsum(0) - 1, kept.sum() + (1 - kept).cumsum(0) - 1)
-        slots = (self.position + place) % self.size
+        offset = torch.where(keep, kept.cumsum(0) - 1, kept.sum() + (1 - kept).cumsum(0) - 1)
+        slots = (self.position + offset) % self.size
         old_rows, old_labels = self.rows.index_select(0, slots), self.labels.index_select(0, slots)
-        gone = kept * (old_labels >= 0)
+        removed = kept * (old_labels >= 0)
 
         rows = rows.to(self.rows.dtype)
-        self.count(torch.cat([rows, old_rows]), torch.cat([labels, old_labels.clamp_min(0)]), torch.cat([kept, -gone]))
-        share = kept.to(rows.dtype)[:, None]  # a product with 0 or 1 is exact, and faster than a choice by rows
+        self.count(
+            torch.cat([rows, old_rows]), torch.cat([labels, old_labels.clamp_min(0)]), torch.cat([kept, -removed])
+        )
+        share = kept.to(rows.dtype)[:, None]  # a product with 0 or 1 is exact, and faster than torch.where
         self.rows.index_copy_(0, slots, (old_rows * (1 - share)).addcmul_(rows, share))
         self.labels.index_copy_(0, slots, torch.where(keep, labels, old_labels))
         self.position.add_(kept.sum()).remainder_(self.size)
 
     def count(self, rows: Tensor, labels: Tensor, times: Tensor) -> None:
-        """Add rows to the sums and counts of their classes, `times` [N] (1, 0 or -1) times each."""
-        whole = (rows.double() * (times.double() / self.unit)[:, None]).round_()
-        self.sums.index_add_(0, labels, whole)
+        """Add embeddings to the sums and counts of their classes, each `times` [N] times (1, 0 or -1)."""
+        integers = (rows.double() * (times.double() / self.unit)[:, None]).round_()
+        self.sums.index_add_(0, labels, integers)
         self.counts.index_add_(0, labels, times)
 
     @torch.no_grad()
     def recount(self) -> None:
-        """Sums and counts from the rows themselves."""
+        """Compute sums and counts from the stored embeddings."""
         self.sums = torch.zeros_like(self.sums, dtype=torch.float64)
         self.counts = torch.zeros_like(self.counts)
         self.count(self.rows, self.labels.clamp_min(0), (self.labels >= 0).long())
 
     def mean_dot(self, labels: Tensor, vectors: Tensor) -> Tensor:
-        """The mean, over the remembered rows of class labels_i, of their product with vector i, [N] in float64.
+        """Compute the mean dot product of vector i and the stored embeddings of class labels_i, [N] in float64.
 
-        It is 0 for a class without rows.
+        It is 0 for a class without embeddings.
         """
         dot = (self.sums.index_select(0, labels) * vectors).sum(1)
         return dot * self.unit / self.counts[labels].clamp_min(1)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ClassMemory:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        if self.sums.dtype != torch.float64:  # .float() and its like also round the rows
+        if self.sums.dtype != torch.float64:  # .float() and similar calls also round the embeddings
             self.recount()
         return self
 

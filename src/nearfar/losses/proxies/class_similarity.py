@@ -1,8 +1,8 @@
-"""ClassSimilarities: the similarity matrix of proxies x samples, and the log-sum-exps that proxy losses are made of.
+"""The similarities of samples and classes, and the log-sum-exps that proxy losses are built from.
 
-Matrices are laid out [C, B], a row a class: with K proxies a class the product is [C, K, B], and reductions over K,
-over the classes and over the samples all run along contiguous memory. A sample has one tie with its own class and C - 1
-with others; own ties are picked by index, so that no mask is ever made.
+Matrices have the layout [C, B], with classes first. With K proxies per class the product is [C, K, B], and reductions
+over proxies, classes and samples all run along contiguous memory. The similarity of a sample and its own class is
+selected by index, so no mask is needed.
 """
 
 from __future__ import annotations
@@ -19,10 +19,14 @@ from nearfar.ops.pairs import ratio
 
 @dataclass(frozen=True, eq=False)
 class ClassSimilarities:
-    """Similarities of classes and samples [C, B], class ids [B] and sample weights [B] (None: each counts once).
+    """The similarities of classes and samples.
 
-    `rows` [B, d] are the samples' unit vectors; `gram` [C, K, K] the cosines between the proxies of a class, where a
-    loss asks for them.
+    Args:
+        matrix: The similarities [C, B].
+        labels: The class ids of the samples [B].
+        weights: The sample weights [B]; None if all are 1.
+        embeddings: The unit embeddings of the samples [B, d].
+        gram: The cosines between the proxies of each class [C, K, K], if the loss needs them.
     """
 
     matrix: Tensor
@@ -32,49 +36,56 @@ class ClassSimilarities:
     gram: Tensor | None = None
 
     def own(self) -> Tensor:
-        """Each sample's similarity to its own class, [B]."""
+        """Return the similarity of each sample to its own class, [B]."""
         return self.matrix.gather(0, self.labels[None])[0]
 
     def others(self, *, scale: float, shift: float = 0.0, plus_one: bool = False) -> Tensor:
-        """Per sample [B]: log( [1 +] sum over the other classes of e^{scale S + shift} )."""
+        """Compute log( [1 +] sum over the other classes of e^{scale S + shift} ) for each sample, [B]."""
         return others_per_sample(self.matrix, self.labels, scale=scale, shift=shift, plus_one=plus_one)
 
     def mean(self, values: Tensor) -> Tensor:
-        """Weighted mean over the samples; 0 with a graph where every weight is 0."""
+        """Compute the weighted mean over the samples; 0 with a graph if every weight is 0."""
         return values.mean() if self.weights is None else ratio((values * self.weights).sum(), self.weights.sum())
 
     def counts(self) -> Tensor:
-        """Samples of each class in the batch [C], those of weight 0 not counted."""
-        alive = torch.ones_like(self.labels) if self.weights is None else (self.weights > 0).to(self.labels.dtype)
-        return self.labels.new_zeros(len(self.matrix)).index_add(0, self.labels, alive)
+        """Count the samples of each class with a weight above 0, [C]."""
+        counted = torch.ones_like(self.labels) if self.weights is None else (self.weights > 0).to(self.labels.dtype)
+        return self.labels.new_zeros(len(self.matrix)).index_add(0, self.labels, counted)
 
 
-def cosines(rows: Tensor, proxies: Tensor) -> Tensor:
-    """p_c . x_i / ||p_c|| of unit rows [B, d] and raw proxies [C, d] or [C, K, d], as [C, B] or [C, K, B].
+def cosines(embeddings: Tensor, proxies: Tensor) -> Tensor:
+    """Compute p_c . x_i / ||p_c|| of unit embeddings [B, d] and raw proxies.
 
-    A zero proxy has cosine 0 with everything and gets no gradient.
+    The norms divide the product instead of the proxies, and the component of the gradient along a proxy is removed in
+    one pass over [C, d]. A zero proxy has cosine 0 with every sample and gets no gradient.
 
-    The proxies are not normalized: their lengths divide the product, and the gradient's part along a proxy is one
-    pass over [C, d].
+    Args:
+        embeddings: Unit embeddings [B, d].
+        proxies: Proxies [C, d] or [C, K, d] of any norm.
+
+    Returns:
+        The cosines [C, B] or [C, K, B].
 
     >>> cosines(torch.eye(2), torch.tensor([[3.0, 4.0]]))
     tensor([[0.6000, 0.8000]])
     """
-    each = proxies if proxies.ndim == 3 else proxies[:, None]
-    sim: Tensor = _Cosines.apply(rows, each, False)[0]  # type: ignore[no-untyped-call]
+    stacked = proxies if proxies.ndim == 3 else proxies[:, None]
+    sim: Tensor = _Cosines.apply(embeddings, stacked, False)[0]  # type: ignore[no-untyped-call]
     return sim if proxies.ndim == 3 else sim[:, 0]
 
 
-def cosines_and_gram(rows: Tensor, proxies: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines [C, K, B] of unit rows [B, d] and raw proxies [C, K, d], and [C, K, K] of the proxies of each class."""
-    sim, gram = _Cosines.apply(rows, proxies, True)  # type: ignore[no-untyped-call]
+def cosines_and_gram(embeddings: Tensor, proxies: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute the cosines [C, K, B] as `cosines` does, and those between the proxies of each class, [C, K, K]."""
+    sim, gram = _Cosines.apply(embeddings, proxies, True)  # type: ignore[no-untyped-call]
     return sim, gram
 
 
 def others_per_sample(
     sim: Tensor, labels: Tensor, *, scale: float, shift: float = 0.0, plus_one: bool = False
 ) -> Tensor:
-    """log( [1 +] sum_{c != y_i} e^{scale S_ci + shift} ) for each sample i, [B]; -inf (0) where there is one class.
+    """Compute log( [1 +] sum_{c != y_i} e^{scale S_ci + shift} ) for each sample i, [B].
+
+    With one class the value is -inf, or 0 with `plus_one`.
 
     >>> others_per_sample(torch.zeros(3, 1), torch.tensor([1]), scale=5.0).exp()
     tensor([2.])
@@ -86,21 +97,21 @@ def others_per_sample(
 def others_per_class(
     sim: Tensor, labels: Tensor, *, scale: float, shift: float = 0.0, weights: Tensor | None = None
 ) -> Tensor:
-    """log( 1 + sum_{i: y_i != c} w_i e^{scale S_ci + shift} ) for each class c, [C]."""
+    """Compute log( 1 + sum_{i: y_i != c} w_i e^{scale S_ci + shift} ) for each class c, [C]."""
     bias = None if weights is None else weights.log()
     result: Tensor = _OthersLogSumExp.apply(sim, labels, bias, scale, shift, 1, True)  # type: ignore[no-untyped-call]
     return result
 
 
 def own_per_class(z: Tensor, labels: Tensor, classes: int, *, weights: Tensor | None = None) -> Tensor:
-    """log( 1 + sum_{i: y_i = c} w_i e^{z_i} ) for each class c, [C]; 0 for a class without samples.
+    """Compute log( 1 + sum_{i: y_i = c} w_i e^{z_i} ) for each class c, [C]; 0 for a class without samples.
 
     >>> own_per_class(torch.zeros(3), torch.tensor([0, 0, 2]), 3).exp()
     tensor([3., 1., 2.])
     """
     if weights is not None:
         z = z + weights.log()
-    # the largest exponent of a class, or 0: a constant that cancels, hence without a gradient
+    # The largest exponent of a class, or 0. It cancels and needs no gradient.
     top = z.new_zeros(classes).scatter_reduce(0, labels, z.detach(), "amax")
     total = z.new_zeros(classes).index_add(0, labels, (z - top[labels]).exp())
     return top + (total + torch.expm1(-top)).log1p()
@@ -108,44 +119,51 @@ def own_per_class(z: Tensor, labels: Tensor, classes: int, *, weights: Tensor | 
 
 class _Cosines(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, proxies: Tensor, with_gram: bool) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, embeddings: Tensor, proxies: Tensor, with_gram: bool) -> tuple[Tensor, Tensor]:
         c, k, d = proxies.shape
         norm = torch.linalg.vector_norm(proxies, dim=2, keepdim=True)
         inverse = torch.where(norm > torch.finfo(norm.dtype).tiny, norm.reciprocal(), 0.0)
-        sim = (proxies.reshape(c * k, d) @ rows.T).view(c, k, len(rows)).mul_(inverse)
+        sim = (proxies.reshape(c * k, d) @ embeddings.T).view(c, k, len(embeddings)).mul_(inverse)
         gram = torch.bmm(proxies, proxies.mT).mul_(inverse).mul_(inverse.mT) if with_gram else proxies.new_empty(0)
         ctx.with_gram = with_gram
-        ctx.save_for_backward(rows, proxies, inverse, sim, gram)
+        ctx.save_for_backward(embeddings, proxies, inverse, sim, gram)
         return sim, gram
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor, h: Tensor) -> tuple[Tensor, Tensor, None]:
-        # backward() may be called inside an autocast that forward never saw
+        # backward() may run inside an autocast that forward did not.
         with torch.autocast(g.device.type, enabled=False):
             return (*_Cosines.gradients(ctx.with_gram, g, h, *ctx.saved_tensors), None)
 
     @staticmethod
     def gradients(
-        with_gram: bool, g: Tensor, h: Tensor, rows: Tensor, proxies: Tensor, inverse: Tensor, sim: Tensor, gram: Tensor
+        with_gram: bool,
+        g: Tensor,
+        h: Tensor,
+        embeddings: Tensor,
+        proxies: Tensor,
+        inverse: Tensor,
+        sim: Tensor,
+        gram: Tensor,
     ) -> tuple[Tensor, Tensor]:
         c, k, d = proxies.shape
-        flat = (g * inverse).view(c * k, len(rows))
-        # d cos / d p = (x - cos unit(p)) / ||p||: what lies along p, for all samples at once
+        flat = (g * inverse).view(c * k, len(embeddings))
+        # d cos / d p = (x - cos unit(p)) / ||p||; `along` is the component along p, summed over the samples.
         along = (g * sim).sum(2, keepdim=True)
-        by_rows = flat.T @ proxies.reshape(c * k, d)
-        by_proxies = (flat @ rows).view(c, k, d)
+        by_embeddings = flat.T @ proxies.reshape(c * k, d)
+        by_proxies = (flat @ embeddings).view(c, k, d)
         if not with_gram:
-            return by_rows, by_proxies.addcmul_(proxies, along * inverse.square(), value=-1)
+            return by_embeddings, by_proxies.addcmul_(proxies, along * inverse.square(), value=-1)
         h = h + h.mT
         along = along + (h * gram).sum(2, keepdim=True)
         mix = h * inverse * inverse.mT
         mix.diagonal(dim1=1, dim2=2).sub_((along * inverse.square())[:, :, 0])
-        return by_rows, by_proxies.baddbmm_(mix, proxies)
+        return by_embeddings, by_proxies.baddbmm_(mix, proxies)
 
 
 class _OthersLogSumExp(torch.autograd.Function):
-    """Along dim 0 (the classes of a sample) or 1 (the samples of a class), own ties left out; bias [B] is added."""
+    """Log-sum-exp over dim 0 (classes) or 1 (samples) without the own class of each sample; bias [B] is added."""
 
     @staticmethod
     def forward(
@@ -165,7 +183,7 @@ class _OthersLogSumExp(torch.autograd.Function):
         e.sub_(top - shift).exp_()
         total = e.sum(dim, keepdim=True)
         if plus_one:
-            # the sum less 1: log1p keeps a value near 0 that 1 + e^z would round away
+            # The sum minus 1: log1p keeps a value near 0 that 1 + e^z would round away.
             less_one = total + torch.expm1(-top)
             value, total = top + less_one.log1p(), less_one + 1
         else:

@@ -1,8 +1,9 @@
-"""Several proxies a class: how similar a sample is to a class of K proxies, and the regularizer that merges them."""
+"""Several proxies per class: the similarity of a sample and a class, and a regularizer that merges proxies."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,15 +19,15 @@ STRATEGIES = ("softmax", "max", "mean")
 
 
 class MultiProxyLoss(ProxyLoss):
-    """A proxy loss with K proxies a class; a subclass prices the ties between samples and classes.
+    """Base class of proxy losses with K proxies per class.
 
-    S(x, c) = sum_k softmax_k(x.w_ck / gamma) x.w_ck (MPA, arXiv 2110.03997, Eq. 1), or the largest or the mean of
-    x.w_ck (`similarity`), and tau R (Eq. 3) is added: see `class_similarity` and `regularizer`.
+    S(x, c) = sum_k softmax_k(x.w_ck / gamma) x.w_ck (MPA, arXiv 2110.03997, Eq. 1), or the maximum or the mean of
+    x.w_ck. tau R (Eq. 3) is added to the loss. See `pool_similarities` and `regularizer`.
     """
 
     def __init__(
         self,
-        classes: int,
+        classes: int | Sequence[str],
         dim: int,
         *,
         proxies_per_class: int,
@@ -42,19 +43,19 @@ class MultiProxyLoss(ProxyLoss):
         self.gamma = check_positive("gamma", gamma)
         self.tau, self.reg_eps = check_not_negative("tau", tau), check_not_negative("reg_eps", reg_eps)
 
-    def compare(self, rows: Tensor, proxies: Tensor, labels: Tensor, weights: Tensor | None) -> ClassSimilarities:
-        sim, gram = cosines_and_gram(rows, proxies) if self.tau > 0 else (cosines(rows, proxies), None)
-        return ClassSimilarities(pool_similarities(sim, self.similarity, self.gamma), labels, weights, rows, gram)
+    def compare(self, embeddings: Tensor, proxies: Tensor, labels: Tensor, weights: Tensor | None) -> ClassSimilarities:
+        sim, gram = cosines_and_gram(embeddings, proxies) if self.tau > 0 else (cosines(embeddings, proxies), None)
+        return ClassSimilarities(pool_similarities(sim, self.similarity, self.gamma), labels, weights, embeddings, gram)
 
     def penalty(self, sims: ClassSimilarities) -> Tensor | float:
         return 0.0 if sims.gram is None else self.tau * regularizer(sims.gram, self.reg_eps)
 
 
 def pool_similarities(sim: Tensor, strategy: str = "softmax", gamma: float = 0.1) -> Tensor:
-    """S(x, c) of cosines [C, K, B], as [C, B] (MPA, Eq. 1).
+    """Compute the class similarities S(x, c) [C, B] from the cosines to the proxies [C, K, B] (MPA, Eq. 1).
 
-    "softmax": sum_k q_k s_k with q = softmax(s / gamma); "max" and "mean", over the K, are its limits at gamma -> 0 and
-    gamma -> inf. With K = 1 each is the cosine itself. Equal largest cosines share the gradient of "max".
+    "softmax" is sum_k q_k s_k with q = softmax(s / gamma). "max" and "mean" over the K proxies are its limits for gamma
+    -> 0 and gamma -> inf. With K = 1 each is the cosine itself. Equal largest cosines share the gradient of "max".
 
     >>> pool_similarities(torch.tensor([[[0.0], [1.0]]]), "mean")
     tensor([[0.5000]])
@@ -70,10 +71,10 @@ def pool_similarities(sim: Tensor, strategy: str = "softmax", gamma: float = 0.1
 
 
 def regularizer(gram: Tensor, eps: float = 1e-5) -> Tensor:
-    """R = sum_c sum_{t < s} sqrt(2 + eps - 2 w_cs.w_ct) / (C K (K - 1)) of cosines [C, K, K]; 0 for K = 1.
+    """Compute R = sum_c sum_{t < s} sqrt(2 + eps - 2 w_cs.w_ct) / (C K (K - 1)) from cosines [C, K, K]; 0 for K = 1.
 
-    Half the mean distance between the proxies of a class (MPA, Eq. 3, and SoftTriple's released code, whose eps is
-    1e-5). With eps=0 the gradient of two proxies that coincide is taken to be 0; it has no bound near there.
+    R is half the mean distance between the proxies of a class (MPA, Eq. 3, and SoftTriple's released code, which has
+    eps 1e-5). With eps=0 the gradient at two equal proxies is taken as 0; near there it is unbounded.
     """
     c, k, _ = gram.shape
     if k == 1:
@@ -82,9 +83,9 @@ def regularizer(gram: Tensor, eps: float = 1e-5) -> Tensor:
 
 
 def check_not_negative(name: str, value: float) -> float:
-    """A finite number, at least 0."""
+    """Check that a number is finite and at least 0, and return it."""
     if not 0 <= value < math.inf:
-        raise ValueError(f"{name} must be a finite number, not negative, got {value}")
+        raise ValueError(f"{name} must be finite and not negative, got {value}")
     return value
 
 

@@ -1,8 +1,9 @@
-"""What all proxy losses share: the trainable proxies, checking what arrives, and the learning rate of the proxies."""
+"""The base classes of proxy losses: trainable proxies, checked inputs, and parameter groups for the optimizer."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,18 +12,30 @@ from torch import Tensor, nn
 from nearfar.losses.base import Loss, full_precision
 from nearfar.losses.proxies.class_similarity import ClassSimilarities, cosines
 from nearfar.ops.geometry import unit
-from nearfar.validation import check_count, check_embeddings, check_labels, check_positive, check_weights
+from nearfar.validation import (
+    Labels,
+    as_label_tensor,
+    as_labels,
+    check_count,
+    check_embeddings,
+    check_labels,
+    check_positive,
+    check_weights,
+)
 
 
 class ProxyLoss(Loss):
-    """A loss over ties of samples and trainable class representatives; a subclass says what the ties cost.
+    """Base class of losses that compare samples with trainable proxies of the classes.
 
-    Called as `loss(embeddings [B, d], labels [B], weights=)` with labels in range(classes); `representatives` is
-    accepted and ignored, references are an error because the proxies are the references. `proxies` [C, d] (or
-    [C, K, d]) is a parameter of any length: rows and proxies are normalized in the loss. `weights` multiply a sample's
-    exponential inside a sum, or where the loss is a mean over samples, its term; weight 0 is removal, in value and
-    gradient. A batch with nothing to compare gives 0 with a graph. Half precision is computed in float32, autocast or
-    not; float64 embeddings in float64, whatever the proxies are stored in.
+    A subclass implements `cost`, a function of the similarities of samples and classes. The parameter `proxies` has the
+    shape [C, d] or [C, K, d]. Embeddings and proxies are normalized in the loss.
+
+    Args:
+        classes: The number of classes, or their names. With names, labels may be names too; without, labels must be
+            class ids, because the order in which names appear in batches does not say which proxy is theirs.
+        dim: The dimension of the embeddings.
+        per_class: The number of proxies per class, K; None makes `proxies` [C, d].
+        gain: The initial standard deviation is gain / sqrt(C K); None is 1.
 
     >>> from nearfar.losses import create
     >>> loss = create("proxy-anchor", classes=3, dim=4)
@@ -32,20 +45,30 @@ class ProxyLoss(Loss):
     Traceback (most recent call last):
     ...
     ValueError: labels must be in range(3) (classes), got 0..3
+    >>> create("proxy-anchor", classes=["cat", "dog"], dim=4)(torch.eye(4)[:2], ["dog", "cat"]).shape
+    torch.Size([])
     """
 
-    def __init__(self, classes: int, dim: int, *, per_class: int | None = None, gain: float | None = None) -> None:
+    def __init__(
+        self, classes: int | Sequence[str], dim: int, *, per_class: int | None = None, gain: float | None = None
+    ) -> None:
         super().__init__()
-        self.classes, self.dim = check_count("classes", classes), check_count("dim", dim)
+        self.classes, self.class_names = count_classes(classes)
+        if self.class_names is not None:
+            self.classes_option = self.class_names
+        self.dim, classes = check_count("dim", dim), self.classes
         shape = (classes, dim) if per_class is None else (classes, check_count("proxies_per_class", per_class), dim)
-        # only directions enter the loss, but an optimizer's step turns a long proxy less than a short one
+        # Only directions enter the loss, but a step of the optimizer turns a long proxy less than a short one.
         std = 1.0 if gain is None else gain / math.sqrt(classes * (per_class or 1))
         self.proxies = nn.Parameter(torch.randn(shape) * std)
 
     def parameter_groups(self, lr: float, proxy_lr_multiplier: float = 100.0) -> list[dict[str, Any]]:
-        """Parameter groups for an optimizer: the proxies, at `proxy_lr_multiplier` times the network's learning rate.
+        """Return parameter groups for an optimizer.
 
-        100 is Proxy-Anchor's, MPA's and Proxy-ISA's.
+        Args:
+            lr: The learning rate of the network.
+            proxy_lr_multiplier: The learning rate of the proxies as a multiple of `lr`; 100 is that of Proxy-Anchor,
+                MPA and Proxy-ISA.
 
         >>> from nearfar.losses import create
         >>> loss, net = create("mpa", classes=3, dim=4), nn.Linear(8, 4)
@@ -59,55 +82,74 @@ class ProxyLoss(Loss):
     def forward(
         self,
         embeddings: Tensor,
-        labels: Tensor,
+        labels: Labels,
         *,
         ref_emb: Tensor | None = None,
-        ref_labels: Tensor | None = None,
+        ref_labels: Labels | None = None,
         weights: Tensor | None = None,
         ref_weights: Tensor | None = None,
         representatives: int | None = None,
     ) -> Tensor:
+        """Compute the loss.
+
+        Half precision is computed in float32, with or without autocast, and float64 embeddings in float64, whatever the
+        dtype of the proxies. A batch without anything to compare gives 0 with a graph.
+
+        Args:
+            embeddings: The embeddings [B, d]. They need not be normalized.
+            labels: Class ids [B] in range(classes), or class names if the loss was created with names.
+            ref_emb: Not supported: the proxies are the references.
+            ref_labels: Not supported.
+            weights: Sample weights [B]. They multiply a sample's exponential inside a sum, or its term if the loss is a
+                mean over samples; weight 0 removes the sample from the value and the gradient.
+            ref_weights: Not supported.
+            representatives: Accepted and ignored, so that PROFS can train with any loss.
+
+        Returns:
+            The loss, a scalar.
+        """
         for name, value in (("ref_emb", ref_emb), ("ref_labels", ref_labels), ("ref_weights", ref_weights)):
             if value is not None:
-                raise ValueError(f"{name} was given to a proxy loss, whose proxies are the references: leave it out")
+                raise ValueError(f"{name} was given to a proxy loss, whose proxies are the references: remove {name}")
         sims = self.class_similarities(embeddings, labels, weights)
         with torch.autocast(sims.matrix.device.type, enabled=False):
             return self.cost(sims) + self.penalty(sims)
 
     def class_similarities(
-        self, embeddings: Tensor, labels: Tensor, weights: Tensor | None = None
+        self, embeddings: Tensor, labels: Labels, weights: Tensor | None = None
     ) -> ClassSimilarities:
-        """Check what arrives, and tie every sample to every class."""
+        """Check the inputs and compute the similarity of every sample and every class."""
         check_embeddings("embeddings", embeddings, dim=self.dim)
+        labels = class_ids(labels, self.class_names, type(self).__name__).to(embeddings.device)
         check_labels("labels", labels, rows=len(embeddings), rows_name="embeddings")
         check_class_ids(labels, self.classes)
         if weights is not None:
             check_weights("weights", weights, rows=len(embeddings), rows_name="embeddings")
         emb = full_precision(embeddings)
-        each = None if weights is None else weights.detach().to(emb.dtype)
+        cast = None if weights is None else weights.detach().to(emb.dtype)
         with torch.autocast(emb.device.type, enabled=False):
-            return self.compare(unit(emb), self.proxies.to(emb.dtype), labels.long(), each)
+            return self.compare(unit(emb), self.proxies.to(emb.dtype), labels.long(), cast)
 
-    def compare(self, rows: Tensor, proxies: Tensor, labels: Tensor, weights: Tensor | None) -> ClassSimilarities:
-        """The ties of unit rows and raw proxies: cosines, unless a subclass has several proxies a class."""
-        return ClassSimilarities(cosines(rows, proxies), labels, weights, rows)
+    def compare(self, embeddings: Tensor, proxies: Tensor, labels: Tensor, weights: Tensor | None) -> ClassSimilarities:
+        """Compare unit embeddings with raw proxies, by cosines unless a subclass has several proxies per class."""
+        return ClassSimilarities(cosines(embeddings, proxies), labels, weights, embeddings)
 
     def cost(self, sims: ClassSimilarities) -> Tensor:
-        """What the ties cost."""
+        """Compute the loss of the similarities, a scalar."""
         raise NotImplementedError
 
     def penalty(self, sims: ClassSimilarities) -> Tensor | float:
-        """What is added to the cost and depends on the proxies alone."""
+        """Compute the part of the loss that depends only on the proxies."""
         return 0.0
 
 
 class DataWiseLoss(ProxyLoss):
-    """A proxy loss that is a mean over samples; a subclass gives their `terms`."""
+    """Base class of proxy losses that are a mean over samples. A subclass implements `terms`."""
 
-    def per_sample(self, embeddings: Tensor, labels: Tensor, *, weights: Tensor | None = None) -> Tensor:
-        """The term of every sample [B], times its weight where given.
+    def per_sample(self, embeddings: Tensor, labels: Labels, *, weights: Tensor | None = None) -> Tensor:
+        """Compute the term of every sample [B], times its weight if weights are passed.
 
-        The loss is their sum over the sum of the weights, plus the penalty of the proxies where it has one.
+        The loss is the sum of the terms over the sum of the weights, plus the penalty of the proxies if it has one.
         """
         sims = self.class_similarities(embeddings, labels, weights)
         with torch.autocast(sims.matrix.device.type, enabled=False):
@@ -115,17 +157,36 @@ class DataWiseLoss(ProxyLoss):
         return terms if sims.weights is None else terms * sims.weights
 
     def terms(self, sims: ClassSimilarities) -> Tensor:
-        """The term of every sample, [B]."""
+        """Compute the term of every sample, [B]."""
         raise NotImplementedError
 
     def cost(self, sims: ClassSimilarities) -> Tensor:
         return sims.mean(self.terms(sims))
 
 
+def count_classes(classes: int | Sequence[str]) -> tuple[int, list[str] | None]:
+    """Return the number of classes and their names, or None if only the number is known."""
+    if not isinstance(classes, int | str):
+        names = list(classes)
+        if not names or len(set(names)) < len(names) or not all(isinstance(name, str) for name in names):
+            raise ValueError(f"classes must be a number or a list of different names, got {names!r}")
+        return len(names), names
+    return check_count("classes", classes), None  # type: ignore[arg-type]
+
+
+def class_ids(labels: Labels, names: Sequence[str] | None, loss: str) -> Tensor:
+    """Return labels as a tensor of class ids; class names need a loss that knows them."""
+    if isinstance(labels, Tensor):
+        return labels
+    if names is None and as_labels(labels).dtype.kind in "US":
+        raise ValueError(f"labels are class names, but {loss} only knows class ids: create it with classes=[names]")
+    return as_label_tensor(labels, class_names=names)
+
+
 def check_class_ids(labels: Tensor, classes: int) -> None:
-    """[N] class ids in range(classes)."""
+    """Check that labels are class ids [N] in range(classes)."""
     if labels.ndim != 1:
-        raise ValueError(f"labels of a proxy loss must be class ids [N], got shape {list(labels.shape)}")
+        raise ValueError(f"labels must be class ids [N], got shape {list(labels.shape)}")
     if not torch.compiler.is_compiling():
         low, high = (int(x) for x in labels.aminmax())
         if low < 0 or high >= classes:

@@ -1,15 +1,16 @@
-"""Proxies of very many classes, each rank with its own part of them: value and gradient of the whole.
+"""Proxies split over processes: each process holds a part of the classes; value and gradient are those of the whole.
 
-Rank r of N has the classes from r C / N up to (r + 1) C / N. Every rank has all rows of the batch, so the ties of its
-classes, a [C / N, B] matrix, are its own affair, and what has to travel is small:
+Rank r of N holds the classes from r C / N up to (r + 1) C / N. Every process has all embeddings of the batch and
+computes the similarities of its classes, a [C / N, B] matrix. Only small tensors are communicated:
 
-    own        S_i,y(i) lies with one rank: a sum over ranks, [B]
-    others     log sum over classes of e^z: the largest exponent and then the sum over ranks, [B] each
-    per class  log sums over the samples of a class are whole where the class is: a sum of their totals
-    rows       the gradient of the rows by each rank's classes: a sum, [B, d]
+    own class   S_i,y(i) is known to one process: a sum over processes, [B]
+    others      log sum over classes of e^z: the largest exponent, then the sum over processes, [B] each
+    per class   log sums over the samples of a class are complete where the class is: a sum of their totals
+    embeddings  the gradient of the embeddings by the classes of each process: a sum, [B, d]
 
-The gradient of a proxy is complete on its rank, and an optimizer that works entry by entry moves it as it would among
-all. Splitting the classes is partial FC's (An et al., arXiv 2010.05222), which then samples them; here all count.
+The gradient of a proxy is complete on its process, so an elementwise optimizer moves it as it would without splitting.
+Partial FC (An et al., arXiv 2010.05222) splits the classes in the same way and then samples them; here all classes
+count.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ from nearfar.losses.proxy_nca import ProxyNCALoss
 from nearfar.losses.soft_triple import SoftTripleLoss
 from nearfar.losses.subcenter_arcface import SubCenterArcFaceLoss
 from nearfar.ops.pairs import ratio
+from nearfar.validation import Labels
 
-# Proxy-ISA is not among them: its memory and progress of every class would have to be split as well.
+# Proxy-ISA is missing: its memory and the progress of its classes would have to be split too.
 SHARDABLE = (
     *(NormalizedSoftmaxLoss, CosFaceLoss, ArcFaceLoss, SubCenterArcFaceLoss, ProxyNCALoss, SoftTripleLoss),
     *(MPADWLoss, MPAAPLoss, ProxyAnchorLoss, MPALoss),
@@ -47,60 +49,64 @@ SHARDABLE = (
 
 
 class ShardedProxies(Loss):
-    """A proxy loss of which each rank of the process group keeps its part of the proxies; called as the loss itself.
+    """A proxy loss whose proxies are split over the processes of the process group. It is called like the loss.
 
-    All ranks must make it of equal losses and call it with the same rows. `loss.proxies` then are this rank's classes.
-    Made of a whole loss, so that the proxies start as they would unsplit, which takes the memory of all of them once.
-    Without a process group it is the loss itself.
+    All processes must create it from equal losses and call it with the same embeddings. `loss.proxies` then holds the
+    classes of this process. It is created from a complete loss, so that the proxies start with the same values as
+    without splitting; this needs the memory of all proxies once. Without a process group it equals the loss.
+
+    Args:
+        loss: The complete proxy loss, one of `SHARDABLE`.
 
     >>> from nearfar.losses import create
     >>> whole = create("arcface", classes=9, dim=4)
-    >>> rows, labels = torch.randn(5, 4), torch.tensor([0, 1, 8, 3, 1])
-    >>> value = whole(rows, labels)
-    >>> torch.allclose(ShardedProxies(whole)(rows, labels), value)
+    >>> x, labels = torch.randn(5, 4), torch.tensor([0, 1, 8, 3, 1])
+    >>> value = whole(x, labels)
+    >>> torch.allclose(ShardedProxies(whole)(x, labels), value)
     True
     """
 
     def __init__(self, loss: ProxyLoss) -> None:
         super().__init__()
         if type(loss) not in SHARDABLE:
-            known = ", ".join(each.__name__ for each in SHARDABLE)
-            raise ValueError(f"the proxies of {type(loss).__name__} cannot be split, those of {known} can")
+            names = ", ".join(loss_class.__name__ for loss_class in SHARDABLE)
+            raise ValueError(f"the proxies of {type(loss).__name__} cannot be split: use one of {names}")
         self.classes, (rank, world) = loss.classes, _group()
         if self.classes < 2 * world:
-            raise ValueError(f"{world} ranks need at least two classes each, got classes={self.classes}")
+            raise ValueError(f"{world} processes need at least two classes each, got classes={self.classes}")
         self.start, self.stop = rank * self.classes // world, (rank + 1) * self.classes // world
         loss.proxies = nn.Parameter(loss.proxies.detach()[self.start : self.stop].clone())
         self.loss = loss
 
     def forward(
-        self, embeddings: Tensor, labels: Tensor, *, weights: Tensor | None = None, representatives: int | None = None
+        self, embeddings: Tensor, labels: Labels, *, weights: Tensor | None = None, representatives: int | None = None
     ) -> Tensor:
-        rows: Tensor = _SumGradients.apply(embeddings)  # type: ignore[no-untyped-call]
-        whole = self.loss.class_similarities(rows, labels, weights)
+        """Compute the loss; see `ProxyLoss.forward`."""
+        summed: Tensor = _SumGradients.apply(embeddings)  # type: ignore[no-untyped-call]
+        whole = self.loss.class_similarities(summed, labels, weights)
         sims = ShardSimilarities(whole.matrix, whole.labels, whole.weights, whole.embeddings, whole.gram, self.start)
         with torch.autocast(sims.matrix.device.type, enabled=False):
             cost = self.loss.cost(sims) if isinstance(self.loss, DataWiseLoss) else self._per_class(sims)
             if not isinstance(self.loss, MultiProxyLoss) or sims.gram is None:
                 return cost
             share = (self.stop - self.start) / self.classes  # the regularizer is a mean over classes
-            return cost + sum_over_ranks(torch.as_tensor(self.loss.penalty(sims) * share))
+            return cost + sum_over_processes(torch.as_tensor(self.loss.penalty(sims) * share))
 
     def _per_class(self, sims: ShardSimilarities) -> Tensor:
-        """Proxy-Anchor and MPA, whose sums over classes have these divisors."""
+        """Compute Proxy-Anchor or MPA, whose sums over classes have different divisors."""
         assert isinstance(self.loss, ProxyAnchorLoss | MPALoss)
-        alive = sims.labels if sims.weights is None else sims.labels[sims.weights > 0]
-        seen = len(alive.unique())  # type: ignore[no-untyped-call]
+        counted = sims.labels if sims.weights is None else sims.labels[sims.weights > 0]
+        seen = len(counted.unique())  # type: ignore[no-untyped-call]
         pos, neg = proxy_anchor_terms(sims.with_other_shards(), self.loss.alpha, self.loss.delta)
-        pos, neg = sum_over_ranks(torch.stack([pos[:-1].sum(), neg[:-1].sum()]))
+        pos, neg = sum_over_processes(torch.stack([pos[:-1].sum(), neg[:-1].sum()]))
         if isinstance(self.loss, ProxyAnchorLoss):
             cost: Tensor = pos / max(seen, 1) + neg / self.classes
             return cost
         with_neg = 0 if seen == 0 else self.classes - (seen == 1)
         return ratio(pos, pos.new_tensor(seen)) + ratio(neg, neg.new_tensor(with_neg))
 
-    def whole_of(self, part: Tensor) -> Tensor:
-        """The rows of all classes, from each rank's; every rank must ask, rank 0 gets them, the others an empty one."""
+    def gather_classes(self, part: Tensor) -> Tensor:
+        """Gather a tensor over all classes on rank 0; others get an empty one. Every process must call it."""
         rank, world = _group()
         if world == 1:
             return part
@@ -110,53 +116,53 @@ class ShardedProxies(Loss):
         dist.gather(padded, parts, dst=0)
         return part[:0] if parts is None else torch.cat([p[:n] for p, n in zip(parts, sizes, strict=True)])
 
-    def part_of(self, whole: Tensor) -> Tensor:
-        """This rank's rows of all classes'."""
+    def select_classes(self, whole: Tensor) -> Tensor:
+        """Return the part of a tensor over all classes that belongs to this process."""
         return whole[self.start : self.stop]
 
 
 @dataclass(frozen=True, eq=False)
 class ShardSimilarities(ClassSimilarities):
-    """The ties of some classes, from `start` on, with every sample; labels are among all classes."""
+    """The similarities of every sample and the classes from `start` on; labels refer to all classes."""
 
     start: int = 0
 
     def places(self) -> tuple[Tensor, Tensor]:
-        """For each sample whether its class is here, and at which row (any, if it is not)."""
+        """Return, for each sample, whether its class is on this process and its row (any row if it is not)."""
         place = self.labels - self.start
         here = (place >= 0) & (place < len(self.matrix))
         return here, place.clamp(0, len(self.matrix) - 1)
 
     def own(self) -> Tensor:
         here, place = self.places()
-        return sum_over_ranks(torch.where(here, self.matrix.gather(0, place[None])[0], 0.0))
+        return sum_over_processes(torch.where(here, self.matrix.gather(0, place[None])[0], 0.0))
 
     def others(self, *, scale: float, shift: float = 0.0, plus_one: bool = False) -> Tensor:
         result: Tensor = _Others.apply(self.matrix, *self.places(), scale, shift, plus_one)  # type: ignore[no-untyped-call]
         return result
 
     def with_other_shards(self) -> ClassSimilarities:
-        """Plain ties with one more class, that of the samples whose own class is elsewhere."""
+        """Return plain similarities with one more class, for the samples whose own class is on another process."""
         here, place = self.places()
         labels = torch.where(here, place, len(self.matrix))
         return ClassSimilarities(F.pad(self.matrix, (0, 0, 0, 1)), labels, self.weights, self.embeddings)
 
 
-def sum_over_ranks(part: Tensor) -> Tensor:
-    """The sum of the ranks' parts, for something that every rank then computes alike: its gradient is each part's."""
+def sum_over_processes(part: Tensor) -> Tensor:
+    """Sum over the processes. All must use the sum in the same way, because its gradient is passed on unchanged."""
     total: Tensor = _Sum.apply(part)  # type: ignore[no-untyped-call]
     return total
 
 
 def _group() -> tuple[int, int]:
-    """Rank and number of ranks."""
+    """Return the rank and the number of processes."""
     if not (dist.is_available() and dist.is_initialized()):
         return 0, 1
     return dist.get_rank(), dist.get_world_size()
 
 
 def _reduce(values: Tensor, by: Any = dist.ReduceOp.SUM) -> Tensor:
-    """In place."""
+    """Reduce a tensor over the processes, in place."""
     if _group()[1] > 1:
         dist.all_reduce(values, by)
     return values
@@ -173,11 +179,11 @@ class _Sum(torch.autograd.Function):
 
 
 class _SumGradients(torch.autograd.Function):
-    """Rows as they are; each rank's gradient of them is that of its classes."""
+    """The identity, whose gradient is summed over the processes: each has the gradient by its own classes."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor) -> Tensor:
-        return rows.view_as(rows)
+    def forward(ctx: Any, embeddings: Tensor) -> Tensor:
+        return embeddings.view_as(embeddings)
 
     @staticmethod
     @once_differentiable
@@ -186,7 +192,7 @@ class _SumGradients(torch.autograd.Function):
 
 
 class _Others(torch.autograd.Function):
-    """log( [1 +] sum over the other classes of all ranks of e^{scale S + shift} ), [B]."""
+    """Compute log( [1 +] sum over the other classes of all processes of e^{scale S + shift} ), [B]."""
 
     @staticmethod
     def forward(

@@ -21,14 +21,15 @@ def collect_states(loss: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[S
     if not isinstance(loss, ShardedProxies):
         return loss.state_dict(), optimizer.state_dict()
     inner, moments = loss.loss.state_dict(), optimizer.state_dict()
-    return inner | {"proxies": loss.whole_of(inner["proxies"])}, _map_moments(loss, optimizer, moments, loss.whole_of)
+    complete = inner | {"proxies": loss.gather_classes(inner["proxies"])}
+    return complete, _map_moments(loss, optimizer, moments, loss.gather_classes)
 
 
 def load_states(loss: nn.Module, optimizer: torch.optim.Optimizer, loss_state: State, optimizer_state: State) -> None:
     """Load the states that `collect_states` returned on the main process."""
     if isinstance(loss, ShardedProxies):
-        loss.loss.load_state_dict(loss_state | {"proxies": loss.part_of(loss_state["proxies"])})
-        optimizer_state = _map_moments(loss, optimizer, optimizer_state, lambda full: loss.part_of(full).clone())
+        loss.loss.load_state_dict(loss_state | {"proxies": loss.select_classes(loss_state["proxies"])})
+        optimizer_state = _map_moments(loss, optimizer, optimizer_state, lambda full: loss.select_classes(full).clone())
     else:
         loss.load_state_dict(loss_state)
     optimizer.load_state_dict(match_layout(optimizer_state, optimizer))
