@@ -44,7 +44,7 @@ class Data:
         choices=("auto", "class-order", "all"),
     )
     root: str | None = option(None, "Folder of the images that a table names; null is the folder of the table.")
-    labels: str | None = option(None, "File with the labels, for feature vectors that are stored without them.")
+    labels: str | None = option(None, "Labels of a .npy file; null looks for a labels file next to it.")
     allow_partial: bool = option(False, "Accept a benchmark in its official layout if image files are missing.")
     validation: float = option(
         0.0,
@@ -64,9 +64,7 @@ class Data:
     on_error: str = option(
         "raise", "What to do with an image that cannot be read: raise an error, or skip it.", choices=("raise", "skip")
     )
-    workers: int = option(
-        0, "Number of threads that read images ahead of training.", least=0, most=MOST_THREADS, neutral=True
-    )
+    workers: int = option(0, "Number of processes that load image files.", least=0, most=MOST_THREADS, neutral=True)
     cache: str | None = option(None, "Folder for decoded images; null reads the image files every time.")
     cache_size: int | None = option(
         None, "Side of the cached images in pixels; null is 256/224 of the input size.", above=0
@@ -215,7 +213,9 @@ class Config:
         "Number of samples that pass through the network at a time. The loss still sees the whole batch (two passes).",
         above=0,
     )
-    autocast: str = option("none", "Mixed precision.", choices=("none", "bf16", "fp16"))
+    autocast: str = option(
+        "none", "Lower precision for the network; none computes in float32.", choices=("none", "bf16", "fp16")
+    )
     ema: float = option(
         0.0, "Decay of the moving average of the weights, which is then tested and kept; 0 for none.", least=0, below=1
     )
