@@ -4,11 +4,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from click.testing import CliRunner
 
 import nearfar
 from nearfar.cli import main
+
+WITHOUT_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 
 
 def test_version_and_help() -> None:
@@ -105,6 +108,8 @@ def test_train_eval_and_resume_from_the_command_line(vectors: str, tmp_path: Pat
         (["DATA", "--set", "optimiser.lr=1"], "did you mean 'optimizer'"),
         (["DATA", "--set", "data.sourse=1"], "data has no 'sourse'"),
         (["DATA", "--set", "loss.alfa=1"], "did you mean 'alpha'"),
+        (["DATA", "--device", "gpu"], "device=gpu is unknown"),
+        pytest.param(["DATA", "--device", "cuda"], "device=cuda is not available", marks=WITHOUT_GPU),
         (["DATA", "--set", "model.pooling=max"], "remove pooling"),
         (["DATA", "--set", "model.dim=17"], "dim must be at most 16"),
         (["nowhere.npz"], "no such file"),
@@ -120,6 +125,50 @@ def test_an_error_is_one_line(arguments: list[str], message: str, vectors: str, 
     assert not (tmp_path / "run").exists()
 
 
+BAD_SETTINGS = [
+    ("loss.name=tripelt", "did you mean 'triplet'"),
+    ("loss.alfa=1", "did you mean 'alpha'"),
+    ("batches.name=pkk", "did you mean 'pk'"),
+    ("batches.size=0", "size must be at least 1"),
+    ("pacing.name=self-pace", "did you mean 'self-paced'"),
+    ("device=gpu", "device=gpu is unknown"),
+    ("autocast=fp8", "autocast must be one of none, bf16, fp16"),
+    ("model.backbone=small", "model.backbone=small"),
+    ("model.pretrained=nowhere.pt", "nowhere.pt"),
+    ("metrics=[recal@1]", "unknown name 'recal@1'"),
+    ("track=[tensorbord]", "did you mean 'tensorboard'"),
+    ("data.folds=3", "data.fold"),
+]
+
+
+@pytest.mark.parametrize(("setting", "message"), BAD_SETTINGS)
+def test_a_dry_run_finds_what_a_run_would_find(setting: str, message: str, vectors: str) -> None:
+    result = CliRunner().invoke(main, ["train", vectors, "--dry-run", "--set", setting])
+    assert result.exit_code == 1, result.output
+    assert message in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_dry_run_finds_a_size_that_does_not_fit() -> None:
+    result = CliRunner().invoke(main, ["train", "sketches", "--dry-run", "--size", "32"])
+    assert result.exit_code == 1
+    assert "images: size must be at most" in result.stderr
+
+
+def test_a_dry_run_tells_device_steps_and_time_and_writes_nothing(
+    vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["train", vectors, "--dry-run", "--device", "cpu", "--set", "steps=12", "--batch-size", "24"]
+    printed = CliRunner().invoke(main, words).output
+    assert "# device: cpu" in printed
+    assert "12 steps of 24" in printed
+    assert "# estimated time: " in printed
+    assert not list(tmp_path.iterdir())
+    short = CliRunner().invoke(main, ["train", vectors, "--dry-run", "--set", "steps=1"])
+    assert "1 step of " in short.output, short.output
+
+
 def test_a_dry_run_prints_the_whole_configuration(vectors: str) -> None:
     printed = CliRunner().invoke(main, ["train", vectors, "--dry-run", "--set", "seed=7"]).output
     tree = yaml.safe_load(printed)
@@ -133,9 +182,9 @@ def test_everyday_options_are_settings(vectors: str) -> None:
     tree = yaml.safe_load(CliRunner().invoke(main, ["train", vectors, "--dry-run", *FLAGS]).stdout)
     assert (tree["optimizer"]["lr"], tree["batches"]["size"], tree["device"], tree["seed"]) == (0.5, 24, "cpu", 7)
     assert (tree["epochs"], tree["steps"]) == (2, None)
-    network = ["--backbone", "small-conv", "--size", "32", "--set", "model.backbone=small-conv"]
+    network = ["--backbone", "small-conv", "--size", "24", "--set", "model.backbone=small-conv"]
     tree = yaml.safe_load(CliRunner().invoke(main, ["train", "sketches", "--dry-run", *network]).stdout)
-    assert (tree["model"]["backbone"], tree["images"]["crop"]) == ("small-conv", 32)
+    assert (tree["model"]["backbone"], tree["images"]["crop"]) == ("small-conv", 24)
 
 
 def test_an_option_and_a_setting_that_differ_are_an_error_that_names_both(vectors: str) -> None:

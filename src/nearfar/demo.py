@@ -1,8 +1,8 @@
-"""The demo: learn what drawings have in common, and find drawings of things that training never showed.
+"""The demo: train on drawings, then search among classes that training never saw.
 
-Trains two recipes from scratch on half of the classes of the embedded drawings and compares them on the other half with
-the raw pixels and the untrained net. Then it searches, and writes a page with what was found. With a folder of photos
-it does the same there, starting from EfficientNet-Lite0's public weights.
+The demo trains two recipes from scratch on half of the classes of the built-in drawings. On the other half it compares
+them with raw pixels and the untrained network. Then it searches and writes a report. With a folder of images it does
+the same, but starts from the public weights of EfficientNet-Lite0.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from nearfar.config.schema import Data
 from nearfar.data import Manifest
 from nearfar.data.layouts.sketches import credit
 from nearfar.errors import NearfarError
+from nearfar.formatting import metric_title
 from nearfar.metrics import Scores, evaluate
 from nearfar.report import search_examples, write_report
 from nearfar.training import Config, Run, train
@@ -39,82 +40,93 @@ RECIPES: dict[str, dict[str, Any]] = {
     "proxy-anchor": {"batches": {"size": 64}},
 }
 DRAWINGS: dict[str, Any] = {"steps": 2700}
-PHOTOS: dict[str, Any] = {"steps": 100, "images": {"crop": 112}, "data": {"on_error": "skip"}}
+IMAGE_FILES: dict[str, Any] = {"steps": 100, "images": {"crop": 112}, "data": {"on_error": "skip"}}
 METRICS = ("recall@1", "recall@2", "recall@4", "recall@8", "map@r")
 
 
 def run(*, steps: int | None = None, source: str = "sketches", out: Path = Path("runs/demo")) -> dict[str, Scores]:
-    """The whole demo; returns the scores of every row of the table."""
+    """Run the demo.
+
+    Args:
+        steps: Number of training steps per recipe.
+        source: The built-in drawings, or a folder of class folders.
+        out: Folder of the runs and the report. Finished runs in it are used as they are.
+
+    Returns:
+        The scores of every row of the printed table.
+    """
     started = time.monotonic()
     manifest = open_manifest(Data(source=source))
     kind = manifest.kind
     if kind == "features":
-        raise NearfarError(f"{source}: the demo shows pictures, these are vectors: use nearfar train")
-    configs = {name: _config(kind, name, steps, source, out) for name in RECIPES}
-    unseen, seen = _halves(manifest, next(iter(configs.values())))
-    _introduce(seen, unseen)
+        raise NearfarError(f"{source}: the demo needs images, but these are feature vectors: use nearfar train")
+    configs = {name: _make_config(kind, name, steps, source, out) for name in RECIPES}
+    unseen, seen = _split(manifest, next(iter(configs.values())))
+    _print_introduction(seen, unseen)
     scores: dict[str, Scores] = {}
-    scratch = kind == "pixels"
-    if scratch:
-        _print(scores, "raw pixels", evaluate(raw_features(unseen), unseen.labels, metrics=METRICS))
+    from_scratch = kind == "pixels"
+    if from_scratch:
+        _add_row(scores, "raw pixels", evaluate(raw_features(unseen), unseen.labels, metrics=METRICS))
     runs = train_together(configs, out)
-    for name, each in runs.items():
-        result = each.results()
+    for name, trained in runs.items():
+        result = trained.results()
         if "untrained" in result:
-            start = "untrained net" if scratch else "before training"
-            _print(scores, start, _scores(unseen, result["untrained"]))
-        _print(scores, name, _scores(unseen, result["test"]), result["seconds"])
+            start = "untrained net" if from_scratch else "before training"
+            _add_row(scores, start, _make_scores(unseen, result["untrained"]))
+        _add_row(scores, name, _make_scores(unseen, result["test"]), result["seconds"])
     best = max(runs, key=lambda name: scores[name]["map@r"])
     embeddings = runs[best].embed(unseen)
-    _search(unseen, embeddings, best)
+    _print_search(unseen, embeddings, best)
     page = write_report(
         out / "report.html",
-        title="Drawings of things it was never shown" if scratch else f"Search in {Path(source).name}",
-        lead=_lead(seen, unseen, best, scratch),
+        title="Drawings of classes that training never saw" if from_scratch else f"Search in {Path(source).name}",
+        lead=_lead(seen, unseen, best, from_scratch),
         scores=scores,
-        curves={name: each.log() for name, each in runs.items()},
+        curves={name: trained.log() for name, trained in runs.items()},
         data=unseen,
         embeddings=embeddings,
         settings=runs[best].config.to_dict(),
         footer=credit(source),
     )
-    print(f"\nLook at {page}   ({time.monotonic() - started:.0f} s in all)")
+    print(f"\nOpen {page}   (the demo took {time.monotonic() - started:.0f} s)")
     return scores
 
 
-def _config(kind: str, name: str, steps: int | None, source: str, out: Path) -> Config:
+def _make_config(kind: str, name: str, steps: int | None, source: str, out: Path) -> Config:
     first = next(iter(RECIPES))
-    own = DRAWINGS if kind == "pixels" else PHOTOS | {"data": PHOTOS["data"] | {"cache": str(out / "cache")}}
+    settings = DRAWINGS
+    if kind == "files":
+        settings = IMAGE_FILES | {"data": IMAGE_FILES["data"] | {"cache": str(out / "cache")}}
     tree = {
-        **own,
+        **settings,
         **RECIPES[name],
-        "data": {"source": source, "workers": 0, **own.get("data", {})},
-        "steps": steps or own["steps"],
+        "data": {"source": source, "workers": 0, **settings.get("data", {})},
+        "steps": steps or settings["steps"],
         "metrics": list(METRICS),
-        "untrained": name == first,  # both start from the same weights
+        "untrained": name == first,  # all recipes start from the same weights
         "threads": 1,
     }
     return resolve(kind, recipe=name, file=tree)
 
 
 def train_together(configs: Mapping[str, Config], out: Path) -> dict[str, Run]:
-    """The runs side by side, a process and a core each; ones that are finished are taken as they are."""
+    """Train several configurations at the same time, one process each. Finished runs are used as they are."""
     missing = {name: config for name, config in configs.items() if not (out / name / "scores.json").is_file()}
     with ProcessPoolExecutor(max(1, len(missing)), mp_context=get_context("spawn")) as pool, ExitStack() as stack:
-        waiting = {name: pool.submit(_train, config, out / name) for name, config in missing.items()}
+        futures = {name: pool.submit(_train, config, out / name) for name, config in missing.items()}
         bars = {
             name: stack.enter_context(
                 tqdm(total=config.steps, desc=f"train {name}", unit="batch", leave=False, disable=None, position=i)
             )
             for i, (name, config) in enumerate(missing.items())
         }
-        while not all(each.done() for each in waiting.values()):
+        while not all(future.done() for future in futures.values()):
             time.sleep(0.5)
             for name, bar in bars.items():
-                _follow(out / name, bar)
-        for each in waiting.values():
-            each.result()
-    return {name: _checked(Run(out / name), config) for name, config in configs.items()}
+                _update_bar(out / name, bar)
+        for future in futures.values():
+            future.result()
+    return {name: _load_run(out / name, config) for name, config in configs.items()}
 
 
 def _train(config: Config, out: Path) -> None:
@@ -122,7 +134,7 @@ def _train(config: Config, out: Path) -> None:
     train(config, out, resume=(out / "config.yaml").exists(), say=lambda _: None, progress=False)
 
 
-def _follow(run: Path, bar: Any) -> None:
+def _update_bar(run: Path, bar: Any) -> None:
     log = run / "log.jsonl"
     steps = [entry for entry in read_log(log) if entry["kind"] == "step"] if log.is_file() else []
     if steps:
@@ -130,64 +142,63 @@ def _follow(run: Path, bar: Any) -> None:
         bar.update(steps[-1]["step"] - bar.n)
 
 
-def _checked(run: Run, config: Config) -> Run:
+def _load_run(path: Path, config: Config) -> Run:
+    run = Run(path)
     if run.config.steps != config.steps or run.config.data.source != config.data.source:
-        raise NearfarError(f"{run.path}: is of another demo, of {run.config.steps} steps: choose another --out")
+        raise NearfarError(f"{path}: belongs to another demo, of {run.config.steps} steps: choose another --out")
     return run
 
 
-def _halves(manifest: Manifest, config: Config) -> tuple[Manifest, Manifest]:
-    kinds = {name: len(np.unique(manifest.labels[manifest.rows(name)])) for name in ("train", "test")}
-    if min(kinds.values()) < 2:
+def _split(manifest: Manifest, config: Config) -> tuple[Manifest, Manifest]:
+    counts = {name: len(np.unique(manifest.labels[manifest.rows(name)])) for name in ("train", "test")}
+    if min(counts.values()) < 2:
         raise NearfarError(
-            f"{config.data.source}: the demo learns from half of the classes and searches in the other half, "
-            f"so it needs at least four, got {sum(kinds.values())}"
+            f"{config.data.source}: the demo trains on half of the classes and searches in the other half, "
+            f"so it needs at least four, got {sum(counts.values())}"
         )
     manifest = cache_or_check_images(manifest, config.data, size=config.images.crop or 28, say=tqdm.write)
     return manifest.subset("test"), manifest.subset("train")
 
 
-def _scores(data: Manifest, values: Mapping[str, float]) -> Scores:
+def _make_scores(data: Manifest, values: Mapping[str, float]) -> Scores:
     return Scores(dict(values), len(data), 0, len(data), "cosine")
 
 
-def _introduce(seen: Manifest, unseen: Manifest) -> None:
-    what = "drawings by people" if seen.source == "sketches" else "pictures"
+def _print_introduction(seen: Manifest, unseen: Manifest) -> None:
+    what = "hand drawings" if seen.source == "sketches" else "images"
     print(f"{len(seen) + len(unseen):,} {what}.")
-    print(f"Learning from {_kinds(seen)} kinds of things: {_some(seen)} ...")
-    print(f"then searching among {_kinds(unseen)} other kinds, never seen in training: {_some(unseen)} ...\n")
-    print(f"{'':16s} {'  '.join(f'{_title(name):>8s}' for name in METRICS)}  seconds")
+    print(f"Training on {_count_classes(seen)} classes: {_examples(seen)} ...")
+    print(f"then searching among {_count_classes(unseen)} other classes: {_examples(unseen)} ...\n")
+    print(f"{'':16s} {'  '.join(f'{metric_title(name):>8s}' for name in METRICS)}  seconds")
 
 
-def _search(data: Manifest, embeddings: Tensor, name: str) -> None:
-    print(f"\nSearching with {name}, the nearest first, (what is wrong) in brackets:")
-    for each in search_examples(data, embeddings, queries=12, neighbors=6)[3:8]:
-        near = (name if right else f"({name})" for name, right in zip(each.names, each.is_match, strict=True))
-        print(f"  {each.name:16s} -> {', '.join(near)}")
+def _print_search(data: Manifest, embeddings: Tensor, name: str) -> None:
+    print(f"\nSearching with {name}; nearest first, wrong results in parentheses:")
+    for example in search_examples(data, embeddings, queries=12, neighbors=6)[3:8]:
+        neighbors = (
+            name if right else f"({name})" for name, right in zip(example.names, example.is_match, strict=True)
+        )
+        print(f"  {example.name:16s} -> {', '.join(neighbors)}")
 
 
-def _lead(seen: Manifest, unseen: Manifest, best: str, scratch: bool) -> str:
-    how = "A small net, trained from scratch on" if scratch else "EfficientNet-Lite0, fine-tuned on"
+def _lead(seen: Manifest, unseen: Manifest, best: str, from_scratch: bool) -> str:
+    how = "A small network, trained from scratch" if from_scratch else "EfficientNet-Lite0, fine-tuned"
     return (
-        f"{how} {_kinds(seen)} kinds of things, searches among {len(unseen):,} pictures of {_kinds(unseen)} kinds that "
-        f"training never showed. Pictures below are found by the better of the two recipes, {best}."
+        f"{how} on {_count_classes(seen)} classes, searches among {len(unseen):,} images of {_count_classes(unseen)} "
+        f"classes that training never saw. The images below are the results of {best}, the better of the two recipes."
     )
 
 
-def _kinds(data: Manifest) -> int:
+def _count_classes(data: Manifest) -> int:
     return len(np.unique(data.labels))
 
 
-def _some(data: Manifest) -> str:
+def _examples(data: Manifest) -> str:
     names = [data.classes[i] for i in np.unique(data.labels)]
     return ", ".join(names[:: max(1, len(names) // 5)][:4])
 
 
-def _title(metric: str) -> str:
-    return metric.replace("recall", "Recall").replace("map@r", "MAP@R")
-
-
-def _print(table: dict[str, Scores], name: str, scores: Scores, seconds: float | None = None) -> None:
+def _add_row(table: dict[str, Scores], name: str, scores: Scores, seconds: float | None = None) -> None:
     table[name] = scores
     took = "" if seconds is None else f"{seconds:9.0f}"
     print(f"{name:16s} {'  '.join(f'{100 * scores[metric]:8.1f}' for metric in METRICS)}{took}", flush=True)

@@ -10,6 +10,7 @@ from typing import Any
 from tqdm import tqdm
 
 import nearfar.compat.peer  # noqa: F401 - registers the setting loss.peer
+from nearfar.cli.dry_run import check_run
 from nearfar.config.merge import resolve
 from nearfar.config.schema import Config, Data
 from nearfar.config.setting import build
@@ -47,7 +48,9 @@ def train_command(
     else:
         config, manifest = configure(source, recipe=recipe, file=file, settings=settings, allow_partial=allow_partial)
     if dry_run:
-        print(config.to_yaml(), end="")
+        manifest = open_manifest(config.data) if manifest is None else manifest
+        checked = check_run(config, manifest)
+        print(f"{config.to_yaml()}{checked}", end="")
         return None
     name = config.recipe or str(config.loss["name"])
     out = out or Path("runs") / slug(f"{Path(config.data.source).stem}-{name}")

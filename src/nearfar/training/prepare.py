@@ -22,6 +22,7 @@ from nearfar.data import (
     train_transform,
 )
 from nearfar.data.augment import DRAWINGS
+from nearfar.errors import NearfarError
 from nearfar.models import Embedder
 from nearfar.training.distributed import process_group
 
@@ -50,10 +51,19 @@ class PreparedData:
             manifest: A subset of `self.manifest`, by default all of it.
             seed: Seed of the augmentation.
             workers: Number of worker processes, by default `data.workers`.
+
+        Raises:
+            NearfarError: If a setting of `images` does not fit the images.
         """
         manifest = self.manifest if manifest is None else manifest
         if manifest.kind == "features":
             return BatchLoader(create_dataset(manifest))
+        try:
+            return self._image_loader(manifest, seed, self.config.data.workers if workers is None else workers)
+        except ValueError as error:
+            raise NearfarError(f"images: {error}") from None
+
+    def _image_loader(self, manifest: Manifest, seed: int, workers: int) -> BatchLoader:
         images, size = self.config.images, self.image_size
         normalization: dict[str, Any] = {"mean": self.embedder.mean, "std": self.embedder.std}
         if manifest.kind == "pixels":
@@ -73,7 +83,7 @@ class PreparedData:
             seed=seed,
             **normalization,
         )
-        return BatchLoader(samples, workers=self.config.data.workers if workers is None else workers)
+        return BatchLoader(samples, workers=workers)
 
 
 def prepare(

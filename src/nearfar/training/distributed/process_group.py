@@ -61,19 +61,29 @@ def was_restarted() -> bool:
 
 
 def local_device(name: str) -> torch.device:
-    """Return the device of the setting `device`. `auto` is a GPU if there is one; each process gets its own GPU."""
+    """Return the device of the setting `device`. `auto` is a GPU if there is one; each process gets its own GPU.
+
+    Raises:
+        NearfarError: If the name is unknown or the device is not available.
+    """
     try:
         device = torch.device(name if name != "auto" else "cuda" if torch.cuda.is_available() else "cpu")
-    except RuntimeError as error:
-        raise NearfarError(f"device={name}: {error}") from None
-    if device.type != "cuda" or device.index is not None or world_size() == 1:
-        return device
-    index = int(os.environ.get("LOCAL_RANK", 0))
-    count = torch.cuda.device_count()
-    if index >= count:
-        raise NearfarError(f"rank {rank()} has no GPU of its own: start at most {count} processes per machine")
-    torch.cuda.set_device(index)
-    return torch.device("cuda", index)
+    except RuntimeError:
+        device = torch.device("meta")
+    if device.type == "meta":
+        raise NearfarError(f"device={name} is unknown: use auto, cpu, cuda, cuda:1 or mps")
+    if device.type == "cuda" and device.index is None and world_size() > 1:
+        index, count = int(os.environ.get("LOCAL_RANK", 0)), torch.cuda.device_count()
+        if index >= count:
+            raise NearfarError(f"rank {rank()} has no GPU of its own: start at most {count} processes per machine")
+        torch.cuda.set_device(index)
+        device = torch.device("cuda", index)
+    try:
+        torch.empty(1, device=device)
+    except (AssertionError, ImportError, NotImplementedError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise NearfarError(f"device={name} is not available ({reason}): use device=auto or cpu") from None
+    return device
 
 
 @contextmanager

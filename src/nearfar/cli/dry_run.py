@@ -1,0 +1,83 @@
+"""`nearfar train --dry-run`: check everything that a run needs, and estimate how long it takes."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+
+from nearfar.config.schema import Config
+from nearfar.data import Manifest
+from nearfar.errors import NearfarError
+from nearfar.formatting import counted, duration
+from nearfar.metrics.names import expand
+from nearfar.training.trackers import TRACKERS, open_trackers
+from nearfar.training.trainer import Trainer
+
+TIMED_STEPS = 3
+
+
+def check_run(config: Config, manifest: Manifest) -> str:
+    """Create the network, loss, sampler, pacer and optimizer of a run and train a few steps in a temporary directory.
+
+    Args:
+        config: The configuration.
+        manifest: The data of `config.data`.
+
+    Returns:
+        Device, number of steps and estimated time, as comments of YAML.
+
+    Raises:
+        NearfarError: If the run could not start.
+    """
+    _check_names(config)
+    # Neither trackers nor the image cache are touched; the test split is not needed for the time of a step.
+    trial = replace(config, test=False, track=(), data=replace(config.data, cache=None))
+    times: list[float] = []
+    messages: list[str] = []
+    with TemporaryDirectory() as folder:
+        trainer = Trainer(
+            trial, manifest, Path(folder), say=messages.append, on_step_end=lambda *_: times.append(_now())
+        )
+        times.append(_now())
+        trainer.fit(progress=False, stop_after=TIMED_STEPS)
+    # The first step also starts the loader and allocates memory, so it counts only if there is no other.
+    timed = times[1:] if len(times) > 2 else times
+    count = len(timed) - 1
+    seconds = (timed[-1] - timed[0]) / count
+    device = trainer.state.device
+    where = f"{device} ({counted(torch.get_num_threads(), 'thread')})" if device.type == "cpu" else str(device)
+    cache = ", without data.cache" if config.data.cache is not None and manifest.kind == "files" else ""
+    basis = f"{counted(count, 'step')} of {seconds:.2g} s, measured on this machine{cache}"
+    lines = [
+        *messages,
+        f"device: {where}",
+        trainer.summary,
+        f"estimated time: {duration(seconds * trainer.steps)}, from {basis}; evaluation comes on top",
+    ]
+    return "".join(f"# {line}\n" for line in lines)
+
+
+def _check_names(config: Config) -> None:
+    """Check the names that a run looks up late."""
+    try:
+        names = expand(config.metrics, ks=(1,))
+    except ValueError as error:
+        raise NearfarError(str(error)) from None
+    if config.select.by not in ("auto", "last") and config.select.metric not in names:
+        raise NearfarError(f"select.metric={config.select.metric} is not one of the metrics: {', '.join(names)}")
+    for name in config.track:
+        if name not in TRACKERS:
+            open_trackers((name,), Path(), {})  # raises an error that suggests a name
+        if find_spec(name) is None:
+            raise NearfarError(f"track={name} needs the package {name}: pip install 'nearfar[track]'")
+
+
+def _now() -> float:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter()
