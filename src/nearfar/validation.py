@@ -216,9 +216,9 @@ def check_weights(name: str, weights: Tensor, *, rows: int, rows_name: str) -> N
 
 def check_count(name: str, value: int) -> int:
     """Check that the value is an integer of at least 1, and return it."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
-    return value
+    return int(value)
 
 
 def check_positive(name: str, value: float) -> float:

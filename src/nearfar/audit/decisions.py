@@ -36,8 +36,36 @@ class Change:
     new: str
 
 
-def read_decisions(manifest: Manifest, path: Path) -> list[Change]:
-    """Read the changes that a table of decisions asks for.
+@dataclass(frozen=True)
+class DecisionRow:
+    """A row of a table of decisions that agrees with the manifest.
+
+    Attributes:
+        row: Row in the manifest.
+        path: Name of the sample.
+        label: The current label.
+        suggested: The new label, for the decision "relabel".
+        decision: One of DECISIONS.
+    """
+
+    row: int
+    path: str
+    label: str
+    suggested: str
+    decision: str
+
+    @property
+    def change(self) -> Change | None:
+        """The change that the decision asks for, None if the sample stays as it is."""
+        if self.decision == "remove":
+            return Change(self.row, self.path, self.label, "")
+        if self.decision != "relabel" or self.suggested == self.label:
+            return None
+        return Change(self.row, self.path, self.label, self.suggested)
+
+
+def read_rows(manifest: Manifest, path: Path) -> list[DecisionRow]:
+    """Read a table of decisions.
 
     The table is audit.csv with its last column filled in, or decisions.csv saved from the page. It needs the columns
     row, path, label, suggested and decision; others are ignored. Row, path and label must agree with the manifest, so
@@ -55,20 +83,27 @@ def read_decisions(manifest: Manifest, path: Path) -> list[Change]:
     missing = [name for name in COLUMNS if name not in names]
     if missing:
         raise NearfarError(f"{path}: column {missing[0]!r} is missing: the table needs {', '.join(COLUMNS)}")
-    changes: dict[int, Change] = {}
+    result = []
+    changed = set()
     for line, cells in enumerate(rows, start=2):
-        change = _change(manifest, cells, f"{path}, row {line}")
-        if change is None:
-            continue
-        if change.row in changes:
+        decision = _check_row(manifest, cells, f"{path}, row {line}")
+        if decision.change is not None and decision.row in changed:
             raise NearfarError(
-                f"{path}, row {line}: a second decision on row {change.row} ({change.path}): keep one of them"
+                f"{path}, row {line}: a second decision on row {decision.row} ({decision.path}): keep one of them"
             )
-        changes[change.row] = change
-    return [changes[row] for row in sorted(changes)]
+        if decision.change is not None:
+            changed.add(decision.row)
+        result.append(decision)
+    return result
 
 
-def _change(manifest: Manifest, cells: dict[str, str], where: str) -> Change | None:
+def read_decisions(manifest: Manifest, path: Path) -> list[Change]:
+    """Read the changes that a table of decisions asks for, sorted by row; see `read_rows`."""
+    changes = [decision.change for decision in read_rows(manifest, path)]
+    return sorted((change for change in changes if change is not None), key=lambda change: change.row)
+
+
+def _check_row(manifest: Manifest, cells: dict[str, str], where: str) -> DecisionRow:
     decision = (cells["decision"] or "").strip().lower()
     if decision not in DECISIONS:
         raise NearfarError(f"{where}: unknown decision {decision!r}: use {', '.join(DECISIONS[1:])} or leave it empty")
@@ -84,13 +119,9 @@ def _change(manifest: Manifest, cells: dict[str, str], where: str) -> Change | N
         raise NearfarError(
             f"{where}: row {row} of the data is {actual}, not {expected}: the decisions belong to other data"
         )
-    if decision == "remove":
-        return Change(row, cells["path"], old, "")
-    if decision != "relabel" or cells["suggested"] == old:
-        return None
-    if not cells["suggested"]:
+    if decision == "relabel" and not cells["suggested"]:
         raise NearfarError(f"{where}: relabel needs a label in the column 'suggested'")
-    return Change(row, cells["path"], old, cells["suggested"])
+    return DecisionRow(row, cells["path"], old, cells["suggested"] or "", decision)
 
 
 def apply_decisions(manifest: Manifest, path: Path, *, new_classes: bool = False) -> Manifest:

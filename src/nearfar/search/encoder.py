@@ -18,9 +18,9 @@ from nearfar.data.layouts import embedded_names
 from nearfar.data.layouts.paths import read_regular
 from nearfar.errors import NearfarError
 from nearfar.files import compute_sha256
+from nearfar.runs import Run
 from nearfar.search.exact import Vectors
 from nearfar.search.image_input import ImageInput
-from nearfar.training import Run
 from nearfar.training.evaluate import embed, to_device
 from nearfar.training.prepare import prepare
 from nearfar.validation import Ints

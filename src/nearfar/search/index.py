@@ -17,7 +17,6 @@ from nearfar.search.inputs import (
     as_float32,
     as_unit_vectors,
     assign_ids,
-    check_at_least_one,
     check_classes,
     check_finite,
     name_samples,
@@ -25,11 +24,11 @@ from nearfar.search.inputs import (
 )
 from nearfar.search.part import Part
 from nearfar.search.recall import measure_recall
-from nearfar.validation import Embeddings, Ints, check_choice
+from nearfar.validation import Embeddings, Ints, check_choice, check_count
 from nearfar.validation import nearest as suggest
 
 if TYPE_CHECKING:
-    from nearfar.training import Run
+    from nearfar.runs import Run
 
 # A faiss index is rebuilt once more than this share of its vectors has been removed (our choice).
 MAX_REMOVED_SHARE = 0.25
@@ -164,7 +163,7 @@ class Index:
         Returns:
             Cosine distances 1 - s [Q, k], ascending, and ids [Q, k]; inf and -1 where there are fewer than k samples.
         """
-        check_at_least_one(k)
+        check_count("k", k)
         if label is None and len(self) and self.approximate is not None and self.approximate.has_exact_cosines:
             x = as_unit_vectors("queries", queries, dim=self.dim, check=False)
             return self._with_ids(self._search_approximate(x, k, unchecked=queries))

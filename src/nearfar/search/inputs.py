@@ -46,13 +46,6 @@ def as_float32(name: str, vectors: Embeddings, *, dim: int | None = None) -> Vec
     return copy
 
 
-def check_at_least_one(value: int, name: str = "k") -> int:
-    """Check that a value is an integer of at least 1, and return it."""
-    if not isinstance(value, (int, np.integer)) or value < 1:
-        raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
-    return int(value)
-
-
 def assign_ids(ids: ArrayLike | None, count: int, used: Ints) -> Ints:
     """Check the ids of new vectors, or number them from the largest used id on.
 

@@ -14,43 +14,43 @@ from nearfar.errors import NearfarError
 from nearfar.report.html import write_html
 from nearfar.report.thumbnails import SIDE, Thumbnails, encode_jpeg
 from nearfar.report.tiles import Tile
+from nearfar.runs import Run
 from nearfar.search.index import Index
 from nearfar.search.part import Part
 from nearfar.search.query import Hit, SearchQuery
-from nearfar.training import Run
 
-_NOTHING: tuple[str | None, bool] = (None, False)
+_NO_IMAGE: tuple[str | None, bool] = (None, False)
 Results = Sequence[tuple[SearchQuery, Sequence[Hit]]]
 
 
-class Pictures:
-    """Images of the samples of an index, read from their source; `say` receives a message for each source without."""
+class SampleImages:
+    """Images of the samples of an index, read from their data. `say` receives a message if data cannot be opened."""
 
     def __init__(self, run: Run, index: Index, say: Callable[[str], object]) -> None:
         self.run, self.index, self.say = run, index, say
 
     @cached_property
-    def _opened(self) -> list[tuple[Part, Thumbnails]]:
-        opened = []
+    def _thumbnails(self) -> list[tuple[Part, Thumbnails]]:
+        thumbnails = []
         for part in self.index.parts:
             try:
-                opened.append((part, Thumbnails(self._manifest(part))))
+                thumbnails.append((part, Thumbnails(self._manifest(part))))
             except NearfarError as error:
-                self.say(f"no pictures of {part.source or 'the run'}: {error}")
-        return opened
+                self.say(f"no images of {part.source or 'the data of the run'}: {error}")
+        return thumbnails
 
     def _manifest(self, part: Part) -> Manifest:
         manifest = self.run.manifest(part.source or None)
         if manifest.fingerprint != part.fingerprint:
-            raise NearfarError("it has changed since it was indexed")
+            raise NearfarError("the data has changed since it was indexed")
         return manifest
 
-    def of(self, id: int) -> tuple[str | None, bool]:
+    def encode(self, id: int) -> tuple[str | None, bool]:
         """Return the data URI of a sample's image, or None, and whether it is a drawing."""
-        for part, pictures in self._opened:
+        for part, thumbnails in self._thumbnails:
             if part.first <= id < part.first + part.rows:
-                return pictures.encode_large(id - part.first), pictures.kind == "drawings"
-        return _NOTHING
+                return thumbnails.encode_large(id - part.first), thumbnails.kind == "drawings"
+        return _NO_IMAGE
 
 
 def write_page(path: Path, results: Results, run: Run, index: Index, say: Callable[[str], object]) -> Path:
@@ -58,7 +58,7 @@ def write_page(path: Path, results: Results, run: Run, index: Index, say: Callab
 
     If a query is a sample of the index, frames show which neighbors have its class.
     """
-    images = Pictures(run, index, say)
+    images = SampleImages(run, index, say)
     return write_html(
         path,
         "search/templates/page.html",
@@ -70,19 +70,19 @@ def write_page(path: Path, results: Results, run: Run, index: Index, say: Callab
     )
 
 
-def _make_row(query: SearchQuery, hits: Sequence[Hit], index: Index, images: Pictures) -> tuple[Tile, list[Tile]]:
+def _make_row(query: SearchQuery, hits: Sequence[Hit], index: Index, images: SampleImages) -> tuple[Tile, list[Tile]]:
     label: str | None = None
-    name, shown = query.text, _NOTHING
+    name, shown = query.text, _NO_IMAGE
     if query.id is not None:
         row = int(index.rows_of([query.id])[0])
-        label, name, shown = index.label_of(row), index.names[row], images.of(query.id)
+        label, name, shown = index.label_of(row), index.names[row], images.encode(query.id)
     elif query.file is not None:
         image = decode_image(read_regular(query.file), str(query.file), draft=2 * SIDE)
         shown = encode_jpeg(ImageOps.fit(image, (SIDE, SIDE))), False
     source, is_drawing = shown
     tiles = []
     for hit in hits:
-        hit_source, hit_is_drawing = images.of(hit.id)
+        hit_source, hit_is_drawing = images.encode(hit.id)
         tiles.append(
             Tile(
                 source=hit_source,

@@ -7,8 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from nearfar.search.exact import Neighbors, Vectors, rounding_error, search_exact
-from nearfar.search.inputs import check_at_least_one
-from nearfar.validation import Ints
+from nearfar.validation import Ints, check_count
 
 
 def measure_recall(
@@ -25,12 +24,12 @@ def measure_recall(
         sample: Number of queries.
         k: Number of neighbors.
     """
-    check_at_least_one(k)
+    check_count("k", k)
     if len(vectors) < 2:
         return 1.0
     rows = np.arange(len(vectors))
     if len(vectors) > sample:
-        size = check_at_least_one(sample, "sample")
+        size = check_count("sample", sample)
         rows = np.sort(np.random.default_rng(0).choice(len(vectors), size, replace=False))
     queries = np.ascontiguousarray(vectors[rows])
     k = min(k, len(vectors) - 1)

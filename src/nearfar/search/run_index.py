@@ -7,11 +7,11 @@ from pathlib import Path
 
 from nearfar.data.manifest import Manifest
 from nearfar.errors import NearfarError
+from nearfar.runs import Run
 from nearfar.search.encoder import Encoder
 from nearfar.search.index import Index
 from nearfar.search.part import Part
 from nearfar.search.storage import INDEX_FILE
-from nearfar.training import Run
 from nearfar.validation import Ints
 
 FOLDER = "index"

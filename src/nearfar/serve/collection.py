@@ -22,13 +22,12 @@ from nearfar.data.manifest import Ints
 from nearfar.errors import NearfarError
 from nearfar.ops.geometry import unit
 from nearfar.report.thumbnails import Thumbnails
-from nearfar.runs import CHECKPOINT
+from nearfar.runs import CHECKPOINT, Run
 from nearfar.search import Encoder, Index
 from nearfar.serve.background_task import BackgroundTask
 from nearfar.serve.disk_cache import load_or_compute
 from nearfar.serve.map_layout import interpolate, lay_out_map
 from nearfar.serve.query_input import QueryReader
-from nearfar.training import Run
 from nearfar.training.checkpoint import load_state
 from nearfar.training.splits import assign_splits, split_manifest
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import csv
-import io
 import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from nearfar.audit.decisions import COLUMNS, DECISIONS, read_decisions
+from nearfar.audit.decisions import COLUMNS, DECISIONS, read_rows
 from nearfar.data import Manifest
 from nearfar.errors import NearfarError
 from nearfar.files import atomic
@@ -87,18 +86,14 @@ class DecisionFile:
         self._signature = signature
 
     def _read(self) -> dict[int, Decision]:
-        # This raises if the file belongs to other data. It returns only changes, so `keep` is read below.
-        read_decisions(self.manifest, self.path)
-        text = self.path.read_bytes().decode("utf-8-sig", "surrogateescape")
         decisions = {}
-        for cells in csv.DictReader(io.StringIO(text, newline="")):
-            decision = (cells["decision"] or "").strip().lower()
-            label = self._numbers.get(cells["suggested"]) if decision == "relabel" else None
-            if decision == "relabel" and label is None:
-                problem = f"{self.path}: {cells['path']}: there is no class {cells['suggested']!r}"
+        for row in read_rows(self.manifest, self.path):
+            label = self._numbers.get(row.suggested) if row.decision == "relabel" else None
+            if row.decision == "relabel" and label is None:
+                problem = f"{self.path}: {row.path}: there is no class {row.suggested!r}"
                 raise NearfarError(f"{problem}: correct it, or move the file away")
-            if decision:
-                decisions[int(cells["row"])] = Decision(decision, label)
+            if row.decision:
+                decisions[row.row] = Decision(row.decision, label)
         return decisions
 
     def _write(self, decisions: dict[int, Decision]) -> None:
