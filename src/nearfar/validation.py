@@ -24,8 +24,6 @@ Floats = NDArray[np.float64]
 Embeddings = Tensor | ArrayLike
 Labels = Tensor | ArrayLike | Sequence[str]
 
-nearest = suggest
-
 
 def check_embeddings(name: str, x: Tensor, *, dim: int | None = None) -> None:
     """Check that `x` is a finite floating-point tensor [N, d], N and d at least 1, with d equal to `dim` if given."""

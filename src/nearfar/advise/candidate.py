@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from nearfar.config import recipes
 from nearfar.config.tree import parse_setting
 from nearfar.errors import NearfarError
-from nearfar.validation import nearest
+from nearfar.spelling import suggest
 
 # One recipe of each kind, simple ones first. Trials have few epochs, so Proxy-ISA starts its memory at once.
 DEFAULT = (
@@ -43,7 +43,7 @@ def parse_candidates(text: str) -> tuple[Candidate, ...]:
         recipe, *settings = part.split() or [""]
         if recipe not in recipe_names:
             raise NearfarError(
-                f"--recipes: no recipe {recipe!r}{nearest(recipe, recipe_names)} `nearfar recipes` lists them"
+                f"--recipes: no recipe {recipe!r}{suggest(recipe, recipe_names)} `nearfar recipes` lists them"
             )
         for setting in settings:
             if parse_setting(setting)[0][0] in FIXED:

@@ -13,7 +13,7 @@ from nearfar.data.manifest import Manifest
 from nearfar.data.open import save_manifest
 from nearfar.errors import NearfarError
 from nearfar.files import atomic
-from nearfar.validation import nearest
+from nearfar.spelling import suggest
 
 DECISIONS = ("", "keep", "relabel", "remove")
 COLUMNS = ("row", "path", "label", "suggested", "decision")
@@ -144,7 +144,7 @@ def apply_decisions(manifest: Manifest, path: Path, *, new_classes: bool = False
             continue
         if change.new not in number:
             if not new_classes:
-                suggestion = nearest(change.new, classes)
+                suggestion = suggest(change.new, classes)
                 raise NearfarError(f"{path}: {change.path}: there is no class {change.new!r}{suggestion}")
             number[change.new] = len(classes)
             classes.append(change.new)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from nearfar.validation import nearest
+from nearfar.spelling import suggest
 
 REFUSED = ("embedding_regularizer", "weight_regularizer", "collect_stats")
 WITHOUT_EFFECT = ("embedding_reg_weight", "weight_reg_weight")  # they weight a regularizer, and there is none
@@ -33,7 +33,7 @@ def refuse(what: object, options: Mapping[str, object], *, but: Iterable[str]) -
                 raise refusal(what, argument, value)
         else:
             raise TypeError(
-                f"{type(what).__name__} has no argument {argument}, got {value!r}{nearest(argument, (*but, *REFUSED))}"
+                f"{type(what).__name__} has no argument {argument}, got {value!r}{suggest(argument, (*but, *REFUSED))}"
             )
 
 
@@ -41,6 +41,6 @@ def absent(module: str, name: str, there: Iterable[str]) -> AttributeError:
     """The error for a name that a module of nearfar.compat does not have."""
     known = sorted(there)
     return AttributeError(
-        f"nearfar.compat.{module} has no {name!r}{nearest(name, known)} It has {', '.join(known)}: keep "
+        f"nearfar.compat.{module} has no {name!r}{suggest(name, known)} It has {', '.join(known)}: keep "
         f"pytorch_metric_learning.{module} for others"
     )

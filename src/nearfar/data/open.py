@@ -9,7 +9,8 @@ from nearfar.data.layouts.arrays import save_npz
 from nearfar.data.layouts.tables import save_csv
 from nearfar.data.manifest import Manifest
 from nearfar.errors import NearfarError
-from nearfar.validation import check_choice, nearest
+from nearfar.spelling import suggest
+from nearfar.validation import check_choice
 
 
 def open_data(
@@ -57,7 +58,7 @@ def _find_layout(source: str | Path) -> tuple[str, Path | None]:
         name, _, inner = str(source).partition(":")
         if inner and name in LAYOUTS.names():
             return name, Path(inner).expanduser()
-        similar = nearest(str(source), [*embedded_names(), *_siblings(path)])
+        similar = suggest(str(source), [*embedded_names(), *_siblings(path)])
         raise NearfarError(f"{source}: no such file, folder or embedded dataset{similar}")
     found = recognize(path)
     if found is None:

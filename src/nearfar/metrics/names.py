@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from numbers import Integral
 from typing import Any
 
-from nearfar.validation import nearest
+from nearfar.spelling import suggest
 
 CUT = ("recall", "precision", "map", "ndcg")
 WHOLE = ("map@r", "r-precision", "map", "mrr")
@@ -74,5 +74,5 @@ def depth_of(names: Sequence[str], widest: int, gallery: int) -> int:
 def _unknown(name: str) -> str:
     known = sorted({*CUT, *(f"{family}@10" for family in CUT), *WHOLE, *CLUSTERING})
     return (
-        f"metrics has an unknown name {name!r}{nearest(name.lower(), known)} Known: {', '.join(known)} (any K for 10)"
+        f"metrics has an unknown name {name!r}{suggest(name.lower(), known)} Known: {', '.join(known)} (any K for 10)"
     )

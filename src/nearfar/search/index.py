@@ -24,8 +24,8 @@ from nearfar.search.inputs import (
 )
 from nearfar.search.part import Part
 from nearfar.search.recall import measure_recall
+from nearfar.spelling import suggest
 from nearfar.validation import Embeddings, Ints, check_choice, check_count
-from nearfar.validation import nearest as suggest
 
 if TYPE_CHECKING:
     from nearfar.runs import Run

@@ -14,11 +14,11 @@ from nearfar.config.setting import build
 from nearfar.config.tree import apply_settings, merge_trees
 from nearfar.errors import NearfarError
 from nearfar.metrics.names import expand
+from nearfar.spelling import suggest
 from nearfar.suites.config_id import config_id
 from nearfar.suites.suite import Method, Suite, SuiteDataset
 from nearfar.training.components import make_loss
 from nearfar.training.splits import manifest_settings, open_manifest
-from nearfar.validation import nearest
 
 TunedSettings = Mapping[tuple[str, str], tuple[str, ...]]  # settings by dataset and method
 
@@ -78,7 +78,7 @@ def check_names(what: str, names: Iterable[str], known: Sequence[str], *, groups
     for name in names:
         if name not in known:
             raise NearfarError(
-                f"the suite has no {what} {name!r}{nearest(name, suggestions)} Known: {', '.join(suggestions)}"
+                f"the suite has no {what} {name!r}{suggest(name, suggestions)} Known: {', '.join(suggestions)}"
             )
 
 

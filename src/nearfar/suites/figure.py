@@ -10,12 +10,12 @@ from typing import Any
 
 from nearfar.errors import NearfarError
 from nearfar.plotting import draw_lines, draw_note, new_line_figure, style_for, to_svg
+from nearfar.spelling import suggest
 from nearfar.suites.cells import check_names
 from nearfar.suites.columns import ON_TEST
 from nearfar.suites.results import Results
 from nearfar.suites.suite import UNTRAINED
 from nearfar.suites.summary import Block, Row, summarize
-from nearfar.validation import nearest
 
 # smallest ratio of the largest to the smallest swept value for which the axis is logarithmic
 MIN_LOG_RATIO = 50
@@ -38,7 +38,7 @@ def draw_figure(results: Results, *, x: str, metric: str, methods: Sequence[str]
         raise NearfarError(f"{suite.name}: the suite does not sweep {x!r}, {sweep}")
     if metric not in suite.metrics:
         known = ", ".join(suite.metrics)
-        raise NearfarError(f"{suite.name}: has no metric {metric!r}{nearest(metric, suite.metrics)} Known: {known}")
+        raise NearfarError(f"{suite.name}: has no metric {metric!r}{suggest(metric, suite.metrics)} Known: {known}")
     values = suite.sweep_values
     if len(values) < 2 or not all(isinstance(value, int | float) for value in values):
         raise NearfarError(f"{suite.name}: a line needs at least two numeric values of {x}, got {list(values)}")

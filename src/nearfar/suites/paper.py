@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nearfar.errors import NearfarError
-from nearfar.validation import nearest
+from nearfar.spelling import suggest
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,10 @@ def check_paper(tables: Iterable[PaperTable], *, data: Iterable[str], methods: I
     for i, table in enumerate(tables):
         place = f"{where}: paper[{i}]"
         if table.data not in data:
-            raise NearfarError(f"{place}: no dataset of the suite has paper: {table.data}{nearest(table.data, data)}")
+            raise NearfarError(f"{place}: no dataset of the suite has paper: {table.data}{suggest(table.data, data)}")
         for method in table.methods:
             if method not in methods:
-                raise NearfarError(f"{place}: {method!r} is not a method of the suite{nearest(method, methods)}")
+                raise NearfarError(f"{place}: {method!r} is not a method of the suite{suggest(method, methods)}")
         for name, row in (*table.methods.items(), *table.quoted.items()):
             if not isinstance(row, list | tuple) or len(row) != len(table.metrics):
                 raise NearfarError(f"{place}: {name} must have {len(table.metrics)} numbers, got {row!r}")

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from nearfar.errors import NearfarError
-from nearfar.validation import nearest
+from nearfar.spelling import suggest
 
 
 @cache
@@ -46,7 +46,7 @@ def expand_entry(entry: Any, where: str) -> Any:
         return entry
     shared, name = shared_data(), str(changes["use"])
     if name not in shared:
-        raise NearfarError(f"{where}: no shared data {name!r}{nearest(name, shared)} Known: {', '.join(shared)}")
+        raise NearfarError(f"{where}: no shared data {name!r}{suggest(name, shared)} Known: {', '.join(shared)}")
     base = shared[name]
     rest = {key: value for key, value in changes.items() if key != "use"}
     return {**base, **rest, "settings": [*base["settings"], *(rest.get("settings") or ())]}

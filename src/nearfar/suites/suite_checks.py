@@ -7,9 +7,9 @@ from typing import Any
 
 from nearfar.config.tree import parse_setting
 from nearfar.errors import NearfarError
+from nearfar.spelling import suggest
 from nearfar.suites.paper import check_paper
 from nearfar.suites.suite import UNTRAINED, Suite
-from nearfar.validation import nearest
 
 # keys that the suite itself sets
 FIXED = ("recipe", "data.source", "data.fingerprint", "data.folds", "data.fold", "metrics", "test", "untrained")
@@ -28,7 +28,7 @@ def check_suite(suite: Suite, where: str) -> None:
     for metric in suite.compared:
         if metric not in suite.metrics:
             raise NearfarError(
-                f"{where}: compared has {metric!r}, which is not in metrics{nearest(metric, suite.metrics)}"
+                f"{where}: compared has {metric!r}, which is not in metrics{suggest(metric, suite.metrics)}"
             )
     _check_tuning(suite, where)
     if suite.folds is not None and suite.folds < 2:
@@ -67,7 +67,7 @@ def _check_methods(suite: Suite, where: str) -> None:
     for baseline in (suite.baseline, *(method.baseline for method in suite.methods)):
         if baseline is not None and baseline not in (*names, UNTRAINED):
             raise NearfarError(
-                f"{where}: baseline {baseline!r} is not a method of the suite{nearest(baseline, names)} "
+                f"{where}: baseline {baseline!r} is not a method of the suite{suggest(baseline, names)} "
                 f"Known: {', '.join(names)}"
             )
     for method in suite.methods:
@@ -82,7 +82,7 @@ def _check_tuning(suite: Suite, where: str) -> None:
         if dataset.tuned_on is not None and dataset.tuned_on not in leaders:
             raise NearfarError(
                 f"{where}: {dataset.name} has tuned_on {dataset.tuned_on!r}, which is not a dataset of the suite with "
-                f"its own trials{nearest(dataset.tuned_on, leaders)} Known: {', '.join(leaders)}"
+                f"its own trials{suggest(dataset.tuned_on, leaders)} Known: {', '.join(leaders)}"
             )
     for key, values in _search_spaces(suite):
         if not isinstance(values, list | tuple) or not values:

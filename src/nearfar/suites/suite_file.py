@@ -13,11 +13,11 @@ import yaml
 from nearfar.config.setting import build
 from nearfar.config.tree import read_config
 from nearfar.errors import NearfarError
+from nearfar.spelling import suggest
 from nearfar.suites.paper import PaperTable
 from nearfar.suites.shared_data import expand_entry
 from nearfar.suites.suite import Method, Suite, SuiteDataset
 from nearfar.suites.suite_checks import check_suite
-from nearfar.validation import nearest
 
 
 def suite_names() -> list[str]:
@@ -31,7 +31,7 @@ def open_suite(spec: str) -> Suite:
     if spec in names:
         return suite_from_dict(yaml.safe_load((_folder() / f"{spec}.yaml").read_text(encoding="utf-8")), spec)
     if not Path(spec).is_file():
-        raise NearfarError(f"no suite and no file {spec!r}{nearest(spec, names)} Known: {', '.join(names)}")
+        raise NearfarError(f"no suite and no file {spec!r}{suggest(spec, names)} Known: {', '.join(names)}")
     return suite_from_dict(read_config(Path(spec)), spec)
 
 

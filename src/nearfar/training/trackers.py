@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from nearfar.errors import NearfarError
-from nearfar.validation import nearest
+from nearfar.spelling import suggest
 
 
 class Tracker(Protocol):
@@ -74,7 +74,7 @@ def open_trackers(names: tuple[str, ...], run: Path, config: Mapping[str, Any]) 
     """The trackers of these names; an unknown one, or one that is not installed, is an error that says what to do."""
     for name in names:
         if name not in TRACKERS:
-            raise NearfarError(f"unknown tracker {name!r}{nearest(name, TRACKERS)} Known: {', '.join(TRACKERS)}")
+            raise NearfarError(f"unknown tracker {name!r}{suggest(name, TRACKERS)} Known: {', '.join(TRACKERS)}")
     return tuple(TRACKERS[name](run, config) for name in names)
 
 

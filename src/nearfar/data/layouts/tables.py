@@ -20,7 +20,7 @@ from nearfar.data.layouts.paths import find_missing
 from nearfar.data.manifest import ROLES, SPLITS, Manifest, number_labels
 from nearfar.errors import NearfarError
 from nearfar.files import atomic
-from nearfar.validation import nearest
+from nearfar.spelling import suggest
 
 COLUMNS = ("path", "label", "split", "role")
 MARK = "# nearfar manifest 1: "
@@ -140,7 +140,7 @@ def _build(
 ) -> Manifest:
     for name in ("path", "label"):
         if name not in columns:
-            raise NearfarError(f"{path}: has no column {name!r} (it has {', '.join(columns)}){nearest(name, columns)}")
+            raise NearfarError(f"{path}: has no column {name!r} (it has {', '.join(columns)}){suggest(name, columns)}")
     if not columns["path"]:
         raise NearfarError(f"{path}: has a header but no rows")
     for name in ("path", "label"):
@@ -151,7 +151,7 @@ def _build(
         for number, cell in zip(numbers, columns.get(name, ()), strict=False):
             if cell not in allowed:
                 choices = ", ".join(word for word in allowed if word)
-                similar = nearest(cell, allowed)
+                similar = suggest(cell, allowed)
                 raise NearfarError(f"{path}, row {number}: {name} must be one of {choices}, got {cell!r}{similar}")
     classes = header.get("classes")
     if classes is not None and not set(columns["label"]) <= set(classes):

@@ -18,12 +18,12 @@ from typing import Any
 
 from nearfar.errors import NearfarError
 from nearfar.plotting import check_format, save
+from nearfar.spelling import suggest
 from nearfar.suites.plots.embedding_space import draw_embedding_space
 from nearfar.suites.plots.overfitting import draw_overfitting
 from nearfar.suites.plots.penalty_decay import draw_penalty_decay
 from nearfar.suites.plots.settings_grid import draw_settings_grid
 from nearfar.suites.plots.similarity_heatmap import draw_similarity
-from nearfar.validation import nearest
 
 KINDS: dict[str, Callable[..., Any]] = {
     "map": draw_embedding_space,
@@ -46,7 +46,7 @@ def write_plot(kind: str, sources: Sequence[Path], out: Path, **options: Any) ->
     """
     check_format(out)
     if kind not in KINDS:
-        raise NearfarError(f"there is no plot {kind!r}{nearest(kind, KINDS)} Known: {', '.join(KINDS)}")
+        raise NearfarError(f"there is no plot {kind!r}{suggest(kind, KINDS)} Known: {', '.join(KINDS)}")
     draw = KINDS[kind]
     parameters = inspect.signature(draw).parameters.values()
     accepted = {parameter.name: parameter for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY}
@@ -54,7 +54,7 @@ def write_plot(kind: str, sources: Sequence[Path], out: Path, **options: Any) ->
     for name in options:
         if name not in accepted:
             raise NearfarError(
-                f"plot {kind} has no option {name}{nearest(name, accepted)} It takes {_list_options(accepted)}"
+                f"plot {kind} has no option {name}{suggest(name, accepted)} It takes {_list_options(accepted)}"
             )
     for name, parameter in accepted.items():
         if parameter.default is parameter.empty and name not in options:

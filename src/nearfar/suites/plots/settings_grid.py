@@ -10,11 +10,11 @@ import numpy as np
 from nearfar.config.tree import parse_setting
 from nearfar.errors import NearfarError
 from nearfar.plotting import new_figure
+from nearfar.spelling import suggest
 from nearfar.suites.columns import ON_TEST
 from nearfar.suites.results import read_results
 from nearfar.suites.suite import Suite
 from nearfar.suites.summary import summarize
-from nearfar.validation import nearest
 
 
 def draw_settings_grid(results: Path, *, x: str, y: str, metric: str = "recall@1") -> Any:
@@ -28,7 +28,7 @@ def draw_settings_grid(results: Path, *, x: str, y: str, metric: str = "recall@1
     if suite.sweep_key != x:
         raise NearfarError(f"{results}: {suite.name} sweeps {suite.sweep_key}, not {x!r}: pass the swept setting as x")
     if metric not in suite.metrics:
-        raise NearfarError(f"{results}: has no metric {metric!r}{nearest(metric, suite.metrics)}")
+        raise NearfarError(f"{results}: has no metric {metric!r}{suggest(metric, suite.metrics)}")
     row_values = _collect_values(suite, y)
     if not row_values:
         raise NearfarError(f"{results}: no method of {suite.name} sets {y!r}")
