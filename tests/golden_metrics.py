@@ -8,7 +8,7 @@ import torch
 
 from golden_cases import load
 from nearfar.metrics import evaluate, normalized_mutual_info, pairwise_f1
-from nearfar.metrics.clustering import overlap
+from nearfar.metrics.clustering import count_overlaps
 
 TABLE_3 = {"Recall@10": "recall@10", "Precision@10": "precision@10", "MAP@10": "map@10", "nDCG@10": "ndcg@10"}
 
@@ -39,7 +39,7 @@ def check_clustering(block: dict[str, Any]) -> None:
     labels, clusters = np.array(block["labels"]), np.array(block["clusters"])
     assert normalized_mutual_info(labels, clusters) == pytest.approx(block["NMI_arithmetic"], abs=1e-12)
     assert pairwise_f1(labels, clusters) == pytest.approx(block["F1"], abs=1e-12)
-    table = overlap(labels, clusters)
+    table = count_overlaps(labels, clusters)
     together, same_class, same_cluster = ((n * (n - 1) // 2).sum() for n in (table.cells, table.a, table.b))
     assert (together, same_cluster - together, same_class - together) == (block["tp"], block["fp"], block["fn"])
 

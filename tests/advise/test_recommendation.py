@@ -40,7 +40,7 @@ def test_clear_winner_is_recommended_even_if_slow() -> None:
     assert (rival.other, rival.steps, rival.difference.n) == ("a", 20, 3)
     assert rival.difference.mean == pytest.approx((0.10 + 0.10 + 0.11) / 3)
     assert (default.other, default.steps, default.difference.n) == ("proxy-anchor", 10, 1)
-    assert not default.difference.clear
+    assert not default.difference.excludes_zero
     assert [each.name for each in found.summaries] == ["b", "a", "proxy-anchor"]
 
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from nearfar.audit import audit, auroc, precision_at
+from nearfar.audit.baselines import knn_vote, loss_ranking
 from nearfar.audit.ranking import standardize
 from nearfar.data import add_label_noise, load_sketches
-from nearfar.metrics.detection import knn_vote, loss_ranking
 
 
 def clusters(samples: int = 300, classes: int = 6, wrong: int = 30) -> tuple[Tensor, Tensor, Tensor]:

@@ -10,10 +10,10 @@ import torch
 from click.testing import CliRunner
 
 from nearfar.audit import noise_benchmark
+from nearfar.audit.baselines import confident_learning, knn_vote, loss_ranking
 from nearfar.cli import main
 from nearfar.data import load_sketches
 from nearfar.errors import NearfarError
-from nearfar.metrics.detection import confident_learning, knn_vote, loss_ranking
 
 
 def test_small_run() -> None:

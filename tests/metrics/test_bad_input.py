@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from nearfar.metrics import evaluate
-from nearfar.metrics.names import expand
-from nearfar.metrics.protocols import class_disjoint_split, concatenated, evaluate_as, mlrc_folds, same_camera
+from nearfar.metrics.names import expand_names
+from nearfar.metrics.protocols import class_disjoint_split, concatenate, evaluate_as, mlrc_folds, same_camera
 
 X = np.random.default_rng(0).standard_normal((6, 3)).astype(np.float32)
 Y = [0, 0, 1, 1, 2, 2]
@@ -32,9 +32,9 @@ CASES = {
     "no rows": ((X[:0], []), {}, r"embeddings must be \[N, d\].*\(0, 3\)"),
     "words": ((["a", "b"], [0, 0]), {}, r"embeddings must be an \[N, d\] array of numbers"),
     "complex": ((X.astype(complex), Y), {}, "embeddings must be real"),
-    "NaN": ((BROKEN, Y), {}, "embeddings has NaN or infinity in 1 of 6 rows, the first is row 4"),
-    "infinity": ((INFINITE, Y), {}, "embeddings has NaN or infinity in 1 of 6 rows, the first is row 0"),
-    "too long": ((X * np.float32(1e20), Y), {}, "embeddings has a row of length"),
+    "NaN": ((BROKEN, Y), {}, "embeddings has NaN or infinity in 1 of 6 vectors, first in vector 4"),
+    "infinity": ((INFINITE, Y), {}, "embeddings has NaN or infinity in 1 of 6 vectors, first in vector 0"),
+    "too long": ((X * np.float32(1e20), Y), {}, "embeddings has a vector of length"),
     "query NaN": ((X, Y), {"queries": (BROKEN, Y)}, r"queries\[0\] has NaN"),
     "no queries": ((X, Y), {"queries": (X[:0], [])}, r"queries\[0\] must be \[N, d\] with N and d at least 1"),
     "queries without labels": ((X, Y), {"queries": X}, r"queries must be a pair"),
@@ -53,10 +53,10 @@ CASES = {
     "unknown metric": ((X, Y), {"metrics": "recal@1"}, "unknown name 'recal@1'; did you mean 'recall@10'"),
     "unknown metric 2": ((X, Y), {"metrics": "NDGC"}, "did you mean 'ndcg'"),
     "cut of zero": ((X, Y), {"metrics": "recall@0"}, "unknown name 'recall@0'"),
-    "distance": ((X, Y), {"distance": "manhattan"}, "distance must be one of cosine, euclidean, got 'manhattan'"),
+    "distance": ((X, Y), {"distance": "manhattan"}, "distance must be one of 'cosine', 'euclidean', got 'manhattan'"),
     "memory": ((X, Y), {"memory_mb": 0}, "memory_mb must be at least 1"),
     "no seeds": ((X, Y), {"metrics": "nmi", "seeds": ()}, "seeds is empty"),
-    "multi-hot clustering": ((X, np.eye(6, dtype=int)), {"metrics": "nmi"}, "nmi needs one label a row"),
+    "multi-hot clustering": ((X, np.eye(6, dtype=int)), {"metrics": "nmi"}, "nmi needs one label per sample"),
     "one class": ((X, [1] * 6), {"metrics": "silhouette"}, "silhouette needs at least two classes"),
     "ignore length": ((X, Y), {"ignore": [[0]]}, "ignore must have one entry for each of the 6 queries, got 1"),
     "ignore range": ((X, Y), {"ignore": [[6]] * 6}, r"ignore\[0\] has indices outside the gallery of 6"),
@@ -76,9 +76,9 @@ def test_bad_input(name):
 
 
 def test_bad_protocols():
-    with pytest.raises(ValueError, match="benchmark must be one of cub"):
+    with pytest.raises(ValueError, match="benchmark must be one of 'cub'"):
         evaluate_as("imagenet", X, Y)
-    with pytest.raises(ValueError, match="in-shop searches queries in a gallery"):
+    with pytest.raises(ValueError, match="in-shop searches for queries in a gallery"):
         evaluate_as("in-shop", X, Y)
     with pytest.raises(ValueError, match="sop searches within one set"):
         evaluate_as("sop", X, Y, queries=(X, Y))
@@ -86,13 +86,13 @@ def test_bad_protocols():
         mlrc_folds(Y)
     with pytest.raises(ValueError, match="fraction"):
         class_disjoint_split(Y, fraction=1.0)
-    with pytest.raises(ValueError, match="needs two"):
+    with pytest.raises(ValueError, match="needs at least two"):
         class_disjoint_split([1, 1])
-    with pytest.raises(ValueError, match="same rows"):
-        concatenated([X, X[:2]])
+    with pytest.raises(ValueError, match="same samples"):
+        concatenate([X, X[:2]])
     with pytest.raises(ValueError, match="models is empty"):
-        concatenated([])
-    with pytest.raises(ValueError, match="one entry a row"):
+        concatenate([])
+    with pytest.raises(ValueError, match="one entry per sample"):
         same_camera([1, 2], [1])
 
 
@@ -111,4 +111,4 @@ def test_legal_input_that_looks_odd():
         warnings.simplefilter("error")
         assert evaluate(frozen, Y) == evaluate(X, Y)
     assert evaluate(torch.from_numpy(X).requires_grad_(), torch.tensor(Y)) == evaluate(X, Y)
-    assert expand(("MAP@R", "Recall@5"), (1,)) == ("map@r", "recall@5")
+    assert expand_names(("MAP@R", "Recall@5"), (1,)) == ("map@r", "recall@5")

@@ -7,7 +7,7 @@ from sklearn import metrics as sk
 from sklearn.metrics.cluster import pair_confusion_matrix
 
 from nearfar.metrics import adjusted_mutual_info, evaluate, normalized_mutual_info, pairwise_f1
-from nearfar.metrics.kmeans import kmeans, plus_plus
+from nearfar.metrics.kmeans import choose_centers, kmeans
 from nearfar.metrics.silhouette import silhouette
 
 
@@ -85,14 +85,14 @@ def test_kmeans_edges():
 
 
 @pytest.mark.parametrize("clusters", [40, 1300])
-def test_plus_plus_starts_in_almost_every_blob(clusters):
+def test_centers_are_in_almost_every_blob(clusters):
     """A uniform draw of k points hits 63 per cent of k equal blobs; above 512 centers are drawn in rounds."""
     rng = np.random.default_rng(0)
     blob = np.arange(4 * clusters) % clusters
     points = (100 * rng.standard_normal((clusters, 6))[blob] + rng.standard_normal((4 * clusters, 6))).astype(
         np.float32
     )
-    centers = plus_plus(points, clusters, seed=0)
+    centers = choose_centers(points, clusters, seed=0)
     assert len(np.unique(centers, axis=0)) == clusters
     hit = {int(blob[np.flatnonzero((points == center).all(1))[0]]) for center in centers}
     assert len(hit) > 0.85 * clusters

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from nearfar.metrics import evaluate
-from nearfar.metrics.names import CLUSTERING, expand
+from nearfar.metrics.names import CLUSTERING, expand_names
 
 EVERY = ("recall", "precision", "map@k", "map", "map@r", "r-precision", "ndcg", "mrr", *CLUSTERING)
 
@@ -42,7 +42,7 @@ def test_a_perfect_ranking_scores_exactly_one(classes):
     assert set(evaluate(points, labels, metrics=names).values()) == {1.0}
 
 
-@pytest.mark.parametrize("name", expand(EVERY, (1, 10)))
+@pytest.mark.parametrize("name", expand_names(EVERY, (1, 10)))
 def test_a_metric_alone_is_the_same_as_in_company(name):
     points, labels = blobs(rows=90, classes=6)
     together = evaluate(points, labels, ks=(1, 10), metrics=EVERY)
@@ -205,5 +205,5 @@ def test_with_an_index_mrr_does_not_depend_on_what_else_is_asked():
         evaluate(rows, labels, index=index, distance="euclidean")
     scaled = faiss.IndexFlatL2(8)
     scaled.add(5 * rows)
-    with pytest.raises(ValueError, match="add unit rows"):
+    with pytest.raises(ValueError, match="add unit vectors"):
         evaluate(rows, labels, index=scaled)

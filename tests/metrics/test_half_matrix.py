@@ -1,4 +1,4 @@
-"""Half of the product gives the ranks of a stable full sort, whatever the product rounds."""
+"""Half of the product gives the positions of a stable full sort, whatever the rounding."""
 
 from dataclasses import replace
 
@@ -10,27 +10,27 @@ from metrics import oracle
 from metrics.test_full_sort import NAMES, random_labels
 from nearfar.metrics import evaluate, evaluation
 from nearfar.metrics.exact import half_matrix
-from nearfar.metrics.exact.half_matrix import by_tiles
-from nearfar.metrics.exact.symmetric_similarity import mutual
-from nearfar.metrics.relevance import relevance
-from nearfar.metrics.similarity import gallery, squared_lengths
-from nearfar.metrics.streaming import stream
+from nearfar.metrics.exact.half_matrix import evaluate_tiles
+from nearfar.metrics.exact.symmetric_similarity import make_symmetric
+from nearfar.metrics.relevance import match_labels
+from nearfar.metrics.similarity import prepare_gallery, squared_norms
+from nearfar.metrics.streaming import evaluate_blocks
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 def prepared(rows, distance):
-    return gallery(rows, squared_lengths(rows), distance)
+    return prepare_gallery(rows, squared_norms(rows), distance)
 
 
 def columns_of(rows, labels, *, names=NAMES, distance="cosine", tile=64):
-    return by_tiles(names, prepared(rows, distance), relevance(labels, labels), tile=tile, most_above=2)
+    return evaluate_tiles(names, prepared(rows, distance), match_labels(labels, labels), tile=tile, max_above=2)
 
 
 def streamed(rows, labels, *, names=NAMES, distance="cosine"):
     everyone = np.arange(len(rows))
-    ready, who = prepared(rows, distance), relevance(labels, labels)
-    return stream(names, ready, rows, who, rows=everyone, same_set=True, ignored=None, memory_mb=64)
+    gallery, relevance = prepared(rows, distance), match_labels(labels, labels)
+    return evaluate_blocks(names, gallery, rows, relevance, rows=everyone, same_set=True, ignored=None, memory_mb=64)
 
 
 def assert_sorted(columns, scores, labels, names=NAMES):
@@ -94,13 +94,15 @@ def test_equal_to_the_stream(names, distance):
         np.testing.assert_array_equal(ours[name][kept], column[kept], err_msg=name)
 
 
-@pytest.mark.parametrize("slack", [1e-3, 0.3, 10.0])
-def test_the_error_bound_does_not_change_a_rank(slack, monkeypatch):
-    """However wide the doubt, the exact similarities decide; 10 leaves everything to them."""
+@pytest.mark.parametrize("bound", [1e-3, 0.3, 10.0])
+def test_the_error_bound_does_not_change_a_position(bound, monkeypatch):
+    """Exact similarities decide all uncertain pairs; with a bound of 10 all pairs are uncertain."""
     rng = np.random.default_rng(2)
     rows, labels = torch.from_numpy(rng.standard_normal((150, 20))).float(), rng.integers(0, 40, 150)
     expected = columns_of(rows, labels)
-    monkeypatch.setattr(half_matrix, "mutual", lambda ready: replace(mutual(ready), slack=slack))
+    monkeypatch.setattr(
+        half_matrix, "make_symmetric", lambda gallery: replace(make_symmetric(gallery), error_bound=bound)
+    )
     for name, column in columns_of(rows, labels).items():
         np.testing.assert_array_equal(column, expected[name], err_msg=name)
 
@@ -108,26 +110,26 @@ def test_the_error_bound_does_not_change_a_rank(slack, monkeypatch):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("distance", ["cosine", "euclidean"])
 @pytest.mark.parametrize("shift", [0, 1, 1000])
-def test_a_product_is_within_the_slack(distance, dtype, shift):
+def test_a_product_is_within_the_error_bound(distance, dtype, shift):
     rng = np.random.default_rng(3)
     rows = rng.standard_normal((300, 200)) * 10.0 ** rng.integers(-3, 2, (300, 1)) + shift
-    both = mutual(prepared(torch.from_numpy(rows).to(dtype), distance))
+    similarity = make_symmetric(prepared(torch.from_numpy(rows).to(dtype), distance))
     everything = slice(0, 300)
-    product = (both.left(everything) @ both.right(everything).T).double().numpy()
-    query, place = (each.ravel() for each in np.indices((300, 300)))
-    exact = both.exact_pairs(query, place)[1].reshape(300, 300)
+    product = (similarity.left_factor(everything) @ similarity.right_factor(everything).T).double().numpy()
+    query, index = (each.ravel() for each in np.indices((300, 300)))
+    exact = similarity.compute_pairs(query, index)[1].reshape(300, 300)
     error = np.abs(product - exact).max()
-    assert 0 < error < both.slack < 1e-4
-    np.testing.assert_allclose(exact, exact.T, rtol=0, atol=both.slack)
+    assert 0 < error < similarity.error_bound < 1e-4
+    np.testing.assert_allclose(exact, exact.T, rtol=0, atol=similarity.error_bound)
 
 
 @pytest.mark.parametrize("distance", ["cosine", "euclidean"])
 def test_pairs_do_not_depend_on_their_company(distance):
     rng = np.random.default_rng(4)
-    both = mutual(prepared(torch.from_numpy(rng.standard_normal((50, 77))), distance))
-    query, place = rng.integers(0, 50, 1000), rng.integers(0, 50, 1000)
-    together = both.exact_pairs(query, place)[0]
-    alone = [both.exact_pairs(query[i : i + 1], place[i : i + 1])[0][0] for i in range(1000)]
+    similarity = make_symmetric(prepared(torch.from_numpy(rng.standard_normal((50, 77))), distance))
+    query, index = rng.integers(0, 50, 1000), rng.integers(0, 50, 1000)
+    together = similarity.compute_pairs(query, index)[0]
+    alone = [similarity.compute_pairs(query[i : i + 1], index[i : i + 1])[0][0] for i in range(1000)]
     np.testing.assert_array_equal(together, alone)
 
 
@@ -164,27 +166,27 @@ def blobs(noise, size=4200, dim=64):
 
 def test_evaluate_takes_half_the_product(monkeypatch):
     points, labels = blobs(noise=1.0)
-    monkeypatch.setattr(half_matrix, "by_tiles", lambda *_: None)
+    monkeypatch.setattr(half_matrix, "evaluate_tiles", lambda *_: None)
     expected = evaluate(points, labels).per_query()
     monkeypatch.undo()
-    monkeypatch.setattr(evaluation, "stream", None)
+    monkeypatch.setattr(evaluation, "evaluate_blocks", None)
     for name, column in evaluate(points, labels).per_query().items():
         np.testing.assert_array_equal(column, expected[name], err_msg=name)
 
 
-def test_poor_rankings_and_ties_are_given_up():
+def test_poor_rankings_and_ties_make_it_give_up():
     points, labels = blobs(noise=30.0)
-    assert by_tiles(("map",), prepared(torch.from_numpy(points), "cosine"), relevance(labels, labels)) is None
+    assert evaluate_tiles(("map",), prepared(torch.from_numpy(points), "cosine"), match_labels(labels, labels)) is None
     assert 0 < evaluate(points, labels, metrics="map")["map"] < 0.1
     same = np.ones_like(points)
-    assert by_tiles(("mrr",), prepared(torch.from_numpy(same), "cosine"), relevance(labels, labels)) is None
+    assert evaluate_tiles(("mrr",), prepared(torch.from_numpy(same), "cosine"), match_labels(labels, labels)) is None
     assert evaluate(same, labels, metrics="recall@1")["recall@1"] < 0.01
 
 
 def test_many_positives_are_streamed():
     points, labels = blobs(noise=1.0)
-    ready, few = prepared(torch.from_numpy(points), "cosine"), relevance(labels, labels)
-    many = relevance(labels % 100, labels % 100)
-    assert half_matrix.triangle(("map@r",), ready, few, memory_mb=64) is not None
-    assert half_matrix.triangle(("map@r",), ready, few, memory_mb=1) is None, "the pairs do not fit"
-    assert half_matrix.triangle(("map@r",), ready, many, memory_mb=64) is None, "42 a query"
+    ready, few = prepared(torch.from_numpy(points), "cosine"), match_labels(labels, labels)
+    many = match_labels(labels % 100, labels % 100)
+    assert half_matrix.try_half_matrix(("map@r",), ready, few, memory_mb=64) is not None
+    assert half_matrix.try_half_matrix(("map@r",), ready, few, memory_mb=1) is None, "the pairs do not fit"
+    assert half_matrix.try_half_matrix(("map@r",), ready, many, memory_mb=64) is None, "42 a query"

@@ -30,10 +30,10 @@ def test_interval_is_scipys() -> None:
 
 
 def test_clear_means_that_zero_is_outside() -> None:
-    assert interval([1.0, 1.1, 0.9]).clear
-    assert interval([-1.0, -1.1, -0.9]).clear
-    assert not interval([1.0, -1.0, 0.5]).clear
-    assert not interval([0.0, 0.0]).clear
+    assert interval([1.0, 1.1, 0.9]).excludes_zero
+    assert interval([-1.0, -1.1, -0.9]).excludes_zero
+    assert not interval([1.0, -1.0, 0.5]).excludes_zero
+    assert not interval([0.0, 0.0]).excludes_zero
 
 
 def test_one_value_says_nothing_about_its_spread() -> None:

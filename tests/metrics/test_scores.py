@@ -12,7 +12,7 @@ from nearfar.metrics import evaluate
 from nearfar.metrics.protocols import (
     PROTOCOLS,
     class_disjoint_split,
-    concatenated,
+    concatenate,
     evaluate_as,
     evaluate_folds,
     first_half,
@@ -77,10 +77,10 @@ def test_compare(blobs):
         difference = good.compare(bad, by=by)["map@r"]
         assert difference.mean == pytest.approx(good["map@r"] - bad["map@r"])
         assert difference.low < difference.mean < difference.high
-        assert difference.clear
+        assert difference.excludes_zero
         assert good.compare(bad, by=by) == good.compare(bad, by=by)
     none = good.compare(good)["map@r"]
-    assert (none.mean, none.low, none.high, none.clear) == (0, 0, 0, False)
+    assert (none.mean, none.low, none.high, none.excludes_zero) == (0, 0, 0, False)
     assert str(none) == "+0.00 [+0.00, +0.00]"
     reverse = bad.compare(good)["map@r"]
     assert reverse.mean == pytest.approx(-good.compare(bad)["map@r"].mean)
@@ -172,8 +172,8 @@ def test_separated_and_concatenated(blobs):
     each = [evaluate(model, labels, metrics="map@r")["map@r"] for model in models]
     assert scores.mean()["map@r"] == pytest.approx(np.mean(each))
     assert scores.concatenated["map@r"] > max(each)
-    assert concatenated(models).shape == (600, 16)
-    assert scores.concatenated == evaluate(concatenated(models), labels, metrics=("recall@1", "r-precision", "map@r"))
+    assert concatenate(models).shape == (600, 16)
+    assert scores.concatenated == evaluate(concatenate(models), labels, metrics=("recall@1", "r-precision", "map@r"))
 
 
 def test_same_camera_is_the_rule_of_re_identification():

@@ -57,7 +57,7 @@ def _describe_comparison(comparison: Comparison) -> str:
     if difference.n == 1:
         return f"{text} on one class split, {comparison.steps:,} steps"
     interval = f"[{100 * difference.low:+.2f}, {100 * difference.high:+.2f}]"
-    note = "" if difference.clear else "; the interval includes zero"
+    note = "" if difference.excludes_zero else "; the interval includes zero"
     return f"{text} {interval} over {difference.n} class splits, {comparison.steps:,} steps{note}"
 
 

@@ -91,7 +91,7 @@ def recommend(lines: Sequence[Mapping[str, Any]], names: Sequence[str], *, held_
     compared = (_compare(lines, winner, other, held_out) for other in others)
     comparisons = tuple(comparison for comparison in compared if comparison is not None)
     runner_up = finalists[1] if len(finalists) > 1 else None
-    is_too_close = any(c.other == runner_up and not c.difference.clear for c in comparisons)
+    is_too_close = any(c.other == runner_up and not c.difference.excludes_zero for c in comparisons)
     summaries = {name: summary for name in names if (summary := _summarize(lines, name)) is not None}
     pair = [summaries[name] for name in names if name in (winner, runner_up)]
     recommended = _choose_faster(pair) if is_too_close else winner

@@ -11,11 +11,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from nearfar.audit.baselines import confident_learning, knn_vote, loss_ranking
 from nearfar.audit.ranking import audit
 from nearfar.data import Manifest, add_label_noise, open_data
 from nearfar.errors import NearfarError
 from nearfar.formatting import markdown_table
-from nearfar.metrics.detection import confident_learning, judged, knn_vote, loss_ranking, precision_at
+from nearfar.metrics.detection import measure_detection, precision_at
 from nearfar.pacing.objective import Floats
 
 Detection = tuple[float, float, float]
@@ -48,7 +49,7 @@ def compute_scores(x: Tensor, labels: Tensor, names: list[str]) -> dict[str, Flo
 
 def _detection_of(score: Floats, wrong: NDArray[np.bool_]) -> Detection:
     """Return AUROC, precision at 100, and precision at the number of wrong labels."""
-    detection = judged(score, wrong)
+    detection = measure_detection(score, wrong)
     return detection["auroc"], precision_at(score, wrong, min(100, len(wrong))), detection["precision"]
 
 

@@ -1,6 +1,6 @@
 """Agreement of two partitions of the same samples: NMI, AMI and pairwise F1.
 
-n_ij = samples of class i in cluster j; a_i, b_j its row and column sums, n their total.
+n_ij is the number of samples of class i in cluster j, a_i and b_j are its row and column sums, and n the total.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from nearfar.validation import Array, Ints
 
 
 @dataclass(frozen=True)
-class Overlap:
+class Contingency:
     """The non-zero cells n_ij of the contingency table and its margins a (classes) and b (clusters)."""
 
     cells: Ints
@@ -22,37 +22,38 @@ class Overlap:
     b: Ints
 
 
-def overlap(labels: Array, clusters: Array) -> Overlap:
-    """The contingency table of two partitions, sparse: O(n) memory with any number of classes and clusters."""
+def count_overlaps(labels: Array, clusters: Array) -> Contingency:
+    """Return the sparse contingency table of two partitions, in O(n) memory for any number of classes and clusters."""
     if labels.ndim != 1 or labels.shape != clusters.shape or not len(labels):
         raise ValueError(f"labels and clusters must both be [N] with N > 0, got {labels.shape} and {clusters.shape}")
     _, left, a = np.unique(labels, return_inverse=True, return_counts=True)
     _, right, b = np.unique(clusters, return_inverse=True, return_counts=True)
     cells, counts = np.unique(left.astype(np.int64) * len(b) + right, return_counts=True)
-    return Overlap(counts, cells // len(b), cells % len(b), a, b)
+    return Contingency(counts, cells // len(b), cells % len(b), a, b)
 
 
 def normalized_mutual_info(labels: Array, clusters: Array) -> float:
-    """NMI = 2 I / (H(labels) + H(clusters)), natural logarithms, arithmetic mean; 1 if both are a single group.
+    """Return NMI = 2 I / (H(labels) + H(clusters)): natural logarithms, arithmetic mean. It is 1 for two single groups.
 
     >>> round(normalized_mutual_info(np.array([0, 0, 1, 1]), np.array([5, 5, 7, 7])), 12)
     1.0
     """
-    table = overlap(labels, clusters)
+    table = count_overlaps(labels, clusters)
     if len(table.a) == len(table.b) == 1:
         return 1.0
     return float(np.clip(2 * _mutual_info(table) / (_entropy(table.a) + _entropy(table.b)), 0.0, 1.0))
 
 
 def adjusted_mutual_info(labels: Array, clusters: Array) -> float:
-    """AMI = (I - E[I]) / ((H(labels) + H(clusters)) / 2 - E[I]), chance-corrected (Vinh et al., JMLR 2010).
+    """Return AMI = (I - E[I]) / ((H(labels) + H(clusters)) / 2 - E[I]) (Vinh et al., JMLR 2010).
 
-    E[I] is over random partitions with the same sizes. Identical partitions give 1, independent ones about 0.
+    E[I] is the expectation over random partitions of the same sizes. Identical partitions give 1, independent ones
+    about 0.
 
     >>> adjusted_mutual_info(np.array([0, 0, 1, 1]), np.array([1, 1, 0, 0]))
     1.0
     """
-    table = overlap(labels, clusters)
+    table = count_overlaps(labels, clusters)
     if len(table.cells) == len(table.a) == len(table.b):
         return 1.0
     expected = _expected_mutual_info(table)
@@ -61,14 +62,15 @@ def adjusted_mutual_info(labels: Array, clusters: Array) -> float:
 
 
 def pairwise_f1(labels: Array, clusters: Array) -> float:
-    """F1 over pairs of samples: a pair is predicted together if in one cluster, and truly so if of one class.
+    """Return F1 = 2 TP / (2 TP + FP + FN) over pairs of samples.
 
-    F1 = 2 TP / (2 TP + FP + FN). If no pair is together in either partition they are equal, and F1 is 1.
+    A pair is positive if both have the same class, and predicted positive if both are in the same cluster. If neither
+    partition has a positive pair, F1 is 1.
 
     >>> pairwise_f1(np.array([0, 0, 0, 1]), np.array([0, 0, 1, 1]))
     0.4
     """
-    table = overlap(labels, clusters)
+    table = count_overlaps(labels, clusters)
     both, truly, predicted = (int((n.astype(object) * (n - 1) // 2).sum()) for n in (table.cells, table.a, table.b))
     return 2 * both / (truly + predicted) if truly + predicted else 1.0
 
@@ -78,15 +80,15 @@ def _entropy(sizes: Ints) -> float:
     return float(-(share * np.log(share)).sum())
 
 
-def _mutual_info(table: Overlap) -> float:
+def _mutual_info(table: Contingency) -> float:
     n = table.a.sum()
     share = table.cells / n
     outer = np.log(table.a[table.row]) + np.log(table.b[table.column])
     return float((share * (np.log(table.cells) + np.log(n) - outer)).sum())
 
 
-def _expected_mutual_info(table: Overlap) -> float:
-    """sum_ij sum_m (m/n) log(n m / (a_i b_j)) P(n_ij = m), P hypergeometric. Equal sizes are summed once."""
+def _expected_mutual_info(table: Contingency) -> float:
+    """Return sum_ij sum_m (m/n) log(n m / (a_i b_j)) P(n_ij = m), P hypergeometric. Equal sizes share one term."""
     n = int(table.a.sum())
     log_factorial: NDArray[np.float64] = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, n + 1)))])
     a_sizes, a_times = np.unique(table.a, return_counts=True)

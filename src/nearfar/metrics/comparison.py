@@ -1,4 +1,4 @@
-"""Paired bootstrap of differences between two runs on the same queries."""
+"""Paired bootstrap of the differences between two models on the same queries."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from nearfar.validation import Ints
 
 @dataclass(frozen=True)
 class Difference:
-    """A mean difference and its bootstrap interval [low, high] at `level`; `clear` says that 0 is outside."""
+    """A mean difference and its bootstrap interval [low, high] at `level`."""
 
     mean: float
     low: float
@@ -19,7 +19,8 @@ class Difference:
     level: float
 
     @property
-    def clear(self) -> bool:
+    def excludes_zero(self) -> bool:
+        """Whether 0 is outside the interval."""
         return self.low > 0 or self.high < 0
 
     def __str__(self) -> str:
@@ -29,13 +30,20 @@ class Difference:
 def compare_columns(
     differences: Mapping[str, NDArray[np.float64]], groups: Ints, *, level: float, resamples: int, seed: int
 ) -> dict[str, Difference]:
-    """Percentile bootstrap of the mean of per-query differences, resampling whole groups of queries with replacement.
+    """Bootstrap the mean of per-query differences by resampling whole groups of queries with replacement.
 
-    A resample that draws group c w_c times has mean sum_c w_c S_c / sum_c w_c n_c, with S_c the group's sum
-    and n_c its size; all metrics share the resamples.
+    The mean of a resample that draws group c w_c times is sum_c w_c S_c / sum_c w_c n_c, where S_c is the sum of the
+    group and n_c its size. The interval has the percentiles of these means. All metrics share the resamples.
+
+    Args:
+        differences: Differences of each metric, one per query.
+        groups: The group number of each query.
+        level: Level of the interval.
+        resamples: Number of resamples.
+        seed: Seed of the resamples.
 
     >>> d = compare_columns({"mrr": np.ones(5)}, np.arange(5), level=0.9, resamples=10, seed=0)["mrr"]
-    >>> d.mean, d.low, d.high, d.clear
+    >>> d.mean, d.low, d.high, d.excludes_zero
     (1.0, 1.0, 1.0, True)
     """
     if not 0 < level < 1:

@@ -1,4 +1,4 @@
-"""evaluate: every metric asked for, from embeddings and labels, in one call."""
+"""Evaluation of embeddings: all retrieval and clustering metrics in one call."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -8,18 +8,18 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from nearfar.metrics.approximate import check_index, measured_error, search_columns
+from nearfar.metrics.approximate import check_index, evaluate_with_index, measure_error
 from nearfar.metrics.clustering import adjusted_mutual_info, normalized_mutual_info, pairwise_f1
-from nearfar.metrics.exact.half_matrix import triangle
+from nearfar.metrics.exact.half_matrix import try_half_matrix
 from nearfar.metrics.kmeans import kmeans
-from nearfar.metrics.names import CLUSTERING, RETRIEVAL, expand
-from nearfar.metrics.relevance import as_ignored, relevance
+from nearfar.metrics.names import CLUSTERING, RETRIEVAL, expand_names
+from nearfar.metrics.relevance import as_ignored, match_labels
 from nearfar.metrics.retrieval import Columns
 from nearfar.metrics.scores import Scores
 from nearfar.metrics.silhouette import silhouette
-from nearfar.metrics.similarity import DISTANCES, checked_squared_lengths, gallery, squared_lengths
-from nearfar.metrics.streaming import stream
-from nearfar.validation import Array, Embeddings, Labels, as_embeddings, as_labels
+from nearfar.metrics.similarity import DISTANCES, check_norms, prepare_gallery, squared_norms
+from nearfar.metrics.streaming import evaluate_blocks
+from nearfar.validation import Array, Embeddings, Ints, Labels, as_embeddings, as_labels, check_choice
 
 AGREEMENT = {"nmi": normalized_mutual_info, "ami": adjusted_mutual_info, "f1": pairwise_f1}
 
@@ -40,108 +40,109 @@ def evaluate(
     index: Any = None,
     index_sample: int = 1000,
 ) -> Scores:
-    """Score embeddings by how well they retrieve and cluster their labels. Exact, in one pass, in bounded memory.
+    """Measure how well embeddings retrieve and cluster their labels. Exact, in one pass, in bounded memory.
+
+    Equal similarities are ordered by gallery index, as in a stable sort. Queries without a positive enter no mean and
+    are counted in `Scores.dropped`. A zero vector has cosine 0 to everything. A cutoff larger than the gallery is valid
+    (see `nearfar.metrics.retrieval`). Clustering metrics use `embeddings`, not `queries`, and need one label per
+    sample.
 
     Args:
-        embeddings: [N, d] torch or numpy, raw (cosine does not need unit rows). Half precision is computed in
-            float32, float64 in float64 (clustering always in float32).
-        labels: [N] integers of any size or strings, or multi-hot [N, C]: rows that share a label are positives.
-        queries: (embeddings [Q, d], labels) searched for in the first as gallery. Without it every row is a
-            query against all the others, itself removed.
-        ks: the cut-offs of the metrics named without one.
-        metrics: names as in `nearfar.metrics.names`, e.g. "recall", "ndcg@10", "map@r", "mrr", "nmi".
-        ignore: for each query the gallery positions that neither help nor harm it, as lists or a bool [Q, N]
-            (`protocols.same_camera` makes them for re-identification).
+        embeddings: [N, d], torch or NumPy. Cosine needs no unit vectors. Half precision is computed in float32, and
+            float64 in float64 (clustering always in float32).
+        labels: [N] integers of any size or strings, or multi-hot [N, C]. Samples that share a label are positives.
+        queries: (embeddings [Q, d], labels) to search for in the gallery `embeddings`. By default, every sample is a
+            query against all others.
+        ks: Cutoffs of the metrics that are named without one.
+        metrics: Names as in `nearfar.metrics.names`, for example "recall", "ndcg@10", "map@r", "mrr", "nmi".
+        ignore: Gallery indices that do not count for each query, as lists or a bool mask [Q, N].
+            `protocols.same_camera` creates them for re-identification.
         distance: "cosine" or "euclidean".
-        device: where to compute; by default where the embeddings are.
-        memory_mb: what a block of similarities may take. It changes the speed; similarities that are equal but for
-            rounding may come out in another order with another block size.
-        seeds: one k-means for each; nmi, ami and f1 are their mean, `Scores.spread` the standard deviation.
-        index: a faiss index of the embeddings (unit rows for cosine) whose answers replace the exact ranking;
-            the error this makes is measured on `index_sample` queries and told in `Scores.approximation`.
+        device: Device to compute on. Default: that of the embeddings.
+        memory_mb: Memory for a block of similarities. It affects the speed; similarities that differ only by rounding
+            may change their order with the block size.
+        seeds: Seeds of k-means. nmi, ami and f1 are means over them, `Scores.spread` has the standard deviations.
+        index: A faiss index of the embeddings (of unit vectors for cosine) whose rankings replace the exact ones.
+        index_sample: Number of queries on which to measure the error of the index, see `Scores.approximation`.
 
-    Ties rank by gallery position (a stable sort). Queries without a positive are in no mean and counted as
-    `dropped`; if no query has one it is an error. A zero row has cosine 0 to everything. A cut-off beyond the
-    gallery is legal (see `nearfar.metrics.retrieval`). Clustering metrics are about `embeddings`, never about
-    `queries`, and need one label a row.
+    Raises:
+        ValueError: If an argument is invalid, or if no query has a positive.
 
     >>> scores = evaluate([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 1.0]], ["cat", "cat", "dog", "dog"])
     >>> scores["recall@1"], scores["map@r"], scores.dropped
     (1.0, 1.0, 0)
     """
-    names = expand(metrics, ks)
-    where = None if device is None else torch.device(device)
-    rows = as_embeddings(embeddings, name="embeddings", device=where)
+    names = expand_names(metrics, ks)
+    target = None if device is None else torch.device(device)
+    rows = as_embeddings(embeddings, name="embeddings", device=target)
     row_labels = as_labels(labels, len(rows), name="labels")
-    found, found_labels = _queries(queries, rows, row_labels)
+    searched, searched_labels = _as_queries(queries, rows, row_labels)
     _check_options(distance, memory_mb, index_sample)
-    squares = checked_squared_lengths(rows, "embeddings")
+    squares = check_norms(rows, "embeddings")
     if queries is not None:
-        checked_squared_lengths(found, "queries[0]")
-    groups = [name for name in names if name in CLUSTERING]
-    ranked = [name for name in names if name not in CLUSTERING]
-    values, spread = _cluster(groups, rows, row_labels, distance=distance, memory_mb=memory_mb, seeds=tuple(seeds))
-    if not ranked:
+        check_norms(searched, "queries[0]")
+    clustering = [name for name in names if name in CLUSTERING]
+    retrieval = [name for name in names if name not in CLUSTERING]
+    values, spread = _cluster(clustering, rows, row_labels, distance=distance, memory_mb=memory_mb, seeds=tuple(seeds))
+    if not retrieval:
         return Scores(_ordered(names, values), 0, 0, len(rows), distance, spread)
 
-    ignored = None if ignore is None else as_ignored(ignore, len(found), len(rows))
-    who = relevance(row_labels, found_labels)
+    ignored = None if ignore is None else as_ignored(ignore, len(searched), len(rows))
+    relevance = match_labels(row_labels, searched_labels)
     same_set = queries is None
-    prepared = gallery(rows, squares, distance)
-    approximation = None
+    gallery = prepare_gallery(rows, squares, distance)
+
+    def evaluate_exactly(sample: Ints) -> Columns:
+        options: Any = {"same_set": same_set, "ignored": ignored, "memory_mb": memory_mb}
+        return evaluate_blocks(retrieval, gallery, searched, relevance, rows=sample, **options)
+
+    approximation = columns = None
     if index is None:
-        columns = triangle(ranked, prepared, who, memory_mb=memory_mb) if same_set and ignored is None else None
+        if same_set and ignored is None:
+            columns = try_half_matrix(retrieval, gallery, relevance, memory_mb=memory_mb)
         if columns is None:
-            everyone = np.arange(len(found))
-            columns = stream(
-                ranked, prepared, found, who, rows=everyone, same_set=same_set, ignored=ignored, memory_mb=memory_mb
-            )
+            columns = evaluate_exactly(np.arange(len(searched)))
     else:
         check_index(index, len(rows), rows.shape[1], distance)
-        points = _points(found, distance).cpu().numpy()
-        columns = search_columns(ranked, index, points, who, same_set=same_set, ignored=ignored)
-        sample = np.sort(np.random.default_rng(0).permutation(len(found))[:index_sample])
-        exact = stream(
-            ranked, prepared, found, who, rows=sample, same_set=same_set, ignored=ignored, memory_mb=memory_mb
-        )
-        approximation = measured_error(ranked, columns, exact, sample)
-    return _scores(names, values, spread, columns, found_labels, len(rows), distance, approximation)
+        points = _as_points(searched, distance).cpu().numpy()
+        columns = evaluate_with_index(retrieval, index, points, relevance, same_set=same_set, ignored=ignored)
+        sample = np.sort(np.random.default_rng(0).permutation(len(searched))[:index_sample])
+        approximation = measure_error(retrieval, columns, evaluate_exactly(sample), sample)
+    return _scores(names, values, spread, columns, searched_labels, len(rows), distance, approximation)
 
 
-def _queries(queries: tuple[Embeddings, Labels] | None, rows: Tensor, labels: Array) -> tuple[Tensor, Array]:
+def _as_queries(queries: tuple[Embeddings, Labels] | None, rows: Tensor, labels: Array) -> tuple[Tensor, Array]:
     if queries is None:
         return rows, labels
     if not isinstance(queries, tuple | list) or len(queries) != 2:
         raise ValueError(f"queries must be a pair (embeddings, labels), got {type(queries).__name__}")
-    found = as_embeddings(queries[0], name="queries[0]", device=rows.device)
-    if found.shape[1] != rows.shape[1]:
-        raise ValueError(f"queries[0] has dimension {found.shape[1]}, embeddings have {rows.shape[1]}")
-    return found, as_labels(queries[1], len(found), name="queries[1]")
+    searched = as_embeddings(queries[0], name="queries[0]", device=rows.device)
+    if searched.shape[1] != rows.shape[1]:
+        raise ValueError(f"queries[0] has dimension {searched.shape[1]}, embeddings have {rows.shape[1]}")
+    return searched, as_labels(queries[1], len(searched), name="queries[1]")
 
 
 def _check_options(distance: str, memory_mb: int, index_sample: int) -> None:
-    if distance not in DISTANCES:
-        raise ValueError(f"distance must be one of {', '.join(DISTANCES)}, got {distance!r}")
-    if memory_mb < 1:
-        raise ValueError(f"memory_mb must be at least 1, got {memory_mb}")
-    if index_sample < 1:
-        raise ValueError(f"index_sample must be at least 1, got {index_sample}")
+    check_choice("distance", distance, DISTANCES)
+    for name, value in (("memory_mb", memory_mb), ("index_sample", index_sample)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
 
 
-def _points(rows: Tensor, distance: str) -> Tensor:
-    """float32 rows whose Euclidean distances are the ones asked for."""
+def _as_points(rows: Tensor, distance: str) -> Tensor:
+    """Return float32 vectors whose Euclidean distances order as `distance` does."""
     if distance == "euclidean":
         return rows.float()
-    return rows.float() / squared_lengths(rows).sqrt().clamp_min(1e-30)[:, None].float()
+    return rows.float() / squared_norms(rows).sqrt().clamp_min(1e-30)[:, None].float()
 
 
-def _centered(rows: Tensor, distance: str) -> Tensor:
-    """`_points` for clustering, around the origin: float32 products lose what is small beside a large common part."""
-    return _points(rows, distance) if distance == "cosine" else (rows - rows.double().mean(0)).float()
+def _center(rows: Tensor, distance: str) -> Tensor:
+    """Return `_as_points` around the origin for clustering: a large common offset would cost float32 precision."""
+    return _as_points(rows, distance) if distance == "cosine" else (rows - rows.double().mean(0)).float()
 
 
 def _cluster(
-    groups: Sequence[str],
+    names: Sequence[str],
     rows: Tensor,
     labels: Array,
     *,
@@ -151,23 +152,23 @@ def _cluster(
 ) -> tuple[dict[str, float], dict[str, float]]:
     values: dict[str, float] = {}
     spread: dict[str, float] = {}
-    if not groups:
+    if not names:
         return values, spread
     if labels.ndim != 1:
-        raise ValueError(f"{groups[0]} needs one label a row, labels are multi-hot of shape {labels.shape}")
+        raise ValueError(f"{names[0]} needs one label per sample, but labels are multi-hot of shape {labels.shape}")
     if not seeds:
-        raise ValueError("seeds is empty: k-means needs at least one")
-    points = _centered(rows, distance)
+        raise ValueError("seeds is empty: pass at least one seed for k-means")
+    points = _center(rows, distance)
     classes, codes = np.unique(labels, return_inverse=True)
-    if "silhouette" in groups:
+    if "silhouette" in names:
         values["silhouette"] = silhouette(points, codes, distance=distance, memory_mb=memory_mb)
-    agreements = [name for name in groups if name in AGREEMENT]
+    agreements = [name for name in names if name in AGREEMENT]
     if agreements:
         table = points.cpu().numpy()
         clusters = [kmeans(table, len(classes), seed=seed) for seed in seeds]
         for name in agreements:
-            each = [AGREEMENT[name](codes, found) for found in clusters]
-            values[name], spread[name] = float(np.mean(each)), float(np.std(each))
+            results = [AGREEMENT[name](codes, assignment) for assignment in clusters]
+            values[name], spread[name] = float(np.mean(results)), float(np.std(results))
     return values, spread
 
 
@@ -181,24 +182,24 @@ def _scores(
     distance: str,
     approximation: dict[str, float] | None,
 ) -> Scores:
-    kept = np.flatnonzero(columns["positives"] > 0)
-    if not len(kept):
+    rows = np.flatnonzero(columns["positives"] > 0)
+    if not len(rows):
         raise ValueError(
-            f"none of the {len(labels)} queries has a positive in the gallery of {size}: no retrieval metric is "
-            "defined (check that labels of queries and gallery match, and that ignore leaves a positive)"
+            f"none of the {len(labels)} queries has a positive in the gallery of {size}: check that the labels of "
+            "queries and gallery match, and that ignore leaves a positive"
         )
-    columns = {name: column[kept] for name, column in columns.items()}
+    columns = {name: column[rows] for name, column in columns.items()}
     means = {name: float(columns[name].mean()) for name in names if name in columns}
     return Scores(
         means=_ordered(names, values | means),
-        queries=len(kept),
-        dropped=len(labels) - len(kept),
+        queries=len(rows),
+        dropped=len(labels) - len(rows),
         gallery=size,
         distance=distance,
         spread=spread,
         approximation=approximation,
-        rows=kept,
-        labels=labels[kept],
+        rows=rows,
+        labels=labels[rows],
         columns=columns,
     )
 

@@ -10,7 +10,7 @@ from functools import cache
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean of n values with its interval [low, high], infinite for one value."""
+    """A mean of n values with its confidence interval [low, high], which is infinite for one value."""
 
     mean: float
     low: float
@@ -18,39 +18,39 @@ class Interval:
     n: int
 
     @property
-    def clear(self) -> bool:
-        """Whether 0 lies outside."""
+    def excludes_zero(self) -> bool:
+        """Whether 0 is outside the interval."""
         return self.low > 0 or self.high < 0
 
     @property
     def half(self) -> float:
-        """Half the width."""
+        """Half the width of the interval."""
         return (self.high - self.low) / 2
 
 
 def interval(values: Sequence[float], *, level: float = 0.95) -> Interval:
-    """mean +- t s / sqrt(n), with s the standard deviation (n - 1) and t the quantile of Student's t for n - 1.
+    """Return mean +- t s / sqrt(n), with s the standard deviation (n - 1) and t the quantile of Student's t for n - 1.
 
     >>> interval([1.0, 2.0, 3.0])  # doctest: +ELLIPSIS
     Interval(mean=2.0, low=-0.484..., high=4.484..., n=3)
-    >>> interval([0.5]).clear
+    >>> interval([0.5]).excludes_zero
     False
     """
     n = len(values)
     if n == 0:
-        raise ValueError("values is empty: an interval needs at least one")
+        raise ValueError("values is empty: pass at least one")
     mean = math.fsum(values) / n
     if n == 1:
         return Interval(mean, -math.inf, math.inf, 1)
-    s = math.sqrt(math.fsum((each - mean) ** 2 for each in values) / (n - 1))
+    s = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1))
     half = t_quantile((1 + level) / 2, n - 1) * s / math.sqrt(n)
     return Interval(mean, mean - half, mean + half, n)
 
 
 def t_probability(t: float, df: int) -> float:
-    """P(T <= t) of Student's t with `df` degrees of freedom (Abramowitz and Stegun, 26.7.3 and 26.7.4).
+    """Return P(T <= t) of Student's t with `df` degrees of freedom (Abramowitz and Stegun, 26.7.3 and 26.7.4).
 
-    A(t) = P(|T| <= t) as a finite sum of powers of cos(theta), theta = arctan(t / sqrt(df)).
+    A(t) = P(|T| <= t) is a finite sum of powers of cos(theta), with theta = arctan(t / sqrt(df)).
 
     >>> t_probability(0.0, 4), round(t_probability(1.0, 1), 12)
     (0.5, 0.75)
@@ -68,7 +68,7 @@ def t_probability(t: float, df: int) -> float:
 
 @cache
 def t_quantile(p: float, df: int) -> float:
-    """The t with P(T <= t) = p, for p above 1/2, by bisection.
+    """Return the t with P(T <= t) = p, for p above 1/2, by bisection.
 
     >>> round(t_quantile(0.975, 4), 6)
     2.776445

@@ -1,4 +1,4 @@
-"""k-means for the clustering metrics: k-means++ start, Lloyd's iterations by faiss."""
+"""k-means for the clustering metrics: k-means++ initialization, then Lloyd iterations with faiss."""
 
 import math
 
@@ -13,7 +13,7 @@ MOST_ROUNDS = 512
 
 
 def kmeans(points: NDArray[np.float32], clusters: int, *, seed: int) -> Ints:
-    """The cluster of each point after 25 Lloyd iterations from one k-means++ start (no subsampling of the points).
+    """Return the cluster of each point after 25 Lloyd iterations on all points from one k-means++ initialization.
 
     >>> x = np.array([[0.0], [0.1], [9.0], [9.1]], dtype=np.float32)
     >>> a = kmeans(x, 2, seed=0)
@@ -24,7 +24,7 @@ def kmeans(points: NDArray[np.float32], clusters: int, *, seed: int) -> Ints:
 
     if clusters >= len(points):
         return np.arange(len(points))
-    start = plus_plus(points, clusters, seed=seed)
+    start = choose_centers(points, clusters, seed=seed)
     model = faiss.Kmeans(
         points.shape[1],
         clusters,
@@ -38,11 +38,11 @@ def kmeans(points: NDArray[np.float32], clusters: int, *, seed: int) -> Ints:
     return assigned
 
 
-def plus_plus(points: NDArray[np.float32], clusters: int, *, seed: int) -> NDArray[np.float32]:
-    """k-means++ centers: each drawn with probability proportional to D^2, the squared distance to the nearest so far.
+def choose_centers(points: NDArray[np.float32], clusters: int, *, seed: int) -> NDArray[np.float32]:
+    """Draw k-means++ centers, each with probability proportional to D^2, its squared distance to the nearest so far.
 
-    Arthur and Vassilvitskii, SODA 2007. Up to 512 clusters one at a time, as published. Beyond, a round draws
-    ceil(clusters / 512) centers before D^2 is updated (as k-means|| does), which bounds the start at 512 passes.
+    Arthur and Vassilvitskii, SODA 2007. Up to 512 clusters are drawn one at a time, as published. Beyond that, a round
+    draws ceil(clusters / 512) centers before D^2 is updated, as k-means|| does, so there are at most 512 passes.
     """
     rng = np.random.default_rng(seed)
     x = torch.from_numpy(points)
@@ -56,11 +56,11 @@ def plus_plus(points: NDArray[np.float32], clusters: int, *, seed: int) -> NDArr
         nearest = torch.minimum(nearest, distances.amin(1)).clamp_min_(0)
         nearest[last] = 0
         weights = nearest.double().numpy()
-        wanted = min(batch, clusters - len(chosen))
-        if np.count_nonzero(weights) < wanted:
-            # Fewer distinct points than clusters: any point not yet chosen serves.
+        count = min(batch, clusters - len(chosen))
+        if np.count_nonzero(weights) < count:
+            # there are fewer distinct points than clusters: take any point not yet chosen
             weights = np.ones(len(points))
             weights[chosen] = 0
-        last = rng.choice(len(points), wanted, replace=False, p=weights / weights.sum()).tolist()
+        last = rng.choice(len(points), count, replace=False, p=weights / weights.sum()).tolist()
         chosen = chosen + last
     return points[chosen]

@@ -1,9 +1,9 @@
-"""Names of metrics: what a caller may ask for, and the list it stands for.
+"""Names of metrics, and the abbreviations that stand for several of them.
 
-recall@10, precision@10, map@10, ndcg@10    one cut-off
+recall@10, precision@10, map@10, ndcg@10    one cutoff
 recall, precision, ndcg, map@k              the same at each of `ks`
-map@r, r-precision                          cut at R, the number of the query's positives
-map, mrr                                    the whole ranking
+map@r, r-precision                          cutoff at R, the number of positives of the query
+map, mrr                                    the full ranking
 nmi, ami, f1                                k-means clusters against the labels
 silhouette                                  the labels as a clustering of the embeddings
 """
@@ -21,18 +21,18 @@ CLUSTERING = ("nmi", "ami", "f1", "silhouette")
 RETRIEVAL = ("recall", "map@r", "r-precision", "ndcg", "mrr")
 
 
-def expand(metrics: str | Iterable[str], ks: Iterable[int]) -> tuple[str, ...]:
-    """The full names of the metrics asked for, without repetition, in the order asked.
+def expand_names(metrics: str | Iterable[str], ks: Iterable[int]) -> tuple[str, ...]:
+    """Return the full names of the requested metrics, in their order, without repeats.
 
-    >>> expand(("recall", "map@r", "ndcg@10"), ks=(1, 2))
+    >>> expand_names(("recall", "map@r", "ndcg@10"), ks=(1, 2))
     ('recall@1', 'recall@2', 'map@r', 'ndcg@10')
     """
-    asked = (metrics,) if isinstance(metrics, str) else tuple(metrics)
+    requested = (metrics,) if isinstance(metrics, str) else tuple(metrics)
     cuts = check_ks(ks)
-    if not asked:
+    if not requested:
         raise ValueError("metrics is empty: name at least one, for example metrics=('recall', 'map@r')")
     names: list[str] = []
-    for name in asked:
+    for name in requested:
         family, _, cut = name.lower().partition("@") if isinstance(name, str) else ("", "", "")
         if family in CUT and (cut == "k" or (not cut and family != "map")):
             names += [f"{family}@{k}" for k in cuts]
@@ -46,33 +46,34 @@ def expand(metrics: str | Iterable[str], ks: Iterable[int]) -> tuple[str, ...]:
 
 
 def check_ks(ks: Iterable[int]) -> tuple[int, ...]:
-    """Cut-offs as a tuple of positive integers."""
+    """Check that the cutoffs are positive integers, and return them as a tuple."""
     cuts: tuple[Any, ...] = (ks,) if isinstance(ks, Integral) else tuple(ks)
     if not cuts or not all(isinstance(k, Integral) and not isinstance(k, bool) and int(k) > 0 for k in cuts):
         raise ValueError(f"ks must be one or more positive integers, got {cuts!r}")
     return tuple(int(k) for k in cuts)
 
 
-def cut_of(name: str) -> int | None:
-    """The K of a name like recall@K, or None."""
+def parse_cutoff(name: str) -> int | None:
+    """Return the K of a name like recall@K, or None."""
     cut = name.partition("@")[2]
     return int(cut) if cut.isdigit() else None
 
 
-def depth_of(names: Sequence[str], widest: int, gallery: int) -> int:
-    """The largest rank that can change one of these metrics, when no query has more than `widest` positives.
+def required_depth(names: Sequence[str], max_positives: int, gallery: int) -> int:
+    """Return the largest position that can change one of these metrics, for queries with at most `max_positives`.
 
-    The best positive's rank is always known, so recall and mrr ask for nothing more.
+    The position of the best positive is always computed, so recall and mrr need no depth.
     """
     if "map" in names:
         return gallery
-    cuts = [cut_of(name) or 1 for name in names if not name.startswith("recall")]
-    by_r = widest if {"map@r", "r-precision"} & set(names) else 1
+    cuts = [parse_cutoff(name) or 1 for name in names if not name.startswith("recall")]
+    by_r = max_positives if {"map@r", "r-precision"} & set(names) else 1
     return min(max([by_r, *cuts]), gallery)
 
 
 def _unknown(name: str) -> str:
     known = sorted({*CUT, *(f"{family}@10" for family in CUT), *WHOLE, *CLUSTERING})
     return (
-        f"metrics has an unknown name {name!r}{suggest(name.lower(), known)} Known: {', '.join(known)} (any K for 10)"
+        f"metrics has an unknown name {name!r}{suggest(name.lower(), known)} Known: {', '.join(known)} (or another "
+        "number instead of 10)"
     )

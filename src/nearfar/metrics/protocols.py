@@ -1,4 +1,4 @@
-"""The evaluation protocols of the benchmarks: cut-offs, query and gallery, folds, and validation without leaks."""
+"""Evaluation protocols of the benchmarks: metrics, query and gallery, folds, and class-disjoint validation."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,19 +9,26 @@ from torch import Tensor
 
 from nearfar.metrics.evaluation import evaluate
 from nearfar.metrics.scores import Scores
-from nearfar.metrics.similarity import squared_lengths
-from nearfar.validation import Array, Embeddings, Ints, Labels, as_class_labels, as_embeddings
+from nearfar.metrics.similarity import squared_norms
+from nearfar.validation import Array, Embeddings, Ints, Labels, as_class_labels, as_embeddings, check_choice
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """What a benchmark reports: Recall@`recall`, nDCG@`ndcg`, MAP@R; `gallery` says that queries come apart."""
+    """The metrics of a benchmark.
+
+    Attributes:
+        recall: Cutoffs of Recall@k.
+        ndcg: Cutoffs of nDCG@k.
+        gallery: Whether the queries are separate from the gallery.
+    """
 
     recall: tuple[int, ...]
     ndcg: tuple[int, ...] = ()
     gallery: bool = False
 
     def metrics(self) -> tuple[str, ...]:
+        """Return the names of the metrics."""
         return (*(f"recall@{k}" for k in self.recall), "map@r", "r-precision", *(f"ndcg@{k}" for k in self.ndcg))
 
 
@@ -30,7 +37,7 @@ PROTOCOLS = {
     "cars": Protocol((1, 2, 4, 8, 16, 32), (2, 4, 8)),
     "sop": Protocol((1, 10, 100, 1000), (10, 100)),
     "in-shop": Protocol((1, 10, 20, 30, 40, 50), gallery=True),
-    # The lists that the BSPML paper prints instead.
+    # the cutoffs of the BSPML paper
     "sop-bspml": Protocol((1, 8, 16, 32, 64, 128)),
     "in-shop-bspml": Protocol((1, 2, 4, 8, 16, 32), gallery=True),
 }
@@ -44,26 +51,29 @@ def evaluate_as(
     queries: tuple[Embeddings, Labels] | None = None,
     extra: Iterable[str] = (),
 ) -> Scores:
-    """`evaluate` with the metrics of a benchmark's tables, plus `extra` ones (for example "nmi", "f1").
+    """Evaluate with the metrics that papers report for a benchmark.
 
-    In-Shop needs `queries` against the gallery; the others search within one set.
+    Args:
+        benchmark: A key of `PROTOCOLS`.
+        embeddings: See `evaluate`.
+        labels: See `evaluate`.
+        queries: See `evaluate`. Required for In-Shop, not allowed for the others.
+        extra: More metrics, for example "nmi" and "f1".
 
     >>> scores = evaluate_as("sop", [[0.0, 1.0], [0.1, 1.0], [1.0, 0.0]], [7, 7, 8])
     >>> scores["recall@1000"], scores.dropped
     (1.0, 1)
     """
-    if benchmark not in PROTOCOLS:
-        raise ValueError(f"benchmark must be one of {', '.join(PROTOCOLS)}, got {benchmark!r}")
-    protocol = PROTOCOLS[benchmark]
+    protocol = PROTOCOLS[check_choice("benchmark", benchmark, PROTOCOLS)]
     if protocol.gallery and queries is None:
-        raise ValueError(f"{benchmark} searches queries in a gallery: pass queries=(embeddings, labels)")
+        raise ValueError(f"{benchmark} searches for queries in a gallery: pass queries=(embeddings, labels)")
     if not protocol.gallery and queries is not None:
-        raise ValueError(f"{benchmark} searches within one set: leave out queries (or call evaluate)")
+        raise ValueError(f"{benchmark} searches within one set: omit queries, or call evaluate")
     return evaluate(embeddings, labels, queries=queries, metrics=(*protocol.metrics(), *extra))
 
 
 def first_half(labels: Labels) -> tuple[Ints, Ints]:
-    """Rows of the first and of the second half of the sorted classes: train and test of CUB and Cars.
+    """Return the indices of the first and the second half of the sorted classes: train and test of CUB and Cars.
 
     >>> [rows.tolist() for rows in first_half(["b", "a", "c", "d"])]
     [[0, 1], [2, 3]]
@@ -74,10 +84,10 @@ def first_half(labels: Labels) -> tuple[Ints, Ints]:
 
 
 def mlrc_folds(labels: Labels, folds: int = 4) -> list[tuple[Ints, Ints]]:
-    """Rows of (train, validation) for each class-disjoint fold: contiguous parts of the sorted classes, no shuffling.
+    """Return the indices (train, validation) of class-disjoint folds: contiguous parts of the sorted classes.
 
-    Musgrave et al., A Metric Learning Reality Check, ECCV 2020. Sizes differ by at most one and larger parts
-    come first, as in KFold: 98 classes make 25, 25, 24, 24.
+    Musgrave et al., A Metric Learning Reality Check, ECCV 2020. The sizes differ by at most one and larger parts come
+    first, as in KFold: 98 classes make 25, 25, 24, 24.
 
     >>> [len(set(held_out)) for _, held_out in mlrc_folds(range(98))]
     [25, 25, 24, 24]
@@ -90,10 +100,12 @@ def mlrc_folds(labels: Labels, folds: int = 4) -> list[tuple[Ints, Ints]]:
 
 
 def class_disjoint_split(labels: Labels, *, fraction: float = 0.2, seed: int | None = 0) -> tuple[Ints, Ints]:
-    """Rows of (train, validation) that share no class, so that validation asks what the test set asks: new classes.
+    """Return indices (train, validation) that share no class: like the test set, validation has new classes.
 
-    `fraction` is the share of classes held out (at least one, and one is left). `seed=None` holds out the
-    last classes in sorted order instead of random ones.
+    Args:
+        labels: Labels [N].
+        fraction: Share of the classes to hold out: at least one class, and not all.
+        seed: Seed of the random choice of classes. None holds out the last ones in sorted order.
 
     >>> train, held_out = class_disjoint_split([3, 3, 1, 2], fraction=0.3, seed=None)
     >>> train.tolist(), held_out.tolist()
@@ -103,72 +115,77 @@ def class_disjoint_split(labels: Labels, *, fraction: float = 0.2, seed: int | N
     if not 0 < fraction < 1:
         raise ValueError(f"fraction must be between 0 and 1, got {fraction}")
     if len(names) < 2:
-        raise ValueError(f"labels has {len(names)} class: a class-disjoint split needs two")
+        raise ValueError(f"labels has {len(names)} class: a class-disjoint split needs at least two")
     count = min(max(round(fraction * len(names)), 1), len(names) - 1)
     order = np.arange(len(names)) if seed is None else np.random.default_rng(seed).permutation(len(names))
     held_out = np.isin(codes, order[-count:])
     return np.flatnonzero(~held_out), np.flatnonzero(held_out)
 
 
-def concatenated(models: Sequence[Embeddings]) -> Tensor:
-    """One embedding from several models': each normalized, side by side (MLRC's concatenated evaluation).
+def concatenate(models: Sequence[Embeddings]) -> Tensor:
+    """Concatenate the normalized embeddings of several models, as MLRC's concatenated evaluation does.
 
-    >>> concatenated([[[3.0, 4.0]], [[2.0]]]).tolist()
+    >>> concatenate([[[3.0, 4.0]], [[2.0]]]).tolist()
     [[0.6000000238418579, 0.800000011920929, 1.0]]
     """
     if not len(models):
         raise ValueError("models is empty: pass the embeddings of at least one model")
-    parts = [as_embeddings(each, name=f"models[{i}]").float() for i, each in enumerate(models)]
+    parts = [as_embeddings(model, name=f"models[{i}]").float() for i, model in enumerate(models)]
     if len({len(part) for part in parts}) > 1:
-        raise ValueError(f"models must embed the same rows, got {[len(part) for part in parts]} rows")
-    return torch.cat([part / squared_lengths(part).sqrt().clamp_min(1e-30)[:, None].float() for part in parts], dim=1)
+        raise ValueError(f"models must embed the same samples, got {[len(part) for part in parts]} embeddings")
+    return torch.cat([part / squared_norms(part).sqrt().clamp_min(1e-30)[:, None].float() for part in parts], dim=1)
 
 
 @dataclass(frozen=True, eq=False)
 class FoldScores:
-    """Test scores of a model for each fold, on its own (`separated`) and of their concatenation."""
+    """Test scores of the models of all folds: each on its own (`separated`), and of their concatenation."""
 
     separated: tuple[Scores, ...]
     concatenated: Scores
 
     def mean(self) -> dict[str, float]:
-        """Mean over the separated models of each metric."""
-        return {name: float(np.mean([each[name] for each in self.separated])) for name in self.separated[0]}
+        """Return the mean of each metric over the separated models."""
+        return {name: float(np.mean([scores[name] for scores in self.separated])) for name in self.separated[0]}
 
 
 def evaluate_folds(
     models: Sequence[Embeddings], labels: Labels, *, metrics: Iterable[str] = ("recall@1", "r-precision", "map@r")
 ) -> FoldScores:
-    """MLRC's two test numbers from the test embeddings of the folds' models (4 of 128 dimensions there)."""
-    joined = concatenated(models)
+    """Compute the separated and concatenated test scores of MLRC from the test embeddings of each fold's model.
+
+    MLRC uses 4 models of 128 dimensions.
+    """
+    joined = concatenate(models)
     names = tuple(metrics)
     return FoldScores(
-        separated=tuple(evaluate(each, labels, metrics=names) for each in models),
+        separated=tuple(evaluate(model, labels, metrics=names) for model in models),
         concatenated=evaluate(joined, labels, metrics=names),
     )
 
 
 def same_camera(labels: Labels, cameras: Labels, *, queries: tuple[Labels, Labels] | None = None) -> list[Ints]:
-    """`ignore` of re-identification: for each query the gallery rows of the same label seen by the same camera.
+    """Return `ignore` for re-identification: the gallery samples with the label and the camera of each query.
 
-    `queries` are (labels, cameras) of the queries; without it the gallery is searched for its own rows.
+    Args:
+        labels: Labels of the gallery.
+        cameras: Cameras of the gallery.
+        queries: (labels, cameras) of the queries. By default, every gallery sample is a query.
 
     >>> [rows.tolist() for rows in same_camera([5, 5, 6], [1, 1, 1], queries=([5, 6], [1, 2]))]
     [[0, 1], []]
     """
-    seen = _pairs(labels, cameras)
-    asked = seen if queries is None else _pairs(*queries)
-    rows: dict[tuple[object, object], list[int]] = {}
-    for row, key in enumerate(seen):
-        rows.setdefault(key, []).append(row)
-    members = {key: np.array(value, dtype=np.int64) for key, value in rows.items()}
-    return [members.get(key, np.zeros(0, dtype=np.int64)) for key in asked]
+    gallery = _pairs(labels, cameras)
+    indices: dict[tuple[object, object], list[int]] = {}
+    for index, key in enumerate(gallery):
+        indices.setdefault(key, []).append(index)
+    members = {key: np.array(value, dtype=np.int64) for key, value in indices.items()}
+    return [members.get(key, np.zeros(0, dtype=np.int64)) for key in (_pairs(*queries) if queries else gallery)]
 
 
 def _pairs(labels: Labels, cameras: Labels) -> list[tuple[object, object]]:
     names, views = as_class_labels(labels), as_class_labels(cameras, name="cameras")
     if len(names) != len(views):
-        raise ValueError(f"labels and cameras must have one entry a row, got {len(names)} and {len(views)}")
+        raise ValueError(f"labels and cameras must have one entry per sample, got {len(names)} and {len(views)}")
     return list(zip(names.tolist(), views.tolist(), strict=True))
 
 

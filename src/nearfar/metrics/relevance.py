@@ -1,4 +1,4 @@
-"""Who is a positive of whom: gallery rows that share a label with the query."""
+"""The positives of each query: gallery samples that share a label with it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,10 +12,14 @@ from nearfar.validation import Array, Ints
 
 @dataclass(frozen=True)
 class Relevance:
-    """Class members in the gallery and classes of each query, both as offsets into one flat array.
+    """The gallery samples of each class and the classes of each query, in flat arrays. Memory is O(Q + N), not O(Q N).
 
-    `members[starts[c]:starts[c + 1]]` are the gallery rows of class c in ascending order, and
-    `classes[class_starts[q]:class_starts[q + 1]]` the classes of query q. Memory is O(labels), never O(Q * N).
+    Attributes:
+        members: Gallery indices; members[starts[c] : starts[c + 1]] are those of class c, ascending.
+        starts: See `members`.
+        classes: Class numbers; classes[class_starts[q] : class_starts[q + 1]] are those of query q.
+        class_starts: See `classes`.
+        gallery: Size of the gallery.
     """
 
     members: Ints
@@ -24,15 +28,15 @@ class Relevance:
     class_starts: Ints
     gallery: int
 
-    def at_most(self) -> Ints:
-        """An upper bound, for each query, of its positives (the query itself counts if it is in the gallery)."""
+    def max_positives(self) -> Ints:
+        """Return an upper bound of the number of positives of each query, which may count the query itself."""
         sizes = np.diff(self.starts)
         total = np.concatenate([[0], np.cumsum(sizes[self.classes])])
         bound: Ints = np.minimum(total[self.class_starts[1:]] - total[self.class_starts[:-1]], self.gallery)
         return bound
 
-    def positions(self, rows: Ints) -> Ints:
-        """Gallery positions of the positives of these queries, [len(rows), W], ascending, padded with -1."""
+    def positives(self, rows: Ints) -> Ints:
+        """Return the gallery indices [len(rows), W] of the positives of these queries, ascending, padded with -1."""
         counts = self.class_starts[rows + 1] - self.class_starts[rows]
         if (counts == 1).all():
             first = self.classes[self.class_starts[rows]]
@@ -42,8 +46,8 @@ class Relevance:
             return np.where(inside, self.members[np.where(inside, begin[:, None] + column, 0)], -1)
         unions = [self._union(row) for row in rows]
         table = np.full((len(rows), max(1, *map(len, unions))), -1, dtype=np.int64)
-        for line, union in zip(table, unions, strict=True):
-            line[: len(union)] = union
+        for out, union in zip(table, unions, strict=True):
+            out[: len(union)] = union
         return table
 
     def _union(self, row: int) -> Ints:
@@ -53,26 +57,26 @@ class Relevance:
         return np.flatnonzero(marked)
 
 
-def relevance(gallery: Array, queries: Array) -> Relevance:
-    """Relevance of gallery labels to query labels: equal labels, or for multi-hot at least one label in common.
+def match_labels(gallery: Array, queries: Array) -> Relevance:
+    """Find the positives of each query: equal labels, or for multi-hot labels at least one in common.
 
-    >>> who = relevance(np.array([7, 9, 7]), np.array([7, 8]))
-    >>> who.positions(np.array([0])).tolist(), who.at_most().tolist()
+    >>> relevance = match_labels(np.array([7, 9, 7]), np.array([7, 8]))
+    >>> relevance.positives(np.array([0])).tolist(), relevance.max_positives().tolist()
     ([[0, 2]], [2, 0])
     """
     _check_same_kind(gallery, queries)
     if gallery.ndim == 2:
-        places, codes = np.nonzero(gallery)
+        indices, codes = np.nonzero(gallery)
         owners, query_codes = np.nonzero(queries)
         classes = gallery.shape[1]
     else:
         names, inverse = np.unique(np.concatenate([gallery, queries]), return_inverse=True)
-        places, codes = np.arange(len(gallery)), inverse[: len(gallery)]
+        indices, codes = np.arange(len(gallery)), inverse[: len(gallery)]
         owners, query_codes = np.arange(len(queries)), inverse[len(gallery) :]
         classes = len(names)
     order = np.argsort(codes, kind="stable")
     return Relevance(
-        members=places[order],
+        members=indices[order],
         starts=_offsets(codes, classes),
         classes=query_codes,
         class_starts=_offsets(owners, len(queries)),

@@ -1,6 +1,6 @@
-"""Retrieval metrics from the ranks of the positives.
+"""Retrieval metrics from the positions of the positives.
 
-With r_1 < r_2 < ... < r_R the 1-based ranks of a query's R positives, and n(k) = #{j : r_j <= k}:
+With r_1 < r_2 < ... < r_R the 1-based positions of a query's R positives in its ranking, and n(k) = #{j : r_j <= k}:
 
     recall@k      1 if r_1 <= k else 0                    (any positive in the first k, as in the DML papers)
     precision@k   n(k) / k
@@ -11,67 +11,67 @@ With r_1 < r_2 < ... < r_R the 1-based ranks of a query's R positives, and n(k) 
     ndcg@k        sum_{j : r_j <= k} 1 / log2(1 + r_j)  /  sum_{i <= min(k, R)} 1 / log2(1 + i)
     mrr           1 / r_1
 
-A cut-off larger than the gallery is legal: nothing follows the last row, so recall@k and ndcg@k keep their
-last value and precision@k and map@k go on dividing by k.
+A cutoff k larger than the gallery is valid: recall@k and ndcg@k keep their last value, and precision@k and map@k still
+divide by k.
 """
 
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nearfar.metrics.exact.positions import BEYOND
-from nearfar.metrics.names import cut_of
-from nearfar.validation import Ints
+from nearfar.metrics.names import parse_cutoff
+from nearfar.validation import Floats, Ints
 
-Floats = NDArray[np.float64]
 Columns = dict[str, Floats]
 
 
 def empty_columns(names: Sequence[str], queries: int) -> Columns:
-    """A column of NaN for each metric and for R, the rank of the best positive and the row ranked first."""
+    """Return columns of NaN for each metric, for R ("positives"), the best position ("first") and "nearest"."""
     return {name: np.full(queries, np.nan) for name in (*names, "positives", "first", "nearest")}
 
 
-def fill(columns: Columns, names: Sequence[str], here: Ints, ranks: Ints, positives: Ints, nearest: Ints) -> None:
-    """Write the queries `here`, given their ascending ranks [b, W], R [b] and nearest rows [b], into the columns."""
-    columns["positives"][here], columns["nearest"][here] = positives, nearest
-    kept = positives > 0
-    if kept.any():
-        columns["first"][here[kept]] = ranks[kept, 0]
-        for name, values in from_ranks(names, ranks[kept], positives[kept]).items():
-            columns[name][here[kept]] = values
+def fill_columns(
+    columns: Columns, names: Sequence[str], queries: Ints, positions: Ints, positives: Ints, nearest: Ints
+) -> None:
+    """Write some queries into the columns, from their ascending positions [b, W], R [b] and nearest indices [b]."""
+    columns["positives"][queries], columns["nearest"][queries] = positives, nearest
+    some = positives > 0
+    if some.any():
+        columns["first"][queries[some]] = positions[some, 0]
+        for name, values in compute_metrics(names, positions[some], positives[some]).items():
+            columns[name][queries[some]] = values
 
 
-def from_ranks(names: Sequence[str], ranks: Ints, positives: Ints) -> Columns:
-    """Each named metric for each query, from ascending ranks [b, W] (BEYOND = not found) and R [b] >= 1.
+def compute_metrics(names: Sequence[str], positions: Ints, positives: Ints) -> Columns:
+    """Compute each named metric of each query, from ascending positions [b, W] (BEYOND = not found) and R [b] >= 1.
 
-    >>> from_ranks(["recall@1", "map@r", "ndcg@10"], np.array([[2, 3]]), np.array([2]))["map@r"].tolist()
+    >>> compute_metrics(["recall@1", "map@r", "ndcg@10"], np.array([[2, 3]]), np.array([2]))["map@r"].tolist()
     [0.25]
     """
-    cuts = {name: cut_of(name) for name in names}
+    cuts = {name: parse_cutoff(name) for name in names}
     furthest = max((k or 0 for name, k in cuts.items() if not name.startswith("recall")), default=0)
 
     def hits(cut: int | Ints) -> Ints:
-        found: Ints = np.count_nonzero(ranks <= np.reshape(cut, (-1, 1)), axis=1)
-        return found
+        count: Ints = np.count_nonzero(positions <= np.reshape(cut, (-1, 1)), axis=1)
+        return count
 
-    def at(totals: Floats, found: Ints) -> Floats:
-        return np.take_along_axis(totals, found[:, None], axis=1)[:, 0]
+    def at(totals: Floats, count: Ints) -> Floats:
+        return np.take_along_axis(totals, count[:, None], axis=1)[:, 0]
 
-    # r_j >= j, so the first k ranks are all that a cut at k can reach.
-    near = ranks[:, :furthest]
+    # r_j >= j, so a cutoff at k reaches only the first k positions
+    near = positions[:, :furthest]
     gain = _running_sum(1 / np.log2(1.0 + near))
-    reach = ranks if {"map", "map@r"} & set(names) else near
+    reach = positions if {"map", "map@r"} & set(names) else near
     precision = _running_sum(np.arange(1, reach.shape[1] + 1) / reach)
 
     def ideal(cut: int) -> Floats:
         best = np.cumsum(1 / np.log2(2.0 + np.arange(min(cut, int(positives.max())))))
-        reached: Floats = best[np.minimum(cut, positives) - 1]
-        return reached
+        gains: Floats = best[np.minimum(cut, positives) - 1]
+        return gains
 
     at_cut: dict[str, Callable[[int], Floats]] = {
-        "recall": lambda k: (ranks[:, 0] <= k).astype(np.float64),
+        "recall": lambda k: (positions[:, 0] <= k).astype(np.float64),
         "precision": lambda k: hits(k) / k,
         "map": lambda k: at(precision, hits(k)) / k,
         "ndcg": lambda k: at(gain, hits(k)) / ideal(k),
@@ -80,12 +80,12 @@ def from_ranks(names: Sequence[str], ranks: Ints, positives: Ints) -> Columns:
         "map@r": lambda: at(precision, hits(positives)) / positives,
         "map": lambda: at(precision, hits(int(BEYOND) - 1)) / positives,
         "r-precision": lambda: hits(positives) / positives,
-        "mrr": lambda: np.where(ranks[:, 0] < BEYOND, 1 / ranks[:, 0], 0.0),
+        "mrr": lambda: np.where(positions[:, 0] < BEYOND, 1 / positions[:, 0], 0.0),
     }
     return {n: whole[n]() if k is None else at_cut[n.partition("@")[0]](k) for n, k in cuts.items()}
 
 
 def _running_sum(terms: Floats) -> Floats:
-    """[b, W + 1]: the sum of the first 0, 1, ..., W terms of each row."""
+    """Return the sums of the first 0, 1, ..., W terms of each row, [b, W + 1]."""
     totals: Floats = np.cumsum(np.pad(terms, ((0, 0), (1, 0))), axis=1)
     return totals

@@ -1,4 +1,4 @@
-"""Silhouette of labeled embeddings, blocked."""
+"""Silhouette of labeled embeddings, computed in blocks."""
 
 import torch
 from torch import Tensor
@@ -7,11 +7,16 @@ from nearfar.validation import Ints
 
 
 def silhouette(points: Tensor, codes: Ints, *, distance: str, memory_mb: int = 256) -> float:
-    """Mean over samples of (b - a) / max(a, b): how far classes are apart, in [-1, 1] (Rousseeuw, 1987).
+    """Return the mean of (b - a) / max(a, b) over samples, in [-1, 1]: how well classes separate (Rousseeuw, 1987).
 
-    a = mean distance to the other samples of the own class, b = the smallest mean distance to another class.
-    A sample alone in its class counts 0. Cosine distance is 1 - cos, of `points` that are unit (or zero)
-    rows. `codes` are class numbers 0..C-1, C >= 2. Memory is a block of rows.
+    a is the mean distance to the other samples of the same class, b the smallest mean distance to another class. A
+    sample that is alone in its class counts 0. Cosine distance is 1 - cos.
+
+    Args:
+        points: Vectors [N, d]; for cosine distance of unit or zero length.
+        codes: Class numbers 0..C-1, C at least 2.
+        distance: "cosine" or "euclidean".
+        memory_mb: Memory for a block of distances.
 
     >>> x = torch.tensor([[0.0], [1.0], [10.0], [11.0]])
     >>> round(silhouette(x, torch.tensor([0, 0, 1, 1]).numpy(), distance="euclidean"), 4)
@@ -29,7 +34,7 @@ def silhouette(points: Tensor, codes: Ints, *, distance: str, memory_mb: int = 2
         block = torch.arange(start, min(start + rows, len(points)), device=points.device)
         line, mine = torch.arange(len(block), device=points.device), own[block]
         if distance == "cosine":
-            # 1 - cos is linear in the other sample, so class sums are enough; a sample's distance to itself is 0.
+            # 1 - cos is linear in the other sample, so class sums are enough; the distance of a sample to itself is 0
             to_class = sizes - points[block] @ sums.T
             to_class[line, mine] -= 1 - points[block].square().sum(1)
         else:

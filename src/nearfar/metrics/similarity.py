@@ -1,11 +1,11 @@
-"""Blocks of similarities of queries to the whole gallery, without a copy of the gallery.
+"""Similarities of a block of queries to the whole gallery, without a copy of the gallery.
 
-cosine     s(q, g) = q.g / |g|            the query's own norm does not change its ranking and is left out
+cosine     s(q, g) = q.g / |g|            the norm of the query does not change its ranking and is left out
 euclidean  s(q, g) = q.g - |g|^2 / 2      = (|q|^2 - |q - g|^2) / 2, so larger is nearer
 
-The gallery stays where it is: float32 and float64 rows enter the product as they are and the norms are
-applied to the result. Half precision rows are widened in chunks for every block. Rows of length (near) zero
-have no direction: their cosine to everything is 0.
+float32 and float64 vectors enter the product as they are, and the norms are applied to the result. Half-precision
+vectors are widened in chunks for every block. Vectors of (nearly) zero length have no direction: their cosine to
+everything is 0.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,16 @@ DISTANCES = ("cosine", "euclidean")
 
 @dataclass(frozen=True)
 class Gallery:
-    """The gallery and what turns a dot product with one of its rows into a similarity."""
+    """A gallery and what turns dot products with its vectors into similarities.
+
+    Attributes:
+        rows: The vectors [N, d].
+        distance: "cosine" or "euclidean".
+        dtype: Type of the similarities, float32 or float64.
+        scale: 1 / |g| of each vector.
+        shift: |g|^2 / 2 of each vector.
+        center: Point to subtract from all vectors, or None.
+    """
 
     rows: Tensor
     distance: str
@@ -30,10 +39,10 @@ class Gallery:
     center: Tensor | None
 
     def similarities(self, queries: Tensor, out: Tensor) -> Tensor:
-        """Fill `out` [b, N] with the similarities of `queries` [b, d]."""
+        """Write the similarities of `queries` [b, d] into `out` [b, N], and return it."""
         left = queries.to(self.dtype)
         if self.distance == "cosine":
-            # A power of two keeps every product exact, so equal similarities stay equal, and prevents overflow.
+            # scaling by a power of two keeps products exact, so equal similarities stay equal, and prevents overflow
             largest = left.abs().amax(1, keepdim=True)
             left = left * torch.ldexp(torch.ones_like(largest), -torch.frexp(largest).exponent.clamp_min(-126))
         elif self.center is not None:
@@ -47,49 +56,50 @@ class Gallery:
                 torch.mm(left, right.T, out=out[:, start : start + CHUNK])
         return out.mul_(self.scale) if self.distance == "cosine" else out.sub_(self.shift)
 
-    def moved(self, places: slice | Tensor) -> Tensor:
-        """Some rows as they enter the product: in `dtype`, moved to the center."""
-        rows = self.rows[places] if isinstance(places, slice) else self.rows.index_select(0, places)
+    def centered(self, indices: slice | Tensor) -> Tensor:
+        """Return some vectors as they enter the product: in `dtype`, minus the center."""
+        rows = self.rows[indices] if isinstance(indices, slice) else self.rows.index_select(0, indices)
         rows = rows.to(self.dtype)
         return rows if self.center is None else rows - self.center
 
 
-def gallery(rows: Tensor, squares: Tensor, distance: str) -> Gallery:
-    """Prepare a gallery of rows with these squared lengths; if far from the origin, Euclidean ones get a center."""
+def prepare_gallery(rows: Tensor, squares: Tensor, distance: str) -> Gallery:
+    """Prepare a gallery of vectors with these squared norms. Euclidean ones far from the origin get a center."""
     dtype = torch.float64 if rows.dtype == torch.float64 else torch.float32
     center = None
     if distance == "euclidean":
         mean = sum_rows(rows) / len(rows)
-        # Far from the origin q.g and |g|^2 / 2 nearly cancel. Only then, because moving rows to the mean rounds them.
+        # far from the origin, q.g and |g|^2 / 2 nearly cancel; only there, because subtracting the mean rounds too
         if len(rows) > 1 and mean.square().sum() > 0.99 * squares.mean():
             center = mean.to(dtype)
-            squares = squared_lengths(rows, center)
+            squares = squared_norms(rows, center)
     length = squares.sqrt()
     scale = torch.where(length > TINY, 1 / length.clamp_min(TINY), 0)
     return Gallery(rows, distance, dtype, scale.to(dtype), (squares / 2).to(dtype), center)
 
 
-def squared_lengths(rows: Tensor, center: Tensor | None = None) -> Tensor:
-    """|row - center|^2 of every row, in float64, chunk by chunk (no copy of the rows)."""
+def squared_norms(rows: Tensor, center: Tensor | None = None) -> Tensor:
+    """Return |row - center|^2 of every row in float64, chunk by chunk, without a copy of the rows."""
     parts = (rows[start : start + CHUNK].double() for start in range(0, len(rows), CHUNK))
     return torch.cat([(part if center is None else part - center.double()).square().sum(1) for part in parts])
 
 
 def sum_rows(rows: Tensor) -> Tensor:
-    """The sum of the rows in float64, chunk by chunk."""
+    """Return the sum of the rows in float64, chunk by chunk."""
     parts = [rows[start : start + CHUNK].sum(0, dtype=torch.float64) for start in range(0, len(rows), CHUNK)]
     return torch.stack(parts).sum(0)
 
 
-def checked_squared_lengths(rows: Tensor, name: str) -> Tensor:
-    """|row|^2 in float64; an error if a row holds NaN or infinity, or is too long for float32 arithmetic."""
-    squares = squared_lengths(rows)
+def check_norms(rows: Tensor, name: str) -> Tensor:
+    """Check that every vector is finite and short enough for float32 arithmetic, and return |row|^2 in float64."""
+    squares = squared_norms(rows)
     bad = torch.nonzero(~torch.isfinite(squares)).flatten()
     if len(bad):
         raise ValueError(
-            f"{name} has NaN or infinity in {len(bad)} of {len(rows)} rows, the first is row {int(bad[0])}"
+            f"{name} has NaN or infinity in {len(bad)} of {len(rows)} vectors, first in vector {int(bad[0])}: "
+            "remove them"
         )
     longest = float(squares.max().sqrt())
     if longest > HUGE:
-        raise ValueError(f"{name} has a row of length {longest:.3g}; rescale lengths above {HUGE:g} first")
+        raise ValueError(f"{name} has a vector of length {longest:.3g}: rescale lengths above {HUGE:g}")
     return squares

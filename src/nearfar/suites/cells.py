@@ -13,7 +13,7 @@ from nearfar.config.schema import Config, Data
 from nearfar.config.setting import build
 from nearfar.config.tree import apply_settings, merge_trees
 from nearfar.errors import NearfarError
-from nearfar.metrics.names import expand
+from nearfar.metrics.names import expand_names
 from nearfar.spelling import suggest
 from nearfar.suites.config_id import config_id
 from nearfar.suites.suite import Method, Suite, SuiteDataset
@@ -182,7 +182,7 @@ def check_losses_and_metrics(cells: Iterable[Cell]) -> None:
         checked.add(key)
         try:
             make_loss(config, classes=2, dim=2)
-            expand(config.metrics, ks=(1,))
+            expand_names(config.metrics, ks=(1,))
         except (NearfarError, ValueError) as error:
             raise NearfarError(f"{cell.data}, {cell.method}: {error}") from None
 

@@ -104,7 +104,7 @@ def _difference(metric: str) -> Column:
             text += f" [{100 * difference.low:+.2f}, {100 * difference.high:+.2f}]"
         if difference.n != row.n:
             text += f" (n = {difference.n})"
-        return CellText(text, bold=difference.clear)
+        return CellText(text, bold=difference.excludes_zero)
 
     return Column(f"{metric}, difference", ours)
 

@@ -59,7 +59,7 @@ def as_csv(results: Results) -> str:
                     "metric": metric,
                     **_interval_fields(score, ("mean", "low", "high")),
                     **_interval_fields(difference, ("difference", "difference_low", "difference_high")),
-                    **({} if difference is None else {"difference_n": difference.n, "clear": difference.clear}),
+                    **({} if difference is None else {"difference_n": difference.n, "clear": difference.excludes_zero}),
                     **_paper(paper_numbers(suite, block, row.method, metric)),
                 }
                 writer.writerow({**place, **of_row, **of_metric})

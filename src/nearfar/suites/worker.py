@@ -27,7 +27,7 @@ import nearfar.compat.peer  # noqa: F401 - registers loss.peer
 from nearfar.config.merge import from_dict
 from nearfar.data import Manifest
 from nearfar.errors import NearfarError
-from nearfar.metrics.protocols import concatenated
+from nearfar.metrics.protocols import concatenate
 from nearfar.suites.code_state import code_state
 from nearfar.training import Config, Run, train
 from nearfar.training.allocator import keep_freed_memory
@@ -98,7 +98,7 @@ def _train_folds(config: Config, folds: int, folder: Path, initial_states: Initi
 
 def _score_folds(runs: Sequence[Run], parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     embedded = [_embed_test_split(run) for run in runs]
-    embeddings = concatenated([vectors for _, vectors in embedded])
+    embeddings = concatenate([vectors for _, vectors in embedded])
     scores = score(embeddings, embedded[0][0], runs[0].config.metrics)
     return {"concatenated": dict(scores), "folds": [part["test"] for part in parts]}
 

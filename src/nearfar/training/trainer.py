@@ -18,7 +18,7 @@ from nearfar.config.schema import Config
 from nearfar.data import Batch, Manifest
 from nearfar.errors import NearfarError
 from nearfar.files import atomic
-from nearfar.metrics.detection import judged
+from nearfar.metrics.detection import measure_detection
 from nearfar.runs import BEST, load_embedder
 from nearfar.training.class_subset import sample_whole_classes
 from nearfar.training.components import make_embedder
@@ -270,7 +270,7 @@ class Trainer:
         if state.untrained is not None:
             result["untrained"] = state.untrained
         if state.pacer is not None and splits.wrong is not None and splits.wrong.any():
-            result["detection"] = judged(1 - state.pacer.weights.numpy(), splits.wrong)
+            result["detection"] = measure_detection(1 - state.pacer.weights.numpy(), splits.wrong)
         about = {"classes": len(splits.train.classes), "recipe": config.recipe}
         state.save_weights(selected, self.out / "model.safetensors", about)
         monitor.write("end", result)

@@ -1,10 +1,10 @@
-"""Same-set evaluation from half of the matrix product, with exactly the ranks of a stable full sort.
+"""Same-set evaluation from half of the matrix product, with exactly the positions of a stable full sort.
 
 The similarity c of `nearfar.metrics.exact.symmetric_similarity` is symmetric: tile (I, J) ranks the samples J for the
 queries I and the samples I for the queries J, so tiles below the diagonal are not computed. The similarities of the
-positives are computed first, pair by pair. Each tile is then compared with the lowest positive similarity of every
-query (`nearfar.metrics.exact.counting`) while it is in cache, and only the few negatives above it are examined. If
-there are many (poor rankings, or many ties), this method gives up.
+positives are computed first, pair by pair. Each tile is then compared with the threshold of every query
+(`nearfar.metrics.exact.position_counter`) while it is in cache, and only the few negatives above it are examined. If
+there are many, because rankings are poor or ties are common, this method gives up.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,81 +14,81 @@ from itertools import count, repeat
 import numpy as np
 import torch
 
-from nearfar.metrics.exact.counting import pairs_of, standings
-from nearfar.metrics.exact.symmetric_similarity import mutual
+from nearfar.metrics.exact.position_counter import create_counter, list_positive_pairs
+from nearfar.metrics.exact.symmetric_similarity import make_symmetric
 from nearfar.metrics.relevance import Relevance
 from nearfar.metrics.retrieval import Columns
 from nearfar.metrics.similarity import Gallery
 from nearfar.validation import Ints
 
 TILE = 1024
-# With fewer rows or dimensions there is little product to save.
-LEAST_ROWS, LEAST_DIM = 4 * TILE, 64
-# With more positives a query, or a larger share of similarities above their floors, whole rows are cheaper.
-MOST_POSITIVES, MOST_ABOVE = 32, 0.06
-# What a positive takes in memory.
+# below these sizes the product is too small to matter
+MIN_SAMPLES, MIN_DIM = 4 * TILE, 64
+# with more positives per query, or a larger share of similarities above their thresholds, whole rows are cheaper
+MAX_POSITIVES, MAX_ABOVE = 32, 0.06
+# memory per positive
 PAIR_BYTES = 200
 
 
-def triangle(names: Sequence[str], gallery: Gallery, who: Relevance, *, memory_mb: int) -> Columns | None:
-    """The columns of `stream` for every row against all the others, or None where a stream is the better way.
+def try_half_matrix(names: Sequence[str], gallery: Gallery, relevance: Relevance, *, memory_mb: int) -> Columns | None:
+    """Return the columns of `evaluate_blocks` for every sample against all others, or None where that is better.
 
-    That is on a GPU, with little product to save, with many positives, or when given up.
+    It is better on a GPU, for a small product, with many positives, or when the half matrix gives up.
     """
     rows, dim = gallery.rows.shape
-    few = int(who.at_most().sum()) <= min(MOST_POSITIVES * rows, memory_mb * 2**20 // PAIR_BYTES)
-    if gallery.rows.device.type != "cpu" or rows < LEAST_ROWS or dim < LEAST_DIM or not few:
+    few = int(relevance.max_positives().sum()) <= min(MAX_POSITIVES * rows, memory_mb * 2**20 // PAIR_BYTES)
+    if gallery.rows.device.type != "cpu" or rows < MIN_SAMPLES or dim < MIN_DIM or not few:
         return None
-    return by_tiles(names, gallery, who)
+    return evaluate_tiles(names, gallery, relevance)
 
 
-def by_tiles(
-    names: Sequence[str], gallery: Gallery, who: Relevance, *, tile: int = TILE, most_above: float = MOST_ABOVE
+def evaluate_tiles(
+    names: Sequence[str], gallery: Gallery, relevance: Relevance, *, tile: int = TILE, max_above: float = MAX_ABOVE
 ) -> Columns | None:
-    """The columns of `stream` from the tiles on and above the diagonal, or None if given up.
+    """Return the columns of `evaluate_blocks` from the tiles on and above the diagonal, or None if it gives up.
 
-    The "nearest" of a query without a positive is not looked for and -1.
+    The "nearest" of a query without a positive is -1, because it is not searched for.
     """
-    both, size = mutual(gallery), len(gallery.rows)
-    query, place = pairs_of(who)
-    race = standings(names, both, query, place)
-    hidden = _by_tile(np.concatenate([query, np.arange(size)]), np.concatenate([place, np.arange(size)]), tile, size)
+    similarity, size = make_symmetric(gallery), len(gallery.rows)
+    query, index = list_positive_pairs(relevance)
+    counter = create_counter(names, similarity, query, index)
+    diagonal = np.arange(size)
+    hidden = _group_by_tile(np.concatenate([query, diagonal]), np.concatenate([index, diagonal]), tile, size)
     store = torch.empty(tile * tile, dtype=gallery.dtype)
     strip = -(-tile // torch.get_num_threads())
     scanned = above = unused = 0
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
         for top in range(0, size, tile):
-            queries = both.left(slice(top, top + tile))
+            queries = similarity.left_factor(slice(top, top + tile))
             for left in range(top, size, tile):
-                others = both.right(slice(left, left + tile))
+                others = similarity.right_factor(slice(left, left + tile))
                 scores = store[: len(queries) * len(others)].view(len(queries), len(others))
                 table = torch.mm(queries, others.T, out=scores).numpy()
                 table[hidden(top, left)] = -np.inf
                 strips = np.split(table, range(strip, len(table), strip))
-                found = pool.map(race.above_floors, strips, count(top, strip), repeat(left))
-                for each in found:
-                    race.settle(each)
-                    unused += len(each.query)
+                for candidates in pool.map(counter.find_candidates, strips, count(top, strip), repeat(left)):
+                    counter.count(candidates)
+                    unused += len(candidates.query)
                 scanned += table.size * (1 if left == top else 2)
-                # Often at first, when floors are low, then seldom.
-                if unused > len(race.place):
-                    race.raise_floors()
+                # this happens often at first, while thresholds are low, and rarely later
+                if unused > len(counter.index):
+                    counter.raise_thresholds()
                     above, unused = above + unused, 0
-            if above + unused > most_above * scanned:
+            if above + unused > max_above * scanned:
                 return None
-    return race.columns()
+    return counter.columns()
 
 
-def _by_tile(row: Ints, column: Ints, tile: int, size: int) -> Callable[[int, int], tuple[Ints, Ints]]:
-    """Pairs (row, column) sorted into tiles: gives those of the tile that begins at (top, left), counted from there."""
+def _group_by_tile(row: Ints, column: Ints, tile: int, size: int) -> Callable[[int, int], tuple[Ints, Ints]]:
+    """Return a function that gives the pairs (row, column) inside the tile at (top, left), relative to its corner."""
     across = -(-size // tile)
     code = row // tile * across + column // tile
     order = np.argsort(code, kind="stable")
     row, column, code = row[order], column[order], code[order]
 
     def inside(top: int, left: int) -> tuple[Ints, Ints]:
-        here = top // tile * across + left // tile
-        begin, end = np.searchsorted(code, [here, here + 1])
+        number = top // tile * across + left // tile
+        begin, end = np.searchsorted(code, [number, number + 1])
         return row[begin:end] - top, column[begin:end] - left
 
     return inside

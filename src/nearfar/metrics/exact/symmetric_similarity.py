@@ -1,10 +1,10 @@
-"""A similarity that both rows of a pair can use, so that one product serves two rankings.
+"""A symmetric similarity, so that one matrix product serves the rankings of both samples of a pair.
 
 cosine     c(i, j) = x_i.x_j / (|x_i| |x_j|)                         = s(i, j) / |x_i|
 euclidean  c(i, j) = x_i.x_j - |x_i|^2 / 2 - |x_j|^2 / 2              = s(i, j) - |x_i|^2 / 2
 
-c orders the gallery of query i as s of `nearfar.metrics.similarity` does, and is symmetric. A matrix product gives it
-with a rounding error of at most `slack`; for what the slack leaves open `exact_pairs` gives s of single pairs.
+For a query i, c orders the gallery as s of `nearfar.metrics.similarity` does. A matrix product computes c with a
+rounding error of at most `error_bound`. Where this leaves the order open, `compute_pairs` gives s of single pairs.
 """
 
 from dataclasses import dataclass
@@ -13,74 +13,80 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearfar.metrics.retrieval import Floats
 from nearfar.metrics.similarity import Gallery
-from nearfar.validation import Array, Ints
+from nearfar.validation import Array, Floats, Ints
 
-# Two gathered blocks of rows in float64 stay in a core's cache.
+# two blocks of this many vectors in float64 stay in a core's cache
 PAIRS = 128
 
 
 @dataclass(frozen=True)
-class Mutual:
-    """A gallery as the two factors of c. `unit` brings Euclidean rows to length 1 at most (a power of two, exact)."""
+class SymmetricSimilarity:
+    """A gallery as the two factors of c.
+
+    Attributes:
+        gallery: The gallery.
+        shrink: Factor, a power of two, that brings Euclidean vectors to length 1 at most without rounding.
+        error_bound: Bound of the rounding error of a product.
+    """
 
     gallery: Gallery
-    unit: float
-    slack: float
+    shrink: float
+    error_bound: float
 
-    def left(self, places: slice) -> Tensor:
-        """[b, d], or for Euclidean distance [b, d + 2]: the rows and what turns their product into c."""
-        return self._factor(places, turned=False)
+    def left_factor(self, rows: slice) -> Tensor:
+        """Return some vectors [b, d], or for Euclidean distance [b, d + 2], such that c = left @ right.T."""
+        return self._factor(rows, is_right=False)
 
-    def right(self, places: slice) -> Tensor:
-        """The other factor: c = left @ right.T."""
-        return self._factor(places, turned=True)
+    def right_factor(self, rows: slice) -> Tensor:
+        """Return the other factor of c."""
+        return self._factor(rows, is_right=True)
 
-    def _factor(self, places: slice, *, turned: bool) -> Tensor:
-        rows = self.gallery.moved(places)
+    def _factor(self, rows: slice, *, is_right: bool) -> Tensor:
+        x = self.gallery.centered(rows)
         if self.gallery.distance == "cosine":
-            return rows.mul(self.gallery.scale[places, None])
-        half = self.gallery.shift[places, None] * self.unit**2
+            return x.mul(self.gallery.scale[rows, None])
+        half = self.gallery.shift[rows, None] * self.shrink**2
         one = torch.ones_like(half)
-        return torch.cat([rows.mul(self.unit), *((-one, -half) if turned else (half, one))], dim=1)
+        return torch.cat([x.mul(self.shrink), *((-one, -half) if is_right else (half, one))], dim=1)
 
-    def exact_pairs(self, queries: Ints, places: Ints) -> tuple[Array, Floats]:
-        """s(q, g) and c(q, g) of single pairs: dot products in float64, s then rounded as a block of similarities is.
+    def compute_pairs(self, queries: Ints, indices: Ints) -> tuple[Array, Floats]:
+        """Return s(q, g) and c(q, g) of single pairs, from float64 dot products; s is rounded as in a block.
 
-        The order of summation is the same for every pair, so equal rows have equal similarities wherever they stand.
+        The order of summation is the same for every pair, so equal vectors have equal similarities.
         """
         s, c = np.empty(len(queries), dtype=self.gallery.scale.numpy().dtype), np.empty(len(queries))
         for start in range(0, len(queries), PAIRS):
-            here = slice(start, start + PAIRS)
-            s[here], c[here] = self._pairs(queries[here], places[here])
+            part = slice(start, start + PAIRS)
+            s[part], c[part] = self._compute_part(queries[part], indices[part])
         return s, c
 
-    def _pairs(self, queries: Ints, places: Ints) -> tuple[Array, Floats]:
-        left, right = (self.gallery.moved(torch.from_numpy(each)).double().numpy() for each in (queries, places))
+    def _compute_part(self, queries: Ints, indices: Ints) -> tuple[Array, Floats]:
+        left, right = (self.gallery.centered(torch.from_numpy(rows)).double().numpy() for rows in (queries, indices))
         dot: Floats = np.einsum("ij,ij->i", left, right)
         if self.gallery.distance == "cosine":
             scale = self.gallery.scale.numpy()
-            # The query's own factor only has to be a power of two, which changes no order and prevents overflow.
-            short = np.ldexp(dot, np.frexp(scale[queries])[1]).astype(scale.dtype)
-            c: Floats = dot * scale[queries].astype(np.float64) * scale[places].astype(np.float64)
-            return short * scale[places], c
+            # any power of two may scale a query: it changes no order, and this one prevents overflow
+            scaled = np.ldexp(dot, np.frexp(scale[queries])[1]).astype(scale.dtype)
+            c: Floats = dot * scale[queries].astype(np.float64) * scale[indices].astype(np.float64)
+            return scaled * scale[indices], c
         half = self.gallery.shift.numpy()
-        c = (dot - half[queries].astype(np.float64) - half[places].astype(np.float64)) * self.unit**2
-        return dot.astype(half.dtype) - half[places], c
+        c = (dot - half[queries].astype(np.float64) - half[indices].astype(np.float64)) * self.shrink**2
+        return dot.astype(half.dtype) - half[indices], c
 
 
-def mutual(gallery: Gallery) -> Mutual:
-    """The factors of c and the bound of its error.
+def make_symmetric(gallery: Gallery) -> SymmetricSimilarity:
+    """Return the symmetric similarity of a gallery with the bound of its rounding error.
 
-    A sum of d products has an error of at most d u sum |x_k y_k|, in any order; u is the unit roundoff. 32 u is for
-    the rounding of factors, norms and thresholds (17 u by count). In float64 the exact pairs round like the product.
+    A sum of d products has an error of at most d u sum |x_k y_k| in any order, where u is the unit roundoff. Another
+    32 u cover the rounding of factors, norms and thresholds (17 u by count). In float64 single pairs round as the
+    product does.
     """
     u = torch.finfo(gallery.dtype).eps / 2
-    steps = gallery.rows.shape[1] + 32
-    wide = 3 if gallery.dtype == torch.float64 else 1
+    terms = gallery.rows.shape[1] + 32
+    factor = 3 if gallery.dtype == torch.float64 else 1
     if gallery.distance == "cosine":
-        return Mutual(gallery, 1.0, wide * steps * u)
+        return SymmetricSimilarity(gallery, 1.0, factor * terms * u)
     longest = (2 * gallery.shift.max().double()).sqrt()
-    unit = 2.0 ** -max(int(torch.frexp(longest).exponent), -60)
-    return Mutual(gallery, unit, 2 * wide * steps * u)
+    shrink = 2.0 ** -max(int(torch.frexp(longest).exponent), -60)
+    return SymmetricSimilarity(gallery, shrink, 2 * factor * terms * u)

@@ -1,0 +1,52 @@
+"""Simple scores of wrong labels, the baselines of the audit."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nearfar.ops.geometry import unit
+from nearfar.pacing.objective import WeightProblem
+from nearfar.pacing.xi import hardness
+from nearfar.validation import Floats
+
+
+def loss_ranking(embeddings: Tensor, labels: Tensor) -> Floats:
+    """Return the multi-similarity hardness of each sample among all others: G_p + G_n of BSPML with all weights 1."""
+    pos, neg = hardness(embeddings, labels)
+    problem = WeightProblem.of(pos.cpu().numpy(), neg.cpu().numpy(), labels.cpu().numpy(), age=0.0, mu=0.0)
+    return problem.hardness(np.ones(len(labels)))
+
+
+def knn_vote(embeddings: Tensor, labels: Tensor, *, k: int = 20) -> Floats:
+    """Return the share of each sample's k nearest neighbors that have another label."""
+    x = unit(embeddings.float())
+    scores = []
+    for start in range(0, len(x), 1024):
+        sim = x[start : start + 1024] @ x.T
+        line = torch.arange(len(sim), device=x.device)
+        sim[line, line + start] = -torch.inf
+        nearest = sim.topk(min(k, len(x) - 1), dim=1).indices
+        scores.append((labels[nearest] != labels[start : start + 1024, None]).double().mean(1))
+    result: Floats = torch.cat(scores).cpu().numpy()
+    return result
+
+
+def confident_learning(embeddings: Tensor, labels: Tensor, *, folds: int = 3) -> Floats:
+    """Return 1 - the label quality of cleanlab (Northcutt et al., 2021) from a cross-validated logistic regression.
+
+    It needs the packages cleanlab and scikit-learn. Labels must be 0..C-1, and every fold must have each of them.
+    """
+    try:
+        rank = import_module("cleanlab.rank")
+        model = import_module("sklearn.linear_model").LogisticRegression(max_iter=200, C=10.0)
+        predict = import_module("sklearn.model_selection").cross_val_predict
+    except ImportError as error:
+        raise ImportError(f"confident_learning needs {error.name}: pip install cleanlab scikit-learn") from error
+    x, y = unit(embeddings.float()).numpy(), labels.numpy()
+    probabilities = predict(model, x, y, cv=folds, method="predict_proba")
+    result: Floats = 1 - np.asarray(rank.get_label_quality_scores(y, probabilities), np.float64)
+    return result
