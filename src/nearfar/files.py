@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Atomic writes and digests of files."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from nearfar.errors import NearfarError
 
 @contextlib.contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """A name beside `path` to write to; renamed to `path` at the end, removed on an error.
+    """Yield a temporary path beside `path`, which replaces `path` at the end and is removed on an error.
 
-    The bytes reach the disk before the name does, so a crash leaves the old file or the new one.
+    The content reaches the disk before the rename, so a crash leaves either the old file or the new one.
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -35,7 +35,7 @@ def atomic(path: Path) -> Iterator[Path]:
 
 
 def remove_drafts(folder: Path) -> None:
-    """What a kill left of files that were being written to a folder."""
+    """Remove the temporary files of `atomic` that a killed process left in a folder."""
     for draft in folder.glob(".*.part"):
         with contextlib.suppress(OSError):
             draft.unlink()

@@ -1,4 +1,4 @@
-"""Numbers as a person says them, and names of folders."""
+"""Numbers, names and settings as text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def duration(seconds: float) -> str:
-    """As a person says it.
+    """Return a duration in seconds, minutes or hours.
 
     >>> duration(42), duration(600), duration(9000)
     ('42 s', '10 min', '2.5 h')
@@ -20,7 +20,8 @@ def duration(seconds: float) -> str:
 
 
 def counted(count: int, word: str) -> str:
-    """
+    """Return a count with its noun, in the plural unless it is 1.
+
     >>> counted(1, "step"), counted(1200, "step")
     ('1 step', '1,200 steps')
     """
@@ -28,7 +29,7 @@ def counted(count: int, word: str) -> str:
 
 
 def slug(text: str) -> str:
-    """A name for a folder.
+    """Return a text as a folder name.
 
     >>> slug("My Photos (2)-mpa-ap")
     'my-photos-2-mpa-ap'
@@ -37,7 +38,7 @@ def slug(text: str) -> str:
 
 
 def markdown_table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A Markdown table; all columns but the first are aligned to the right."""
+    """Return a Markdown table. All columns but the first are aligned to the right."""
     head = list(header)
     lines = [head, ["---"] + ["---:"] * (len(head) - 1), *[list(row) for row in rows]]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)

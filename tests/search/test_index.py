@@ -285,7 +285,11 @@ for kind in ("exact", "hnsw", "ivf-pq"):
 def test_non_finite_queries_are_refused(kind: str, k: int, others: int) -> None:
     index = Index.from_vectors(clustered(300, 8), kind=kind)
     good = clustered(others, 8)
-    for bad, message in ((np.nan, "queries has NaN"), (np.inf, "queries has"), (1e30, "the norm of a vector overflows")):
+    for bad, message in (
+        (np.nan, "queries has NaN"),
+        (np.inf, "queries has"),
+        (1e30, "the norm of a vector overflows"),
+    ):
         with pytest.raises(ValueError, match=message):
             index.search(np.concatenate([good, np.full((1, 8), bad)]), k)
     distances, _ = index.search(np.concatenate([good, np.zeros((1, 8))]), k)

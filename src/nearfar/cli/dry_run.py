@@ -14,7 +14,7 @@ from nearfar.config.schema import Config
 from nearfar.data import Manifest
 from nearfar.errors import NearfarError
 from nearfar.formatting import counted, duration
-from nearfar.metrics.names import expand
+from nearfar.metrics.names import expand_names
 from nearfar.training.trackers import TRACKERS, open_trackers
 from nearfar.training.trainer import Trainer
 
@@ -65,7 +65,7 @@ def check_run(config: Config, manifest: Manifest) -> str:
 def _check_names(config: Config) -> None:
     """Check the names that a run looks up late."""
     try:
-        names = expand(config.metrics, ks=(1,))
+        names = expand_names(config.metrics, ks=(1,))
     except ValueError as error:
         raise NearfarError(str(error)) from None
     if config.select.by not in ("auto", "last") and config.select.metric not in names:
