@@ -86,7 +86,7 @@ def export(run: Path, **options: Any) -> None:
 def serve(**options: Any) -> None:
     """Explore a RUN in the browser: search by image or drawing, classes, map, scores, label audit, and a JSON API.
 
-    Vectors, map and audit are computed once and cached in RUN/serve. Decisions on labels are saved in RUN/decisions.csv.
+    Vectors, map and audit are computed once and cached in RUN/serve. RUN/decisions.csv keeps decisions on labels.
     """
     from nearfar.serve.command import serve_command
 
