@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from nearfar.audit.csv_table import check_same_rows
 from nearfar.audit.ranking import Audit
 from nearfar.data.manifest import Ints, Manifest
@@ -59,7 +61,7 @@ def write_page(audit: Audit, manifest: Manifest, path: Path, *, shown: int = 100
         "audit/templates/page.html",
         source=manifest.source or "data",
         samples=len(manifest),
-        classes=len(manifest.classes),
+        classes=len(np.unique(manifest.labels)),
         suspects=suspects,
         cards=[_make_card(audit, manifest, thumbnails, row, order, beside) for row in rows.tolist()],
     )

@@ -64,7 +64,7 @@ class Audit:
         k = self.neighbors.shape[1]
         votes, cosines = self.votes[row].round().astype(int).tolist(), self.similarity[row].tolist()
         return (
-            f"Of the {k} nearest neighbors, {votes[0]} are {own} and {votes[1]} are {other}. "
+            f"Of the {k} nearest neighbors, {votes[0]} are labeled {own} and {votes[1]} {other}. "
             f"Cosine to the rest of {own}: {cosines[0]:.2f}, to {other}: {cosines[1]:.2f}. "
             f"Self-paced weight: {self.weight[row]:.2f}."
         )

@@ -142,7 +142,7 @@ def _draw_shared(
 
 
 def _draw(lines: Sequence[Line], is_noisy: bool) -> Any:
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
+    from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 
     # fixed margins keep panels aligned, and are faster than computing them from the labels
     figure, (axes,) = new_figure(width=WIDTH / 72, height=HEIGHT / 72, layout=None)
@@ -150,6 +150,7 @@ def _draw(lines: Sequence[Line], is_noisy: bool) -> Any:
     figure.set_facecolor("none")
     axes.set_frame_on(False)
     axes.tick_params(length=0, labelsize=11)
+    axes.tick_params(axis="x", pad=6)
     axes.grid(axis="y", color=GRID_COLOR, linewidth=1, clip_on=False)
     axes.set_axisbelow(True)
     steps, values = [], []
@@ -176,8 +177,11 @@ def _draw(lines: Sequence[Line], is_noisy: bool) -> Any:
     axes.set_ylim(low - pad if low - pad > 0 or low < 0 else 0.0, high + pad)
     first, last = min(steps), max(steps)
     axes.set_xlim((first, last) if last > first else (first - 1, first + 1))
-    for axis, count in ((axes.yaxis, 5), (axes.xaxis, 6)):
-        axis.set_major_locator(MaxNLocator(count, steps=[1, 2, 2.5, 5, 10]))
+    axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
+    axes.xaxis.set_major_locator(
+        MaxNLocator(6, steps=[1, 2, 2.5, 5, 10], integer=True) if last > first else FixedLocator([first])
+    )
+    for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(FuncFormatter(lambda value, _: _format(value)))
     return figure
 

@@ -62,7 +62,7 @@ def _make_lead(manifest: Manifest, result: Mapping[str, Any], is_held_out: bool)
     classes = len(np.unique(manifest.labels))
     origin = "that training never saw" if is_held_out else "that the run was trained on"
     text = (
-        f"The samples of each class are searched for among {len(manifest):,} samples of {classes:,} classes {origin}. "
+        f"Each sample is a query against {len(manifest):,} samples of {classes:,} classes {origin}. "
         f"Training took {result['steps']:,} steps, {result['seconds']:.0f} seconds."
     )
     return f"{text} Note: {result['warning']}." if "warning" in result else text
