@@ -1,4 +1,4 @@
-"""Whether torch.compile's own backend can be tested on this machine."""
+"""Skip tests of the inductor backend of torch.compile if there is no C++ compiler."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from torch._inductor import cpp_builder, exc
 
 
-def cpp_compiler() -> str | None:
+def find_cpp_compiler() -> str | None:
     try:
         return cpp_builder.get_cpp_compiler()
     except exc.InvalidCxxCompiler:
@@ -14,6 +14,6 @@ def cpp_compiler() -> str | None:
 
 
 needs_compiler = pytest.mark.skipif(
-    cpp_compiler() is None,
+    find_cpp_compiler() is None,
     reason="NO C++ COMPILER on this machine: torch.compile(backend='inductor') IS NOT TESTED; install g++",
 )

@@ -7,12 +7,12 @@ import torch
 from nearfar.data import Manifest, save_manifest
 from training_cases import saved_vectors
 
-# the modules behind tests/test_golden.py show their values when an assertion fails, as tests do
+# Assertions in the modules that tests/test_golden.py uses show their values, as in test modules.
 pytest.register_assert_rewrite(
     *(f"golden_{part}" for part in ("bspml", "cases", "dro", "identities", "metrics", "profs", "proxy"))
 )
 
-# One thread: the batches are tiny, and sums come out in the same order on every machine.
+# One thread, because the batches are tiny, and so that sums have the same order on every machine.
 torch.set_num_threads(1)
 
 
@@ -29,7 +29,7 @@ def vectors(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="session")
 def drawings(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """8 classes of 12 pictures of 12 pixels."""
+    """8 classes of 12 images of 12 x 12 pixels."""
     rng = np.random.default_rng(1)
     labels = np.repeat(np.arange(8), 12)
     kinds = rng.integers(0, 2, (8, 12, 12)) * 200

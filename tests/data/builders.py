@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 
-def picture(seed: int = 0, size: tuple[int, int] = (12, 10), mode: str = "RGB") -> Image.Image:
+def make_image(seed: int = 0, size: tuple[int, int] = (12, 10), mode: str = "RGB") -> Image.Image:
     rng = np.random.default_rng(seed)
     # smooth content, so that JPEG keeps it
     small = Image.fromarray(rng.integers(0, 256, (3, 4, 3), dtype=np.uint8))
@@ -17,7 +17,7 @@ def picture(seed: int = 0, size: tuple[int, int] = (12, 10), mode: str = "RGB") 
 
 def jpeg(seed: int = 0, size: tuple[int, int] = (12, 10), **options: object) -> bytes:
     buffer = io.BytesIO()
-    picture(seed, size).save(buffer, "JPEG", **options)
+    make_image(seed, size).save(buffer, "JPEG", **options)
     return buffer.getvalue()
 
 

@@ -19,7 +19,7 @@ def link(name, kind=tarfile.SYMTYPE, target="/etc/passwd"):
 
 
 @pytest.mark.parametrize(("name", "mode"), [("d.tar", "w"), ("d.tar.gz", "w:gz"), ("d.tgz", "w:gz"), ("d.tar", "w:gz")])
-def test_read_in_place(tmp_path, name, mode):
+def test_archives_are_read_without_extraction(tmp_path, name, mode):
     path = builders.tar(tmp_path / name, MEMBERS, [link("images", tarfile.DIRTYPE)], mode=mode)
     m = open_data(path)
     assert m.classes == ("a", "b")
@@ -66,7 +66,7 @@ def test_hostile_members(tmp_path, extra, message):
 def test_damaged_archives(tmp_path):
     with pytest.raises(NearfarError, match="not a readable tar"):
         open_data(builders.write(tmp_path / "junk.tar", b"x" * 2000))
-    with pytest.raises(NearfarError, match=r"not a readable tar|no pictures"):
+    with pytest.raises(NearfarError, match=r"not a readable tar|no images"):
         open_data(builders.write(tmp_path / "empty.tar", b""))
     whole = builders.tar(tmp_path / "d.tar", MEMBERS).read_bytes()
     # inside a header, between two members, inside a member
@@ -79,7 +79,7 @@ def test_damaged_archives(tmp_path):
         open_data(builders.write(tmp_path / "cut.tgz", packed[: len(packed) // 2]))
 
 
-def test_the_last_of_equal_names_counts_and_a_new_file_is_indexed_again(tmp_path):
+def test_the_last_member_of_a_name_counts_and_a_changed_file_is_indexed_again(tmp_path):
     path = builders.tar(tmp_path / "d.tar", {"a/0.jpg": b"old"})
     assert load_archive(path).read("a/0.jpg") == b"old"
     with tarfile.open(path, "a") as archive:

@@ -27,10 +27,10 @@ def manifest(tmp_path_factory):
     return open_data(builders.folder(tmp_path_factory.mktemp("d"), {"a": 4, "b": 4}))
 
 
-def foreign(picture):
-    """A transform that draws from every global generator."""
+def foreign(image):
+    """Transform that draws from every global generator."""
     noise = torch.rand(1) + random.random() + np.random.rand()
-    return torch.full((1, 2, 2), float(np.asarray(picture).mean()) + float(noise))
+    return torch.full((1, 2, 2), float(np.asarray(image).mean()) + float(noise))
 
 
 def run(samples, workers, epoch=0, train=True):
@@ -51,7 +51,7 @@ def test_worker_count_and_batches_do_not_change_a_sample(manifest, transform):
             assert torch.equal(a.indices, b.indices)
     assert [b.indices.tolist() for b in alone] == BATCHES
     assert torch.equal(alone[0].labels, torch.tensor([1, 0, 0]))
-    # the same row in another batch is the same, in another epoch or under another seed it is not
+    # a sample is the same in another batch, and differs in another epoch or with another seed
     assert torch.equal(alone[3].x[0], alone[0].x[1])
     assert not torch.equal(run(samples(), 0, epoch=3)[0].x, alone[0].x)
     assert not torch.equal(
@@ -89,7 +89,7 @@ def test_one_loader_for_many_epochs_also_after_a_break(manifest):
     loader.close()
 
 
-def test_as_a_torch_data_set_with_persistent_workers(manifest):
+def test_torch_data_loader_with_persistent_workers(manifest):
     samples = create_dataset(manifest, size=8, seed=7)
     assert isinstance(samples, ImageDataset)
     loader = DataLoader(samples, batch_size=4, num_workers=1, persistent_workers=True)
@@ -104,7 +104,7 @@ def test_as_a_torch_data_set_with_persistent_workers(manifest):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_broken_pictures_raise_or_are_skipped_and_listed(tmp_path, workers):
+def test_broken_images_raise_or_are_skipped_and_listed(tmp_path, workers):
     root = builders.folder(tmp_path, {"a": 3, "b": 3})
     builders.write(root / "a/1.jpg", b"")
     builders.write(root / "b/0.jpg", b"junk")
@@ -165,7 +165,7 @@ def test_pixels():
         create_dataset(m, train_transform=foreign)
 
 
-def test_cache_holds_what_evaluation_sees_and_is_built_once(manifest, tmp_path):
+def test_cache_equals_the_evaluation_input_and_is_built_once(manifest, tmp_path):
     m = cache_images(manifest, tmp_path, size=9, workers=2)
     assert m.kind == "pixels"
     assert isinstance(m.pixels, np.memmap)
@@ -177,7 +177,7 @@ def test_cache_holds_what_evaluation_sees_and_is_built_once(manifest, tmp_path):
     again = cache_images(manifest, tmp_path, size=9)
     assert again == m
     assert {file.name: file.stat().st_mtime_ns for file in tmp_path.iterdir()} == built
-    # the labels are not part of the file: noise does not build it again
+    # the file does not contain labels, so label noise does not rebuild it
     cache_images(manifest.with_labels(1 - manifest.labels), tmp_path, size=9)
     assert len(list(tmp_path.iterdir())) == 2
     assert cache_images(manifest, tmp_path, size=8).pixels.shape[1] == 8
@@ -193,7 +193,7 @@ def test_cache_notices_changed_files_and_broken_ones(tmp_path):
     builders.write(root / "a/1.jpg", b"")
     with pytest.raises(NearfarError, match=r"a/1\.jpg: is empty"):
         cache_images(m, cache, size=8)
-    # nothing half-built is left behind
+    # no incomplete file remains
     assert len(list(cache.iterdir())) == 2
     for _ in range(2):
         after = cache_images(m, cache, size=8, on_error="skip")

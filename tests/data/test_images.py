@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from data import builders
-from data.builders import encoded, picture, write
+from data.builders import encoded, make_image, write
 from nearfar.data import decode_image, drop_rows, open_data, scan_images
 from nearfar.data.images import ImageReader
 from nearfar.errors import NearfarError
@@ -20,14 +20,14 @@ def close(a, b, tolerance=12):
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "BMP", "WEBP", "TIFF", "PPM", "GIF"])
 def test_formats(kind):
-    out = decode_image(encoded(picture(1, (40, 30)), kind), "x")
+    out = decode_image(encoded(make_image(1, (40, 30)), kind), "x")
     assert out.mode == "RGB"
     assert out.size == (40, 30)
-    assert close(out, picture(1, (40, 30)), 20)
+    assert close(out, make_image(1, (40, 30)), 20)
 
 
 def test_cmyk_and_gray_jpeg():
-    image = picture(2, (40, 30))
+    image = make_image(2, (40, 30))
     assert close(decode_image(encoded(image.convert("CMYK"), "JPEG", quality=95), "x"), image)
     assert close(decode_image(encoded(image.convert("L"), "JPEG", quality=95), "x"), image.convert("L").convert("RGB"))
 
@@ -66,8 +66,8 @@ def test_transparency_becomes_white():
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_exif_orientation(orientation):
-    upright = picture(3, (24, 16))
-    # what a camera stores so that this orientation shows it upright
+    upright = make_image(3, (24, 16))
+    # the image that a camera with this orientation stores
     undo = {
         2: Image.Transpose.FLIP_LEFT_RIGHT,
         3: Image.Transpose.ROTATE_180,
@@ -84,17 +84,17 @@ def test_exif_orientation(orientation):
 
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF")
-def test_a_damaged_exif_block_is_no_damage_to_the_picture():
-    data = encoded(picture(3, (24, 16)), "JPEG", exif=b"Exif\x00\x00MM\x00*\xff\xff\xff\xff")
+def test_an_image_with_a_damaged_exif_block_is_decoded():
+    data = encoded(make_image(3, (24, 16)), "JPEG", exif=b"Exif\x00\x00MM\x00*\xff\xff\xff\xff")
     assert decode_image(data, "x").size == (24, 16)
 
 
-def test_draft_decodes_small_and_never_below_what_is_asked():
+def test_draft_decodes_small_but_not_below_the_requested_side():
     data = builders.jpeg(4, (640, 480), quality=95)
     assert decode_image(data, "x", draft=100).size == (160, 120)
     assert decode_image(data, "x", draft=121).size == (320, 240)
     assert decode_image(data, "x").size == (640, 480)
-    assert close(decode_image(data, "x", draft=100), picture(4, (640, 480)).resize((160, 120)))
+    assert close(decode_image(data, "x", draft=100), make_image(4, (640, 480)).resize((160, 120)))
 
 
 def test_animation_gives_its_first_frame():
@@ -104,7 +104,7 @@ def test_animation_gives_its_first_frame():
 
 
 def bomb(width, height):
-    """A PNG that claims a size; its data is one empty stream."""
+    """Return a PNG whose header declares a size, with an empty data stream."""
 
     def chunk(kind, body):
         return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
@@ -117,8 +117,8 @@ BROKEN = {
     "empty.jpg": (b"", "is empty"),
     "text.jpg": (b"not a readable image", "not a readable image"),
     "cut.jpg": (builders.jpeg(5, (200, 200))[:900], "damaged or truncated"),
-    "cut.png": (encoded(picture(5, (200, 200)), "PNG")[:900], "damaged or truncated"),
-    "head.png": (encoded(picture(5), "PNG")[:20], "damaged|not a readable image"),
+    "cut.png": (encoded(make_image(5, (200, 200)), "PNG")[:900], "damaged or truncated"),
+    "head.png": (encoded(make_image(5), "PNG")[:20], "damaged|not a readable image"),
     "large.png": (bomb(9000, 9000), "exceeds the limit of 67,108,864 pixels"),
     "bomb.png": (bomb(60000, 60000), "limit"),
     "eps.jpg": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n", "not a readable image"),

@@ -14,7 +14,7 @@ COUNTS = {"train": 200, "test": 200, "train_classes": 100, "test_classes": 100}
 
 
 def counts(monkeypatch, module, name, **numbers):
-    """The published counts replaced by those of a miniature."""
+    """Replace the published counts by those of a miniature."""
     import importlib
 
     small = official.Counts(name=name, **numbers)
@@ -69,7 +69,7 @@ def test_folder_errors(tmp_path):
         open_data(tmp_path / "empty")
     flat = tmp_path / "flat"
     write(flat / "a.jpg", b"x")
-    with pytest.raises(NearfarError, match=r"a.jpg .* put it into a folder of its class"):
+    with pytest.raises(NearfarError, match=r"a.jpg .* move it to a class folder"):
         open_data(flat)
     builders.folder(tmp_path / "mixed", {"cat": 1}, prefix="train")
     write(tmp_path / "mixed/test/x.jpg", b"x")
@@ -110,7 +110,7 @@ def test_cub(tmp_path, monkeypatch):
     assert m.subset("train").compact().classes[-1] == "100.Bird_99"
     assert m.subset("test").compact().classes[0] == "101.Bird_100"
     assert m.paths[0] == "images/001.Bird_0/0.jpg"
-    # one folder around it, as the archive unpacks
+    # inside one folder, as the archive unpacks
     assert open_data(tmp_path) == m
 
 
@@ -151,7 +151,7 @@ def records(fields, rows):
     return out
 
 
-def test_cars_whole_mat(tmp_path, monkeypatch):
+def test_cars_mat(tmp_path, monkeypatch):
     rows = [(f"car_ims/{i:06d}.jpg", 1, i // 2 + 1, i % 2) for i in range(392)]
     notes = records(["relative_im_path", "bbox_x1", "class", "test"], rows)
     mat(tmp_path / "cars_annos.mat", {"annotations": notes, "class_names": np.array(cars_names(), dtype=object)[None]})
@@ -195,7 +195,7 @@ def test_cars_devkit(tmp_path, monkeypatch):
     assert len(m.rows("train")) == 196
 
 
-def test_cars_folders_are_put_together_and_split_by_class(tmp_path, monkeypatch):
+def test_cars_folders_are_merged_and_split_by_class(tmp_path, monkeypatch):
     for part in ("train", "test"):
         for name in cars_names():
             write(tmp_path / part / name / f"{part}.jpg", b"x")

@@ -18,7 +18,7 @@ def table(**changes):
     return Manifest(**(columns | changes))
 
 
-def test_columns_are_frozen_and_given_arrays_stay_writeable():
+def test_columns_are_frozen_and_input_arrays_stay_writable():
     labels = np.array([0, 1], dtype=np.int64)
     m = Manifest(labels=labels, classes=("a", "b"), split=["train"] * 2, features=np.eye(2))
     with pytest.raises(ValueError, match="read-only"):
@@ -54,7 +54,7 @@ def test_no_samples_is_an_error_for_the_user():
         table(labels=[], split=[], paths=())
 
 
-def test_fingerprint_covers_content_and_not_place():
+def test_fingerprint_covers_the_content_but_not_the_location():
     a = table()
     assert a == table(root=Path("elsewhere"), source="other")
     for changes in (
@@ -90,7 +90,7 @@ def test_subset_by_split_mask_and_rows():
         m.subset(np.zeros(5, dtype=bool))
 
 
-def test_subsets_of_given_digests_differ():
+def test_subsets_with_a_digest_differ():
     m = table(pixels=np.zeros((5, 2, 2), np.uint8), digest="abc", paths=None, labels=[0] * 5)
     assert m.subset([0, 1]).fingerprint != m.subset([2, 1]).fingerprint
     assert m.subset(range(5)) == m
@@ -99,7 +99,7 @@ def test_subsets_of_given_digests_differ():
 def test_class_order_split():
     assert table().split_by_class_order().split.tolist() == ["train", "train", "test", "test", "test"]
     assert table().split_by_class_order(2).split.tolist() == ["train"] * 3 + ["test"] * 2
-    # by name, whatever the numbers of the classes
+    # the order is by name, not by class number
     assert (
         table(classes=("z", "b", "c")).split_by_class_order().split.tolist() == ["test"] * 2 + ["train"] + ["test"] * 2
     )
@@ -109,7 +109,7 @@ def test_class_order_split():
         table().split_by_class_order(4)
 
 
-def test_summary_says_what_matters():
+def test_summary():
     text = str(table(split=["train", "test", "train", "test", "test"], notes=("hello",)).summary())
     assert "5 files, 3 classes" in text
     assert "smallest class b (1), largest a (2)" in text
@@ -119,7 +119,7 @@ def test_summary_says_what_matters():
 
 
 def test_csv_round_trip_is_exact(tmp_path):
-    root = tmp_path / "pictures"
+    root = tmp_path / "images"
     names = ["007", "7", 'quo"te, comma', "ü\nline"]
     paths = [f'{i} #,"x.jpg' for i in range(4)]
     for path in paths:

@@ -62,7 +62,7 @@ def test_small_clusters_dissolve_whole_classes():
     assert len(gone) == 2
     assert np.array_equal(record.wrong, np.isin(m.labels, gone))
     assert not record.wrong[m.rows("test")].any()
-    # samples of a dissolved class with the same vector went the same way
+    # samples of a dissolved class with the same vector get the same label
     for row in np.flatnonzero(record.wrong[:-1] & record.wrong[1:]):
         if (m.features[row] == m.features[row + 1]).all() and m.labels[row] == m.labels[row + 1]:
             assert noisy.labels[row] == noisy.labels[row + 1]
@@ -106,7 +106,7 @@ def test_prism_lists_round_trip(tmp_path):
     assert (noised.name, cleaned.name) == ("D_0.2noised_train.csv", "D_0.2noised_cleaned_train.csv")
     assert len(noised.read_text().splitlines()) == 89
     assert len(cleaned.read_text().splitlines()) == 89 - record.wrong.sum()
-    # a released list: other folders in front, class numbers of its own
+    # a released list has other parent folders and other class numbers
     lines = [line.rpartition(",") for line in noised.read_text().splitlines()]
     write(noised, "".join(f"/data/D/images/{path},{int(c) + 7}\n" for path, _, c in lines))
     again, found = apply_prism_lists(m, noised)

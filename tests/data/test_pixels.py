@@ -1,4 +1,4 @@
-"""A picture from anywhere becomes one like those of the data."""
+"""Query images are converted to the format of a dataset."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def own() -> Array:
     return drawing
 
 
-def test_a_picture_of_a_drawing_is_moved_scaled_and_turned_round(own: Array) -> None:
+def test_an_image_of_a_drawing_is_moved_scaled_and_inverted(own: Array) -> None:
     paper = Image.new("L", (300, 200), 255)
     paper.paste(Image.fromarray(255 - own).resize((112, 112)), (60, 50))
     found = convert_drawing(paper.convert("RGB"), (28, 28))
@@ -28,13 +28,13 @@ def test_a_picture_of_a_drawing_is_moved_scaled_and_turned_round(own: Array) -> 
     assert not convert_drawing(Image.new("RGB", (50, 40), "white"), (28, 28)).any()
 
 
-def test_a_drawing_of_the_data_stays_what_it_is(own: Array) -> None:
+def test_a_drawing_of_the_dataset_is_unchanged(own: Array) -> None:
     for pixels in (own, 255 - own):
         assert (convert_image(Image.fromarray(pixels), (28, 28), drawings=True) == own).all()
 
 
 @pytest.mark.parametrize("shape", [(20, 40), (40, 20)])
-def test_ink_is_as_large_as_fits_and_keeps_its_proportions(shape: tuple[int, int]) -> None:
+def test_ink_fills_the_shape_and_keeps_its_proportions(shape: tuple[int, int]) -> None:
     paper = np.full((300, 300), 255, np.uint8)
     paper[100:200, 150:250] = 0
     found = convert_drawing(Image.fromarray(paper), shape)
@@ -44,7 +44,7 @@ def test_ink_is_as_large_as_fits_and_keeps_its_proportions(shape: tuple[int, int
 
 
 @pytest.mark.parametrize("shape", [(12, 16), (12, 16, 3)])
-def test_other_pictures_are_cut_about_their_center(shape: tuple[int, ...]) -> None:
+def test_other_images_are_cropped_about_their_center(shape: tuple[int, ...]) -> None:
     wide = np.zeros((60, 200, 3), np.uint8)
     wide[:, 40:160] = (250, 40, 90)
     found = convert_image(Image.fromarray(wide), shape, drawings=False)

@@ -10,20 +10,20 @@ from nearfar.errors import NearfarError
 
 
 @pytest.fixture
-def pictures(tmp_path):
+def images(tmp_path):
     return builders.folder(tmp_path / "p", {"a": 2, "b": 2})
 
 
-def test_csv_without_split_is_split_by_class_order(tmp_path, pictures):
+def test_csv_without_split_is_split_by_class_order(tmp_path, images):
     text = "\ufefflabel,extra,path\n007,x,a/0.jpg\n7,x,a/1.jpg\n007,y,b/0.jpg\n"
-    m = open_data(write(tmp_path / "m.csv", text), root=pictures)
+    m = open_data(write(tmp_path / "m.csv", text), root=images)
     assert m.classes == ("007", "7")
     assert m.labels.tolist() == [0, 1, 0]
     assert m.split.tolist() == ["train", "test", "train"]
 
 
-def test_tsv_and_absolute_paths(tmp_path, pictures):
-    rows = "".join(f"{pictures}/{p}\t{c}\ttrain\n" for p, c in (("a/0.jpg", 1), ("b/0.jpg", 2)))
+def test_tsv_and_absolute_paths(tmp_path, images):
+    rows = "".join(f"{images}/{p}\t{c}\ttrain\n" for p, c in (("a/0.jpg", 1), ("b/0.jpg", 2)))
     m = open_data(write(tmp_path / "m.tsv", "path\tlabel\tsplit\n" + rows))
     assert len(m) == 2
 
@@ -46,15 +46,15 @@ def test_tsv_and_absolute_paths(tmp_path, pictures):
         ('path,label\n"a/0.jpg,1\n', "row 2: 1 cells|not readable"),
     ],
 )
-def test_csv_errors_name_the_row(tmp_path, pictures, text, message):
+def test_csv_errors_name_the_row(tmp_path, images, text, message):
     with pytest.raises(NearfarError, match=message) as caught:
-        open_data(write(tmp_path / "m.csv", text), root=pictures)
+        open_data(write(tmp_path / "m.csv", text), root=images)
     assert "\n" not in str(caught.value)
 
 
-def test_csv_partial(tmp_path, pictures):
+def test_csv_partial(tmp_path, images):
     file = write(tmp_path / "m.csv", "path,label\na/0.jpg,1\na/9.jpg,1\n")
-    m = open_data(file, root=pictures, allow_partial=True)
+    m = open_data(file, root=images, allow_partial=True)
     assert len(m) == 1
     assert "1 of 2 listed files" in m.notes[0]
     with pytest.raises(NearfarError, match="2 of 2 listed"):
@@ -69,21 +69,21 @@ def test_csv_with_an_archive_as_root(tmp_path):
         open_data(write(tmp_path / "n.csv", "path,label\nc/0.jpg,1\n"), root=archive)
 
 
-def test_parquet(tmp_path, pictures, monkeypatch):
+def test_parquet(tmp_path, images, monkeypatch):
     file = write(tmp_path / "m.parquet", b"PAR1")
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "pyarrow.parquet", None)
         with pytest.raises(NearfarError, match="pip install pyarrow"):
-            open_data(file, root=pictures)
+            open_data(file, root=images)
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     with pytest.raises(NearfarError, match="not readable as Parquet"):
-        open_data(file, root=pictures)
+        open_data(file, root=images)
     parquet.write_table(pyarrow.table({"path": ["a/0.jpg", "b/0.jpg"], "label": [2**60, 2**60 + 1]}), file)
-    assert open_data(file, root=pictures).classes == (str(2**60), str(2**60 + 1))
+    assert open_data(file, root=images).classes == (str(2**60), str(2**60 + 1))
     parquet.write_table(pyarrow.table({"path": ["a/0.jpg"], "label": [1.0]}), file)
     with pytest.raises(NearfarError, match="column label, row 0: float"):
-        open_data(file, root=pictures)
+        open_data(file, root=images)
 
 
 def npz(path, **arrays):
@@ -107,7 +107,7 @@ def test_npz_large_ids_stay_exact(tmp_path):
     assert m.classes == (str(2**53), str(2**53 + 1))
 
 
-def test_npz_pictures_with_is_eval_per_class(tmp_path):
+def test_npz_images_with_is_eval_per_class(tmp_path):
     x = np.zeros((4, 6, 5), np.uint8)
     m = open_data(npz(tmp_path / "f.npz", x=x, y=[0, 1, 1, 2], names=["c", "b", "a"], is_eval=[True, False, True]))
     assert m.kind == "pixels"
@@ -138,7 +138,7 @@ def test_npz_errors(tmp_path, arrays, message):
         open_data(npz(tmp_path / "f.npz", **arrays))
 
 
-def test_npz_names_beside(tmp_path):
+def test_npz_names_file(tmp_path):
     file = npz(tmp_path / "f.npz", features=np.eye(2), labels=[0, 1])
     write(tmp_path / "f.names.txt", "a/1.jpg\nb/1.jpg\n")
     m = open_data(file)

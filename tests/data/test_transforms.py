@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from data.builders import picture
+from data.builders import make_image
 from nearfar.data import BatchAugment, eval_transform, train_transform
 from nearfar.data.augment import uniform
 from nearfar.data.transforms import (
@@ -22,7 +22,7 @@ from nearfar.data.transforms import (
 RNG = sample_rng(0, 0, 0)
 
 
-def test_crop_boxes_lie_inside_and_have_the_asked_area_and_ratio():
+def test_crop_boxes_lie_inside_and_have_the_requested_area_and_ratio():
     crop = RandomResizedCrop(8, scale=(0.2, 0.5))
     areas, ratios = [], []
     for i in range(2000):
@@ -38,15 +38,15 @@ def test_crop_boxes_lie_inside_and_have_the_asked_area_and_ratio():
     assert abs(np.mean(areas) - 0.35) < 0.01
 
 
-def test_crop_of_an_extreme_picture_falls_back_to_its_middle():
+def test_crop_of_an_extreme_image_falls_back_to_its_center():
     assert RandomResizedCrop(8, scale=(1, 1)).box((1000, 10), RNG) == (493, 0, 13, 10)
     assert RandomResizedCrop(8, scale=(1, 1)).box((1, 1), RNG) == (0, 0, 1, 1)
 
 
 def test_resize_and_center_crop():
-    assert Resize(20)(picture(0, (60, 40)), RNG).size == (30, 20)
-    assert Resize(20)(picture(0, (40, 60)), RNG).size == (20, 30)
-    assert Resize(20)(picture(0, (1000, 1)), RNG).size == (20000, 20)
+    assert Resize(20)(make_image(0, (60, 40)), RNG).size == (30, 20)
+    assert Resize(20)(make_image(0, (40, 60)), RNG).size == (20, 30)
+    assert Resize(20)(make_image(0, (1000, 1)), RNG).size == (20000, 20)
     x = np.arange(25, dtype=np.uint8).reshape(5, 5)
     assert np.asarray(CenterCrop(3)(Image.fromarray(x), RNG)).tolist() == x[1:4, 1:4].tolist()
     padded = np.asarray(CenterCrop(7)(Image.fromarray(x + 1), RNG))
@@ -56,13 +56,13 @@ def test_resize_and_center_crop():
 
 def test_flip_share():
     flip = HorizontalFlip(0.3)
-    image = picture(0)
+    image = make_image(0)
     mirrored = sum(flip(image, sample_rng(1, 0, i)) is not image for i in range(2000))
     assert abs(mirrored / 2000 - 0.3) < 0.04
 
 
-def test_jitter_moves_what_it_names_and_nothing_else():
-    image = picture(1, (20, 20))
+def test_jitter_changes_only_the_named_property():
+    image = make_image(1, (20, 20))
     assert ColorJitter()(image, RNG) is image
     means = [np.asarray(ColorJitter(brightness=0.5)(image, sample_rng(0, 0, i))).mean() for i in range(50)]
     assert max(means) > 1.2 * np.asarray(image).mean() > 1.4 * min(means)
@@ -73,7 +73,7 @@ def test_jitter_moves_what_it_names_and_nothing_else():
 
 
 def test_affine_identity_and_shift():
-    image = picture(2, (21, 21))
+    image = make_image(2, (21, 21))
     assert np.array_equal(np.asarray(RandomAffine()(image, RNG)), np.asarray(image))
     dot = Image.new("RGB", (21, 21), (0, 0, 0))
     dot.putpixel((10, 10), (255, 255, 255))
@@ -94,13 +94,13 @@ def test_normalize():
     assert x.shape == (3, 3, 2)
     assert torch.allclose(x[:, 0, 0], torch.tensor([1.0, 0.2, -0.5]))
     with pytest.raises(ValueError, match="channels"):
-        Normalize(mean=(0.5,), std=(1.0,))(picture())
+        Normalize(mean=(0.5,), std=(1.0,))(make_image())
     with pytest.raises(ValueError, match="std"):
         Normalize(mean=(0.5,), std=(0.0,))
 
 
 def test_pipelines():
-    image = picture(3, (90, 60))
+    image = make_image(3, (90, 60))
     train, evaluation = train_transform(32, jitter=(0.2, 0.2, 0.2)), eval_transform(32)
     assert train(image, sample_rng(0, 1, 2)).shape == evaluation(image).shape == (3, 32, 32)
     assert torch.equal(train(image, sample_rng(0, 1, 2)), train(image, sample_rng(0, 1, 2)))
@@ -137,14 +137,14 @@ def test_no_augmentation_is_the_identity_and_flip_is_a_flip():
     assert torch.allclose(BatchAugment(flip=1.0)(x, [0, 1, 2], seed=0, epoch=0), x.flip(3), atol=1e-3)
 
 
-def test_a_rotation_by_a_quarter_turns_a_square():
+def test_a_rotation_by_90_degrees_rotates_a_square():
     class Quarter(BatchAugment):
         def compute_maps(self, seed, epoch, indices, height, width):
             return torch.tensor([[[0.0, -1.0, 0.0], [1.0, 0.0, 0.0]]])
 
     x = torch.rand(1, 1, 6, 6)
     assert torch.allclose(Quarter()(x, [0], seed=0, epoch=0), x.rot90(1, (2, 3)), atol=1e-5)
-    # the angle of theta itself, on a wide picture: distances in pixels are kept
+    # a rotation keeps distances in pixels, also in a wide image
     theta = BatchAugment(rotate=90.0).compute_maps(0, 0, range(50), 10, 20).double()
     to_pixels = torch.tensor([10.0, 5.0], dtype=torch.float64)
     matrix = theta[:, :, :2] * to_pixels[:, None] / to_pixels[None, :]

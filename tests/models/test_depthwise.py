@@ -15,7 +15,7 @@ def grads(conv: nn.Conv2d, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize(("kernel", "height", "width"), [(5, 4, 4), (5, 4, 3), (5, 1, 2), (3, 2, 2), (7, 4, 6)])
-def test_value_and_gradients_are_the_librarys(
+def test_value_and_gradients_equal_those_of_torch(
     kernel: int, height: int, width: int, layout: torch.memory_format
 ) -> None:
     torch.manual_seed(0)
@@ -38,7 +38,7 @@ def test_gradcheck() -> None:
     )
 
 
-def test_a_frozen_filter_still_passes_the_gradient_on() -> None:
+def test_a_frozen_filter_still_passes_the_gradient() -> None:
     conv = Depthwise(2, 5, padding=2).requires_grad_(False)
     x = torch.randn(2, 2, 4, 4, requires_grad=True)
     conv(x).sum().backward()
@@ -49,12 +49,12 @@ def test_a_frozen_filter_still_passes_the_gradient_on() -> None:
 @pytest.mark.parametrize(
     ("stride", "padding", "side"), [(1, 2, 5), (2, 2, 4), (1, 0, 8)], ids=["large map", "stride", "no padding"]
 )
-def test_elsewhere_it_is_the_librarys_operation(stride: int, padding: int, side: int) -> None:
+def test_other_cases_use_the_operation_of_torch(stride: int, padding: int, side: int) -> None:
     y = Depthwise(2, 5, stride=stride, padding=padding)(torch.randn(1, 2, side, side))
     assert "OnSmallMap" not in type(y.grad_fn).__name__
 
 
-def test_autocast_and_inference_are_the_librarys() -> None:
+def test_autocast_and_inference_use_the_operation_of_torch() -> None:
     conv, x = Depthwise(2, 5, padding=2), torch.randn(1, 2, 4, 4)
     with torch.autocast("cpu", torch.bfloat16):
         assert conv(x).dtype == torch.bfloat16

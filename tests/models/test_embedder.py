@@ -1,4 +1,4 @@
-"""What every backbone, pooling and head promises, alone and together."""
+"""Properties of every backbone, pooling and head, and of their combinations."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from nearfar.losses import create as create_loss
 from nearfar.models import Embedder, create, create_embedder, names
 from nearfar.models.pooling import POOLINGS, GeM, create_pooling
 
-# published counts minus the classifier's: BN-Inception 11,295,240, Caffe's GoogLeNet 6,998,552, torchvision's GoogLeNet
-# 6,624,904, ResNet-18 11,689,512, ResNet-50 25,557,032, Lite0 4,652,008
+# Published counts without the classifier. With it: BN-Inception 11,295,240, GoogLeNet of Caffe 6,998,552, GoogLeNet of
+# torchvision 6,624,904, ResNet-18 11,689,512, ResNet-50 25,557,032, Lite0 4,652,008
 PARAMETERS = {
     "bn-inception": 10_270_240,
     "efficientnet-lite0": 3_371_008,
@@ -23,25 +23,25 @@ PARAMETERS = {
     "resnet18": 11_176_512,
     "resnet50": 23_508_032,
 }
-PICTURES = [name for name in names() if name != "features"]
-LARGE = [name for name in PICTURES if not name.startswith("small")]
+IMAGE_BACKBONES = [name for name in names() if name != "features"]
+LARGE = [name for name in IMAGE_BACKBONES if not name.startswith("small")]
 
 
-def pictures(embedder: Embedder, count: int = 2, side: int | None = None) -> torch.Tensor:
+def make_images(embedder: Embedder, count: int = 2, side: int | None = None) -> torch.Tensor:
     side = side or (64 if embedder.input_size > 64 else embedder.input_size)
     return torch.randn(count, embedder.channels, side, side)
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
-def test_parameter_count_is_the_published_one(name: str) -> None:
+def test_parameter_count_equals_the_published_one(name: str) -> None:
     with torch.device("meta"):
         assert sum(p.numel() for p in create(name).parameters()) == PARAMETERS[name]
 
 
-@pytest.mark.parametrize("name", PICTURES)
-def test_every_backbone_gives_embeddings_and_gradients(name: str) -> None:
+@pytest.mark.parametrize("name", IMAGE_BACKBONES)
+def test_every_backbone_computes_embeddings_and_gradients(name: str) -> None:
     embedder = create_embedder(name, dim=16)
-    x = pictures(embedder)
+    x = make_images(embedder)
     y = embedder(x)
     assert y.shape == (2, 16) == (2, embedder.dim)
     y.square().sum().backward()
@@ -58,21 +58,21 @@ def test_stride_is_32_at_the_published_size(name: str) -> None:
         assert backbone(torch.zeros(1, 3, 224, 224)).shape[-2:] == (7, 7)
 
 
-@pytest.mark.parametrize("name", PICTURES)
+@pytest.mark.parametrize("name", IMAGE_BACKBONES)
 @pytest.mark.parametrize("channels", [1, 3])
 def test_channels(name: str, channels: int) -> None:
     with torch.device("meta"):
         embedder = create_embedder(name, dim=4, channels=channels).eval()
-        assert embedder(pictures(embedder)).shape == (2, 4)
+        assert embedder(make_images(embedder)).shape == (2, 4)
     assert embedder.channels == len(embedder.mean) == len(embedder.std) == channels
 
 
 @pytest.mark.parametrize("name", ["small", "small-conv"])
 @pytest.mark.parametrize("side", [28, 32, 47, 64])
-def test_small_nets_take_28_to_64_pixels(name: str, side: int) -> None:
+def test_small_networks_accept_28_to_64_pixels(name: str, side: int) -> None:
     embedder = create_embedder(name, dim=8, input_size=side)
     assert embedder.input_size == side
-    assert embedder(pictures(embedder)).shape == (2, 8)
+    assert embedder(make_images(embedder)).shape == (2, 8)
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
@@ -81,7 +81,7 @@ def test_small_nets_take_28_to_64_pixels(name: str, side: int) -> None:
 def test_poolings_and_heads_combine(pooling: str, head: str, layer_norm: bool) -> None:
     dim = None if head == "identity" else 24
     embedder = create_embedder("small-conv", pooling=pooling, head=head, layer_norm=layer_norm, dim=dim)
-    assert embedder(pictures(embedder)).shape == (2, embedder.dim)
+    assert embedder(make_images(embedder)).shape == (2, embedder.dim)
     cells = 16 if pooling == "grid" else 1
     assert embedder.dim == (dim or cells * embedder.backbone.features)
 
@@ -90,7 +90,7 @@ def test_poolings_and_heads_combine(pooling: str, head: str, layer_norm: bool) -
 @pytest.mark.parametrize("name", ["small", "efficientnet-lite0", "googlenet"])
 def test_dtypes(name: str, dtype: torch.dtype) -> None:
     embedder = create_embedder(name, dim=8, pooling="gem").to(dtype)
-    y = embedder(pictures(embedder).to(dtype))
+    y = embedder(make_images(embedder).to(dtype))
     assert y.dtype == dtype
     assert torch.isfinite(y).all()
 
@@ -98,34 +98,34 @@ def test_dtypes(name: str, dtype: torch.dtype) -> None:
 def test_autocast() -> None:
     embedder = create_embedder("small", dim=8, pooling="gem-trainable", head="mlp")
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        y = embedder(pictures(embedder))
+        y = embedder(make_images(embedder))
     y.float().sum().backward()
     assert torch.isfinite(y).all()
 
 
-@pytest.mark.parametrize("name", PICTURES)
+@pytest.mark.parametrize("name", IMAGE_BACKBONES)
 def test_compiles_as_one_graph(name: str) -> None:
     torch._dynamo.reset()
     embedder = create_embedder(name, dim=8, pooling="gem", freeze_bn=True)
     layers = [*embedder.backbone.children()]
-    # the first blocks have every kind of layer, and tracing a whole large net takes seconds
+    # the first blocks contain every kind of layer, and tracing all of a large network takes seconds
     if name == "efficientnet-lite0":
         layers = [layers[0], *[*layers[1].children()][:3]]
     elif name in LARGE:
         layers = layers[: 5 if name.startswith("resnet") else 8]
     model = nn.Sequential(*layers, embedder.pooling)
-    x = pictures(embedder, 1)
+    x = make_images(embedder, 1)
     torch.testing.assert_close(torch.compile(model, backend="eager", fullgraph=True)(x), model(x))
 
 
 def test_an_embedder_compiles_as_one_graph() -> None:
     torch._dynamo.reset()
     embedder = create_embedder("small", dim=8, pooling="average+max", head="mlp", freeze_bn=True)
-    x = pictures(embedder)
+    x = make_images(embedder)
     torch.testing.assert_close(torch.compile(embedder, backend="eager", fullgraph=True)(x), embedder(x))
 
 
-def test_the_same_seed_gives_the_same_embedder_and_config_makes_it_again() -> None:
+def test_the_same_seed_and_config_create_the_same_embedder() -> None:
     first = create_embedder("small", dim=8, pooling="gem", head="mlp", hidden=32, layer_norm=True, channels=3)
     torch.manual_seed(0)
     second = create_embedder(**first.config)
@@ -134,13 +134,13 @@ def test_the_same_seed_gives_the_same_embedder_and_config_makes_it_again() -> No
     assert first.config == third.config
     for name, value in second.state_dict().items():
         assert torch.equal(value, third.state_dict()[name])
-    x = pictures(second)
+    x = make_images(second)
     assert torch.equal(second(x), third(x))
 
 
 def test_channels_last_gives_the_same_embeddings() -> None:
     embedder = create_embedder("small", dim=8).eval()
-    x = pictures(embedder)
+    x = make_images(embedder)
     expected = embedder(x)
     last = embedder.to(memory_format=torch.channels_last)(x.to(memory_format=torch.channels_last))
     torch.testing.assert_close(last, expected, rtol=1e-4, atol=1e-5)
@@ -149,7 +149,7 @@ def test_channels_last_gives_the_same_embeddings() -> None:
 def step(embedder: Embedder) -> None:
     embedder.train()
     adam = torch.optim.Adam(embedder.parameter_groups(0.1))
-    embedder(pictures(embedder, 4)).square().sum().backward()
+    embedder(make_images(embedder, 4)).square().sum().backward()
     adam.step()
 
 
@@ -172,7 +172,7 @@ def test_frozen_batch_norm_stays_constant(affine: bool) -> None:
     assert embedder.head.training
 
 
-def test_batch_norm_that_is_not_frozen_moves() -> None:
+def test_batch_norm_that_is_not_frozen_changes() -> None:
     embedder = create_embedder("small", dim=8)
     before = norm_state(embedder)
     step(embedder)
@@ -181,7 +181,7 @@ def test_batch_norm_that_is_not_frozen_moves() -> None:
 
 def test_frozen_batch_norm_makes_samples_independent() -> None:
     embedder = create_embedder("efficientnet-lite0", dim=8, freeze_bn=True).train()
-    x = pictures(embedder, 3)
+    x = make_images(embedder, 3)
     torch.testing.assert_close(embedder(x)[:1], embedder(x[:1]), rtol=1e-4, atol=1e-5)
 
 
@@ -199,7 +199,7 @@ def test_parameter_groups() -> None:
     torch.optim.AdamW([*groups, *loss.parameter_groups(1e-3)])  # type: ignore[operator]
 
 
-def test_parameter_groups_leave_out_what_is_frozen_or_empty() -> None:
+def test_parameter_groups_omit_frozen_parameters_and_empty_groups() -> None:
     embedder = create_embedder("features", channels=8, dim=4)
     assert [g["name"] for g in embedder.parameter_groups(1e-3)] == ["head"]
     embedder = create_embedder("small-conv", dim=8)
@@ -220,7 +220,7 @@ def test_gem_limits() -> None:
 
 
 @pytest.mark.parametrize("side", [4, 7, 8, 13])
-def test_grid_keeps_what_is_where(side: int) -> None:
+def test_grid_keeps_positions(side: int) -> None:
     x = torch.rand(2, 3, side, side)
     y = create_pooling("grid")(x)
     assert y.shape == (2, 48)
@@ -243,7 +243,7 @@ def test_gem_gradients() -> None:
     assert gem.p.grad.item() == pytest.approx((higher - lower) / 2e-5, rel=1e-6)
 
 
-def test_head_starts() -> None:
+def test_head_initializations() -> None:
     weight = create_embedder("features", channels=256, dim=512, init="kaiming").head.linear
     assert weight.weight.std().item() == pytest.approx(math.sqrt(2 / 512), rel=0.02)
     assert not weight.bias.any()

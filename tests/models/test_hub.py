@@ -1,4 +1,4 @@
-"""Backbones of other libraries: tiny saved models where transformers is installed, errors that say what to do."""
+"""Backbones of other libraries: tiny saved models if transformers is installed, and error messages."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_saved_vision_model_is_a_backbone(tmp_path: Path, pooler: bool) -> Non
     assert embedder(x).shape == (2, 4)
 
 
-def test_clip_gives_its_vision_half(tmp_path: Path) -> None:
+def test_clip_uses_its_vision_part(tmp_path: Path) -> None:
     library = transformers()
     small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
     config = library.CLIPConfig(
@@ -60,7 +60,7 @@ def test_clip_gives_its_vision_half(tmp_path: Path) -> None:
     assert backbone(torch.randn(2, 3, 32, 32)).shape == (2, 16)
 
 
-def test_convolutional_models_give_vectors_too(tmp_path: Path) -> None:
+def test_convolutional_models_output_vectors(tmp_path: Path) -> None:
     library = transformers()
     config = library.ResNetConfig(embedding_size=4, hidden_sizes=[4, 8], depths=[1, 1], layer_type="basic")
     library.ResNetModel(config).save_pretrained(tmp_path)
@@ -74,7 +74,7 @@ def test_an_absent_model_is_not_downloaded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("library", "cure"), [("transformers", r"nearfar\[hub\]"), ("timm", "matches this torch")])
-def test_a_library_that_does_not_import_says_what_to_do(
+def test_a_library_that_cannot_be_imported_says_what_to_do(
     library: str, cure: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, library, None)

@@ -1,4 +1,4 @@
-"""Where training starts: PCA against the direct computation, proxies against the means they should be."""
+"""Initialization: PCA vs the direct computation, proxies vs class means."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def correlated(count: int = 200, width: int = 12) -> torch.Tensor:
 
 @pytest.mark.parametrize("rows", [16_384, 70])
 @pytest.mark.parametrize("power", [0.0, 0.25, 0.5])
-def test_pca_is_the_direct_computation(power: float, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nearfar.models.init.ROWS", rows)  # a part of them at a time
+def test_pca_equals_the_direct_computation(power: float, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nearfar.models.init.ROWS", rows)  # several blocks
     x = correlated().double()
     weight, bias = compute_half_whitened_pca(x, 7, power=power)
     centered = x.numpy() - x.numpy().mean(0)
@@ -31,7 +31,7 @@ def test_pca_is_the_direct_computation(power: float, rows: int, monkeypatch: pyt
     np.testing.assert_allclose(result.var(0), values ** (1 - 2 * power), rtol=1e-8)
 
 
-def test_pca_has_no_use_for_directions_without_variance() -> None:
+def test_pca_ignores_directions_without_variance() -> None:
     x = correlated()
     x = torch.cat([x, x[:, :3]], 1)
     weight, bias = compute_half_whitened_pca(x, 15)
@@ -42,7 +42,7 @@ def test_pca_has_no_use_for_directions_without_variance() -> None:
         compute_half_whitened_pca(x, 16)
 
 
-def test_pca_of_equal_rows_is_zero_not_nan() -> None:
+def test_pca_of_equal_vectors_is_zero_not_nan() -> None:
     weight, bias = compute_half_whitened_pca(torch.ones(5, 3), 2)
     assert not weight.any()
     assert not bias.any()
@@ -50,7 +50,7 @@ def test_pca_of_equal_rows_is_zero_not_nan() -> None:
 
 @pytest.mark.parametrize("head", ["linear", "mlp"])
 @pytest.mark.parametrize("layer_norm", [False, True])
-def test_start_from_pca_sets_the_head(head: str, layer_norm: bool) -> None:
+def test_init_head_from_pca_sets_the_head(head: str, layer_norm: bool) -> None:
     x = correlated()
     embedder = create_embedder("features", channels=12, dim=5, head=head, layer_norm=layer_norm)
     init_head_from_pca(embedder, x)
@@ -62,7 +62,7 @@ def test_start_from_pca_sets_the_head(head: str, layer_norm: bool) -> None:
     assert embedder.training
 
 
-def test_start_from_pca_works_on_pictures() -> None:
+def test_init_head_from_pca_works_on_images() -> None:
     embedder = create_embedder("small-conv", dim=5, pooling="gem")
     x = torch.rand(40, 1, 28, 28)
     init_head_from_pca(embedder, x, batch=16)
@@ -73,7 +73,7 @@ def test_start_from_pca_works_on_pictures() -> None:
         init_head_from_pca(create_embedder("small-conv", head="identity"), x)
 
 
-def test_start_from_pca_takes_batches_and_gives_the_embeddings() -> None:
+def test_init_head_from_pca_accepts_batches_and_returns_the_embeddings() -> None:
     x = torch.rand(40, 1, 28, 28)
     whole, parts = (create_embedder("small-conv", dim=5, head="mlp") for _ in range(2))
     parts.load_state_dict(whole.state_dict())
@@ -83,7 +83,7 @@ def test_start_from_pca_takes_batches_and_gives_the_embeddings() -> None:
     torch.testing.assert_close(rows, whole.eval()(x), rtol=1e-4, atol=1e-4)
 
 
-def test_one_proxy_a_class_is_the_mean_of_unit_rows() -> None:
+def test_one_proxy_per_class_is_the_mean_of_unit_embeddings() -> None:
     loss = create("proxy-anchor", classes=4, dim=6)
     before = loss.proxies.detach().clone()  # type: ignore[union-attr]
     embeddings, labels = torch.randn(30, 6) * torch.rand(30, 1), torch.arange(30) % 3
@@ -117,7 +117,7 @@ def test_more_proxies_than_samples_do_not_coincide() -> None:
         assert gaps.max() < 1
 
 
-def test_proxies_refuse_what_does_not_fit() -> None:
+def test_proxies_refuse_embeddings_that_do_not_fit() -> None:
     loss = create("proxy-anchor", classes=2, dim=6)
     with pytest.raises(ValueError, match="6 columns"):
         init_proxies_from_class_means(loss, torch.randn(4, 5), torch.arange(4) % 2)  # type: ignore[arg-type]

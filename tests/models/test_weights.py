@@ -1,4 +1,4 @@
-"""Public weight files: all names of the published files, made here with their shapes, map onto ours and back."""
+"""Public weight files, reproduced with the names and shapes of the published ones, map to the names of nearfar."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def bn_inception() -> Shapes:
     return shapes | linear("last_linear", 1000, 1024)
 
 
-# backbone: (shapes of its public file, how many tensors that has, a name in it, ours)
+# backbone: (shapes in its public file, number of tensors, a name in the file, the name in nearfar)
 FILES: dict[str, tuple[Shapes, int, str, str]] = {
     "resnet18": (resnet((2, 2, 2, 2), 1), 122, "layer2.0.downsample.1.bias", "layer2.0.downsample.1.bias"),
     "resnet50": (resnet((3, 4, 6, 3), 4), 320, "layer4.2.bn3.running_var", "layer4.2.bn3.running_var"),
@@ -137,7 +137,7 @@ def published(request: pytest.FixtureRequest) -> tuple[str, dict[str, torch.Tens
     return request.param, made_up(FILES[request.param][0])
 
 
-def test_every_tensor_of_the_public_file_finds_its_place(
+def test_every_tensor_of_the_public_file_is_loaded(
     published: tuple[str, dict[str, torch.Tensor]], tmp_path: Path
 ) -> None:
     name, tensors = published
@@ -147,25 +147,25 @@ def test_every_tensor_of_the_public_file_finds_its_place(
     torch.save({"state_dict": {f"module.{key}": value for key, value in tensors.items()}}, path)
     state = create(name, pretrained=path).state_dict()
     assert torch.equal(state[ours], tensors[theirs])
-    # every tensor is set once: sums of all values agree, whatever the names (the classifiers' and counters apart)
+    # every tensor is set once: the sums of all values agree, without classifiers and counters
     kept = {key: x for key, x in tensors.items() if not key.startswith(("fc", "aux", "last_linear", "loss3"))}
     total = sum(float(x.double().sum()) for key, x in kept.items() if not key.endswith("tracked"))
     mine = sum(float(x.double().sum()) for key, x in state.items() if not key.endswith("tracked"))
     assert mine == pytest.approx(total, rel=1e-9)
-    # our own names load too, from safetensors
+    # names of nearfar load too, from safetensors
     own = tmp_path / "own.safetensors"
     save_file(state, own)
     again = create(name, pretrained=own).state_dict()
     assert all(torch.equal(value, again[key]) for key, value in state.items())
 
 
-def test_bgr_files_are_turned_to_rgb(tmp_path: Path) -> None:
+def test_bgr_files_are_converted_to_rgb(tmp_path: Path) -> None:
     for name, first in (("bn-inception", "conv1_7x7_s2.weight"), ("googlenet", "conv1/7x7_s2.weight")):
         tensors = made_up(FILES[name][0])
         torch.save(tensors, tmp_path / "bgr.pth")
         backbone = create(name, pretrained=tmp_path / "bgr.pth")
         assert torch.equal(backbone.state_dict()["conv1.conv.weight"], tensors[first].flip(1))
-        # Caffe's mean of blue is 104, and red comes first here
+        # the mean of blue is 104 in Caffe, and red is the first channel in nearfar
         assert backbone.mean[2] * 255 == pytest.approx(104)
         assert backbone.std == (1 / 255,) * 3
 
@@ -178,7 +178,7 @@ def test_old_files_with_1xc_vectors(tmp_path: Path) -> None:
     assert torch.equal(state["conv2.bn.weight"], tensors["conv2_3x3_bn.weight"])
 
 
-def test_the_model_of_a_run_gives_its_backbone(tmp_path: Path) -> None:
+def test_the_backbone_of_a_run_is_loaded(tmp_path: Path) -> None:
     torch.manual_seed(0)
     before = create_embedder("small", dim=8)
     save_file(before.state_dict(), tmp_path / "model.safetensors")
@@ -190,7 +190,7 @@ def test_the_model_of_a_run_gives_its_backbone(tmp_path: Path) -> None:
         create_embedder("small-conv", dim=16, pretrained=tmp_path / "model.safetensors")
 
 
-def test_what_does_not_fit_is_named_and_nothing_is_set() -> None:
+def test_tensors_that_do_not_fit_are_named_and_none_is_set() -> None:
     backbone = create("resnet18")
     before = {name: x.clone() for name, x in backbone.state_dict().items()}
     tensors = made_up(FILES["resnet18"][0])
@@ -236,7 +236,7 @@ def test_nothing_in_a_file_is_executed(tmp_path: Path, capsys: pytest.CaptureFix
     assert "executed" not in capsys.readouterr().out
 
 
-def test_public_files_are_found_where_torch_hub_keeps_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_public_files_are_found_in_the_folder_of_torch_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     with pytest.raises(NearfarError, match=r"resnet50-0676ba61\.pth .* get it from https://download\.pytorch\.org"):
         create("resnet50", pretrained=True)
@@ -262,7 +262,7 @@ def lite0_file() -> Path:
         pytest.skip(f"the pretrained weights are an extra: {error}")
 
 
-def test_efficientnet_lite0_takes_all_tensors_of_its_package() -> None:
+def test_efficientnet_lite0_loads_all_tensors_of_its_package() -> None:
     tensors = read_tensors(lite0_file())
     assert len(tensors) == 296
     state = create("efficientnet-lite0", pretrained=True).state_dict()
@@ -272,8 +272,8 @@ def test_efficientnet_lite0_takes_all_tensors_of_its_package() -> None:
     )
 
 
-def test_efficientnet_lite0_sees() -> None:
-    """The package's own classifier on our features takes a shaded orange ball on white for a ping-pong ball."""
+def test_efficientnet_lite0_features_are_meaningful() -> None:
+    """The classifier of the package, applied to our features, recognizes a shaded orange ball as a ping-pong ball."""
     tensors = read_tensors(lite0_file())
     embedder = create_embedder("efficientnet-lite0", head="identity", pretrained=True).eval()
     rows, columns = torch.meshgrid(torch.linspace(-1, 1, 224), torch.linspace(-1, 1, 224), indexing="ij")

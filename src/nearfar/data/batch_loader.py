@@ -78,16 +78,16 @@ class BatchLoader:
         jobs = ((epoch, train, _ints(rows)) for rows in batches)
         if self._loader is not None and read_ahead:
             self._jobs.source = jobs
-            for x, kept, skipped, failure in self._loader:
+            for x, loaded, skipped, failure in self._loader:
                 if failure:
                     raise NearfarError(failure)
                 self.skipped.update(skipped)
-                yield self._batch(x, kept)
+                yield self._batch(x, loaded)
         elif isinstance(self.dataset, ImageDataset):
             for _, _, rows in jobs:
-                x, kept, skipped = self.dataset.read(rows, epoch=epoch, train=train, threads=max(1, self.workers))
+                x, loaded, skipped = self.dataset.read(rows, epoch=epoch, train=train, threads=max(1, self.workers))
                 self.skipped.update(skipped)
-                yield self._batch(x, kept)
+                yield self._batch(x, loaded)
         else:
             for _, _, rows in jobs:
                 yield self._batch(self.dataset.fetch(rows, epoch=epoch, train=train), rows)

@@ -64,7 +64,7 @@ class PixelDataset:
 
     Args:
         manifest: A manifest of pixels: [N, H, W] gives one channel, [N, H, W, 3] three.
-        augment: Augmentation for training, None for none.
+        augment: Augmentation for training. None disables it.
         size: Side of the result, by default that of the images. In evaluation, a smaller size is a center crop.
         mean, std: One value for each channel, or one for all channels.
         seed: Seed of the augmentation.

@@ -190,34 +190,35 @@ class Manifest:
             rows: Name of a split, boolean mask [N], or row numbers in any order.
         """
         if isinstance(rows, str):
-            chosen = self.rows(rows)
-            if not len(chosen):
+            selected = self.rows(rows)
+            if not len(selected):
                 splits = ", ".join(sorted(set(self.split.tolist())))
                 raise NearfarError(f"{self.source or 'the manifest'}: has no {rows} samples; its splits are: {splits}")
         else:
-            chosen = np.asarray(rows)
-            if chosen.dtype == np.bool_:
-                if chosen.shape != (len(self),):
-                    raise ValueError(f"a mask must have shape [{len(self)}], got {list(chosen.shape)}")
-                chosen = np.flatnonzero(chosen)
-            if not len(chosen):
+            selected = np.asarray(rows)
+            if selected.dtype == np.bool_:
+                if selected.shape != (len(self),):
+                    raise ValueError(f"a boolean mask must have shape [{len(self)}], got {list(selected.shape)}")
+                selected = np.flatnonzero(selected)
+            if not len(selected):
                 raise NearfarError(f"{self.source or 'the manifest'}: the subset has no samples")
-        chosen = chosen.astype(np.int64)
+        selected = selected.astype(np.int64)
         paths = self.paths
-        run = slice(int(chosen[0]), int(chosen[-1]) + 1) if len(chosen) and bool((np.diff(chosen) == 1).all()) else None
+        is_run = bool((np.diff(selected) == 1).all())
+        part: slice | Ints = slice(int(selected[0]), int(selected[-1]) + 1) if is_run else selected
         digest = self.digest
-        if digest and len(chosen) != len(self):
-            digest = hashlib.sha256(f"{digest} {hashlib.sha256(chosen.tobytes()).hexdigest()}".encode()).hexdigest()
+        if digest and len(selected) != len(self):
+            digest = hashlib.sha256(f"{digest} {hashlib.sha256(selected.tobytes()).hexdigest()}".encode()).hexdigest()
 
         def take(array: Array | None) -> Array | None:
-            return None if array is None else array[chosen if run is None else run]
+            return None if array is None else array[part]
 
         return replace(
             self,
-            labels=self.labels[chosen],
-            split=self.split[chosen],
+            labels=self.labels[selected],
+            split=self.split[selected],
             role=take(self.role),
-            paths=None if paths is None else tuple(paths[i] for i in chosen.tolist()),
+            paths=None if paths is None else tuple(paths[i] for i in selected.tolist()),
             features=take(self.features),
             pixels=take(self.pixels),
             digest=digest,

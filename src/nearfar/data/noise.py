@@ -116,10 +116,10 @@ def add_label_noise(
 
 def _symmetric(labels: Ints, members: list[Ints], classes: Ints, rate: float, rng: np.random.Generator) -> None:
     for position, rows in enumerate(members):
-        chosen = rng.choice(rows, round_half_up(rate, len(rows)), replace=False)
+        selected = rng.choice(rows, round_half_up(rate, len(rows)), replace=False)
         # draw one of the C - 1 other classes: numbers from this class on are increased by one to skip it
-        other = rng.integers(len(classes) - 1, size=len(chosen))
-        labels[chosen] = classes[other + (other >= position)]
+        other = rng.integers(len(classes) - 1, size=len(selected))
+        labels[selected] = classes[other + (other >= position)]
 
 
 def _small_clusters(

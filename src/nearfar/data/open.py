@@ -60,10 +60,10 @@ def _find_layout(source: str | Path) -> tuple[str, Path | None]:
             return name, Path(inner).expanduser()
         similar = suggest(str(source), [*embedded_names(), *_siblings(path)])
         raise NearfarError(f"{source}: no such file, folder or embedded dataset{similar}")
-    found = recognize(path)
-    if found is None:
+    layout = recognize(path)
+    if layout is None:
         raise NearfarError(f"{source}: no data layout recognizes this file. Known: {', '.join(layout_names())}")
-    return found
+    return layout
 
 
 def _siblings(path: Path) -> list[str]:

@@ -1,12 +1,12 @@
 """Data layouts: one module for each way in which a dataset is stored.
 
-A layout registers the function that opens it, together with the function that recognizes it. `open_data` asks the
+A layout registers the function that opens it, together with the function that recognizes it. `open_data` tries the
 layouts in a fixed order: ascending `order`, then by name. The built-in layouts use two values:
 
 - 100: layouts that are recognized by specific files or by the file suffix (cub, cars, csv, npz, ...);
 - 200: class folders, which accept every directory.
 
-The default is 0, so layouts that users register are asked before the built-in ones.
+The default is 0, so layouts that users register are tried before the built-in ones.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def register(
         name: Name of the layout. `open_data("NAME:PATH")` opens a path with this layout without recognizing it.
         recognizes: Returns whether an existing path has this layout. None is for datasets that need no path:
             `open_data("NAME")` opens them.
-        order: Layouts with a lower number are asked first.
+        order: Layouts with a lower number are tried first.
     """
 
     def add(opener: Opener) -> Opener:
@@ -54,7 +54,7 @@ def register(
 
 
 def layout_names() -> list[str]:
-    """Return the names of all layouts in the order in which they are asked."""
+    """Return the names of all layouts in the order in which they are tried."""
     return sorted(LAYOUTS.names(), key=lambda name: (_recognition[name].order, name))
 
 

@@ -78,7 +78,7 @@ def load_archive(path: Path, *, allow_partial: bool = False) -> Archive:
         raise NearfarError(f"{path}: cannot be read ({error.strerror}): check the path") from error
     archive = _build_index(path.resolve(), state.st_size, state.st_mtime_ns)
     if archive.problems and not allow_partial:
-        raise NearfarError(f"{path}: {archive.problems[0]}: pack or copy it again, or allow a partial read")
+        raise NearfarError(f"{path}: {archive.problems[0]}: pack or copy it again, or allow a partial copy")
     return archive
 
 

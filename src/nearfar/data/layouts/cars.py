@@ -125,7 +125,7 @@ def _has_class_folders(root: Path) -> bool:
 
 
 def _open_folders(root: Path, *, allow_partial: bool) -> Manifest:
-    found = scan_folder(root)
-    images = [path for path in found.images if path.startswith(("train/", "test/"))]
-    manifest = manifest_from_paths(images, root=root, source=CARS.name, notes=found.notes).split_by_class_order()
+    scan = scan_folder(root)
+    images = [path for path in scan.images if path.startswith(("train/", "test/"))]
+    manifest = manifest_from_paths(images, root=root, source=CARS.name, notes=scan.notes).split_by_class_order()
     return check_copy(manifest, CARS, absent=[], table="train/ + test/", root=root, allow_partial=allow_partial)

@@ -27,7 +27,7 @@ def open_cub(root: Path, *, allow_partial: bool = False) -> Manifest:
     """Open `images.txt` (id, path), `image_class_labels.txt` (id, class), `classes.txt` (class, name) and `images/`."""
     for name in FILES:
         if not (root / name).is_file():
-            raise NearfarError(f"{root / name}: is missing: a copy of CUB-200-2011 has it beside images/")
+            raise NearfarError(f"{root / name}: is missing: a copy of CUB-200-2011 has it next to images/")
     classes = {int(number): name for number, name in read_table(root / "classes.txt", 2)}
     class_of_image = dict(read_table(root / "image_class_labels.txt", 2))
     numbers = sorted(classes)

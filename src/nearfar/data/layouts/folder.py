@@ -17,6 +17,6 @@ def open_folder(root: Path) -> Manifest:
     The class is the first folder below the root (or below train/, val/ or test/); deeper folders belong to it. Single
     folders around all images (`images/`) are skipped. Hidden files and folders are ignored.
     """
-    found = scan_folder(root)
-    manifest = manifest_from_paths(found.images, root=root, source=root.name or str(root), notes=found.notes)
+    scan = scan_folder(root)
+    manifest = manifest_from_paths(scan.images, root=root, source=root.name or str(root), notes=scan.notes)
     return note_partial_copy(manifest)

@@ -21,7 +21,7 @@ SPLIT_FOLDERS = {"train": "train", "test": "test", "val": "val", "valid": "val",
 
 
 def is_image(name: str) -> bool:
-    """Return whether a name has an image suffix and is not hidden (file managers leave `._cat.jpg` beside `cat.jpg`).
+    """Return whether a name has an image suffix and is not hidden (file managers leave `._cat.jpg` next to `cat.jpg`).
 
     >>> is_image("a/cat.JPG"), is_image("a/._cat.jpg"), is_image("a/readme.txt")
     (True, False, False)
@@ -51,7 +51,7 @@ def manifest_from_paths(paths: Sequence[str], *, root: Path, source: str, notes:
     if loose:
         folder = "its split folder" if by_split else "the top folder"
         raise NearfarError(
-            f"{source}: {loose[0]} ({len(loose)} such) lies directly in {folder}: put it into a folder of its class"
+            f"{source}: {loose[0]} ({len(loose)} such images) is directly in {folder}: move it to a class folder"
         )
     depth = skip + by_split
     labels, classes = number_labels([part[depth] for part in parts])
@@ -91,18 +91,18 @@ class FolderScan:
 
 def scan_folder(root: Path) -> FolderScan:
     """Find every image below a folder. Links to folders are followed unless they form a loop."""
-    found = FolderScan([], Counter())
+    scan = FolderScan([], Counter())
     for relative, entry in _walk(root, "", frozenset()):
         if entry is None:
-            found.others["loops of linked folders"] += 1
+            scan.others["loops of linked folders"] += 1
         elif not is_image(relative):
             if not entry.name.startswith("."):
-                found.others["files that are not images"] += 1
+                scan.others["files that are not images"] += 1
         elif entry.is_file():
-            found.images.append(relative)
+            scan.images.append(relative)
         else:
-            found.others["image names that are broken links, pipes or devices"] += 1
-    return found
+            scan.others["image names that are broken links, pipes or devices"] += 1
+    return scan
 
 
 def _walk(

@@ -86,8 +86,8 @@ class Timm(Backbone):
         if weights is not None:
             classifier = settings.get("classifier") or "classifier"
             drop = (classifier,) if isinstance(classifier, str) else tuple(classifier)
-            known = WeightFile((), "", drop_prefixes(*(f"{part}." for part in drop)))
-            load_tensors(model, read_tensors(weights), known, origin=str(weights))
+            mapping = WeightFile((), "", drop_prefixes(*(f"{part}." for part in drop)))
+            load_tensors(model, read_tensors(weights), mapping, origin=str(weights))
         self.model: nn.Module = model
 
     def forward(self, x: Tensor) -> Tensor:
