@@ -30,7 +30,7 @@ from nearfar.models import read_tensors
 from nearfar.runs import load_embedder, save_embedder
 from nearfar.search import Index, storage
 from nearfar.training import Config, Run, train
-from nearfar.training.checkpoint import load_state, save_state, sealed
+from nearfar.training.checkpoint import load_state, make_metadata, save_state
 from nearfar.training.log import read_log
 from nearfar.training.splits import open_manifest
 from nearfar.training.trainer import Trainer
@@ -387,7 +387,7 @@ def under_sum(tensors: dict[str, torch.Tensor], header: Any) -> bytes:
     """A file of `write_tensors` whose checksum is right."""
     text = json.dumps(header)
     try:
-        return save(tensors, metadata=sealed(tensors, text))
+        return save(tensors, metadata=make_metadata(tensors, text))
     except UnicodeEncodeError:  # a lone surrogate
         return b""
 

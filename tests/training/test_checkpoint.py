@@ -40,7 +40,7 @@ def test_the_layout_of_a_tensor_comes_back(tmp_path: Path) -> None:
 
 
 def test_what_would_need_pickle_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="a/0: cannot be stored without pickle, got set"):
+    with pytest.raises(TypeError, match="a/0: cannot be saved without pickle, got set"):
         save_state(tmp_path / "s", {"a": [set()]})
     assert not list(tmp_path.iterdir())
 

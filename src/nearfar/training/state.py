@@ -157,7 +157,7 @@ class TrainState:
             if process_group.is_main_process():
                 # a damaged checkpoint must not replace the good one before it
                 previous = out / PREVIOUS if self._is_checkpoint_good else None
-                save_state(out / CHECKPOINT, state, before=previous)
+                save_state(out / CHECKPOINT, state, previous=previous)
                 self._is_checkpoint_good = True
 
     def load(self, out: Path, *, say: Callable[[str], object] = print) -> bool:

@@ -1,4 +1,4 @@
-"""Trackers that people already watch: TensorBoard, Weights & Biases, MLflow. Each is imported when it is asked for."""
+"""Experiment trackers: TensorBoard, Weights & Biases, MLflow. Each is imported only if it is used."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from nearfar.spelling import suggest
 
 
 class Tracker(Protocol):
-    """Something that takes numbers of a step."""
+    """Interface of a tracker."""
 
     def log(self, values: Mapping[str, float], step: int) -> None:
-        """Numbers by name."""
+        """Log the numbers of a step by name."""
 
     def close(self) -> None:
-        """No more will come."""
+        """End the run."""
 
 
 class TensorBoard:
-    """Event files in the run's directory: `tensorboard --logdir RUN`."""
+    """Writes event files to the run directory, for `tensorboard --logdir RUN`."""
 
     def __init__(self, run: Path, config: Mapping[str, Any]) -> None:
         self._writer = _module("torch.utils.tensorboard", "tensorboard").SummaryWriter(str(run / "tensorboard"))
@@ -36,7 +36,7 @@ class TensorBoard:
 
 
 class WandB:
-    """Weights & Biases; project and mode come from its own environment variables (WANDB_PROJECT, WANDB_MODE)."""
+    """Weights & Biases, configured by its environment variables (WANDB_PROJECT, WANDB_MODE)."""
 
     def __init__(self, run: Path, config: Mapping[str, Any]) -> None:
         self._run = _module("wandb", "wandb").init(name=run.name, dir=str(run), config=dict(config), resume="allow")
@@ -49,7 +49,7 @@ class WandB:
 
 
 class MLflow:
-    """MLflow; where to comes from its own environment variables (MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME)."""
+    """MLflow, configured by its environment variables (MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME)."""
 
     def __init__(self, run: Path, config: Mapping[str, Any]) -> None:
         self._mlflow = _module("mlflow", "mlflow")
@@ -71,7 +71,11 @@ TRACKERS: dict[str, type[TensorBoard] | type[WandB] | type[MLflow]] = {
 
 
 def open_trackers(names: tuple[str, ...], run: Path, config: Mapping[str, Any]) -> tuple[Tracker, ...]:
-    """The trackers of these names; an unknown one, or one that is not installed, is an error that says what to do."""
+    """Open the trackers of these names.
+
+    Raises:
+        NearfarError: If a tracker is unknown or not installed.
+    """
     for name in names:
         if name not in TRACKERS:
             raise NearfarError(f"unknown tracker {name!r}{suggest(name, TRACKERS)} Known: {', '.join(TRACKERS)}")
