@@ -26,7 +26,7 @@ def drawing_run(drawings: str, tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.fixture(scope="session")
 def image_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Six classes of five colored PNG files; one more that is broken."""
+    """Write six classes of five color PNG files, and one broken file."""
     folder = tmp_path_factory.mktemp("data") / "images"
     rng = np.random.default_rng(0)
     for name in "abcdef":

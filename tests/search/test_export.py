@@ -1,4 +1,4 @@
-"""Exports are read back by what they are for: onnxruntime, load_embedder, pyarrow, Qdrant, a parser of COPY."""
+"""Exports are read back by their consumers: onnxruntime, load_embedder, pyarrow, Qdrant, a parser of COPY."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def snippet(page: Path) -> str:
 
 
 def run_snippet(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The Python of an export's README, run where it lies."""
+    """Run the Python code of an export's README in its folder."""
     monkeypatch.chdir(folder)
     namespace: dict[str, Any] = {}
     exec(snippet(folder / "README.md"), namespace)
@@ -36,7 +36,7 @@ def run_snippet(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]
 
 
 @pytest.mark.parametrize("kind", ["vector_run", "drawing_run", "image_run"])
-def test_onnx_gives_what_torch_gives_for_any_batch(
+def test_onnx_matches_torch_for_any_batch(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("onnx", "onnxscript"):
@@ -67,7 +67,7 @@ def test_onnx_gives_what_torch_gives_for_any_batch(
     assert run_snippet(tmp_path, monkeypatch)["embedding"].shape == (2, 8)
 
 
-def test_an_onnx_file_that_differs_is_not_left_there(
+def test_onnx_file_that_differs_is_not_written(
     vector_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("onnxruntime", reason="an extra: pip install 'nearfar[onnx]'")
@@ -79,7 +79,7 @@ def test_an_onnx_file_that_differs_is_not_left_there(
     assert not list((tmp_path / "out").iterdir())
 
 
-def test_without_the_extra_it_says_what_to_install(vector_run: Run, tmp_path: Path) -> None:
+def test_missing_extra_names_the_install_command(vector_run: Run, tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "onnxscript", None)
         patch.setitem(sys.modules, "onnx", None)
@@ -120,14 +120,14 @@ def readable(word: str) -> str:
 
 
 def copied(line: str) -> list[str | None]:
-    """A line of COPY's text format as PostgreSQL reads it."""
+    """Parse a line of COPY's text format as PostgreSQL does."""
     meaning = {"t": "\t", "n": "\n", "r": "\r", "\\": "\\"}
     cells = line.split("\t")
     return [None if cell == r"\N" else re.sub(r"\\(.)", lambda m: meaning[m.group(1)], cell) for cell in cells]
 
 
 @pytest.mark.parametrize("labeled", [True, False])
-def test_vectors_come_back_from_every_file(labeled: bool, tmp_path: Path) -> None:
+def test_vectors_round_trip_through_every_file(labeled: bool, tmp_path: Path) -> None:
     index = nasty_index(labeled)
     export_vectors(index, tmp_path)
     assert np.array_equal(np.load(tmp_path / "vectors.npy"), index.vectors)
@@ -157,7 +157,7 @@ def test_parquet(tmp_path: Path) -> None:
     assert np.array_equal(np.array(table["vector"], dtype=np.float32), index.vectors)
 
 
-def test_without_pyarrow_the_table_is_csv_and_that_is_said(vector_run: Run, tmp_path: Path) -> None:
+def test_csv_without_pyarrow(vector_run: Run, tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "pyarrow", None)
         patch.setitem(sys.modules, "pyarrow.parquet", None)
@@ -171,9 +171,7 @@ def test_without_pyarrow_the_table_is_csv_and_that_is_said(vector_run: Run, tmp_
     assert rows[25] == {"id": "25", "label": "kind 01", "name": "row 25"}
 
 
-def test_the_loader_for_qdrant_works_and_finds_what_the_index_finds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_qdrant_code_finds_the_same_as_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("qdrant_client", reason="pip install qdrant-client")
     vectors = np.random.default_rng(0).normal(size=(700, 6))
     index = Index.from_vectors(vectors, labels=np.arange(700) % 3, classes=("a", "b", "c"))

@@ -13,7 +13,7 @@ from nearfar.serve.batching import Batcher, batch_embed, batch_search
 
 
 class Slow:
-    """Doubles numbers; every call waits for the gate, and notes how many came."""
+    """Double numbers. Each call waits for the gate and records the size of its batch."""
 
     def __init__(self, *, open_: bool = False) -> None:
         self.gate, self.entered = threading.Event(), threading.Event()
@@ -60,7 +60,7 @@ def test_many_threads() -> None:
     batcher.close()
 
 
-def test_the_network_and_the_index_give_each_his_own() -> None:
+def test_network_and_index_return_results_in_order() -> None:
     network = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5))
     rows = torch.randn(5, 4)
     together = torch.stack(batch_embed(network)(list(rows)))

@@ -1,4 +1,4 @@
-"""decisions.csv: written at once, read back, understood by `nearfar audit --apply`."""
+"""decisions.csv: written at once, read back, and accepted by `nearfar audit --apply`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def data() -> Manifest:
     return Manifest(labels=[0, 0, 1, 1, 2], classes=("ant", "owl, barn", "cat"), split=["train"] * 5, paths=names)
 
 
-def test_kept_and_applied(tmp_path: Path) -> None:
+def test_decisions_are_saved_and_applied(tmp_path: Path) -> None:
     path = tmp_path / "decisions.csv"
     decisions = DecisionFile(path, data())
     assert decisions.all() == {}
@@ -66,7 +66,7 @@ def test_many_threads_lose_nothing(tmp_path: Path) -> None:
         ((0, "relabel", 3), r"label must be 0\.\.2, got 3"),
     ],
 )
-def test_wrong_decisions(tmp_path: Path, arguments: tuple[int, str], words: str) -> None:
+def test_invalid_decisions(tmp_path: Path, arguments: tuple[int, str], words: str) -> None:
     decisions = DecisionFile(tmp_path / "decisions.csv", data())
     with pytest.raises(ValueError, match=words):
         decisions.decide(*arguments)

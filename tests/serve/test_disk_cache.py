@@ -10,14 +10,14 @@ from nearfar.serve.background_task import BackgroundTask
 from nearfar.serve.disk_cache import load_or_compute
 
 
-def test_made_once_for_a_key_and_again_for_another_or_where_damaged(tmp_path: Path) -> None:
+def test_computed_once_per_key_and_again_if_damaged(tmp_path: Path) -> None:
     calls = []
 
     def make() -> dict[str, torch.Tensor]:
         calls.append(1)
         return {"x": torch.full((2,), float(len(calls)))}
 
-    path = tmp_path / "web" / "x.safetensors"
+    path = tmp_path / "serve" / "x.safetensors"
     for key, count in (({"a": 1}, 1), ({"a": 1}, 1), ({"a": 2}, 2)):
         assert load_or_compute(path, key, make)["x"].tolist() == [count] * 2
     path.write_bytes(path.read_bytes()[:40])
@@ -25,7 +25,7 @@ def test_made_once_for_a_key_and_again_for_another_or_where_damaged(tmp_path: Pa
     assert load_or_compute(path, {"a": 2}, make)["x"].tolist() == [3, 3]
 
 
-def test_task_starts_when_asked_and_tells_its_error() -> None:
+def test_background_task_starts_on_demand_and_raises_its_error() -> None:
     gate, started = threading.Event(), threading.Event()
 
     def work() -> int:

@@ -1,4 +1,4 @@
-"""Strokes become drawings like those of the data."""
+"""Strokes are rendered like the embedded drawings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from nearfar.data import load_sketches
 from nearfar.serve.drawing import render_strokes, simplify_strokes, thin_line
 
 
-def test_a_flat_line_sums_to_one_in_every_column_as_the_data_does() -> None:
+def test_columns_of_a_flat_line_sum_to_one_as_in_the_data() -> None:
     flat = render_strokes([[[0, 0], [255, 40]]], 28)
     data = load_sketches()
     assert data.pixels is not None
@@ -20,7 +20,7 @@ def test_a_flat_line_sums_to_one_in_every_column_as_the_data_does() -> None:
     assert set(np.unique(flat)) <= {0, 85, 170, 255}
 
 
-def test_it_starts_at_the_top_left_and_fills_the_side_as_the_data_does() -> None:
+def test_drawing_starts_at_the_top_left_and_fills_the_side_as_in_the_data() -> None:
     data = load_sketches()
     assert data.pixels is not None
     some = data.pixels[::97]
@@ -34,11 +34,11 @@ def test_it_starts_at_the_top_left_and_fills_the_side_as_the_data_does() -> None
     assert np.array_equal(small, large)
 
 
-def test_a_dot_is_ink() -> None:
+def test_a_single_point_is_drawn() -> None:
     assert render_strokes([[[5, 5]]], 28)[0, 0] == 255
 
 
-def test_thinning_keeps_what_matters() -> None:
+def test_thinning_keeps_the_shape() -> None:
     circle = np.array([[100 * np.cos(a), 100 * np.sin(a)] for a in np.linspace(0, 6, 400)])
     few = thin_line(circle)
     assert 10 < len(few) < 60
@@ -48,6 +48,6 @@ def test_thinning_keeps_what_matters() -> None:
 
 
 @pytest.mark.parametrize("strokes", [[], [[]], [[[0, float("nan")]]], [[[-1.7e308, 0], [1.7e308, 0]]]])
-def test_what_is_no_drawing(strokes: list[list[list[float]]]) -> None:
+def test_invalid_strokes(strokes: list[list[list[float]]]) -> None:
     with pytest.raises(ValueError, match="strokes must"):
         simplify_strokes(strokes)

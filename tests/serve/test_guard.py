@@ -1,4 +1,4 @@
-"""Who may ask: Host, token, Origin, size and time of bodies, and the headers of every answer."""
+"""Access control: Host, token, Origin, size and time of bodies, and the headers of every response."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def ask(guard: Guard, method: str = "GET", path: str = "/api/info", **options: o
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8000", "localhost", "LOCALHOST:1", "[::1]:8000"])
-def test_own_names(host: str) -> None:
+def test_loopback_names(host: str) -> None:
     assert ask(Guard(echo), headers={"host": host}).status_code == 200
 
 
@@ -44,7 +44,7 @@ def test_other_names_are_refused_on_loopback(host: str) -> None:
     assert ask(Guard(echo), headers={"host": host}).status_code == 421
 
 
-def test_every_answer_has_the_headers() -> None:
+def test_every_response_has_the_security_headers() -> None:
     for response in (ask(Guard(echo)), ask(Guard(echo), headers={"host": "evil.example"})):
         assert {name: response.headers[name] for name in HEADERS} == HEADERS
     policy = HEADERS["content-security-policy"]
@@ -101,7 +101,7 @@ def test_other_sites(method: str, headers: dict[str, str], status: int) -> None:
     assert ask(Guard(echo), method, headers=headers).status_code == status
 
 
-def test_size_of_bodies() -> None:
+def test_body_size_limit() -> None:
     guard = Guard(echo, max_body=10)
     assert ask(guard, "POST", content=b"0123456789").content == b"POST 0123456789"
     assert ask(guard, "POST", content=b"0123456789x").status_code == 413
@@ -127,7 +127,7 @@ def received(guard: Guard, messages: Callable[[], object]) -> list[dict[str, obj
     return sent
 
 
-def test_a_body_that_does_not_come() -> None:
+def test_body_timeout() -> None:
     async def never() -> object:
         await asyncio.sleep(30)
         return {}
@@ -135,7 +135,7 @@ def test_a_body_that_does_not_come() -> None:
     assert received(Guard(echo, body_seconds=0.05), never)[0]["status"] == 408
 
 
-def test_a_body_that_lies_about_its_size_or_a_client_that_goes() -> None:
+def test_wrong_content_length_and_disconnect() -> None:
     async def more() -> object:
         return {"type": "http.request", "body": b"12345678", "more_body": True}
 
@@ -146,7 +146,7 @@ def test_a_body_that_lies_about_its_size_or_a_client_that_goes() -> None:
     assert received(Guard(echo), gone) == []
 
 
-def test_a_host_that_others_reach_needs_a_token() -> None:
+def test_public_host_requires_a_token() -> None:
     with pytest.raises(ValueError, match=r"token is required for host .0\.0\.0\.0"):
         guard_app(echo, host="0.0.0.0")
     assert guard_app(echo, host="0.0.0.0", token=TOKEN).hosts is None

@@ -1,4 +1,4 @@
-"""Hostile requests leave the server up, decide nothing, and get nothing that is not of the data."""
+"""Hostile requests neither stop the server nor change decisions, and get nothing but the served data."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from nearfar.serve.map_layout import find_neighbors, lay_out_map, relax
 
 
 @pytest.mark.parametrize("landmarks", [60, 1000])
-def test_classes_stay_together_whether_all_are_laid_out_or_some(landmarks: int) -> None:
+def test_classes_stay_together_with_and_without_landmarks(landmarks: int) -> None:
     labels = torch.arange(300) % 6
     rows = 4 * torch.randn(6, 16)[labels] + 0.5 * torch.randn(300, 16) + 10
     places = lay_out_map(rows, landmarks=landmarks)
@@ -19,7 +19,7 @@ def test_classes_stay_together_whether_all_are_laid_out_or_some(landmarks: int) 
     assert torch.equal(places, lay_out_map(rows, landmarks=landmarks))
 
 
-def test_relaxing_brings_neighbors_nearer_and_keeps_others_apart() -> None:
+def test_relax_attracts_neighbors_and_repels_others() -> None:
     generator = torch.Generator().manual_seed(0)
     near = (torch.arange(200)[:, None] + torch.tensor([1, 2, 199, 198])) % 200
     start = 5 * torch.randn(200, 2, generator=generator)
@@ -39,9 +39,9 @@ def test_find_neighbors() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_few(count: int) -> None:
+def test_one_to_three_vectors(count: int) -> None:
     assert bool(torch.isfinite(lay_out_map(torch.randn(count, 4))).all())
 
 
-def test_equal_rows() -> None:
+def test_equal_vectors() -> None:
     assert bool(torch.isfinite(lay_out_map(torch.ones(30, 4), landmarks=10)).all())

@@ -1,4 +1,4 @@
-"""The page and `nearfar search` make the same of a picture."""
+"""The page and `nearfar search` prepare an image in the same way."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from training_cases import configured
 
 
 def off_center(pixels: np.ndarray, size: tuple[int, int]) -> Image.Image:
-    """Ink on a sheet of paper, four times as large, near the lower right corner."""
+    """Return dark ink on white paper, enlarged four times, near the lower right corner."""
     ink = Image.fromarray(255 - pixels)
     ink = ink.resize((4 * ink.width, 4 * ink.height))
     paper = Image.new("RGB", size, "white")
@@ -30,7 +30,7 @@ def off_center(pixels: np.ndarray, size: tuple[int, int]) -> Image.Image:
     return paper
 
 
-def test_the_command_finds_what_the_page_finds(
+def test_command_and_page_find_the_same(
     client: httpx.Client, collection: Collection, run_path: Path, tmp_path: Path
 ) -> None:
     assert collection.manifest.pixels is not None
@@ -51,7 +51,7 @@ def test_the_command_finds_what_the_page_finds(
 @pytest.mark.parametrize(
     ("shape", "drawings"), [((16, 16), True), ((20, 12), True), ((16, 16), False), ((16, 20, 3), False)]
 )
-def test_both_embed_a_picture_alike(shape: tuple[int, ...], drawings: bool, tmp_path: Path) -> None:
+def test_encoder_and_page_embed_an_image_alike(shape: tuple[int, ...], drawings: bool, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     pixels = rng.integers(60, 255, (24, *shape), dtype=np.uint8)
     if drawings:

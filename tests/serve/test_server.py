@@ -1,4 +1,4 @@
-"""The command as a person starts it."""
+"""`nearfar serve` as a user starts it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.harness.hostile import Outcome
 TOKEN = "a-token-of-enough-letters"
 
 
-def test_the_command_serves_with_a_token_and_ends(run_path: Path, collection: Collection) -> None:
+def test_command_serves_with_a_token(run_path: Path, collection: Collection) -> None:
     command = [sys.executable, "-m", "nearfar", "serve", str(run_path), "--port", "0", "--token", TOKEN]
     refused = CliRunner().invoke(main, ["serve", str(run_path), "--port", "0"])
     assert refused.exit_code == 2
@@ -62,7 +62,7 @@ def test_errors_are_one_line(run_path: Path, tmp_path: Path, monkeypatch: pytest
         serve_command(run_path, host="127.0.0.1", port=8000, token=None, split="all")
 
 
-def test_what_is_kept_is_taken_again(run_path: Path, collection: Collection) -> None:
+def test_cached_vectors_are_used_again(run_path: Path, collection: Collection) -> None:
     kept = run_path / "serve" / "vectors-all.safetensors"
     stamp = kept.stat().st_mtime_ns
     again = open_collection(run_path, say=lambda _: None)
@@ -71,7 +71,7 @@ def test_what_is_kept_is_taken_again(run_path: Path, collection: Collection) -> 
     assert again.version == collection.version
 
 
-def test_the_load_that_the_bench_makes(address: str, collection: Collection) -> None:
+def test_load_of_the_benchmark(address: str, collection: Collection) -> None:
     port = urlsplit(address).port
     assert port is not None
     for requests in (picture_requests(collection, 20), sample_requests(collection, 20)):

@@ -107,14 +107,14 @@ class Encoder:
     def _check_kind(self, manifest: Manifest) -> None:
         """Check that data are of the kind that the network takes. Image files always are, for a run on images."""
         channels, takes_images = self.network.channels, self.network.backbone.has_image_input
-        given = channels
+        data_channels = channels
         if manifest.kind == "features" and manifest.features is not None:
-            given = manifest.features.shape[1]
+            data_channels = manifest.features.shape[1]
         elif manifest.pixels is not None:
-            given = 1 if manifest.pixels.ndim == 3 else 3
+            data_channels = 1 if manifest.pixels.ndim == 3 else 3
         has_images = manifest.kind != "features"
-        if given != channels or has_images != takes_images:
-            kind = "image files" if manifest.kind == "files" else _describe(given, has_images)
+        if data_channels != channels or has_images != takes_images:
+            kind = "image files" if manifest.kind == "files" else _describe(data_channels, has_images)
             raise NearfarError(
                 f"{manifest.source or 'the data'}: has {kind}, but {self.run.path} was trained on "
                 f"{_describe(channels, takes_images)}"
