@@ -1,9 +1,9 @@
 """Time of DRO against mining: `python -m benchmarks.dro_time`.
 
-Fig. 3 of DRO (Qi et al., arXiv 1912.11194): forward and backward of the DRO losses, of losses that mine anchor by
-anchor, and of lifted structure, at the paper's batch sizes and d = 1024, five samples a class. And every uncertainty
-set against the plain mean of its pair loss at B = 640, d = 512. All candidates take turns in one process; the best turn
-counts.
+Reproduces Fig. 3 of DRO (Qi et al., arXiv 1912.11194): forward and backward pass of the DRO losses, of losses that mine
+for each anchor, and of lifted structure, at the paper's batch sizes, d = 1024 and five samples per class. It also
+compares every uncertainty set with the plain mean of its pair loss at B = 640, d = 512. All candidates run in turn in
+one process, and the best time of each is reported.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def dro(uncertainty: str, pair: str = "pair-margin", **options: Any) -> Callable
     return lambda: create("dro", pair=pair, uncertainty={"name": uncertainty, **options})
 
 
-# the paper's curves, in its set-up: K = 2B, gamma = 0.1
+# the curves of the paper, with its settings K = 2B and gamma = 0.1
 DRO: dict[str, tuple[Callable[[], nn.Module], Style]] = {
     "DRO-TopK, margin": (dro("topk"), Style("blue")),
     "DRO-TopK-PN, margin": (dro("topk-pn"), Style("green")),
@@ -54,13 +54,13 @@ PAIRS = ("pair-margin", "binomial", "contrastive")
 
 
 def figure_times(batches: Sequence[int], dim: int, repeats: int) -> dict[str, list[float]]:
-    """Milliseconds of each curve at each batch size, and of the plain mean of the margin loss."""
+    """Measure each curve and the plain mean of the margin loss at each batch size, in milliseconds."""
     times: dict[str, list[float]] = {}
     for size in batches:
         x, y = class_batch(size, dim, per_class=PER_CLASS)
         x.requires_grad_()
         made = {MEAN: create("pair-margin"), **{name: make() for name, (make, _) in (DRO | OTHERS).items()}}
-        # a small batch takes a hundredth of the time: more turns cost nothing and are needed more
+        # Small batches are fast and noisy: they get more repeats, which cost little.
         turns = repeats * max(1, round(640 / size))
         for name, ms in best_ms({name: step(loss, x, y) for name, loss in made.items()}, repeats=turns).items():
             times.setdefault(name, []).append(round(ms, 4))
@@ -68,7 +68,7 @@ def figure_times(batches: Sequence[int], dim: int, repeats: int) -> dict[str, li
 
 
 def set_times(size: int, dim: int, repeats: int) -> dict[str, dict[str, float]]:
-    """Milliseconds of every uncertainty set on every pair loss, and of the pair loss itself."""
+    """Measure every uncertainty set on every pair loss, and the pair loss itself, in milliseconds."""
     x, y = class_batch(size, dim, per_class=PER_CLASS)
     x.requires_grad_()
     candidates: dict[str, Callable[[], object]] = {}
@@ -81,12 +81,12 @@ def set_times(size: int, dim: int, repeats: int) -> dict[str, dict[str, float]]:
 
 
 def figure(batches: Sequence[int], times: dict[str, list[float]], dim: int) -> str:
-    """The times, and the times over that of the plain mean, as two panels."""
+    """Draw the times, and the times relative to the plain mean, in two panels."""
     styles = {name: style for name, (_, style) in (DRO | OTHERS).items()} | {MEAN: Style("black", "o", 1)}
     ratios = {
         name: [a / b for a, b in zip(line, times[MEAN], strict=True)] for name, line in times.items() if name != MEAN
     }
-    over = "times the mean of all margin losses"
+    over = "time relative to the mean of all pairs"
     drawing, (left, right) = new_line_figure(2)
     draw_lines(
         left,
@@ -98,14 +98,12 @@ def figure(batches: Sequence[int], times: dict[str, list[float]], dim: int) -> s
         y_label="ms",
         log_y=True,
     )
-    draw_lines(
-        right, batches, ratios, styles, title="The same over the plain mean", x_label="batch size B", y_label=over
-    )
+    draw_lines(right, batches, ratios, styles, title="Relative to the plain mean", x_label="batch size B", y_label=over)
     return to_svg(drawing)
 
 
 def report(result: dict[str, Any], command: str, figure_name: str | None) -> str:
-    """The page docs/benchmarks/dro-time.md."""
+    """Return the page docs/benchmarks/dro-time.md."""
     batches, times, sets = result["batches"], result["times"], result["sets"]
     not_faster = [
         f"{ours} and {other} at B = {b}"
@@ -117,12 +115,10 @@ def report(result: dict[str, Any], command: str, figure_name: str | None) -> str
     parts = [
         "# Time of DRO (Fig. 3 of the paper)\n",
         f"Made by `{command}` on {result['machine']}.\n",
-        f"Forward and backward of one batch in milliseconds, d = {result['dim']}, {PER_CLASS} samples a class, K = 2B, "
-        "gamma = 0.1, best of several interleaved turns. The paper's claim is that choosing among all pairs at once "
-        "costs less than mining anchor by anchor, and than lifted structure. Against our own implementations of the "
-        "others it holds for every curve and batch size"
-        + (f", but for {', '.join(not_faster)}." if not_faster else ".")
-        + "\n",
+        f"Forward and backward pass of one batch in milliseconds, d = {result['dim']}, {PER_CLASS} samples per class, "
+        "K = 2B, gamma = 0.1, best of several interleaved repeats. The paper claims that choosing among all pairs at "
+        "once is faster than mining for each anchor and than lifted structure. With our implementations, this holds "
+        "for every curve and batch size" + (f", except {', '.join(not_faster)}." if not_faster else ".") + "\n",
     ]
     if figure_name:
         parts.append(f"![Time per iteration against batch size]({figure_name})\n")
@@ -133,8 +129,8 @@ def report(result: dict[str, Any], command: str, figure_name: str | None) -> str
         )
     )
     parts.append(
-        f"\n## Each uncertainty set over its pair loss\n\nB = {result['set_batch']}, d = {result['set_dim']}; "
-        "1 is the pair loss by itself, the mean over all pairs. Budget: 1.3.\n"
+        f"\n## Uncertainty sets relative to their pair loss\n\nB = {result['set_batch']}, d = {result['set_dim']}; "
+        "1 is the time of the pair loss itself, the mean over all pairs. Budget: 1.3.\n"
     )
     parts.append(
         markdown_table(
@@ -153,8 +149,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--dim", type=int, default=DIM, help="embedding dimension (default 1024)")
     parser.add_argument("--set-batch", type=int, default=640, help="batch size of the second table (default 640)")
     parser.add_argument("--set-dim", type=int, default=512, help="dimension of the second table (default 512)")
-    parser.add_argument("--threads", type=int, default=1, help="threads of torch (default 1)")
-    parser.add_argument("--repeats", type=int, default=15, help="turns of each candidate at B = 640 (default 15)")
+    parser.add_argument("--threads", type=int, default=1, help="torch threads (default 1)")
+    parser.add_argument("--repeats", type=int, default=15, help="repeats of each candidate at B = 640 (default 15)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers as JSON")
     parser.add_argument("--figure", type=Path, metavar="FILE.svg", help="draw the figure")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the page")

@@ -2,9 +2,9 @@
 
     python -m benchmarks.evaluation --markdown docs/benchmarks/evaluation.md
 
-Every candidate runs in a process of its own with the same data and threads, so that its peak memory is its own. One
-round runs all candidates one after the other; the best of the rounds counts. Extra memory is the peak of the process
-while the candidate works, minus what it held before (the embeddings, the imports and a small warm-up).
+Every candidate runs in its own process with the same data and threads, so that its peak memory can be measured. A round
+runs all candidates in turn, and the best time over the rounds is reported. Extra memory is the peak of the process
+during the evaluation, minus its memory before (the embeddings, the imports and a small warm-up).
 """
 
 import argparse
@@ -36,7 +36,7 @@ BLOCK = 512
 
 
 def data(samples: int, dim: int, classes: int) -> tuple[torch.Tensor, NDArray[np.int64]]:
-    """Unit rows around class centers, by default classes of 2 to 8 (5.3 on average, as in SOP's test set)."""
+    """Make unit vectors around class centers, by default 2 to 8 per class (5.3 on average, as in SOP's test set)."""
     rng = np.random.default_rng(0)
     sizes = np.full(classes, samples // classes)
     sizes[: samples - sizes.sum()] += 1
@@ -47,7 +47,7 @@ def data(samples: int, dim: int, classes: int) -> tuple[torch.Tensor, NDArray[np
     noise = torch.Generator().manual_seed(0)
     centers = torch.randn(classes, dim, generator=noise)
     rows = torch.randn(samples, dim, generator=noise)
-    for start in range(0, samples, BLOCK):  # in place: the data must not set the peak of the process
+    for start in range(0, samples, BLOCK):  # in place, so that making the data does not set the peak memory
         part = rows[start : start + BLOCK]
         part.mul_(2.6).add_(centers[torch.from_numpy(labels[start : start + BLOCK])])
         part.div_(torch.linalg.vector_norm(part, dim=1, keepdim=True))
@@ -55,7 +55,7 @@ def data(samples: int, dim: int, classes: int) -> tuple[torch.Tensor, NDArray[np
 
 
 def product(rows: torch.Tensor, labels: NDArray[np.int64]) -> dict[str, float]:
-    """All similarities in blocks, thrown away: what it costs to look at each pair from both of its rows."""
+    """Compute all similarities in blocks and discard them: the lower bound for visiting each pair twice."""
     out = torch.empty(BLOCK, len(rows))
     for start in range(0, len(rows), BLOCK):
         block = rows[start : start + BLOCK]
@@ -105,12 +105,12 @@ RUN: dict[str, Callable[[torch.Tensor, NDArray[np.int64]], dict[str, float]]] = 
 
 
 def resident_mb(field: str) -> float:
-    """Resident memory of this process as the kernel counts it: "VmRSS" now, "VmHWM" the peak so far (Linux)."""
+    """Return the resident memory of this process on Linux: "VmRSS" now, "VmHWM" its peak."""
     return int(Path("/proc/self/status").read_text().partition(f"{field}:")[2].split()[0]) / 1024
 
 
 def measure(candidate: str, samples: int, dim: int, classes: int, threads: int) -> dict[str, Any]:
-    """One candidate in this process: seconds on the clock and of all cores, extra memory in MB, and its values."""
+    """Measure one candidate in this process: wall-clock and CPU seconds, extra memory in MB, and its values."""
     torch.set_num_threads(threads)
     if candidate in ("faiss", "pml"):
         import faiss
@@ -126,7 +126,7 @@ def measure(candidate: str, samples: int, dim: int, classes: int, threads: int) 
 
 
 def compare(samples: int, dim: int, classes: int, threads: int, rounds: int, names: list[str]) -> dict[str, Any]:
-    """All candidates in `rounds` interleaved rounds; the best time and the largest memory of each."""
+    """Measure all candidates in interleaved rounds; return the best time and the largest memory of each."""
     best: dict[str, dict[str, Any]] = {}
     for _ in range(rounds):
         for name in names:
@@ -145,27 +145,27 @@ def compare(samples: int, dim: int, classes: int, threads: int, rounds: int, nam
 
 
 def _check_values(best: dict[str, dict[str, Any]]) -> None:
-    """Different products round differently: a query in ten thousand may rank a near tie the other way."""
+    """Check that the values agree. Rounding may change the order of near ties in one query of ten thousand."""
     for name in set(best) - {"product", "nearfar"}:
         for metric, value in best[name]["values"].items():
             ours = best["nearfar"]["values"].get(metric, best.get("nearfar-shared", {}).get("values", {}).get(metric))
             if ours is not None and abs(ours - value) > 1e-4:
-                raise SystemExit(f"{name} says {metric} = {value}, nearfar {ours}")
+                raise SystemExit(f"{metric} differs: {name} gives {value}, nearfar gives {ours}")
 
 
 def markdown(result: dict[str, Any]) -> str:
-    """The result as a page: a table with times, ratios and memory, and the command that makes it again."""
+    """Return the page: a table with times, ratios and memory, and the command that reproduces it."""
     runs = result["runs"]
     floor = runs["product"]["seconds"]
     lines = [
         "# Evaluation: time and memory",
         "",
-        f"{result['samples']:,} embeddings of {result['dim']} dimensions in {result['classes']:,} classes, every one a "
+        f"{result['samples']:,} embeddings of {result['dim']} dimensions in {result['classes']:,} classes, each a "
         f"query against all others; {result['threads']} thread(s), best of {result['rounds']} interleaved round(s), "
         f"torch {torch.__version__}, {platform.machine()}.",
         "",
         *([result["note"], ""] if result["note"] else []),
-        "| what | seconds | x matrix product | CPU seconds | extra memory |",
+        "| candidate | seconds | relative to the product | CPU seconds | extra memory |",
         "|---|---:|---:|---:|---:|",
     ]
     for name, run in runs.items():
@@ -174,7 +174,7 @@ def markdown(result: dict[str, Any]) -> str:
         lines.append(f"| {CANDIDATES[name]} | {numbers} |")
     if "pml" in runs and "nearfar-shared" in runs:
         faster = runs["pml"]["seconds"] / runs["nearfar-shared"]["seconds"]
-        lines += ["", f"On what both compute, nearfar is {faster:.1f}x faster than AccuracyCalculator."]
+        lines += ["", f"For the metrics that both compute, nearfar is {faster:.1f}x faster than AccuracyCalculator."]
     lines += ["", "Values (all candidates agree to 1e-4):", "", "| metric | value |", "|---|---:|"]
     lines += [f"| {metric} | {value:.6f} |" for metric, value in runs["nearfar"]["values"].items()]
     command = "python -m benchmarks.evaluation " + " ".join(
@@ -190,8 +190,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--classes", type=int, default=11316)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--only", nargs="+", choices=list(RUN), help="leave out the other candidates")
-    parser.add_argument("--note", default="", help="a sentence for the page: what else ran on the machine")
+    parser.add_argument("--only", nargs="+", choices=list(RUN), help="measure only these candidates")
+    parser.add_argument("--note", default="", help="a sentence for the page, for example what else ran on the machine")
     parser.add_argument("--json", type=Path, help="write the numbers here")
     parser.add_argument("--markdown", type=Path, help="write the page here")
     parser.add_argument("--measure", choices=list(RUN), help=argparse.SUPPRESS)

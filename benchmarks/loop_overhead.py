@@ -1,11 +1,11 @@
-"""What the training loop costs over a bare loop with the same operations: loading, forward, loss, backward, step.
+"""Overhead of the training loop over a bare loop with the same operations: loading, forward, loss, backward, step.
 
     python -m benchmarks.loop_overhead --markdown docs/benchmarks/loop.md
 
-Both sides train the same network on the same batches, in one process, in turns; the best of the rounds counts, in CPU
-time, so that other work on the machine does not. The loop also schedules the learning rate, logs every 20 steps, looks
-at the embeddings, shows progress, and keeps time for checkpoints; evaluation and the checkpoint at the end are not part
-of an epoch and are not measured.
+Both loops train the same network on the same batches, in turn in one process. The best CPU time over the rounds is
+reported, which other work on the machine hardly affects. The training loop also schedules the learning rate, logs every
+20 steps, monitors the embeddings, shows progress, and checks when to save. Evaluation and the last checkpoint are not
+part of an epoch and are not measured.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from nearfar.training.trainer import Trainer
 
 
 def vectors(folder: Path, samples: int = 6400, classes: int = 100, width: int = 1280) -> str:
-    """Random vectors of the size of CUB's, as a file."""
+    """Save random vectors of the size of the CUB vectors and return the path."""
     rng = np.random.default_rng(0)
     labels = np.arange(samples) % classes
     features = rng.normal(size=(samples, width)).astype(np.float32)
@@ -81,7 +81,7 @@ CASES = {
 
 
 def measure(rounds: int, folder: Path) -> list[tuple[str, float, float]]:
-    """(case, milliseconds a step of the bare loop, of ours)."""
+    """Return (case, milliseconds per step of the bare loop, milliseconds per step of the training loop)."""
     source = vectors(folder)
     rows = []
     for name, (kind, recipe, steps) in CASES.items():
@@ -109,14 +109,14 @@ def main(arguments: list[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         rows = measure(options.rounds, Path(folder))
     lines = [
-        "# The loop's overhead",
+        "# Overhead of the training loop",
         "",
-        "Milliseconds of CPU a step of a bare loop (loading, forward, loss, backward, step) and of `nearfar.training`, "
-        "which also schedules, logs every 20 steps and watches. "
-        f"{options.threads} thread(s), best of {options.rounds} rounds in turns, torch {torch.__version__}, "
+        "CPU milliseconds per step of a bare loop (loading, forward, loss, backward, step) and of `nearfar.training`, "
+        "which also schedules the learning rate, logs every 20 steps and monitors the embeddings. "
+        f"{options.threads} thread(s), best of {options.rounds} interleaved rounds, torch {torch.__version__}, "
         f"{platform.machine()}. Budget: 5%.",
         "",
-        "| what | bare | nearfar | more |",
+        "| case | bare | nearfar | overhead |",
         "|---|---:|---:|---:|",
         *(f"| {name} | {plain:.2f} | {loop:.2f} | {loop / plain - 1:+.1%} |" for name, plain, loop in rows),
         "",

@@ -1,8 +1,9 @@
 """Tables 1 to 3 and Fig. 1 of MPA, measured: `python -m benchmarks.mpa_tables`.
 
-Saeki et al., arXiv 2110.03997. Table 1 and Fig. 1 say which similarities a gradient depends on: the second derivatives
-of each loss by the similarities S(x, c) of a batch show it. Table 2 gives training complexities: the time of a loss is
-taken before and after doubling its samples M, classes C and proxies P. Table 3 compares metrics on five rankings.
+Saeki et al., arXiv 2110.03997. Table 1 and Fig. 1 show which similarities a gradient depends on; the script computes
+the second derivatives of each loss with respect to the similarities S(x, c) of a batch. Table 2 gives training
+complexities; the script measures a loss before and after doubling the samples M, classes C and proxies P. Table 3
+compares metrics on five rankings.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from nearfar.metrics import evaluate
 
 PROXY = ("proxy-nca", "proxy-anchor", "soft-triple", "mpa", "mpa-dw", "mpa-ap")
 PERSPECTIVES = ("stability", "manifold", "similarity", "P-P", "N-N", "P-N")
-# Table 1; (✓), "not necessarily taken into account", is what a batch with two samples of a class does
+# Table 1; (✓), "not necessarily taken into account", counts, because our batch has two samples of a class
 PRINTED: dict[str, set[str]] = {
     "proxy-nca": {"stability", "N-N"},
     "proxy-anchor": {"similarity", "P-P", "N-N"},
@@ -34,7 +35,7 @@ PRINTED: dict[str, set[str]] = {
     "mpa-dw": {"stability", "manifold", "similarity", "N-N"},
     "mpa-ap": {"stability", "manifold", "similarity", "N-N", "P-N"},
 }
-LABELS = (0, 0, 1, 2, 2)  # of the batch for Table 1, among four classes
+LABELS = (0, 0, 1, 2, 2)  # labels of the batch for Table 1, of four classes
 # Table 2
 ORDERS = {
     "contrastive": "M^2",
@@ -42,13 +43,13 @@ ORDERS = {
     **dict.fromkeys(("proxy-nca", "proxy-anchor"), "M C"),
     **dict.fromkeys(("soft-triple", "mpa", "mpa-dw", "mpa-ap"), "M C P^2"),
 }
-# Table 3: ranks of the hits among the first ten, of four positives
+# Table 3: positions of the hits among the first ten, for four positives
 RANKINGS = ((1,), (1, 10), (1, 3), (1, 3, 7, 10), (1, 2, 3, 4))
 METRICS = ("recall@10", "precision@10", "map@r", "map@10", "ndcg@10")
 
 
 def influences(name: str) -> Tensor:
-    """|d^2 L / dS_ci dS_ej|, [C, B, C, B], at similarities where no term is saturated; central differences."""
+    """Compute |d^2 L / dS_ci dS_ej|, [C, B, C, B], by central differences where no term is saturated."""
     labels = torch.tensor(LABELS)
     loss = create(name, classes=4, dim=2)
     assert isinstance(loss, ProxyLoss)
@@ -68,7 +69,7 @@ def influences(name: str) -> Tensor:
 
 
 def characteristics(name: str) -> set[str]:
-    """The perspectives of Table 1 that hold for a loss."""
+    """Return the perspectives of Table 1 that hold for a loss."""
     found = influences(name)
     size = found[0, 0].numel()
     matrix, labels = found.reshape(size, size), torch.tensor(LABELS)
@@ -84,7 +85,7 @@ def characteristics(name: str) -> set[str]:
     holds = {
         "stability": not some(sample[:, None] != sample),
         "manifold": hasattr(create(name, classes=4, dim=2), "proxies_per_class"),
-        "similarity": bool((matrix.sum(1).abs() > floor).any()),  # all similarities grow alike
+        "similarity": bool((matrix.sum(1).abs() > floor).any()),  # all similarities grow by the same amount
         "P-P": some(both & other),
         "N-N": some(neither & other),
         "P-N": some(~both & ~neither),
@@ -93,7 +94,7 @@ def characteristics(name: str) -> set[str]:
 
 
 def exponents(*, samples: int, classes: int, proxies: int, dim: int, repeats: int) -> dict[str, dict[str, float]]:
-    """For each loss, log2 of how much longer it takes with twice the M, the C and the P that it has."""
+    """Return for each loss log2 of the slowdown when M, C or P is doubled."""
     sizes = {"": (samples, classes, proxies), "M": (2 * samples, classes, proxies)}
     sizes |= {"C": (samples, 2 * classes, proxies), "P": (samples, classes, 2 * proxies)}
     candidates: dict[str, Callable[[], object]] = {}
@@ -116,7 +117,7 @@ def exponents(*, samples: int, classes: int, proxies: int, dim: int, repeats: in
 
 
 def ranking_scores(hits: Sequence[int]) -> dict[str, float]:
-    """Metrics in per cent of one query whose four positives stand at these ranks, the rest behind all others."""
+    """Compute metrics in percent of a query with positives at these positions and the rest of the four at the end."""
     count = 20
     angles = torch.linspace(0.1, 1.5, count, dtype=torch.float64)
     gallery = torch.stack([angles.cos(), angles.sin()], dim=1)
@@ -129,7 +130,7 @@ def ranking_scores(hits: Sequence[int]) -> dict[str, float]:
 
 
 def figure() -> str:
-    """Fig. 1: for each loss what moves the gradient of a positive and of a negative tie, darker where it moves more."""
+    """Draw Fig. 1: what changes the gradient of a positive and of a negative similarity, darker where it is more."""
     side, gap = 18, 34
     width, height = 40 + len(PROXY) * (len(LABELS) * side + gap), 60 + 2 * (4 * side + gap)
     parts = []
@@ -137,7 +138,7 @@ def figure() -> str:
         x0 = 40 + column * (len(LABELS) * side + gap)
         parts.append(f'<text x="{x0}" y="24" font-weight="bold">{escape(name)}</text>')
         found = influences(name).abs()
-        for row, (c, i) in enumerate(((0, 0), (1, 0))):  # of the first sample: with its own class, and another
+        for row, (c, i) in enumerate(((0, 0), (1, 0))):  # the first sample, with its own class and with another
             y0 = 44 + row * (4 * side + gap)
             share = found[c, i] / found[c, i].max().clamp_min(1e-30)
             for e in range(4):
@@ -154,7 +155,7 @@ def figure() -> str:
     for row, what in enumerate(("positive", "negative")):
         y = 44 + row * (4 * side + gap) + 2 * side
         parts.append(f'<text x="20" y="{y}" text-anchor="middle" transform="rotate(-90 20 {y})">{what}</text>')
-    note = "rows: classes, columns: samples, +: positive ties; outlined: the tie whose gradient is moved"
+    note = "rows: classes, columns: samples, +: positive; outlined: the similarity whose gradient changes"
     parts.append(f'<text x="40" y="{height - 10}" font-size="11">{note}</text>')
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
@@ -165,12 +166,12 @@ def figure() -> str:
 
 
 def report(orders: Mapping[str, Mapping[str, float]], command: str) -> str:
-    """The three tables as Markdown."""
+    """Format the three tables as Markdown."""
     first = []
     for name in PROXY:
         found = characteristics(name)
-        first.append([name, *("yes" if each in found else "" for each in PERSPECTIVES)])
-        first[-1].append("as printed" if found == PRINTED[name] else "not as printed")
+        first.append([name, *("yes" if perspective in found else "" for perspective in PERSPECTIVES)])
+        first[-1].append("as printed" if found == PRINTED[name] else "differs")
     second = [
         [name, f"O({ORDERS[name]})", " ".join(f"{key}^{value:.2f}" for key, value in found.items())]
         for name, found in orders.items()
@@ -183,16 +184,18 @@ def report(orders: Mapping[str, Mapping[str, float]], command: str) -> str:
             "# Characteristics, complexity and metrics (MPA, Tables 1 to 3)",
             f"Made by `{command}` on {machine()}.",
             "## What a gradient depends on (Table 1)",
-            "From the second derivatives by the similarities of five samples, two classes of them with two samples. "
-            "The paper's (✓) counts as a yes.",
+            "Computed from the second derivatives with respect to the similarities of five samples; two classes have "
+            "two "
+            "samples. The paper's (✓) counts as yes.",
             markdown_table(["loss", *PERSPECTIVES, "paper"], first),
             "## Time (Table 2)",
-            "Forward and backward of one batch: the exponent is log2 of how much longer it takes with twice as many. "
-            "The paper counts terms; ours are few matrix products, and small sizes cost what starting them does.",
+            "Forward and backward pass of one batch: the exponent is log2 of the slowdown when the number is doubled. "
+            "The "
+            "paper counts terms; our losses are a few matrix products, whose fixed cost dominates at small sizes.",
             markdown_table(["loss", "paper", "measured"], second),
             "## Metrics (Table 3)",
-            "One query with four positives at these ranks of ten, the rest of them far behind; per cent.",
-            markdown_table(["ranks of the hits", *METRICS], third),
+            "One query with four positives: those listed are among the first ten, the others far behind. In percent.",
+            markdown_table(["positions of the hits", *METRICS], third),
         ]
     )
 
@@ -205,7 +208,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--classes", type=int, default=1000, help="C (default 1000)")
     parser.add_argument("--proxies", type=int, default=4, help="P (default 4)")
     parser.add_argument("--dim", type=int, default=64, help="embedding dimension (default 64)")
-    parser.add_argument("--repeats", type=int, default=7, help="turns of each candidate (default 7)")
+    parser.add_argument("--repeats", type=int, default=7, help="repeats of each candidate (default 7)")
     parser.add_argument("--figure", type=Path, metavar="FILE.svg", help="draw Fig. 1")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the page")
     args = parser.parse_args(argv)

@@ -1,9 +1,10 @@
 """The weight solver of BSPML: `python -m benchmarks.pacing_speed`.
 
-- Ours against Algorithm 3 from the same start: who ends lower after 50 N of its steps, over several seeds.
-- Time of xi+ and xi- and of the solver at the size of Stanford Online Products, and the memory of the former.
+- Our solver against Algorithm 3 from the same start: which has the lower objective after 50 N of its steps, over
+  several seeds.
+- Time of xi+ and xi- and of the solver at the size of Stanford Online Products, and the memory of xi.
 - The objective over the steps (Theorem 1) and over rounds of training and solving (Theorem 2), and the mean and spread
-  of the class weights over lambda and mu (Figs. 3 and 4 of the paper) on the embedded drawings.
+  of the class weights over lambda and mu (Figs. 3 and 4 of the paper) on the built-in drawings.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ AGES = (1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0)
 
 
 def noisy_batch(samples: int, classes: int, dim: int, *, seed: int) -> tuple[Tensor, Tensor]:
-    """Unit rows in noisy classes, a fifth of them under a random label, every class with at least one."""
+    """Make unit vectors in noisy classes, 20% of them with a random label and every class with at least one sample."""
     x, labels = class_batch(samples, dim, per_class=1, seed=seed)
     generator = torch.Generator().manual_seed(seed)
     truth = torch.arange(samples) % classes
@@ -58,7 +59,7 @@ def noisy_batch(samples: int, classes: int, dim: int, *, seed: int) -> tuple[Ten
 
 
 def noisy_problem(samples: int, classes: int, *, mu: float, seed: int) -> tuple[WeightProblem, Floats]:
-    """The weight problem of such rows at the age that its easiest 80% give, and these as the start."""
+    """Make the weight problem of such vectors at the age of the easiest 80%, which are also the start."""
     x, labels = noisy_batch(samples, classes, 64, seed=seed)
     pos, neg = hardness(x, labels)
     problem = WeightProblem.of(pos, neg, labels, age=0.0, mu=mu)
@@ -66,8 +67,8 @@ def noisy_problem(samples: int, classes: int, *, mu: float, seed: int) -> tuple[
     return problem.at_age(age), start
 
 
-def race(samples: int, classes: int, *, mu: float, seed: int) -> dict[str, list[float]]:
-    """The objective of the three at each of PASSES; a pass is N steps, or one sweep of ours."""
+def compare_solvers(samples: int, classes: int, *, mu: float, seed: int) -> dict[str, list[float]]:
+    """Return the objective of the three solvers at each of PASSES; a pass is N steps, or one sweep of ours."""
     problem, start = noisy_problem(samples, classes, mu=mu, seed=seed)
     traces: dict[str, list[float]] = {OURS: list(solve(problem, start).trace)}
     first = 0.5 * samples / problem.classes
@@ -83,11 +84,11 @@ def race(samples: int, classes: int, *, mu: float, seed: int) -> dict[str, list[
     return {name: [values[min(p, len(values) - 1)] for p in PASSES] for name, values in traces.items()}
 
 
-def races(kinds: Sequence[tuple[int, int, float]], seeds: int) -> list[dict[str, Any]]:
-    """For each N, C and mu: how often ours ends no worse than each form of Algorithm 3, and by how much on average."""
+def count_wins(kinds: Sequence[tuple[int, int, float]], seeds: int) -> list[dict[str, Any]]:
+    """Count for each N, C and mu how often ours is at least as good as Algorithm 3, with the mean difference."""
     found = []
     for samples, classes, mu in kinds:
-        ends = [{k: v[-1] for k, v in race(samples, classes, mu=mu, seed=s).items()} for s in range(seeds)]
+        ends = [{k: v[-1] for k, v in compare_solvers(samples, classes, mu=mu, seed=s).items()} for s in range(seeds)]
         wins = {name: sum(e[OURS] <= e[name] for e in ends) for name in (CONSTANT, DECREASING)}
         gap = {name: float(np.mean([e[name] - e[OURS] for e in ends])) for name in wins}
         found.append({"samples": samples, "classes": classes, "mu": mu, "seeds": seeds, "wins": wins, "gap": gap})
@@ -95,9 +96,9 @@ def races(kinds: Sequence[tuple[int, int, float]], seeds: int) -> list[dict[str,
 
 
 def speed(samples: int, classes: int, dim: int) -> dict[str, Any]:
-    """Seconds and extra bytes of xi, and seconds and sweeps of the solver, each once.
+    """Measure seconds and extra bytes of xi, and seconds and sweeps of the solver, once each.
 
-    Seconds are of the processor, summed over threads: on a busy machine those of the clock say little.
+    Seconds are CPU time summed over threads, because wall-clock time is unreliable on a busy machine.
     """
     x, labels = noisy_batch(samples, classes, dim, seed=0)
     result: dict[str, Any] = {"samples": samples, "classes": classes, "dim": dim, "solver": []}
@@ -119,7 +120,7 @@ def speed(samples: int, classes: int, dim: int) -> dict[str, Any]:
 
 
 def rounds(number: int, *, samples: int = 1000, classes: int = 20, dim: int = 32) -> list[float]:
-    """L(theta, w; lambda) after each round of BSPML with a linear embedder: Theorem 2 says that it settles."""
+    """Return L(theta, w; lambda) after each round of BSPML with a linear embedder. By Theorem 2 it converges."""
     x, labels = noisy_batch(samples, classes, 2 * dim, seed=0)
     torch.manual_seed(0)
     net = nn.Linear(2 * dim, dim)
@@ -140,7 +141,7 @@ def rounds(number: int, *, samples: int = 1000, classes: int = 20, dim: int = 32
 
 
 def drawings(classes: int, each: int) -> tuple[Tensor, Tensor]:
-    """Pixels of drawings, blurred and centered, with a fifth of the labels wrong."""
+    """Return the pixels of drawings, blurred and centered, with 20% wrong labels."""
     data = load_sketches()
     data = data.subset(np.flatnonzero((np.arange(len(data)) % 100 < each) & (data.labels < classes))).compact()
     noisy, _ = add_label_noise(data.subset(np.arange(len(data))), 0.2)
@@ -150,7 +151,7 @@ def drawings(classes: int, each: int) -> tuple[Tensor, Tensor]:
 
 
 def weights_over_age(classes: int, each: int) -> dict[str, dict[str, list[float]]]:
-    """MAW and SDAW of the solution at each age, for each mu (Figs. 3 and 4)."""
+    """Compute MAW and SDAW of the solution at each age, for each mu (Figs. 3 and 4)."""
     x, labels = drawings(classes, each)
     pos, neg = hardness(x, labels)
     found: dict[str, dict[str, list[float]]] = {"maw": {}, "sdaw": {}}
@@ -164,7 +165,7 @@ def weights_over_age(classes: int, each: int) -> dict[str, dict[str, list[float]
 
 
 def figures(result: dict[str, Any]) -> tuple[str, str]:
-    """The traces of Theorems 1 and 2, and Figs. 3 and 4."""
+    """Draw the traces of Theorems 1 and 2, and Figs. 3 and 4."""
     trace, values = result["trace"], result["rounds"]
     traces, (left, right) = new_line_figure(2)
     draw_lines(
@@ -196,17 +197,18 @@ def figures(result: dict[str, Any]) -> tuple[str, str]:
 
 
 def report(result: dict[str, Any], command: str, names: Sequence[str]) -> str:
-    """The page docs/benchmarks/pacing.md."""
+    """Return the page docs/benchmarks/pacing.md."""
     sop = result["speed"]
     parts = [
         "# The weight solver of BSPML\n",
-        f"Made by `{command}` on {result['machine']}. What is measured: [BSPML](../methods/bspml.md).\n",
-        "## Ours against Algorithm 3\n",
-        "From the same start, noisy clusters with 20% wrong labels, lambda from the easiest 80%. Algorithm 3 takes "
-        "50 N steps with a constant rate, 0.5 N/C, or one that falls as 1/(1 + t/(2N)). How often ours ends no worse, "
-        "and how much lower on average:\n",
+        f"Made by `{command}` on {result['machine']}. The method: [BSPML](../methods/bspml.md).\n",
+        "## Our solver against Algorithm 3\n",
+        "Both start from the same weights, on noisy clusters with 20% wrong labels and lambda from the easiest 80%. "
+        "Algorithm 3 takes 50 N steps with a constant rate of 0.5 N/C, or with a rate that decreases as 1/(1 + "
+        "t/(2N)). "
+        "The table shows how often our objective is at least as low, and by how much it is lower on average:\n",
         markdown_table(
-            ["N, C, mu", "no worse than constant", "decreasing", "lower than constant by", "decreasing by"],
+            ["N, C, mu", "vs constant rate", "vs decreasing rate", "lower by (constant)", "lower by (decreasing)"],
             [
                 [
                     f"{r['samples']:,}, {r['classes']:,}, {r['mu']:g}",
@@ -222,8 +224,8 @@ def report(result: dict[str, Any], command: str, names: Sequence[str]) -> str:
         parts.append(f"![The objective over passes and rounds]({names[0]})\n")
     parts += [
         f"## Time at N = {sop['samples']:,}, C = {sop['classes']:,}, d = {sop['dim']}\n",
-        f"In seconds of the processor. xi+ and xi-, exact over all pairs: {sop['xi_seconds']:.0f} s and "
-        f"{sop['xi_megabytes']:.0f} MB beside the embeddings. The solver:\n",
+        f"CPU seconds. xi+ and xi-, exact over all pairs, take {sop['xi_seconds']:.0f} s and "
+        f"{sop['xi_megabytes']:.0f} MB in addition to the embeddings. The solver:\n",
         markdown_table(
             ["mu", "seconds", "sweeps", "residual", "mean weight"],
             [
@@ -233,8 +235,9 @@ def report(result: dict[str, Any], command: str, names: Sequence[str]) -> str:
         ),
         "",
         "## Figs. 3 and 4 of the paper\n",
-        "On pixels of the embedded drawings with 20% wrong labels: the mean of the class weights rises with lambda, "
-        "and their spread falls with mu.\n",
+        "Measured on the pixels of the built-in drawings with 20% wrong labels. The mean of the class weights rises "
+        "with "
+        "lambda, and their spread falls with mu.\n",
     ]
     if names:
         parts.append(f"![Mean and spread of the class weights]({names[1]})\n")
@@ -245,12 +248,16 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.pacing_speed", description=__doc__.split("\n")[0] if __doc__ else None
     )
-    parser.add_argument("--samples", type=int, default=6000, help="N of the race (default 6000)")
-    parser.add_argument("--seeds", type=int, default=10, help="seeds of the race (default 10)")
-    parser.add_argument("--large", type=int, nargs=3, default=list(SOP), metavar=("N", "C", "D"), help="the timed size")
-    parser.add_argument("--rounds", type=int, default=40, help="rounds of training (default 40)")
+    parser.add_argument(
+        "--samples", type=int, default=6000, help="number of samples N of the comparison (default 6000)"
+    )
+    parser.add_argument("--seeds", type=int, default=10, help="number of seeds of the comparison (default 10)")
+    parser.add_argument(
+        "--large", type=int, nargs=3, default=list(SOP), metavar=("N", "C", "D"), help="size for the timing"
+    )
+    parser.add_argument("--rounds", type=int, default=40, help="number of training rounds (default 40)")
     parser.add_argument("--drawings", type=int, nargs=2, default=[40, 50], metavar=("C", "EACH"), help="for Figs. 3, 4")
-    parser.add_argument("--threads", type=int, default=1, help="threads of torch (default 1)")
+    parser.add_argument("--threads", type=int, default=1, help="torch threads (default 1)")
     parser.add_argument("--out", type=Path, metavar="STEM", help="write STEM.md, .json, .svg and .weights.svg")
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
@@ -258,8 +265,8 @@ def main(argv: list[str] | None = None) -> None:
     result = {
         "machine": machine(),
         "passes": PASSES,
-        "races": races([(n // 6, n // 30, 0.0), (n // 6, n // 30, 1.0), (n, n // 60, 1.0)], args.seeds),
-        "trace": race(n, n // 60, mu=1.0, seed=0),
+        "races": count_wins([(n // 6, n // 30, 0.0), (n // 6, n // 30, 1.0), (n, n // 60, 1.0)], args.seeds),
+        "trace": compare_solvers(n, n // 60, mu=1.0, seed=0),
         "speed": speed(*args.large),
         "rounds": rounds(args.rounds),
         "ages": AGES,

@@ -1,6 +1,6 @@
-"""pytorch-metric-learning's version of our losses (extra `peers`), and a guard against what it needs.
+"""The losses of pytorch-metric-learning that match ours (extra `peers`), and a guard against their memory and time.
 
-A call is first tried in a process of its own, with 8 GB and 60 seconds. Only what passed is then timed beside ours.
+A call is first tried in another process with limits of 8 GB and 60 seconds. Only calls within the limits are timed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def peer(label: str) -> Loss | None:
-    """The peer's loss with the options of our row of that label, or None where it has no such loss."""
+    """Return the peer's loss with the options of the row of this label, or None if it has no such loss."""
     try:
         from pytorch_metric_learning import distances, losses, miners, reducers
     except ImportError as error:
@@ -60,7 +60,7 @@ def peer(label: str) -> Loss | None:
 
 
 def proxy_peer(label: str, classes: int, dim: int, k: int) -> Loss | None:
-    """The peer's proxy loss with our defaults, or None where it has no such loss."""
+    """Return the peer's proxy loss with our defaults, or None if it has no such loss."""
     from pytorch_metric_learning import losses
 
     make: dict[str, Callable[[], Loss]] = {
@@ -78,7 +78,7 @@ def proxy_peer(label: str, classes: int, dim: int, k: int) -> Loss | None:
 
 
 class Guard:
-    """Tries the peer's loss of one label in another process, size by size, until a size is too much for it."""
+    """Tries the peer's loss of one label in another process, with growing sizes, until one exceeds the limits."""
 
     def __init__(self, label: str, threads: int) -> None:
         context = multiprocessing.get_context("spawn")
@@ -89,7 +89,7 @@ class Guard:
         self._failed = False
 
     def allows(self, x: Tensor, y: Tensor) -> bool:
-        """Whether one step on this batch fits into the limits; after one that did not, nothing larger is tried."""
+        """Return whether one step on this batch stays within the limits. After a failure, nothing larger is tried."""
         if self._failed:
             return False
         self._pipe.send((x.numpy(), y.numpy()))
@@ -103,7 +103,7 @@ class Guard:
         return not self._failed
 
     def close(self) -> None:
-        """End the other process."""
+        """Stop the other process."""
         self._process.kill()
         self._process.join()
 

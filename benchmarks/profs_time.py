@@ -1,9 +1,9 @@
 """Time of PROFS: `python -m benchmarks.profs_time`.
 
-What hard negative class mining and the projection term add to a step. Choosing the classes of a batch, at the size of
-the largest benchmark (L = 11,318 classes, d = 512, B = 128, two a class), against the matrix products of the batch: of
-a pair loss, and of the network that embeds it. The projection term on all parameters of a ResNet-50 against its step.
-All candidates of a table take turns in one process; the best turn counts.
+Measures what hard negative class mining and the projection term add to a step. Choosing the classes of a batch, at the
+size of the largest benchmark (L = 11,318 classes, d = 512, B = 128, two samples per class), is compared with the matrix
+products of a pair loss and with the network that embeds the batch. The projection term on all parameters of a ResNet-50
+is compared with its step. All candidates of a table run in turn in one process, and the best time of each is reported.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from nearfar.training.projection import Projection
 CLASSES, DIM, BATCH, PER_CLASS = 11318, 512, 128, 2
 IMAGES = (4, 8)
 PRODUCTS = "matrix products of a pair loss"
-GATHER = "gather of the batch's rows of the table"
+GATHER = "gather of the batch's class vectors"
 ONE_SEED = "HNCM, one seed: choose the classes"
 
 
 def mining_times(classes: int, dim: int, batch: int, repeats: int) -> dict[str, float]:
-    """Milliseconds of choosing classes, and of what the batch costs anyhow but for the network."""
+    """Measure the choice of classes and the other costs of a batch except the network, in milliseconds."""
     count = batch // PER_CLASS
     rows, _ = class_batch(classes, dim, per_class=1)
     rng = np.random.default_rng(0)
@@ -47,17 +47,17 @@ def mining_times(classes: int, dim: int, batch: int, repeats: int) -> dict[str, 
     mined.hncm.write(np.arange(classes), rows)
 
     def seeds(n: int) -> list[int]:
-        found: list[int] = rng.choice(classes, n, replace=False).tolist()
-        return found
+        chosen: list[int] = rng.choice(classes, n, replace=False).tolist()
+        return chosen
 
     candidates: dict[str, Callable[[], object]] = {
         PRODUCTS: lambda: (x @ x.T, g @ x, g.T @ x),
         GATHER: lambda: rows.index_select(0, where),
-        "one reading of the table": lambda: rows.sum(),
+        "one pass over the table of class vectors": lambda: rows.sum(),
         ONE_SEED: lambda: tables[False].choose(seeds(1), count, rng),
         "HNCM, four seeds": lambda: tables[False].choose(seeds(4), count, rng),
         "HNCM, greedy": lambda: tables[True].choose(seeds(1), count, rng),
-        "HNCM: write the batch's rows": lambda: tables[False].write(some, x[:count]),
+        "HNCM: write the batch's class vectors": lambda: tables[False].write(some, x[:count]),
         "a PROFS batch, random classes": ordinary.next_batch,
         "a PROFS batch, HNCM": mined.next_batch,
     }
@@ -65,7 +65,7 @@ def mining_times(classes: int, dim: int, batch: int, repeats: int) -> dict[str, 
 
 
 def step_times(backbone: str, images: int, size: int, repeats: int) -> dict[str, float]:
-    """Milliseconds of a step without the projection term, and of the term and the snapshot."""
+    """Measure a step without the projection term, the term, and the snapshot, in milliseconds."""
     net = create_embedder(backbone, dim=DIM).train()
     projection = Projection(net.parameters(), weight=1e-3)
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-5, foreach=True)
@@ -77,7 +77,7 @@ def step_times(backbone: str, images: int, size: int, repeats: int) -> dict[str,
         loss(net(pixels), labels, representatives=images // 2).backward()
         optimizer.step()
 
-    # in turn with the step, so that the term finds the caches as a step leaves them
+    # measured in turn with the step, so that the caches are in the same state as in training
     times = best_ms(
         {"step": step, "term": projection.add_to_gradients, "snapshot": projection.snapshot},
         repeats=repeats,
@@ -87,7 +87,7 @@ def step_times(backbone: str, images: int, size: int, repeats: int) -> dict[str,
 
 
 def report(result: dict[str, Any], command: str) -> str:
-    """The page docs/benchmarks/profs-time.md."""
+    """Return the page docs/benchmarks/profs-time.md."""
     mining, steps = result["mining"], result["steps"]
     network = steps[-1]["step"] / steps[-1]["images"] * result["batch"]
     whole = network + mining[PRODUCTS] + mining[GATHER]
@@ -95,25 +95,27 @@ def report(result: dict[str, Any], command: str) -> str:
     return "\n".join(
         [
             "# Time of PROFS\n",
-            f"Made by `{command}` on {result['machine']}. Milliseconds, best of several interleaved turns.\n",
+            f"Made by `{command}` on {result['machine']}. Milliseconds, best of several interleaved repeats.\n",
             "## Hard negative class mining\n",
-            f"L = {result['classes']:,} classes, d = {result['dim']}, B = {result['batch']}, {PER_CLASS} a class; "
-            "every row of the table written.\n",
+            f"L = {result['classes']:,} classes, d = {result['dim']}, B = {result['batch']}, {PER_CLASS} samples "
+            "per class; the table of class vectors is full.\n",
             markdown_table(
-                ["", "ms", "over the pair loss's products"],
+                ["", "ms", "relative to the products"],
                 [[name, f"{ms:.3f}", f"{ms / mining[PRODUCTS]:.2f}"] for name, ms in mining.items()],
             ),
-            f"\nA step of {result['backbone']}, next to all of it matrix products, takes {network / 1e3:.1f} s on the "
-            f"batch's {result['batch']} images ({result['image_size']} pixels; {steps[-1]['images']} images were "
-            f"measured). Choosing the classes by one seed takes {100 * share:.3f}% of it, the loss's products and the "
-            f"row gather together; budget: 1%. It reads the table once, which no exact choice by distances can avoid; "
-            f"with feature vectors in place of a network that is {mining[ONE_SEED] / mining[PRODUCTS]:.1f} times the "
-            "products of the loss.\n",
+            f"\nA step of {result['backbone']}, which consists almost entirely of matrix products, takes "
+            f"{network / 1e3:.1f} s for a batch of {result['batch']} images ({result['image_size']} pixels; scaled "
+            "from "
+            f"{steps[-1]['images']} images). Choosing the classes with one seed takes {100 * share:.3f}% of the step, "
+            "the "
+            f"products of the loss and the gather together; budget: 1%. It reads the table once, which every exact "
+            f"choice by distance must do. With feature vectors instead of a network, it takes "
+            f"{mining[ONE_SEED] / mining[PRODUCTS]:.1f} times as long as the products of the loss.\n",
             "## Projection term\n",
             f"All {result['parameters'] / 1e6:.1f} million parameters of {result['backbone']}, Adam. The term is added "
-            f"at every step, the snapshot taken once a cycle. Budget: 2% of a step.\n",
+            f"at every step, the snapshot is taken once per cycle. Budget: 2% of a step.\n",
             markdown_table(
-                ["images a batch", "step", "term", "snapshot", "term over step"],
+                ["images per batch", "step", "term", "snapshot", "term / step"],
                 [
                     [
                         f"{row['images']}",
@@ -123,7 +125,7 @@ def report(result: dict[str, Any], command: str) -> str:
                     for row in steps
                 ],
             ),
-            "\nThe step grows with the batch, the term does not.\n",
+            "\nThe time of the step grows with the batch, that of the term does not.\n",
         ]
     )
 
@@ -151,10 +153,10 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--dim", type=int, default=DIM, help="embedding dimension of the table (default 512)")
     parser.add_argument("--batch", type=int, default=BATCH, help="batch size (default 128)")
     parser.add_argument("--backbone", default="resnet50", help="network of the step (default resnet50)")
-    parser.add_argument("--images", type=int, nargs="+", default=list(IMAGES), help="images of the steps measured")
+    parser.add_argument("--images", type=int, nargs="+", default=list(IMAGES), help="batch sizes of the measured steps")
     parser.add_argument("--image-size", type=int, default=224, help="pixels (default 224)")
-    parser.add_argument("--threads", type=int, default=1, help="threads of torch (default 1)")
-    parser.add_argument("--repeats", type=int, default=3, help="turns of a network's step (default 3)")
+    parser.add_argument("--threads", type=int, default=1, help="torch threads (default 1)")
+    parser.add_argument("--repeats", type=int, default=3, help="repeats of a step of the network (default 3)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers as JSON")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the page")
     args = parser.parse_args(argv)

@@ -1,4 +1,4 @@
-"""Speed of the proxy losses, at the size of the largest benchmark and of the smallest; part of benchmarks.speed."""
+"""Speed of the proxy losses at the sizes of the largest and the smallest benchmark; part of benchmarks.speed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SIZES = ((128, 512, 11318, 2), (180, 512, 100, 10))  # B, d, C, K
 
 
 def make(label: str, classes: int, dim: int, k: int) -> nn.Module:
-    """The loss with K proxies a class where it takes several; Proxy-ISA with memory and filter at work."""
+    """Create the loss, with K proxies per class if it supports several, and Proxy-ISA with memory and filter active."""
     if label in MULTI_PROXY:
         return create(label, classes=classes, dim=dim, proxies_per_class=k)
     loss = create(label, classes=classes, dim=dim)
@@ -31,7 +31,7 @@ def make(label: str, classes: int, dim: int, k: int) -> nn.Module:
 
 
 def proxy_floor(x: Tensor, proxies: int) -> Callable[[], None]:
-    """The three matrix products of a proxy loss: S = X P^T, G P and G^T X."""
+    """Return the three matrix products of a proxy loss: S = X P^T, G P and G^T X."""
     x = x.detach()
     p, g = torch.randn(proxies, x.shape[1]), torch.randn(len(x), proxies)
 
@@ -73,10 +73,10 @@ def measure_proxy(label: str, batch: int, dim: int, classes: int, k: int, *, pee
 
 
 def run_proxies(labels: list[str], *, peers: bool, repeats: int) -> Iterator[Row]:
-    """The proxy losses at their two sizes."""
+    """Time the proxy losses at both sizes."""
     for batch, dim, classes, k in SIZES:
         for label in tqdm(labels, desc=f"proxy losses C={classes}", unit="cell", disable=None):
-            # a small size is over in a millisecond: it needs more turns, and they cost nothing
+            # small sizes take a millisecond: they get more repeats, which cost little
             yield measure_proxy(
                 label, batch, dim, classes, k, peers=peers, repeats=repeats * (1 if classes > 1000 else 9)
             )

@@ -1,14 +1,14 @@
-"""What size costs: evaluation and xi of large sets in bounded memory, and what several ranks add to a step.
+"""Cost of scale: evaluation and xi of large datasets in bounded memory, and the cost of several processes per step.
 
-    python -m benchmarks.scale whole --samples 200000       every row against all others
-    python -m benchmarks.scale xi --samples 200000          BSPML's hardness of every row
-    python -m benchmarks.scale gallery --samples 1000000    10,000 queries, exactly and by an IVF index
-    torchrun --nproc-per-node 2 -m benchmarks.scale step    the small net, with and without communication
-    torchrun --nproc-per-node 2 -m benchmarks.scale shards  a million classes, each rank with its part
-    ... --json docs/benchmarks/scale.json                      puts the result there, under the part's name
+    python -m benchmarks.scale whole --samples 200000       every sample against all others
+    python -m benchmarks.scale xi --samples 200000          BSPML's hardness of every sample
+    python -m benchmarks.scale gallery --samples 1000000    10,000 queries, exact and with an IVF index
+    torchrun --nproc-per-node 2 -m benchmarks.scale step    the small network, with and without communication
+    torchrun --nproc-per-node 2 -m benchmarks.scale shards  a million classes, split over the ranks
+    ... --json docs/benchmarks/scale.json                      writes the result there, under the name of the part
 
-Embeddings are read from a memory-mapped file. Memory is the peak of the process, with Python, torch and the pages of
-the file that it touched; `before` is what it had when the work began.
+Embeddings are read from a memory-mapped file. Memory is the peak of the process, including Python, torch and the pages
+of the file that it has read; `before` is the memory at the start of the measurement.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Result = dict[str, Any]
 
 
 def written(path: Path, samples: int, *, seed: int = 0) -> tuple[NDArray[np.float32], Ints]:
-    """Unit rows of classes of ten, in random order, as a mapped file, and their labels."""
+    """Make unit vectors in classes of ten, in random order, as a memory-mapped file, and their labels."""
     rng = np.random.default_rng(seed)
     labels = rng.permutation(np.arange(samples) // PER_CLASS)
     centers = np.random.default_rng(1).standard_normal((samples // PER_CLASS + 1, DIM), dtype=np.float32)
@@ -62,12 +62,12 @@ def written(path: Path, samples: int, *, seed: int = 0) -> tuple[NDArray[np.floa
 
 
 def peak_mb() -> float:
-    """The most memory that this process has had."""
+    """Return the peak memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def measured(work: Callable[[], Result]) -> Result:
-    """What the work gives, with its seconds and memory."""
+    """Run the work and return its result, seconds and memory."""
     before, start, cpu = peak_mb(), time.perf_counter(), time.process_time()
     result = work()
     spent = {"seconds": round(time.perf_counter() - start, 1), "cpu_seconds": round(time.process_time() - cpu, 1)}
@@ -75,13 +75,13 @@ def measured(work: Callable[[], Result]) -> Result:
 
 
 def whole(folder: Path, samples: int, memory_mb: int) -> Result:
-    """Every row against all others."""
+    """Evaluate every sample against all others."""
     rows, labels = written(folder / "rows.npy", samples)
     return measured(lambda: dict(evaluate(rows, labels, metrics=METRICS, memory_mb=memory_mb)))
 
 
 def xi(folder: Path, samples: int, memory_mb: int) -> Result:
-    """xi+ and xi- of every row."""
+    """Compute xi+ and xi- of every sample."""
     rows, labels = written(folder / "rows.npy", samples)
 
     def work() -> Result:
@@ -92,7 +92,7 @@ def xi(folder: Path, samples: int, memory_mb: int) -> Result:
 
 
 def gallery(folder: Path, samples: int, memory_mb: int) -> Result:
-    """Queries of the gallery's classes: exactly, and by an inverted file that looks at 1 in 64 of its lists."""
+    """Evaluate queries against a gallery: exact, and with an inverted file that probes 1 in 64 of its lists."""
     rows, labels = written(folder / "rows.npy", samples)
     queries, ids = written(folder / "queries.npy", QUERIES, seed=2)
     exact = measured(lambda: dict(evaluate(rows, labels, queries=(queries, ids), metrics=METRICS, memory_mb=memory_mb)))
@@ -145,7 +145,7 @@ def interleaved(candidates: dict[str, Callable[[], object]], repeats: int) -> di
 
 
 def step(folder: Path, batch: int, repeats: int) -> Result:
-    """A step of the small net: as trained, the same without communication, and what is sent alone."""
+    """Measure a step of the small network, the same step without communication, and the communication alone."""
     settings = ["data.source=sketches", f"batches.size={batch}", "threads=1", "untrained=false"]
     config = resolve("pixels", recipe="proxy-anchor", settings=settings)
     trainers = [Trainer(config, open_manifest(config.data), folder, say=lambda _: None) for _ in range(2)]
@@ -159,7 +159,7 @@ def step(folder: Path, batch: int, repeats: int) -> Result:
     x = to_device(given.x, ours.device)
 
     def without() -> None:
-        """The same rows through the network and as many through the loss, of this rank alone."""
+        """Run the same samples through the network and as many through the loss, on this rank alone."""
         alone.optimizer.zero_grad(set_to_none=True)
         rows = alone.embedder(x)
         everybody = torch.cat([rows, rows.detach().repeat(process_group.world_size() - 1, 1)])[:batch]
@@ -190,7 +190,7 @@ def step(folder: Path, batch: int, repeats: int) -> Result:
 
 
 def shards(classes: int, dim: int, batch: int, repeats: int) -> Result:
-    """Steps of normalized softmax and Adam on proxies that are split over the ranks."""
+    """Measure steps of normalized softmax and Adam with proxies that are split over the ranks."""
     torch.manual_seed(0)
     loss = ShardedProxies(create("normalized-softmax", classes=classes, dim=dim))  # type: ignore[arg-type]
     adam = torch.optim.Adam(loss.parameters(), lr=1e-2, fused=True)
@@ -230,7 +230,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--classes", type=int, default=1_000_000)
     parser.add_argument("--repeats", type=int, default=30)
-    parser.add_argument("--json", type=Path, help="a file of results, of which this part's is replaced")
+    parser.add_argument("--json", type=Path, help="results file, in which the result of this part is replaced")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     faiss.omp_set_num_threads(1)

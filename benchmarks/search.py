@@ -1,11 +1,11 @@
-"""What a search costs over faiss used directly: exact against IndexFlatIP, HNSW on the same graph.
+"""Search time compared with faiss used directly: exact search with IndexFlatIP, HNSW on the same graph.
 
     python -m benchmarks.search --markdown docs/benchmarks/search.md
 
-One thread, calls in turns, in CPU time, the lower quartile of many calls, so that other work on the machine hardly
-counts. Vectors are unit rows around centers, queries such rows of any length. Both sides make unit rows of them,
-faiss's with normalize_L2 on a copy. An answer of nearfar also has what faiss leaves to its caller: queries are checked,
-ties ranked so that batches do not change the answer, rows turned into ids.
+Calls run in turn with one thread. The lower quartile of the CPU time over many calls is reported, which other work on
+the machine hardly affects. Vectors are unit vectors around centers; queries are such vectors of any norm. Both sides
+normalize them, faiss with normalize_L2 on a copy. nearfar also does what faiss leaves to its caller: it checks the
+queries, ranks ties so that the result does not depend on the batch, and maps indices to ids.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from nearfar.search.index import Index
 from nearfar.search.inputs import as_unit_vectors
 
 K = 10
-# seconds after which a comparison has enough turns
+# seconds after which a comparison stops
 ENOUGH = 20.0
-# queries that a measurement goes through
+# number of different queries
 DISTINCT = 200
 Row = tuple[str, int, int, float, float]
 
 
 def rows_around_centers(count: int, dim: int, *, seed: int, centers: int = 1000) -> Vectors:
-    """Unit rows in noisy groups, whose centers are always the same."""
+    """Make unit vectors in noisy groups around fixed centers."""
     middle = np.random.default_rng(0).standard_normal((centers, dim), dtype=np.float32)
     rng = np.random.default_rng(seed)
     rows = middle[rng.integers(0, centers, count)]
@@ -44,15 +44,15 @@ def rows_around_centers(count: int, dim: int, *, seed: int, centers: int = 1000)
 
 
 def cpu_ms(calls: dict[str, Callable[[Vectors], object]], batches: list[Vectors], repeats: int) -> dict[str, float]:
-    """Milliseconds of CPU of each call, the lower quartile over batches and repeats.
+    """Measure the CPU milliseconds of each call: the lower quartile over batches and repeats.
 
-    They take turns batch by batch, and none gets a batch that another has just had in the processor's cache.
+    The calls alternate from batch to batch, so that none gets a batch that another has just loaded into the cache.
     """
     names = list(calls)
     taken: dict[str, list[float]] = {name: [] for name in names}
     first = time.process_time()
     for turn in range(repeats):
-        # every batch has come to every call
+        # every call has had every batch
         if turn % len(names) == 0 and turn and time.process_time() - first > ENOUGH:
             break
         for place, batch in enumerate(batches):
@@ -64,10 +64,10 @@ def cpu_ms(calls: dict[str, Callable[[Vectors], object]], batches: list[Vectors]
 
 
 def compare(what: str, index: Index, direct: Callable[[Vectors], Any], sizes: list[int], repeats: int) -> list[Row]:
-    """Milliseconds of faiss and of nearfar for batches of queries of these sizes."""
+    """Measure faiss and nearfar for batches of queries of these sizes, in milliseconds."""
     found = []
     for size in sizes:
-        # the same few queries again and again would find their neighbors in the processor's cache
+        # many different queries, because repeated ones would find their neighbors in the cache
         asked = 3 * rows_around_centers(max(size, DISTINCT), index.dim, seed=size)
         batches = [asked[start : start + size] for start in range(0, len(asked) - size + 1, size)]
         calls: dict[str, Callable[[Vectors], object]] = {
@@ -88,7 +88,7 @@ def _unit(queries: Vectors) -> Vectors:
 
 
 def exact(count: int, dim: int, sizes: list[int], repeats: int) -> list[Row]:
-    """Against IndexFlatIP; both must find the same."""
+    """Compare exact search with IndexFlatIP, and check that both find the same."""
     index = Index.from_vectors(rows_around_centers(count, dim, seed=1), kind="exact")
     flat = faiss.IndexFlatIP(dim)
     flat.add(index.vectors)
@@ -100,7 +100,7 @@ def exact(count: int, dim: int, sizes: list[int], repeats: int) -> list[Row]:
 
 
 def hnsw(count: int, dim: int, sizes: list[int], repeats: int) -> tuple[list[Row], float, int]:
-    """Against the same graph searched by faiss alone with the same efSearch; also recall and efSearch."""
+    """Compare with faiss on the same graph and efSearch; also return recall and efSearch."""
     index = Index.from_vectors(rows_around_centers(count, dim, seed=1), kind="hnsw")
     assert index.approximate is not None
     graph, effort = index.approximate.faiss, index.approximate.effort
@@ -112,12 +112,12 @@ def hnsw(count: int, dim: int, sizes: list[int], repeats: int) -> tuple[list[Row
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--exact", type=int, default=1_000_000, help="vectors of the exact index")
-    parser.add_argument("--hnsw", type=int, default=100_000, help="vectors of the HNSW index")
+    parser.add_argument("--exact", type=int, default=1_000_000, help="number of vectors in the exact index")
+    parser.add_argument("--hnsw", type=int, default=100_000, help="number of vectors in the HNSW index")
     parser.add_argument("--dim", type=int, default=128)
-    parser.add_argument("--queries", type=int, nargs="+", default=[1, 10, 100], help="sizes of batches")
-    parser.add_argument("--repeats", type=int, default=40, help="turns of each batch, fewer where they take long")
-    parser.add_argument("--note", default="", help="a sentence for the page: what else ran on the machine")
+    parser.add_argument("--queries", type=int, nargs="+", default=[1, 10, 100], help="batch sizes")
+    parser.add_argument("--repeats", type=int, default=40, help="repeats of each batch; fewer if they take long")
+    parser.add_argument("--note", default="", help="a sentence for the page, for example what else ran on the machine")
     parser.add_argument("--markdown", type=Path, help="write the page here")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
@@ -130,19 +130,18 @@ def main(arguments: list[str] | None = None) -> None:
     ]
     sizes = " ".join(map(str, options.queries))
     lines = [
-        "# Search: time over faiss",
+        "# Search time compared with faiss",
         "",
-        f"The {K} nearest of {options.dim} dimensions by cosine: milliseconds of CPU, lower quartile of many turns, "
-        f"faiss {faiss.__version__}, {machine()}. Exact is against IndexFlatIP, HNSW against the same graph searched "
-        f"by faiss alone (M {LINKS}, efConstruction {CONSTRUCTION}, efSearch {effort}: recall@{K} {recall:.1%}). Both "
-        "get queries that are no unit rows; faiss's side makes them so with normalize_L2. "
-        "Budget: 1.10 times faiss.",
+        f"The {K} nearest neighbors by cosine in {options.dim} dimensions: CPU milliseconds, lower quartile of many "
+        f"calls, faiss {faiss.__version__}, {machine()}. Exact search is compared with IndexFlatIP, HNSW with faiss on "
+        f"the same graph (M {LINKS}, efConstruction {CONSTRUCTION}, efSearch {effort}: recall@{K} {recall:.1%}). The "
+        "queries are not normalized; on the side of faiss, normalize_L2 does it. Budget: 1.10 times faiss.",
         "",
         *([options.note, ""] if options.note else []),
         markdown_table(["index", "vectors", "queries", "faiss", "nearfar", "ratio"], cells),
         "",
-        "From four queries on, exact search multiplies blocks in torch instead of faiss's scan. What nearfar does "
-        "beside a search (checks, ranking ties, ids) shows where a search is short.",
+        "With four or more queries, exact search multiplies blocks in torch instead of scanning with faiss. The other "
+        "work of nearfar (checks, ranking ties, ids) is visible only if the search itself is short.",
         "",
         "Made by",
         "",

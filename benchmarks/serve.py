@@ -1,11 +1,12 @@
-"""How `nearfar serve` holds up: many clients at once, and hostile requests.
+"""`nearfar serve` under load from many clients, and under hostile requests.
 
     python -m benchmarks.serve RUN --seconds 60 --hostile 10000 --markdown docs/benchmarks/serve.md
 
-Starts `nearfar serve RUN` as its own process. Each of the clients keeps one connection and asks again as soon as it has
-its answer: first with a picture of the data, which the server decodes, embeds and searches, then for the neighbors of
-a sample, which it only searches. Beside it stands the network's forward pass alone, of one picture and of 32 at a time,
-a picture. Then the hostile requests of tests.harness.hostile, with a canary file in the run's folder.
+The script starts `nearfar serve RUN` in its own process. Each client keeps one connection and sends the next request as
+soon as it has an answer. The first requests search with an image, which the server decodes, embeds and searches; the
+second ask for the neighbors of a sample, which the server only searches. For comparison, the script measures the
+forward pass of the network alone, with one image and with 32. Then it sends the hostile requests of
+tests.harness.hostile, with a canary file in the run directory.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ STARTING = 600.0
 
 @dataclass(frozen=True)
 class Load:
-    """Milliseconds of the answers, and how many came in a second."""
+    """Response times in milliseconds, and answers per second."""
 
     name: str
     answers: int
@@ -52,7 +53,7 @@ class Load:
 
 @contextmanager
 def served(run: Path) -> Iterator[int]:
-    """`nearfar serve` as another process, for as long as the block takes; gives its port."""
+    """Run `nearfar serve` in another process for the duration of the block; yield its port."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]
@@ -73,14 +74,14 @@ def served(run: Path) -> Iterator[int]:
         process.wait(30)
 
 
-def picture_requests(collection: Collection, count: int = 200) -> list[bytes]:
-    """Searches with pictures of the data, as a browser sends them."""
+def image_requests(collection: Collection, count: int = 200) -> list[bytes]:
+    """Make searches with images of the data, as a browser sends them."""
     rows = np.random.default_rng(0).choice(collection.ids, min(count, len(collection.ids)), replace=False)
     requests = []
     for row in rows.tolist():
         image = collection.thumbnails.load_image(row, 224)
         if image is None:
-            raise NearfarError(f"{collection.run.path}: has no pictures to search with")
+            raise NearfarError(f"{collection.run.path}: has no images to search with")
         buffer = io.BytesIO()
         image.save(buffer, "PNG" if max(image.size) <= 64 else "JPEG")
         head = f"POST /api/search?k=24 HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {buffer.tell()}\r\n\r\n"
@@ -89,13 +90,13 @@ def picture_requests(collection: Collection, count: int = 200) -> list[bytes]:
 
 
 def sample_requests(collection: Collection, count: int = 200) -> list[bytes]:
-    """Neighbors of samples."""
+    """Make requests for the neighbors of samples."""
     rows = np.random.default_rng(1).choice(collection.ids, min(count, len(collection.ids)), replace=False)
     return [f"GET /api/samples/{row}/neighbors?k=24 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode() for row in rows]
 
 
 async def load(name: str, port: int, requests: Sequence[bytes], *, clients: int, seconds: float) -> Load:
-    """Ask with so many clients for so long."""
+    """Send requests from several clients for a time."""
     times: list[float] = []
     errors = 0
     start = time.perf_counter()
@@ -123,7 +124,7 @@ async def load(name: str, port: int, requests: Sequence[bytes], *, clients: int,
 
 @torch.inference_mode()
 def forward_pass(collection: Collection, batch: int, *, rounds: int = 30) -> float:
-    """Milliseconds a picture of the network alone, the best of the rounds."""
+    """Measure the milliseconds per image of the network alone, the best of the rounds."""
     x = collection.queries.read_image(_png(collection, int(collection.ids[0]))).x
     stacked = torch.stack([x] * batch).contiguous(memory_format=torch.channels_last)
     best = float("inf")
@@ -143,7 +144,7 @@ def _png(collection: Collection, row: int) -> bytes:
 
 
 def hostile(run: Path, port: int, count: int) -> Outcome:
-    """Hostile requests; it is wrong as well if the server is gone afterwards, or a decision was taken."""
+    """Send hostile requests. It is also wrong if the server is down afterwards, or if a decision was stored."""
     canary = run / "canary.txt"
     decisions = run / "decisions.csv"
     before = decisions.read_bytes() if decisions.is_file() else None
@@ -159,16 +160,16 @@ def hostile(run: Path, port: int, count: int) -> Outcome:
         with urlopen(f"http://127.0.0.1:{port}/api/info", timeout=30):
             pass
     except OSError as error:
-        outcome.wrong.append(f"the server is gone: {error}")
+        outcome.wrong.append(f"the server is down: {error}")
     if (decisions.read_bytes() if decisions.is_file() else None) != before:
-        outcome.wrong.append("a hostile request was taken as a decision")
+        outcome.wrong.append("a hostile request was stored as a decision")
     return outcome
 
 
 def page(loads: Sequence[Load], passes: dict[int, float], attacked: Outcome, about: str, command: str) -> str:
-    """The results as Markdown."""
-    rows = [f"| {each.name} | {each.answers:,} | {each.p50:.0f} | {each.p99:.0f} | {each.rate:.0f} |" for each in loads]
-    cost = " and ".join(f"{value:.2f} ms a picture at {batch} a time" for batch, value in passes.items())
+    """Format the results as Markdown."""
+    rows = [f"| {load.name} | {load.answers:,} | {load.p50:.0f} | {load.p99:.0f} | {load.rate:.0f} |" for load in loads]
+    cost = " and ".join(f"{value:.2f} ms per image in batches of {batch}" for batch, value in passes.items())
     count = sum(attacked.statuses.values())
     statuses = ", ".join(
         f"{number:,} {status or 'closed without an answer'}" for status, number in sorted(attacked.statuses.items())
@@ -178,15 +179,16 @@ def page(loads: Sequence[Load], passes: dict[int, float], attacked: Outcome, abo
         "",
         about,
         "",
-        "| what is asked | answers | p50 ms | p99 ms | a second |",
+        "| request | answers | p50 ms | p99 ms | per second |",
         "|---|---:|---:|---:|---:|",
         *rows,
         "",
-        f"The network's forward pass alone takes {cost}. Queries that wait go through it, and then through the index, "
-        f"together, up to {MAX_BATCH}.",
+        f"The forward pass of the network alone takes {cost}. Waiting queries are embedded and searched together, up "
+        "to "
+        f"{MAX_BATCH} at a time.",
         "",
         f"{count:,} hostile requests (paths, numbers, methods, headers, bombs, JSON, decisions, other sites): "
-        f"{len(attacked.wrong)} wrong answers, the server stayed up. By status: {statuses}.",
+        f"{len(attacked.wrong)} wrong answers, the server stayed up. Answers by status: {statuses}.",
         "",
         "Made by",
         "",
@@ -202,7 +204,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--clients", type=int, default=50)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--hostile", type=int, default=10_000)
-    parser.add_argument("--note", default="", help="a sentence on the machine, for the page")
+    parser.add_argument("--note", default="", help="a sentence for the page, for example what else ran on the machine")
     parser.add_argument("--markdown", type=Path, help="write the page here")
     options = parser.parse_args(arguments)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))
@@ -210,7 +212,10 @@ def main(arguments: list[str] | None = None) -> None:
     passes = {batch: forward_pass(collection, batch) for batch in (1, MAX_BATCH)}
     loads = []
     with served(options.run) as port:
-        asked = {"a picture": picture_requests(collection), "neighbors of a sample": sample_requests(collection)}
+        asked = {
+            "search with an image": image_requests(collection),
+            "neighbors of a sample": sample_requests(collection),
+        }
         for name, requests in asked.items():
             loads.append(asyncio.run(load(name, port, requests, clients=options.clients, seconds=options.seconds)))
             print(loads[-1], flush=True)
@@ -218,7 +223,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(dict(attacked.statuses), attacked.wrong[:5], flush=True)
     config = Run(options.run).config
     about = (
-        f"{options.clients} clients at once on loopback for {options.seconds:g} s each, "
+        f"{options.clients} concurrent clients on loopback for {options.seconds:g} s each, "
         f"{len(collection.ids):,} samples of {Path(config.data.source).name}, "
         f"{collection.vectors.shape[1]} dimensions, {config.model.backbone}. Server and clients share "
         f"{os.cpu_count()} cores, torch {torch.__version__} with "
@@ -229,7 +234,7 @@ def main(arguments: list[str] | None = None) -> None:
         f"--hostile {options.hostile}"
     )
     if attacked.wrong or any(each.errors for each in loads):
-        raise SystemExit(f"{len(attacked.wrong)} wrong answers, {sum(each.errors for each in loads)} failed searches")
+        raise SystemExit(f"{len(attacked.wrong)} wrong answers, {sum(load.errors for load in loads)} failed searches")
     if options.markdown:
         options.markdown.write_text(page(loads, passes, attacked, about, command), encoding="utf-8")
 

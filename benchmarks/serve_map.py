@@ -1,10 +1,10 @@
-"""Whether the page's map stays fluid with many samples: it is moved and zoomed in a browser, frame by frame.
+"""Frame times of the embedding map with many samples, dragged and zoomed in a browser.
 
     python -m benchmarks.serve_map --samples 60000 --markdown docs/benchmarks/serve-map.md
 
-A run of vectors is trained for a few steps and served. In headless chromium without a GPU the map is dragged across and
-zoomed in and out again, one move for each frame; the page's own clock gives the time between frames and, of it, the
-work of the page itself. Needs chromium and chromedriver (make browser) and selenium.
+The script trains a run on vectors for a few steps and serves it. Headless chromium without a GPU drags the map and
+zooms in and out, with one mouse move per frame. The clock of the page gives the time between frames and the part of it
+that the page itself works. Needs chromium and chromedriver (make browser) and selenium.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from nearfar.training import train
 
 DIM, CLASSES, WAIT = 64, 300, 900.0
 WINDOW = (1400, 900)
-# one event for each frame; gaps between frames, and what the page needs to paint one
+# one event per frame; records the time between frames and the time to paint one
 MOVES = """
 const done = arguments[arguments.length - 1], kind = arguments[0], count = arguments[1];
 const plane = document.querySelector('canvas.plane'), box = plane.getBoundingClientRect();
@@ -65,7 +65,7 @@ request(next);
 
 
 def trained(folder: Path, samples: int) -> Path:
-    """A run of noisy groups of vectors."""
+    """Train a run on noisy groups of vectors."""
     rng = np.random.default_rng(0)
     labels = rng.integers(0, CLASSES, samples)
     centers = rng.standard_normal((CLASSES, DIM), dtype=np.float32)
@@ -77,7 +77,7 @@ def trained(folder: Path, samples: int) -> Path:
 
 
 def browser(*flags: str) -> Any:
-    """Headless chromium with these flags; its console can be read."""
+    """Start headless chromium with these flags and a readable console."""
     try:
         from selenium import webdriver
         from selenium.webdriver.chrome.service import Service
@@ -95,7 +95,7 @@ def browser(*flags: str) -> Any:
 
 
 def moved(page: Any, port: int, frames: int) -> dict[str, dict[str, list[float]]]:
-    """Milliseconds between frames and of the page's work, for each kind of move."""
+    """Measure the milliseconds between frames and of the page's work, for each kind of move."""
     page.get(f"http://127.0.0.1:{port}/#/map")
     end = time.monotonic() + WAIT
     there = "return !!document.querySelector('canvas.plane')?.width && !document.querySelector('.busy')"
@@ -111,7 +111,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", type=int, default=60_000)
     parser.add_argument("--frames", type=int, default=120)
-    parser.add_argument("--picture", type=Path, help="a screenshot of the map, as PNG")
+    parser.add_argument("--picture", type=Path, help="save a screenshot of the map as PNG")
     parser.add_argument("--markdown", type=Path)
     options = parser.parse_args()
     page = browser(f"--window-size={WINDOW[0]},{WINDOW[1]}")
@@ -132,15 +132,15 @@ def main() -> None:
         gaps, work = np.array(times["gaps"]), np.array(times["work"])
         values = (*np.percentile(work, [50, 95]), *np.percentile(gaps, [50, 95]))
         rows.append([kind, str(len(gaps)), *(f"{value:.1f}" for value in values)])
-    head = ["move", "frames", "page's work, median ms", "95%", "between frames, median ms", "95%"]
+    head = ["move", "frames", "page work, median ms", "95%", "between frames, median ms", "95%"]
     text = markdown_table(head, rows)
     print(text)
     if options.markdown is not None:
         lines = [
-            "# The page's map with many samples",
+            "# Frame times of the embedding map",
             "",
             f"{options.samples:,} samples in a window of {WINDOW[0]} x {WINDOW[1]} pixels, headless chromium without "
-            f"a GPU, {machine()}. One move for each frame.",
+            f"a GPU, {machine()}. One mouse move per frame.",
             "",
             text,
             "",

@@ -1,8 +1,8 @@
 """Speed of the losses: `python -m benchmarks.speed`.
 
-Forward and backward of every loss against its floor, the three matrix products that no pair loss can do without
-(S = X X^T, and G X and G^T X of the gradient), and against pytorch-metric-learning. All candidates of a size take turns
-in one process; the best of several turns counts.
+Compares the forward and backward pass of every loss with its floor, the three matrix products that every pair loss
+needs (S = X X^T, and G X and G^T X for the gradient), and with pytorch-metric-learning. All candidates of a size run in
+turn in one process, and the best time of each is reported.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ DIMS = (128, 512)
 
 
 def distance_weighted_margin() -> PairLoss:
-    """The margin loss on negatives drawn by distance-weighted sampling; its similarities are negative distances."""
+    """Create the margin loss with distance-weighted negatives; its similarities are negative distances."""
     loss = MarginLoss()
     loss.mine = lambda pairs: distance_weighted(pairs, dim=512, distances=-pairs.sim)
     return loss
 
 
-# label -> how to make it; the first word is the loss's name
+# label -> function that creates the loss; the first word is the name of the loss
 LOSSES: dict[str, Callable[[], nn.Module]] = {
     "angular": lambda: create("angular"),
     "binomial": lambda: create("binomial"),
@@ -76,12 +76,12 @@ LOSSES: dict[str, Callable[[], nn.Module]] = {
     "triplet hard": lambda: create("triplet", mining="hard"),
     "triplet semi-hard": lambda: create("triplet", mining="semi-hard"),
 }
-# N-pair batches hold an anchor and a positive of each class; everything else gets five a class.
+# N-pair batches hold an anchor and a positive per class; all others hold five samples per class.
 PER_CLASS = {"n-pair": 2}
 
 
 def floor(x: Tensor) -> Callable[[], None]:
-    """The three matrix products of a pair loss on these rows."""
+    """Return the three matrix products of a pair loss on this batch."""
     x = x.detach()
     g = torch.randn(len(x), len(x))
 
@@ -123,7 +123,7 @@ def measure(label: str, guard: Guard | None, batch: int, dim: int, repeats: int)
 
 
 def run(labels: list[str], batches: list[int], dims: list[int], *, peers: bool, repeats: int) -> Iterator[Row]:
-    """All measurements, a row as soon as it is there."""
+    """Yield one row per measurement."""
     with tqdm(total=len(labels) * len(batches) * len(dims), unit="cell", disable=None) as bar:
         for label in labels:
             for dim in dims:
@@ -144,11 +144,11 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--batch", type=int, nargs="+", default=list(BATCHES), help="batch sizes")
     parser.add_argument("--dim", type=int, nargs="+", default=list(DIMS), help="embedding dimensions")
     parser.add_argument(
-        "--only", nargs="+", metavar="LOSS", help="losses by name, with all their forms, or one form in quotes"
+        "--only", nargs="+", metavar="LOSS", help="names of losses, with all their forms, or one form in quotes"
     )
-    parser.add_argument("--no-peers", action="store_true", help="leave out pytorch-metric-learning")
-    parser.add_argument("--threads", type=int, default=1, help="threads of torch (default 1)")
-    parser.add_argument("--repeats", type=int, default=7, help="turns of each candidate (default 7)")
+    parser.add_argument("--no-peers", action="store_true", help="do not measure pytorch-metric-learning")
+    parser.add_argument("--threads", type=int, default=1, help="torch threads (default 1)")
+    parser.add_argument("--repeats", type=int, default=7, help="repeats of each candidate (default 7)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows as JSON")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the page")
     args = parser.parse_args(argv)
@@ -157,7 +157,7 @@ def main(argv: list[str] | None = None) -> None:
     known = {*LOSSES, *PROXY_LOSSES, *(name.split()[0] for name in LOSSES)}
     for name in args.only or ():
         if name not in known:
-            parser.error(f"--only {name}: no such loss; there are {', '.join([*LOSSES, *PROXY_LOSSES])}")
+            parser.error(f"--only {name}: no such loss. Known: {', '.join([*LOSSES, *PROXY_LOSSES])}")
     torch.set_num_threads(args.threads)
     rows = []
     options = {"peers": not args.no_peers, "repeats": args.repeats}
@@ -170,7 +170,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _changed(parser: argparse.ArgumentParser, args: argparse.Namespace) -> str:
-    """The arguments that differ from their defaults, files aside, as they would be typed."""
+    """Return the arguments that differ from their defaults, except files, as typed on the command line."""
     words = []
     for name, value in vars(args).items():
         if name in ("json", "markdown") or value == parser.get_default(name):

@@ -1,4 +1,4 @@
-"""What the speed bench writes: a row for each measurement, and the page made of them."""
+"""The page of the speed benchmark: one row per measurement."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nearfar.formatting import markdown_table
 
 @dataclass(frozen=True)
 class Row:
-    """One measurement. `peer_ratio` is the peer's time over ours; a peer that was stopped counts as 60 seconds."""
+    """One measurement. `peer_ratio` is the peer's time divided by ours; a stopped peer counts as 60 seconds."""
 
     loss: str
     B: int
@@ -29,29 +29,30 @@ class Row:
 
 
 def geometric_mean(values: list[float]) -> float:
-    """exp(mean(log)), nan of nothing."""
+    """Compute exp(mean(log)); nan for an empty list."""
     return math.exp(sum(map(math.log, values)) / len(values)) if values else math.nan
 
 
 def report(rows: list[Row], command: str) -> str:
-    """The page docs/benchmarks/speed.md."""
+    """Return the page docs/benchmarks/speed.md."""
     every, rows = rows, [r for r in rows if r.C is None]
     ratios = [r.peer_ratio for r in rows if r.peer_ratio is not None]
     parts = [
         "# Speed of the losses\n",
         f"Made by `{command}` on {machine()}.\n",
-        "Forward and backward, best of several interleaved turns. **floor** is the time over that of the three matrix "
-        "products that a pair loss needs (below 1 is possible: a batch against itself needs two of them). **peer** is "
-        "pytorch-metric-learning's time over ours; `>` marks a peer that was stopped at 8 GB or 60 s and counts as "
-        "60 s; `~` one whose formula differs from ours, so only the time compares. **floats** is the peak of memory "
-        "allocated, in units of B^2 floats.\n",
+        "Forward and backward pass, best of several interleaved repeats. **floor** is the time divided by that of the "
+        "three matrix products that a pair loss needs (it can be below 1: a batch against itself needs two of them). "
+        "**peer** is the time of pytorch-metric-learning divided by ours; `>` marks a peer that was stopped at 8 GB or "
+        "60 s and counts as 60 s; `~` marks a peer with another formula, where only the time is comparable. **floats** "
+        "is the peak of allocated memory in units of B^2 floats.\n",
     ]
     if ratios:
         same = [r.peer_ratio for r in rows if r.peer_ratio is not None and r.peer_same_value is not False]
         parts.append(
-            f"Against the peer: {geometric_mean(ratios):.1f}x faster in the geometric mean of {len(ratios)} cells "
-            f"({geometric_mean(same):.1f}x over the {len(same)} whose formula is the same or that were stopped), "
-            f"at worst {min(ratios):.2f}x.\n"
+            f"Compared with the peer: {geometric_mean(ratios):.1f}x faster in the geometric mean of {len(ratios)} "
+            "cells "
+            f"({geometric_mean(same):.1f}x over the {len(same)} with the same formula or a stopped peer), "
+            f"{min(ratios):.2f}x in the worst case.\n"
         )
     for dim in sorted({r.d for r in rows}):
         batches = sorted({r.B for r in rows if r.d == dim})
@@ -71,8 +72,9 @@ def report(rows: list[Row], command: str) -> str:
     if proxied:
         parts.append("## Proxy losses\n")
         parts.append(
-            "The floor is their own three products, X P^T and the two of its gradient, with all C x K proxies. "
-            "**floats** is the peak in units of the proxies' own size C K d; their gradient is 1 of it.\n"
+            "The floor is the three products of a proxy loss, X P^T and the two of its gradient, with all C x K "
+            "proxies. "
+            "**floats** is the peak memory in units of the size of the proxies, C K d; their gradient takes 1 of it.\n"
         )
         header = ["loss", "B", "d", "C", "K", "ms", "floor", "peer", "floats"]
         body = [[r.loss, str(r.B), str(r.d), str(r.C), str(r.K), *cell(r).split(" | ")] for r in proxied]

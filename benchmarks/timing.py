@@ -1,4 +1,4 @@
-"""Honest timing on a busy machine: candidates take turns in one process, and the best of several turns counts."""
+"""Timing on a busy machine: candidates run in turn in one process, and the best time of each is reported."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from torch import Tensor
 def best_ms(
     candidates: Mapping[str, Callable[[], object]], *, repeats: int = 7, budget: float = 20.0
 ) -> dict[str, float]:
-    """Best milliseconds of each candidate, one call of each in turn.
+    """Measure the best milliseconds of each candidate, with one call of each in turn.
 
-    Every candidate is called once untimed, then timed `repeats` times, or fewer (never less than once) for those that
-    would take more than `budget` seconds in all.
+    Every candidate is called once untimed, then timed `repeats` times. A candidate that would take more than `budget`
+    seconds in total is timed fewer times, at least once.
     """
     best: dict[str, float] = {}
     spent = dict.fromkeys(candidates, 0.0)
@@ -35,7 +35,7 @@ def best_ms(
 
 
 def peak_bytes(call: Callable[[], object]) -> int:
-    """The most that tensors allocated within the call hold at one time, from torch's own allocation record."""
+    """Return the peak memory of tensors allocated during the call, from the profiler of torch."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as recorded:
         call()
     results = recorded.profiler.kineto_results if recorded.profiler else None
@@ -48,7 +48,7 @@ def peak_bytes(call: Callable[[], object]) -> int:
 
 
 def class_batch(batch: int, dim: int, *, per_class: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Unit rows in noisy classes, as in the middle of training, and their labels (the last class may be smaller)."""
+    """Make unit vectors in noisy classes, as during training, and their labels; the last class may be smaller."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.arange(batch) // per_class
     centers = torch.randn(int(labels.max()) + 1, dim, generator=generator)
@@ -57,7 +57,7 @@ def class_batch(batch: int, dim: int, *, per_class: int, seed: int = 0) -> tuple
 
 
 def step(loss: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor) -> Callable[[], None]:
-    """One forward and backward pass, as a function without arguments."""
+    """Return a function that runs one forward and backward pass."""
 
     def call() -> None:
         x.grad = None
@@ -67,7 +67,7 @@ def step(loss: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor) -> Call
 
 
 def machine() -> str:
-    """One line about what a measurement ran on."""
+    """Return one line about the machine and versions of a measurement."""
     return (
         f"torch {torch.__version__}, {torch.get_num_threads()} thread(s), Python {platform.python_version()}, {_cpu()}"
     )

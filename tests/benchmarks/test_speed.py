@@ -36,7 +36,7 @@ def test_every_loss_of_the_registry_is_measured() -> None:
 def test_an_unknown_loss_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         speed.main(["--only", "nonsense"])
-    assert "there are" in capsys.readouterr().err
+    assert "Known:" in capsys.readouterr().err
 
 
 def test_best_of_turns_and_peak() -> None:

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.serve import forward_pass, load, page, picture_requests, sample_requests
+from benchmarks.serve import forward_pass, image_requests, load, page, sample_requests
 from nearfar.cli import main
 from nearfar.errors import NearfarError
 from nearfar.serve.collection import Collection, open_collection
@@ -74,7 +74,7 @@ def test_cached_vectors_are_used_again(run_path: Path, collection: Collection) -
 def test_load_of_the_benchmark(address: str, collection: Collection) -> None:
     port = urlsplit(address).port
     assert port is not None
-    for requests in (picture_requests(collection, 20), sample_requests(collection, 20)):
+    for requests in (image_requests(collection, 20), sample_requests(collection, 20)):
         found = asyncio.run(load("some", port, requests, clients=5, seconds=0.5))
         assert found.errors == 0
         assert found.answers >= 5
@@ -82,7 +82,7 @@ def test_load_of_the_benchmark(address: str, collection: Collection) -> None:
     assert forward_pass(collection, 2, rounds=2) > 0
     text = page([found], {1: 2.5}, Outcome(), "About.", "command")
     assert f"| some | {found.answers:,} |" in text
-    assert "2.50 ms a picture at 1 a time" in text
+    assert "2.50 ms per image in batches of 1" in text
 
 
 def _free() -> int:
