@@ -133,12 +133,12 @@ def _bound(bound: float) -> str:
 def config_schema() -> dict[str, Any]:
     """Return the JSON schema of a configuration file."""
     title = "Settings of a nearfar run"
-    return {"$schema": "http://json-schema.org/draft-07/schema#", "title": title, **_object(Config)}
+    return {"$schema": "http://json-schema.org/draft-07/schema#", "title": title, **_config_object()}
 
 
 def recipe_schema() -> dict[str, Any]:
     """Return the JSON schema of a recipe file."""
-    settings = _object(Config)["properties"]
+    settings = _config_object()["properties"]
     own = {key: settings[key] for key in (*METHOD, *PAPER_ONLY)}
     differences = {"type": "object", "properties": own, "additionalProperties": False}
     data = {"type": "object", "properties": dict.fromkeys(BENCHMARKS, differences), "additionalProperties": False}
@@ -151,6 +151,19 @@ def recipe_schema() -> dict[str, Any]:
         "required": ["name", "purpose", "group", "paper", "loss"],
         "additionalProperties": False,
     }
+
+
+def _config_object() -> dict[str, Any]:
+    """The object of a configuration, with the registered names for completion. Other names may be registered later."""
+    from nearfar import losses, models, pacing, samplers  # they import torch
+
+    schema = _object(Config)
+    parts = {"loss": losses, "pacing": pacing, "batches": samplers, "model": models}
+    for section, package in parts.items():
+        properties = schema["properties"][section].setdefault("properties", {})
+        about = properties.setdefault("backbone" if section == "model" else "name", {})
+        about |= {"anyOf": [{"enum": package.names()}, {"type": "string"}]}
+    return schema
 
 
 def _object(table: type) -> dict[str, Any]:
