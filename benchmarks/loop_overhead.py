@@ -36,9 +36,9 @@ def vectors(folder: Path, samples: int = 6400, classes: int = 100, width: int = 
     return str(path)
 
 
-def make_trainer(kind: str, source: str, recipe: str, steps: int, out: Path) -> Trainer:
-    settings = [f"data.source={source}", "data.split=all", f"steps={steps}", "save_every=1000000"]
-    config = resolve(kind, recipe=recipe, settings=settings)
+def make_trainer(kind: str, source: str, recipe: str, steps: int, out: Path, *settings: str) -> Trainer:
+    fixed = [f"data.source={source}", "data.split=all", f"steps={steps}", "save_every=1000000"]
+    config = resolve(kind, recipe=recipe, settings=[*fixed, *settings])
     return Trainer(config, open_manifest(config.data), out, say=lambda _: None)
 
 

@@ -1,4 +1,3 @@
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,10 +18,8 @@ def test_both_loops_reach_the_same_weights_with_a_constant_rate(tmp_path: Path) 
     source = loop_overhead.vectors(tmp_path, samples=400, classes=10, width=512)
     weights = []
     for run, name in ((loop_overhead.time_bare_loop, "bare"), (loop_overhead.time_trainer, "trainer")):
-        trainer = loop_overhead.make_trainer("features", source, "supcon", 6, tmp_path / name)
-        trainer.config = replace(
-            trainer.config, schedule=replace(trainer.config.schedule, name="constant", warm_up=0.0)
-        )
+        settings = ("schedule.name=constant", "schedule.warm_up=0")
+        trainer = loop_overhead.make_trainer("features", source, "supcon", 6, tmp_path / name, *settings)
         run(trainer)
         weights.append(trainer.state.embedder.head.linear.weight.detach().clone())
     assert weights[0].equal(weights[1])
