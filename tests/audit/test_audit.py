@@ -1,4 +1,4 @@
-"""The audit finds wrong labels that were put there, says why, and does not mind order, blocks or odd label numbers."""
+"""The audit finds injected wrong labels and explains them, whatever the order, block size or label numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nearfar.data import add_label_noise, load_sketches
 
 
 def clusters(samples: int = 300, classes: int = 6, wrong: int = 30) -> tuple[Tensor, Tensor, Tensor]:
-    """Noisy clusters; the truth of all labels, and given labels of which the first `wrong` are another's."""
+    """Return noisy clusters, their true labels, and given labels of which the first `wrong` are wrong."""
     truth = torch.arange(samples) % classes
     x = torch.eye(classes, 16)[truth] + 0.25 * torch.randn(samples, 16)
     given = truth.clone()
@@ -32,7 +32,7 @@ def test_finds_and_corrects() -> None:
     assert (found.rival != found.labels).all()
 
 
-def test_neighbors_and_votes_are_a_loop() -> None:
+def test_neighbors_and_votes_by_a_slow_loop() -> None:
     x, _, given = clusters(60, 5, 6)
     found = audit(x.double(), given, k=7)
     rows = torch.nn.functional.normalize(x.double() - x.double().mean(0))
@@ -80,7 +80,7 @@ def test_reason_names_the_classes() -> None:
     assert "Of the 20 nearest" in words
 
 
-def test_small_and_odd_sets() -> None:
+def test_small_and_unusual_datasets() -> None:
     lonely = audit(torch.randn(5, 3), [0, 0, 0, 0, 1], k=50)
     assert lonely.neighbors.shape == (5, 4)
     assert np.isfinite(lonely.score).all()

@@ -1,4 +1,4 @@
-"""`nearfar audit` on vectors, on a run, and its decisions applied."""
+"""`nearfar audit` on feature vectors and on a run, and with decisions to apply."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_on_a_run_with_its_noise(vectors: str, tmp_path: Path) -> None:
     assert "24 labels were made wrong on purpose" in printed
 
 
-def test_apply_needs_a_place(vectors: str, tmp_path: Path) -> None:
+def test_apply_needs_an_output_file(vectors: str, tmp_path: Path) -> None:
     (tmp_path / "d.csv").write_text("row,decision\n")
     result = CliRunner().invoke(main, ["audit", vectors, "--apply", str(tmp_path / "d.csv")])
     assert result.exit_code == 1

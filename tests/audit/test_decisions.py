@@ -1,4 +1,4 @@
-"""audit.csv out, decisions in: labels change, samples leave, nothing is lost, and wrong tables are refused."""
+"""Decisions change labels and remove samples, keep a record, and are refused if they do not match the data."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def test_csv_is_ranked_and_complete(tmp_path: Path) -> None:
     assert (rows[0]["label"], rows[0]["suggested"]) == ('d"e', "a")
     assert float(rows[0]["score"]) > float(rows[1]["score"])
     assert rows[0]["nearest"].count(";") == 4
-    assert read_decisions(manifest, path) == []  # nothing decided yet
+    assert read_decisions(manifest, path) == []  # no decisions yet
 
 
-def test_decisions_are_applied_and_the_old_is_kept(tmp_path: Path) -> None:
+def test_decisions_are_applied_and_old_labels_are_recorded(tmp_path: Path) -> None:
     manifest = data()
     before = manifest.labels.copy()
     rows = [decision(manifest, 0, "relabel"), decision(manifest, 5, "remove"), decision(manifest, 7, "keep", "b,c")]

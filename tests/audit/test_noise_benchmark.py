@@ -1,4 +1,4 @@
-"""The measurement runs on the embedded drawings, and its columns are what they say."""
+"""The noise benchmark runs on the embedded drawings and measures what its columns say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page: one file, well-formed, pictures inside, names escaped, and decisions that can be read back."""
+"""The audit page is one well-formed file with embedded images and escaped names."""
 
 from __future__ import annotations
 
@@ -77,13 +77,13 @@ def test_page_of_drawings(tmp_path: Path) -> None:
     assert kinds == {"keep", "relabel", "remove"}
 
 
-def test_files_are_inlined_small_and_broken_ones_are_named(tmp_path: Path) -> None:
+def test_files_are_embedded_small_and_unreadable_ones_are_named(tmp_path: Path) -> None:
     manifest = open_data(folder(tmp_path / "pictures", {"<b>x": 5, "y & 'z'": 5}))
     (tmp_path / "pictures" / "y & 'z'" / "0.jpg").write_bytes(b"no picture")
     audit_data(manifest, torch.randn(10, 4), tmp_path / "out", shown=10, beside=9)
     page = read(tmp_path / "out" / "index.html")
     images = page.all("img")
-    assert len(images) == 10 * (1 + 9 + 4) - (1 + 9 + 4)  # the broken one is a suspect, a neighbor and a mate
+    assert len(images) == 10 * (1 + 9 + 4) - (1 + 9 + 4)  # the broken one is a suspect, a neighbor and a classmate
     assert max(picture(images[0]["src"]).size) == 96
     assert not page.all("b")
     assert {card["data-label"] for card in page.all("article")} == {"<b>x", "y & 'z'"}
@@ -99,13 +99,13 @@ def test_features_show_names(tmp_path: Path) -> None:
     assert len(blanks) == 3 * (1 + 6 + 3)
 
 
-def test_rows_must_match(tmp_path: Path) -> None:
+def test_a_wrong_number_of_embeddings_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="one row for each of the 400 samples"):
         audit_data(load_sketches().subset(np.arange(400)), torch.ones(3, 2), tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_page_of_clean_labels_has_ten_samples_to_look_at(tmp_path: Path) -> None:
+def test_a_page_of_clean_labels_shows_ten_samples(tmp_path: Path) -> None:
     labels = np.arange(60) % 3
     data = Manifest(labels=labels, classes=("a", "b", "c"), split=["train"] * 60, features=np.eye(3)[labels])
     found = audit_data(data, data.features, tmp_path)

@@ -30,21 +30,21 @@ def test_neighbors_by_a_slow_loop():
         assert found.similarities == sorted(found.similarities, reverse=True)
 
 
-def test_judge_agrees_with_evaluate(monkeypatch):
+def test_ranked_queries_agree_with_evaluate(monkeypatch):
     monkeypatch.setattr("nearfar.report.examples.BLOCK", 7)  # several blocks, the last one shorter
     data, x = manifest([0, 1, 2, 3] * 10 + [4]), torch.randn(41, 6).double()
     seen = evaluate(x, torch.from_numpy(data.labels.copy()), ks=(1,)).per_query()
-    judged = rank_queries(data, x)
-    assert judged.rows.tolist() == seen["query"].tolist()  # class 4 has one sample and is left out
-    assert judged.nearest.tolist() == seen["nearest"].tolist()
-    assert judged.first_match.tolist() == seen["first"].tolist()
+    ranked = rank_queries(data, x)
+    assert ranked.rows.tolist() == seen["query"].tolist()  # class 4 has one sample and is left out
+    assert ranked.nearest.tolist() == seen["nearest"].tolist()
+    assert ranked.first_match.tolist() == seen["first"].tolist()
 
 
-def test_ties_rank_by_row():
+def test_ties_are_ordered_by_row():
     data, x = manifest([0, 1, 0, 1]), torch.ones(4, 3)
-    judged = rank_queries(data, x)
-    assert judged.first_match.tolist() == [2, 3, 1, 2]
-    assert judged.nearest.tolist() == [1, 0, 0, 0]
+    ranked = rank_queries(data, x)
+    assert ranked.first_match.tolist() == [2, 3, 1, 2]
+    assert ranked.nearest.tolist() == [1, 0, 0, 0]
     assert find_neighbors(data, x, [2])[0].rows == [0, 1, 3]
     many = find_neighbors(manifest([0, 1] * 3000), torch.ones(6000, 2), [2])
     assert many[0].rows == [0, 1, 3, 4, 5, 6, 7, 8]
@@ -58,7 +58,7 @@ def test_a_sample_of_queries():
     assert some.first_match.tolist() == whole.first_match[some.rows].tolist()
 
 
-def test_queries_are_spread_over_classes_and_repeat_only_when_they_must():
+def test_queries_are_spread_over_classes_and_repeat_only_if_needed():
     data, x = manifest([c for c in range(9) for _ in range(4)]), torch.randn(36, 4)
     names = [found.name for found in search_examples(data, x, queries=3)]
     assert names == ["class a", "class e", "class i"]
@@ -69,7 +69,7 @@ def test_queries_are_spread_over_classes_and_repeat_only_when_they_must():
     assert rows != [found.row for found in search_examples(data, x, queries=20, seed=1)]
 
 
-def test_a_class_of_one_is_not_asked_unless_there_is_no_other():
+def test_a_class_of_one_is_a_query_only_if_there_is_no_other():
     data, x = manifest([0, 1, 1, 2]), torch.randn(4, 3)
     assert {found.name for found in search_examples(data, x)} == {"class b"}
     (found,) = search_examples(manifest([0]), torch.randn(1, 3))
@@ -82,9 +82,9 @@ def test_a_class_of_one_is_not_asked_unless_there_is_no_other():
 def test_roles():
     role = ["query", "gallery", "gallery", "query", "gallery", "train"]
     data, x = manifest([0, 0, 1, 1, 1, 0], role), torch.randn(6, 4).double()
-    judged = rank_queries(data, x)
-    assert judged.rows.tolist() == [0, 3]
-    assert judged.nearest.tolist() == [slow_ranking(x, row, [1, 2, 4])[0] for row in (0, 3)]
+    ranked = rank_queries(data, x)
+    assert ranked.rows.tolist() == [0, 3]
+    assert ranked.nearest.tolist() == [slow_ranking(x, row, [1, 2, 4])[0] for row in (0, 3)]
     for found in search_examples(data, x):
         assert found.rows == slow_ranking(x, found.row, [1, 2, 4])
 
@@ -93,9 +93,9 @@ def test_find_worst_queries():
     data = manifest([0, 0, 0, 1, 1, 2, 2])
     # class 1 lies among class 0, and one sample of class 0 among class 2
     x = torch.tensor([[1.0, 0.0], [1.0, 0.05], [0.0, 1.0], [1.0, 0.02], [0.3, 0.7], [0.01, 1.0], [0.05, 1.0]])
-    judged = rank_queries(data, x)
-    worst = find_worst_queries(data, judged, queries=3)
-    ranks = dict(zip(judged.rows.tolist(), judged.first_match.tolist(), strict=True))
+    ranked = rank_queries(data, x)
+    worst = find_worst_queries(data, ranked, queries=3)
+    ranks = dict(zip(ranked.rows.tolist(), ranked.first_match.tolist(), strict=True))
     assert len({int(data.labels[row]) for row in worst}) == len(worst)
     assert [ranks[row] for row in worst] == sorted((ranks[row] for row in worst), reverse=True)
     assert ranks[worst[0]] == max(ranks.values()) > 1
@@ -106,13 +106,13 @@ def test_find_worst_queries():
 
 def test_find_confusions_by_a_slow_count():
     data, x = manifest([c for c in range(5) for _ in range(6)]), torch.randn(30, 3).double()
-    judged = rank_queries(data, x)
+    ranked = rank_queries(data, x)
     counts: dict[tuple[int, int], int] = {}
     for row in range(30):
         a, b = sorted((int(data.labels[row]), int(data.labels[slow_ranking(x, row, range(30))[0]])))
         if a != b:
             counts[a, b] = counts.get((a, b), 0) + 1
-    found = find_confusions(data, judged, pairs=99)
+    found = find_confusions(data, ranked, pairs=99)
     names = {(data.classes[a], data.classes[b]): n for (a, b), n in counts.items()}
     assert {each.names: each.count for each in found} == names
     assert [each.count for each in found] == sorted(names.values(), reverse=True)
@@ -121,9 +121,9 @@ def test_find_confusions_by_a_slow_count():
         query, taken = each.rows
         assert slow_ranking(x, query, range(30))[0] == taken
         assert {data.classes[data.labels[query]], data.classes[data.labels[taken]]} == set(each.names)
-    assert find_confusions(data, judged, pairs=2) == found[:2]
+    assert find_confusions(data, ranked, pairs=2) == found[:2]
 
 
-def test_rows_that_do_not_match():
+def test_a_wrong_number_of_embeddings_is_an_error():
     with pytest.raises(ValueError, match="embeddings has 3 rows but data has 4"):
         search_examples(manifest([0, 0, 1, 1]), torch.randn(3, 2))

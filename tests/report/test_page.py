@@ -15,7 +15,7 @@ VOID = {"meta", "img", "wbr", "line", "circle", "path", "rect", "image", "polyli
 
 
 class Checker(HTMLParser):
-    """Every tag is closed in order, every picture has an alt text, nothing is loaded from outside."""
+    """Every tag is closed in order, every image has an alternative text, nothing is loaded from outside."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ def report(path, data, x, **changed):
     return write_report(path, **{**options, **changed})
 
 
-def test_the_whole_page(tmp_path):
+def test_a_page_with_all_sections(tmp_path):
     data, x = drawings()
     scores = {"raw": evaluate(x, data.labels, ks=(1, 2)), "half": evaluate(x[:, ::2], data.labels, ks=(1, 2))}
     path = report(
@@ -168,7 +168,7 @@ def test_different_protocols_are_named(tmp_path):
     assert "approximate" in text
 
 
-def test_files_with_a_broken_one(tmp_path):
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
     root = builders.folder(tmp_path / "pictures", {"ant": 4, "<i>owl": 4})
     data = open_data(str(root))
     builders.write(root / "ant" / "1.jpg", b"")
@@ -206,7 +206,7 @@ def test_tiny_data(tmp_path, labels):
     assert ("nothing to judge" in text) == (labels in ([0], [0, 1]))
 
 
-def test_bad_arguments_name_themselves(tmp_path):
+def test_errors_name_the_argument(tmp_path):
     data, x = drawings(120)
     for changed, words in (
         ({"embeddings": x[:5]}, "embeddings has 5 rows but data has 120"),

@@ -28,7 +28,7 @@ def drawing() -> np.ndarray:
     return pixels
 
 
-def test_drawings_on_black_become_ink_on_paper():
+def test_drawings_on_black_become_black_on_white():
     thumbnails = Thumbnails(arrays(drawing()))
     assert thumbnails.kind == "drawings"
     large = np.asarray(opened(thumbnails.encode_large(0)).convert("L"))
@@ -37,7 +37,7 @@ def test_drawings_on_black_become_ink_on_paper():
     assert large[48, 48] == 0
 
 
-def test_small_drawings_are_colored_ink_without_paper():
+def test_small_drawings_are_colored_on_a_transparent_background():
     small = np.asarray(opened(Thumbnails(arrays(drawing())).encode_small(0, "#0072b2")).convert("RGBA"))
     assert small.shape == (28, 28, 4)
     assert small[0, 0, 3] == 0
@@ -59,7 +59,7 @@ def test_color_arrays_are_shown_as_they_are():
     assert np.abs(np.asarray(opened(thumbnails.encode_large(0)), int)[20, 30] - [200, 0, 0]).max() < 12
 
 
-def test_files_and_a_broken_one(tmp_path):
+def test_a_file_that_cannot_be_read_has_no_thumbnail(tmp_path):
     root = builders.folder(tmp_path / "images", {"ant": 2, "owl": 2})
     data = open_data(str(root))
     builders.write(root / "owl" / "1.jpg", b"not a picture")
@@ -71,7 +71,7 @@ def test_files_and_a_broken_one(tmp_path):
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_vectors_are_shown_by_their_files_where_those_exist(tmp_path, there):
+def test_vectors_are_shown_by_their_files_if_those_exist(tmp_path, there):
     data = open_data(str(builders.folder(tmp_path / "images", {"ant": 2, "owl": 2})))
     data = replace(data, features=np.ones((4, 3), np.float32), root=data.root if there else tmp_path)
     thumbnails = Thumbnails(data)

@@ -11,7 +11,7 @@ def blobs(each: int = 30, dim: int = 16) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(3 * each, dim) + centers.repeat_interleave(each, 0), torch.arange(3).repeat_interleave(each)
 
 
-def test_blobs_come_apart():
+def test_clusters_are_separated():
     x, labels = blobs()
     y = tsne(x)
     distance = torch.cdist(y, y).fill_diagonal_(torch.inf)
@@ -30,7 +30,7 @@ def test_neighbors_stay_neighbors_as_well_as_in_scikit_learn():
     assert manifold.trustworthiness(x.numpy(), ours) > manifold.trustworthiness(x.numpy(), theirs) - 0.005
 
 
-def test_same_input_and_seed_same_map_other_seed_other_map():
+def test_the_seed_determines_the_map():
     x, _ = blobs(12)
     before = torch.get_rng_state()
     y = tsne(x, steps=60, seed=3)
