@@ -130,8 +130,10 @@ class Images:
 
     crop: int | None = option(None, "Side of the network input in pixels; null is the backbone's.", above=0)
     resize: int | None = option(None, "Side to which a test image is resized before its center crop.", above=0)
-    min_scale: float = option(0.16, "Smallest area of a random training crop, as a fraction of the image.", above=0)
-    flip: float = option(0.5, "Probability of a horizontal flip in training.")
+    min_scale: float = option(
+        0.16, "Smallest area of a random training crop, as a fraction of the image.", above=0, most=1
+    )
+    flip: float = option(0.5, "Probability of a horizontal flip in training.", least=0, most=1)
     jitter: tuple[float, ...] = option((), "Strength of random changes of brightness, contrast and saturation.")
     augment: bool = option(True, "false trains on images as they are tested, without random changes.")
 
