@@ -12,7 +12,10 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from nearfar.compat.peer import peer_loss, peer_modules
+from nearfar.errors import NearfarError
 
 SECONDS = 60.0
 BYTES = 8 * 2**30
@@ -21,60 +24,38 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def peer(label: str) -> Loss | None:
-    """Return the peer's loss with the options of the row of this label, or None if it has no such loss."""
+    """Return the peer's counterpart of a row of `benchmarks.speed`, or None if it has none."""
+    from benchmarks.speed import LOSSES
+
+    # Rows without an exact counterpart are compared with the closest loss of the peer.
+    closest: dict[str, Callable[[Any], Loss]] = {
+        "contrastive": lambda peers: peers.losses.ContrastiveLoss(),
+        "lifted anchor": lambda peers: peers.losses.GeneralizedLiftedStructureLoss(),
+        "margin distance-weighted": _distance_weighted_margin,
+    }
+    return closest[label](load_peers()) if label in closest else counterpart(LOSSES[label]())
+
+
+def counterpart(loss: nn.Module) -> Loss | None:
+    """Return the peer's loss with the options of ours, or None if it has none."""
+    load_peers()
     try:
-        from pytorch_metric_learning import distances, losses, miners, reducers
-    except ImportError as error:
-        raise SystemExit("the peers' columns need pytorch-metric-learning: pip install 'nearfar[peers]'") from error
-
-    def mined(loss: Any, miner: Any) -> Loss:
-        return lambda x, y: loss(x, y, miner(x, y))
-
-    mean = reducers.MeanReducer
-    squared = {"distance": distances.LpDistance(power=2), "reducer": mean()}
-    make: dict[str, Callable[[], Loss]] = {
-        "angular": lambda: losses.AngularLoss(alpha=45),
-        "circle": lambda: losses.CircleLoss(m=0.4, gamma=80),
-        "contrastive": lambda: losses.ContrastiveLoss(),
-        "contrastive distance": lambda: losses.ContrastiveLoss(),
-        "contrastive cosine": lambda: losses.ContrastiveLoss(1, 0, distance=distances.CosineSimilarity()),
-        "fastap": lambda: losses.FastAPLoss(num_bins=10),
-        "lifted": lambda: losses.LiftedStructureLoss(neg_margin=1, pos_margin=0),
-        "lifted anchor": lambda: losses.GeneralizedLiftedStructureLoss(),
-        "margin": lambda: losses.MarginLoss(margin=0.2, beta=1.2, learn_beta=True),
-        "margin distance-weighted": lambda: mined(
-            losses.MarginLoss(margin=0.2, beta=1.2, learn_beta=True), miners.DistanceWeightedMiner()
-        ),
-        "multi-similarity": lambda: mined(losses.MultiSimilarityLoss(2, 50, 0.5), miners.MultiSimilarityMiner(0.1)),
-        "multi-similarity unmined": lambda: losses.MultiSimilarityLoss(2, 50, 0.5),
-        "n-pair": lambda: losses.NPairsLoss(),
-        "nt-xent": lambda: losses.NTXentLoss(temperature=0.07),
-        "smooth-ap": lambda: losses.SmoothAPLoss(temperature=0.01),
-        "snr": lambda: losses.SignalToNoiseRatioContrastiveLoss(),
-        "supcon": lambda: losses.SupConLoss(temperature=0.1),
-        "triplet": lambda: losses.TripletMarginLoss(margin=0.2, **squared),
-        "triplet smooth": lambda: losses.TripletMarginLoss(margin=0, smooth_loss=True, reducer=mean()),
-        "triplet hard": lambda: mined(losses.TripletMarginLoss(margin=0.2, **squared), miners.BatchHardMiner()),
-    }
-    return make[label]() if label in make else None
+        return peer_loss(loss)  # type: ignore[arg-type]
+    except ValueError:
+        return None
 
 
-def proxy_peer(label: str, classes: int, dim: int, k: int) -> Loss | None:
-    """Return the peer's proxy loss with our defaults, or None if it has no such loss."""
-    from pytorch_metric_learning import losses
+def load_peers() -> Any:
+    """Return the modules of the peer, or exit with instructions if it is not installed."""
+    try:
+        return peer_modules()
+    except NearfarError as error:
+        raise SystemExit(f"the columns of the peer need it: {error}") from error
 
-    make: dict[str, Callable[[], Loss]] = {
-        "arcface": lambda: losses.ArcFaceLoss(classes, dim),
-        "cosface": lambda: losses.CosFaceLoss(classes, dim),
-        "normalized-softmax": lambda: losses.NormalizedSoftmaxLoss(classes, dim),
-        "proxy-anchor": lambda: losses.ProxyAnchorLoss(classes, dim),
-        "proxy-nca": lambda: losses.ProxyNCALoss(classes, dim),
-        "soft-triple": lambda: losses.SoftTripleLoss(classes, dim, centers_per_class=k),
-        "subcenter-arcface": lambda: losses.SubCenterArcFaceLoss(
-            num_classes=classes, embedding_size=dim, sub_centers=k
-        ),
-    }
-    return make[label]() if label in make else None
+
+def _distance_weighted_margin(peers: Any) -> Loss:
+    loss, miner = peers.losses.MarginLoss(margin=0.2, beta=1.2, learn_beta=True), peers.miners.DistanceWeightedMiner()
+    return lambda x, y: loss(x, y, miner(x, y))
 
 
 class Guard:

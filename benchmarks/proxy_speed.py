@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from benchmarks.peers import proxy_peer
+from benchmarks.peers import counterpart
 from benchmarks.speed_report import Row
 from benchmarks.timing import best_ms, peak_bytes, step
 from nearfar.losses import create
@@ -50,7 +50,7 @@ def measure_proxy(label: str, batch: int, dim: int, classes: int, k: int, *, pee
     y = torch.randint(classes, (batch,), generator=generator)
     ours = step(loss, x, y)
     candidates: dict[str, Callable[[], object]] = {"floor": proxy_floor(x, classes * k), "ours": ours}
-    rival = proxy_peer(label, classes, dim, k) if peers else None
+    rival = counterpart(loss) if peers else None
     if rival is not None:
         candidates["peer"] = step(rival, x, y)
     ms = best_ms(candidates, repeats=repeats)

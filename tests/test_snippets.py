@@ -186,7 +186,7 @@ def test_blocks_run(page: Path, world: World, monkeypatch: pytest.MonkeyPatch) -
             continue
         with limited(SECONDS):
             if block.kind == "python":
-                exec(compile(block.text, str(page), "exec"), namespace)
+                exec(compile(block.text, str(page), "exec", dont_inherit=True), namespace)
             elif block.kind == "example":
                 run_example(block.text, namespace, page.name)
             elif block.kind == "commands":

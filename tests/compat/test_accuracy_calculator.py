@@ -82,7 +82,7 @@ def test_large_labels_stay_apart() -> None:
         ({"knn_func": print}, "knn_func=<built-in"),
         ({"label_comparison_fn": print}, "label_comparison_fn=<built-in"),
         ({"include": ("recall",)}, "include and exclude must be one of"),
-        ({"avg_of_avgs": True, "return_per_class": True}, "choose one of them"),
+        ({"avg_of_avgs": True, "return_per_class": True}, "choose one"),
     ],
 )
 def test_errors(options: dict[str, Any], words: str) -> None:

@@ -233,7 +233,7 @@ def test_weight_init_func_fills_the_parameter() -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: losses.TripletMarginLoss(swap=True), "TripletMarginLoss: swap=True .* leave it out, or keep"),
+        (lambda: losses.TripletMarginLoss(swap=True), "TripletMarginLoss: swap=True .* remove it, or use"),
         (lambda: losses.TripletMarginLoss(triplets_per_anchor=5), "triplets_per_anchor=5 .* use 'all'"),
         (lambda: losses.TripletMarginLoss(reducer=reducers.SumReducer()), r"reducer=SumReducer\(\) .* MeanReducer"),
         (lambda: losses.TripletMarginLoss(reducer=reducers.ThresholdReducer(low=1)), "use AvgNonZeroReducer or Mean"),
@@ -247,7 +247,7 @@ def test_weight_init_func_fills_the_parameter() -> None:
         (lambda: losses.ProxyNCALoss(C, D, distance=distances.LpDistance()), "distance=LpDistance.*power=2"),
         (lambda: losses.NTXentLoss(distance=peer_distances.LpDistance()), "from nearfar.compat.distances"),
         (lambda: losses.NTXentLoss(reducer=peer_reducers.MeanReducer()), "from nearfar.compat.reducers"),
-        (lambda: losses.ContrastiveLoss(embedding_regularizer=abs), "embedding_regularizer=<built-in.* leave it out"),
+        (lambda: losses.ContrastiveLoss(embedding_regularizer=abs), "embedding_regularizer=<built-in.* remove it"),
         (lambda: losses.SoftTripleLoss(C, D, weight_regularizer=abs), "weight_regularizer=<built-in"),
         (lambda: losses.ContrastiveLoss(collect_stats=True), "collect_stats=True"),
         (lambda: distances.LpDistance(p=1), "LpDistance: p=1 .* use p=2"),
@@ -257,7 +257,7 @@ def test_weight_init_func_fills_the_parameter() -> None:
 def test_what_cannot_be_honored_is_an_error(make: Callable[[], Any], words: str) -> None:
     with pytest.raises(ValueError, match=words) as told:
         make()
-    assert "keep pytorch_metric_learning" in str(told.value)
+    assert "use pytorch_metric_learning" in str(told.value)
     assert "\n" not in str(told.value)
 
 
@@ -273,7 +273,7 @@ def test_a_typing_mistake_is_named() -> None:
 
 
 def test_names_that_are_not_here_say_what_to_keep() -> None:
-    with pytest.raises(AttributeError, match=r"no 'HistogramLoss'.* keep pytorch_metric_learning.losses for others"):
+    with pytest.raises(AttributeError, match=r"no 'HistogramLoss'.* use pytorch_metric_learning.losses for others"):
         _ = losses.HistogramLoss  # type: ignore[attr-defined]
     for module in (losses, miners, distances, reducers):
         for name in module.__all__:
@@ -296,5 +296,5 @@ def test_wrong_calls() -> None:
     with pytest.raises(ValueError, match=r"indices_tuple must be .* got 2 parts"):
         losses.NTXentLoss()(x, labels, (labels, labels))
     zero = torch.zeros(2, dtype=torch.int64)
-    with pytest.raises(ValueError, match=r"indices_tuple has \[0, 0\] as a positive and as a negative pair"):
+    with pytest.raises(ValueError, match=r"indices_tuple has \[0, 0\] both as a positive and as a negative pair"):
         losses.NTXentLoss()(x, labels, (zero, zero, zero))

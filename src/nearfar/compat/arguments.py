@@ -1,4 +1,4 @@
-"""Errors for what nearfar.compat does not do: the argument, its value, and the cure; nothing is ever ignored."""
+"""Errors for arguments that nearfar.compat does not support. No argument is ignored silently."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from collections.abc import Iterable, Mapping
 from nearfar.spelling import suggest
 
 REFUSED = ("embedding_regularizer", "weight_regularizer", "collect_stats")
-WITHOUT_EFFECT = ("embedding_reg_weight", "weight_reg_weight")  # they weight a regularizer, and there is none
+WITHOUT_EFFECT = ("embedding_reg_weight", "weight_reg_weight")  # the weights of a regularizer that is not supported
 
 
-def refusal(what: object, argument: str, value: object, cure: str = "leave it out") -> ValueError:
-    """The error for an argument that cannot be honored.
+def refusal(what: object, argument: str, value: object, cure: str = "remove it") -> ValueError:
+    """Return the error for an argument that is not supported.
 
     >>> print(refusal("TripletMarginLoss", "swap", True))
-    TripletMarginLoss: swap=True is not in nearfar.compat: leave it out, or keep pytorch_metric_learning for it
+    TripletMarginLoss: swap=True is not supported by nearfar.compat: remove it, or use pytorch_metric_learning
     """
     name = what if isinstance(what, str) else type(what).__name__
-    shown = " ".join(repr(value).split())  # on one line, whatever it is
+    shown = " ".join(repr(value).split())  # on one line
     return ValueError(
-        f"{name}: {argument}={shown} is not in nearfar.compat: {cure}, or keep pytorch_metric_learning for it"
+        f"{name}: {argument}={shown} is not supported by nearfar.compat: {cure}, or use pytorch_metric_learning"
     )
 
 
 def refuse(what: object, options: Mapping[str, object], *, but: Iterable[str]) -> None:
-    """Refuse arguments `but` these: unknown ones, and those that are known there, unless they are off."""
+    """Raise an error for unknown arguments, and for unsupported ones that are turned on, but not for those in `but`."""
     for argument, value in options.items():
         if argument in but or argument in WITHOUT_EFFECT:
             continue
@@ -37,10 +37,10 @@ def refuse(what: object, options: Mapping[str, object], *, but: Iterable[str]) -
             )
 
 
-def absent(module: str, name: str, there: Iterable[str]) -> AttributeError:
-    """The error for a name that a module of nearfar.compat does not have."""
-    known = sorted(there)
+def absent(module: str, name: str, available: Iterable[str]) -> AttributeError:
+    """Return the error for a name that a module of nearfar.compat does not have."""
+    names = sorted(available)
     return AttributeError(
-        f"nearfar.compat.{module} has no {name!r}{suggest(name, known)} It has {', '.join(known)}: keep "
+        f"nearfar.compat.{module} has no {name!r}{suggest(name, names)} It has {', '.join(names)}: use "
         f"pytorch_metric_learning.{module} for others"
     )

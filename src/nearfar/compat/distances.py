@@ -1,4 +1,4 @@
-"""Distances, as arguments of losses and miners: Euclidean, cosine, dot product and signal-to-noise, p = 2."""
+"""Distances as arguments of losses and miners: Euclidean, cosine, dot product and signal-to-noise ratio, with p = 2."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["CosineSimilarity", "DotProductSimilarity", "LpDistance", "SNRDistanc
 
 
 class Distance:
-    """A matrix [A, R] of rows against rows; `sign` is +1 where larger is nearer (there: is_inverted), else -1."""
+    """Base class of distances. `sign` is +1 if larger is closer (the peer's is_inverted), else -1."""
 
     sign = -1
 
@@ -27,15 +27,15 @@ class Distance:
 
     @property
     def is_inverted(self) -> bool:
-        """Whether larger is nearer."""
+        """Whether larger is closer."""
         return self.sign > 0
 
     def __call__(self, query_emb: Tensor, ref_emb: Tensor | None = None) -> Tensor:
-        """The matrix; without `ref_emb` of the rows against themselves."""
+        """Compute the matrix [A, R] of two sets of vectors; `ref_emb` is `query_emb` by default."""
         raise NotImplementedError
 
     def similarity(self, x: Tensor, y: Tensor | None) -> Tensor:
-        """The matrix as a similarity: larger is nearer."""
+        """Compute the matrix as a similarity: larger is closer."""
         return self(x, y) if self.is_inverted else -self(x, y)
 
     def __repr__(self) -> str:
@@ -44,20 +44,20 @@ class Distance:
 
 
 class LpDistance(Distance):
-    """||x_i - y_j||^power of unit rows, or of raw ones with normalize_embeddings=False."""
+    """||x_i - y_j||^power of unit vectors, or of raw vectors with normalize_embeddings=False."""
 
     def __call__(self, query_emb: Tensor, ref_emb: Tensor | None = None) -> Tensor:
         if self.normalize_embeddings:
             if self.power == 2:
                 return 2 - 2 * cosine_matrix(query_emb, ref_emb)
-            found = unit_distance_matrix(query_emb, ref_emb)
+            matrix = unit_distance_matrix(query_emb, ref_emb)
         else:
-            found = distance_matrix(query_emb, ref_emb)
-        return found if self.power == 1 else found**self.power
+            matrix = distance_matrix(query_emb, ref_emb)
+        return matrix if self.power == 1 else matrix**self.power
 
 
 class DotProductSimilarity(Distance):
-    """x_i . y_j of unit rows (as there, the default), or of raw ones with normalize_embeddings=False."""
+    """x_i . y_j of unit vectors (the default, as in the peer), or of raw vectors with normalize_embeddings=False."""
 
     sign = 1
 
@@ -67,14 +67,14 @@ class DotProductSimilarity(Distance):
 
 
 class CosineSimilarity(DotProductSimilarity):
-    """Cosines."""
+    """Compute cosines."""
 
     def __init__(self, *, p: float = 2, power: float = 1) -> None:
         super().__init__(p=p, power=power)
 
 
 class SNRDistance(Distance):
-    """var(x_i - y_j) / var(x_i) over the features, of unit rows or raw ones."""
+    """var(x_i - y_j) / var(x_i) over the features, of unit or raw vectors."""
 
     def __call__(self, query_emb: Tensor, ref_emb: Tensor | None = None) -> Tensor:
         if self.normalize_embeddings:
@@ -83,7 +83,7 @@ class SNRDistance(Distance):
 
 
 def checked(what: object, distance: Distance | None, default: Distance, *, only: bool = False) -> Distance:
-    """The distance, or the default of a loss or miner; `only`: it can take nothing else."""
+    """Return the distance, or the default of a loss or miner; with `only`, another one than the default is an error."""
     if distance is None:
         return default
     if not isinstance(distance, Distance):

@@ -1,4 +1,4 @@
-"""What a miner chose, (anchors, positives, negatives) or (anchors, positives, anchors, negatives), as masks."""
+"""The pairs or triplets of indices that a miner selects, as masks."""
 
 from __future__ import annotations
 
@@ -16,11 +16,15 @@ Indices = Sequence[Tensor]
 
 
 @dataclass(frozen=True, eq=False)
-class Chosen:
-    """Boolean [A, R] of the positive and negative pairs.
+class SelectedPairs:
+    """The selected positive and negative pairs.
 
-    repeats: how often each pair was named, [A, R], where any was named more than once. triplets: as they were named,
-    where they were. few: at most one positive and one negative pair, which most pair losses there take for none.
+    Args:
+        same: The mask of the positive pairs [A, R].
+        diff: The mask of the negative pairs [A, R].
+        few: Whether there is at most one positive and one negative pair; most pair losses of the peer ignore those.
+        repeats: How often each pair was selected [A, R], if any was selected more than once.
+        triplets: The triplets, if the miner returned triplets.
     """
 
     same: Tensor
@@ -30,7 +34,7 @@ class Chosen:
     triplets: tuple[Tensor, Tensor, Tensor] | None = None
 
     def triplet_counts(self, dtype: torch.dtype) -> Tensor:
-        """In how many triplets each pair is, [A, R]; pairs make every triplet that they can."""
+        """Return the number of triplets of each pair [A, R]; pairs form all possible triplets."""
         if self.triplets is not None:
             return self.same.to(dtype) + self.diff.to(dtype) if self.repeats is None else self.repeats.to(dtype)
         if self.repeats is None:
@@ -40,32 +44,34 @@ class Chosen:
         return same * diff.sum(1, keepdim=True) + diff * same.sum(1, keepdim=True)
 
 
-def chosen(batch: PairBatch, labels: Tensor | None, ref_labels: Tensor | None, indices: Indices | None) -> Chosen:
-    """The pairs that a miner chose, or all of them.
+def select_pairs(
+    batch: PairBatch, labels: Tensor | None, ref_labels: Tensor | None, indices: Indices | None
+) -> SelectedPairs:
+    """Return the pairs that a miner selected, or all pairs.
 
-    As there, the i-th anchor and the i-th reference are no pair where both have the very same labels tensor.
+    As in the peer, the i-th anchor and the i-th reference are not a pair if both have the same labels tensor.
     """
     if indices is None:
         same, diff = pair_masks(batch.labels, None if ref_labels is labels else batch.ref_labels)
-        return Chosen(same, diff, few=same.numel() <= 2 and int(same.sum()) <= 1 and int(diff.sum()) <= 1)
+        return SelectedPairs(same, diff, few=same.numel() <= 2 and int(same.sum()) <= 1 and int(diff.sum()) <= 1)
     shape = len(batch.emb), len(batch.emb if batch.ref_emb is None else batch.ref_emb)
-    a1, p, a2, n = (each.to(batch.emb.device).long() for each in as_pairs(indices))
+    a1, p, a2, n = (index.to(batch.emb.device).long() for index in as_pairs(indices))
     same, diff = (torch.zeros(shape, dtype=torch.bool, device=batch.emb.device) for _ in range(2))
     same[a1, p] = True
     diff[a2, n] = True
     both = (same & diff).nonzero()
     if len(both):
-        raise ValueError(f"indices_tuple has {both[0].tolist()} as a positive and as a negative pair: keep one of them")
+        raise ValueError(f"indices_tuple has {both[0].tolist()} both as a positive and as a negative pair: remove one")
     repeats = None
     if len(a1) > torch.count_nonzero(same) or len(a2) > torch.count_nonzero(diff):
-        places = torch.cat([a1 * shape[1] + p, a2 * shape[1] + n])
-        repeats = batch.emb.new_zeros(shape).flatten().index_add_(0, places, batch.emb.new_ones(len(places)))
+        positions = torch.cat([a1 * shape[1] + p, a2 * shape[1] + n])
+        repeats = batch.emb.new_zeros(shape).flatten().index_add_(0, positions, batch.emb.new_ones(len(positions)))
         repeats = repeats.view(shape)
-    return Chosen(same, diff, max(len(a1), len(a2)) <= 1, repeats, (a1, p, n) if len(indices) == 3 else None)
+    return SelectedPairs(same, diff, max(len(a1), len(a2)) <= 1, repeats, (a1, p, n) if len(indices) == 3 else None)
 
 
 def as_pairs(indices: Indices) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(anchors, positives, anchors, negatives)."""
+    """Return indices as (anchors, positives, anchors, negatives)."""
     if len(indices) == 3:
         a, p, n = indices
         return a, p, a, n
@@ -77,15 +83,18 @@ def as_pairs(indices: Indices) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     )
 
 
-def miner_weights(indices: Indices | None, rows: Tensor, *, anchors: bool = False) -> Tensor | None:
-    """How often each sample was chosen over how often the most chosen was, [B]; None: all count once.
+def miner_weights(indices: Indices | None, embeddings: Tensor, *, anchors: bool = False) -> Tensor | None:
+    """Return how often each sample was selected, relative to the most frequent one, [B]; None if all count once.
 
-    anchors: only how often it was chosen as an anchor (there: ProxyNCALoss).
+    Args:
+        indices: The output of a miner.
+        embeddings: The embeddings [B, d].
+        anchors: Count only selections as an anchor, as the peer's ProxyNCALoss does.
     """
-    if indices is None or all(len(each) == 0 for each in indices):
+    if indices is None or all(len(part) == 0 for part in indices):
         return None
     a1, _, a2, _ = as_pairs(indices)
     parts = indices if not anchors else (a1,) if len(indices) == 3 else (a1, a2)
-    named = torch.cat([each.to(rows.device).long() for each in parts])
-    counts = rows.new_zeros(len(rows)).index_add_(0, named, rows.new_ones(len(named)))
+    selected = torch.cat([part.to(embeddings.device).long() for part in parts])
+    counts = embeddings.new_zeros(len(embeddings)).index_add_(0, selected, embeddings.new_ones(len(selected)))
     return counts / counts.max()

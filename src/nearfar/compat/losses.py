@@ -1,4 +1,4 @@
-"""The losses of pytorch-metric-learning that nearfar has: its arguments, its values, our speed."""
+"""The losses of pytorch-metric-learning that nearfar supports, with the same arguments and values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Miners: which pairs or triplets a loss shall see, as tuples of indices, without a gradient."""
+"""Miners: which pairs or triplets a loss uses, as tuples of indices, without a gradient."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PairIndices = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 class Miner(torch.nn.Module):
-    """`miner(embeddings, labels, ref_emb=None, ref_labels=None)`; the order of what it returns is that of the batch."""
+    """Base class of miners. The returned indices are in the order of the batch."""
 
     default_distance: Distance = LpDistance()
     only_distance = False
@@ -50,12 +50,12 @@ class Miner(torch.nn.Module):
             return self.mine(Pairs(self.distance.similarity(batch.emb, batch.ref_emb), *masks), embeddings.shape[1])
 
     def mine(self, pairs: Pairs, dim: int) -> Triplets | PairIndices:
-        """What is chosen of the pairs of rows of `dim` features."""
+        """Select pairs or triplets; `dim` is the dimension of the embeddings."""
         raise NotImplementedError
 
 
 def indices_of(pairs: Pairs) -> PairIndices:
-    """(anchors, positives, anchors, negatives) of the masks."""
+    """Return the masks as (anchors, positives, anchors, negatives)."""
     a1, p = pairs.same.nonzero(as_tuple=True)
     a2, n = pairs.diff.nonzero(as_tuple=True)
     return a1, p, a2, n
@@ -77,17 +77,17 @@ class MultiSimilarityMiner(Miner):
 
 
 class BatchHardMiner(Miner):
-    """`nearfar.mining.hardest`, as triplets: of each anchor that has both."""
+    """`nearfar.mining.hardest` as triplets, for each anchor with positives and negatives."""
 
     def mine(self, pairs: Pairs, dim: int) -> Triplets:
         both = (pairs.same.any(1) & pairs.diff.any(1)).nonzero().flatten()
-        found = mining.hardest(pairs)
-        same, diff = (mask[both].view(torch.uint8).argmax(1) for mask in (found.same, found.diff))
+        hard = mining.hardest(pairs)
+        same, diff = (mask[both].view(torch.uint8).argmax(1) for mask in (hard.same, hard.diff))
         return both, same, diff
 
 
 class PairMarginMiner(Miner):
-    """Positive pairs farther than pos_margin and negative pairs nearer than neg_margin."""
+    """Select positive pairs farther than pos_margin and negative pairs closer than neg_margin."""
 
     def __init__(
         self,
@@ -107,10 +107,15 @@ class PairMarginMiner(Miner):
 
 
 class TripletMarginMiner(Miner):
-    """Triplets by how much farther the negative is than the positive, t = D_an - D_ap.
+    """Select triplets by t = D_an - D_ap.
 
-    type_of_triplets: "all" t <= margin, "hard" t <= 0 of these, "semihard" t > 0 of these, "easy" t > margin.
-    One pass over the matrix a positive; only what is chosen is ever listed.
+    It takes one pass over the matrix per positive; only selected triplets are listed.
+
+    Args:
+        margin: The margin.
+        type_of_triplets: "all" t <= margin, "hard" t <= 0 of these, "semihard" t > 0 of these, "easy" t > margin.
+        distance: The distance.
+        collect_stats: Not supported.
     """
 
     def __init__(
@@ -125,31 +130,31 @@ class TripletMarginMiner(Miner):
         self.margin = margin
         self.type_of_triplets = check_choice("type_of_triplets", type_of_triplets, ("all", "hard", "semihard", "easy"))
 
-    def wanted(self, t: Tensor) -> Tensor:
-        """Which of these gaps."""
+    def is_selected(self, t: Tensor) -> Tensor:
+        """Return the mask of the gaps t to select."""
         if self.type_of_triplets == "easy":
             return t > self.margin
         if self.type_of_triplets == "hard":
             return t <= min(self.margin, 0.0)
-        found = t <= self.margin
-        return found & (t > 0) if self.type_of_triplets == "semihard" else found
+        violating = t <= self.margin
+        return violating & (t > 0) if self.type_of_triplets == "semihard" else violating
 
     def mine(self, pairs: Pairs, dim: int) -> Triplets:
         positive, columns = positive_table(pairs.sim, pairs.same)
         parts = []
         for k in range(columns.shape[1]):
-            here = pairs.diff & torch.isfinite(positive[:, k : k + 1])
-            a, n = (here & self.wanted(positive[:, k : k + 1] - pairs.sim)).nonzero(as_tuple=True)
+            candidates = pairs.diff & torch.isfinite(positive[:, k : k + 1])
+            a, n = (candidates & self.is_selected(positive[:, k : k + 1] - pairs.sim)).nonzero(as_tuple=True)
             parts.append(torch.stack([a, columns[a, k], n]))
         a, p, n = torch.cat(parts, 1) if parts else columns.new_zeros(3, 0)
         return a, p, n
 
 
 class DistanceWeightedMiner(Miner):
-    """`nearfar.mining.distance_weighted`, as triplets: the j-th positive of an anchor with its j-th drawn negative.
+    """`nearfar.mining.distance_weighted` as triplets: the j-th positive of an anchor and its j-th drawn negative.
 
-    The same weights as there, but drawn without replacement, and no anchor is lost where weights underflow: not the
-    same triplets as there for the same seed. An anchor with fewer negatives than positives has no triplets.
+    The weights are the peer's, but negatives are drawn without replacement and no anchor is lost if weights underflow,
+    so the triplets of a seed differ from the peer's. An anchor with fewer negatives than positives has no triplets.
     """
 
     only_distance = True
@@ -166,15 +171,15 @@ class DistanceWeightedMiner(Miner):
         self.cutoff, self.nonzero_loss_cutoff = cutoff, nonzero_loss_cutoff
 
     def mine(self, pairs: Pairs, dim: int) -> Triplets:
-        found = mining.distance_weighted(
+        drawn = mining.distance_weighted(
             pairs,
             dim=dim,
             distances=-pairs.sim,
             cutoff=self.cutoff,
             nonzero_loss_cutoff=self.nonzero_loss_cutoff,
         )
-        matched = (found.same.sum(1) == found.diff.sum(1))[:, None]
-        a, p, _, n = indices_of(Pairs(found.sim, found.same & matched, found.diff & matched))
+        matched = (drawn.same.sum(1) == drawn.diff.sum(1))[:, None]
+        a, p, _, n = indices_of(Pairs(drawn.sim, drawn.same & matched, drawn.diff & matched))
         return a, p, n
 
 

@@ -1,4 +1,4 @@
-"""Arguments that all losses have in common, for type checkers; what is not honored is an error at run time."""
+"""The arguments that all losses share, for type checkers. Unsupported values are errors at run time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nearfar.compat.reducers import Reducer
 
 
 class LossOptions(TypedDict, total=False):
-    """Of every loss."""
+    """The arguments of every loss."""
 
     distance: Distance | None
     reducer: Reducer | None
@@ -22,7 +22,7 @@ class LossOptions(TypedDict, total=False):
 
 
 class ProxyOptions(LossOptions, total=False):
-    """Of a loss with proxies; weight_init_func fills the parameter that it is given."""
+    """The arguments of a loss with proxies; weight_init_func initializes its parameter in place."""
 
     weight_init_func: Callable[[Tensor], object] | None
     weight_regularizer: None

@@ -1,4 +1,4 @@
-"""What losses over pairs and triplets share: masks of what was chosen, a distance, and means that are a reducer's."""
+"""The base class of losses over pairs and triplets: masks of the selected pairs, a distance, and a reducer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from nearfar.compat.arguments import refuse
 from nearfar.compat.distances import Distance, LpDistance
 from nearfar.compat.distances import checked as checked_distance
-from nearfar.compat.indices import Chosen, Indices, chosen
+from nearfar.compat.indices import Indices, SelectedPairs, select_pairs
 from nearfar.compat.reducers import MeanReducer, Reducer
 from nearfar.compat.reducers import checked as checked_reducer
 from nearfar.losses.pair_loss import PairBatch, make_batch
@@ -25,10 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class ReducedPairs(Pairs):
-    """Pairs whose means are a reducer's, so that a formula of nearfar.losses ends as it does there.
+    """Pairs whose means are computed by a reducer, so that a formula of nearfar.losses gives the peer's value.
 
-    repeats: how often each pair counts [A, R]; None: once. anchor_weights: of the anchors' terms, beside the mean.
-    all_anchors: anchors that the formula leaves out count as zeros.
+    Args:
+        reducer: The reducer.
+        repeats: How often each pair counts [A, R]; None is once.
+        anchor_weights: The weights of the anchors' terms; they do not change the divisor.
+        all_anchors: Whether anchors that the formula leaves out count as zeros.
     """
 
     reducer: Reducer = field(default_factory=MeanReducer)
@@ -40,34 +43,34 @@ class ReducedPairs(Pairs):
         mask = self.same | self.diff if mask is None else mask
         return self.reducer(values, mask if self.repeats is None else torch.where(mask, self.repeats, 0.0))
 
-    def anchor_mean(self, values: Tensor, which: Tensor | None = None) -> Tensor:
-        each = torch.ones_like(values, dtype=torch.bool)
-        if which is not None:
-            values = torch.where(which, values, 0.0)
-            each = each if self.all_anchors else which
-        return self.reducer(values if self.anchor_weights is None else values * self.anchor_weights, each)
+    def anchor_mean(self, values: Tensor, mask: Tensor | None = None) -> Tensor:
+        counts = torch.ones_like(values, dtype=torch.bool)
+        if mask is not None:
+            values = torch.where(mask, values, 0.0)
+            counts = counts if self.all_anchors else mask
+        return self.reducer(values if self.anchor_weights is None else values * self.anchor_weights, counts)
 
     def repeated(self, scale: float) -> ReducedPairs:
-        """With a negative that was named k times as e^{sim / scale} k times in a sum of exponentials."""
+        """Return pairs in which a negative that was selected k times counts k times in a sum of e^{sim / scale}."""
         if self.repeats is None:
             return self
         return replace(self, sim=torch.where(self.diff, self.sim + scale * self.repeats.clamp_min(1).log(), self.sim))
 
 
 class PairBased(nn.Module):
-    """`loss(embeddings, labels=None, indices_tuple=None, ref_emb=None, ref_labels=None)`; `indices_tuple` of a miner.
+    """Base class of losses over pairs and triplets.
 
-    A subclass names its default distance and reducer, and says what the pairs cost.
+    A subclass defines its default distance and reducer, and implements `cost`.
     """
 
     default_distance: Distance = LpDistance()
     default_reducer: Reducer = MeanReducer()
-    only_distance = False  # the formula is defined for the default distance alone
+    only_distance = False  # the formula is only defined for the default distance
     reducer_kinds: tuple[type[Reducer], ...] | None = None
     takes_references = True
     needs_labels = False
-    needs_both = False  # without positive or without negative pairs there is no loss
-    few_is_none = True  # nor with at most one of each, as there
+    needs_both = False  # the loss is 0 without positive or without negative pairs
+    few_is_none = True  # the loss is 0 with at most one pair of each kind, as in the peer
 
     def __init__(self, **options: Unpack[LossOptions]) -> None:
         super().__init__()
@@ -84,6 +87,15 @@ class PairBased(nn.Module):
         ref_emb: Tensor | None = None,
         ref_labels: Tensor | None = None,
     ) -> Tensor:
+        """Compute the loss.
+
+        Args:
+            embeddings: The embeddings [B, d].
+            labels: The class ids [B]; not needed with `indices_tuple`, except by some losses.
+            indices_tuple: The output of a miner; all pairs by default.
+            ref_emb: The embeddings of references [R, d]; the batch by default.
+            ref_labels: The class ids of the references [R].
+        """
         if labels is None and (indices_tuple is None or self.needs_labels):
             raise ValueError(f"{type(self).__name__}: labels is None: pass the labels")
         if ref_emb is not None and ref_labels is None and (indices_tuple is None or self.needs_labels):
@@ -91,7 +103,7 @@ class PairBased(nn.Module):
         if ref_emb is None or (ref_emb is embeddings and ref_labels is labels):
             ref_emb, ref_labels = None, labels
         elif not self.takes_references:
-            raise ValueError(f"{type(self).__name__}: ref_emb was given: leave it out, the loss is about one batch")
+            raise ValueError(f"{type(self).__name__}: ref_emb was given, but this loss takes one batch: remove it")
         batch = make_batch(
             embeddings,
             _labels(labels, embeddings),
@@ -101,29 +113,29 @@ class PairBased(nn.Module):
             None,
         )
         with torch.autocast(embeddings.device.type, enabled=False):
-            found = chosen(batch, labels, ref_labels, indices_tuple)
+            selected = select_pairs(batch, labels, ref_labels, indices_tuple)
             any_of = all if self.needs_both else any
-            if (found.few and self.few_is_none) or not any_of((found.same.any(), found.diff.any())):
+            if (selected.few and self.few_is_none) or not any_of((selected.same.any(), selected.diff.any())):
                 return batch.emb.sum() * 0
-            return self.value(batch, found, indices_tuple)
+            return self.value(batch, selected, indices_tuple)
 
-    def value(self, batch: PairBatch, found: Chosen, indices: Indices | None) -> Tensor:
-        """The loss of what was chosen."""
-        return self.cost(self.pairs(batch, found), batch)
+    def value(self, batch: PairBatch, selected: SelectedPairs, indices: Indices | None) -> Tensor:
+        """Compute the loss of the selected pairs."""
+        return self.cost(self.pairs(batch, selected), batch)
 
-    def pairs(self, batch: PairBatch, found: Chosen) -> ReducedPairs:
-        """The pairs of a batch under this distance, ending in this reducer."""
+    def pairs(self, batch: PairBatch, selected: SelectedPairs) -> ReducedPairs:
+        """Create the pairs of a batch with the distance and the reducer of this loss."""
         return ReducedPairs(
             self.distance.similarity(batch.emb, batch.ref_emb),
-            found.same,
-            found.diff,
+            selected.same,
+            selected.diff,
             symmetric=batch.ref_emb is None,
             reducer=self.reducer,
-            repeats=found.repeats,
+            repeats=selected.repeats,
         )
 
     def cost(self, pairs: ReducedPairs, batch: PairBatch) -> Tensor:
-        """What the pairs cost."""
+        """Compute the loss of the pairs."""
         raise NotImplementedError
 
     def extra_repr(self) -> str:
@@ -131,5 +143,5 @@ class PairBased(nn.Module):
 
 
 def _labels(labels: Tensor | None, rows: Tensor) -> Tensor:
-    """Without labels the miner's indices say everything."""
+    """Return the labels, or zeros if there are none: the indices of the miner then define the pairs."""
     return torch.zeros(len(rows), dtype=torch.int64, device=rows.device) if labels is None else labels.to(rows.device)

@@ -10,7 +10,7 @@ from torch import Tensor
 from nearfar import losses
 from nearfar.compat.arguments import refusal
 from nearfar.compat.distances import CosineSimilarity, DotProductSimilarity, LpDistance, SNRDistance
-from nearfar.compat.indices import Chosen, Indices, as_pairs, miner_weights
+from nearfar.compat.indices import Indices, SelectedPairs, as_pairs, miner_weights
 from nearfar.compat.pair_based import PairBased, ReducedPairs
 from nearfar.compat.reducers import AvgNonZeroReducer, MeanReducer, SumReducer
 from nearfar.losses.contrastive import hinges
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class ContrastiveLoss(PairBased):
-    """`nearfar.losses.contrastive.hinges`, the reducer of positives + the reducer of negatives."""
+    """`nearfar.losses.contrastive.hinges`, with the reducer applied to positives and negatives separately."""
 
     default_reducer = AvgNonZeroReducer()
 
@@ -57,7 +57,7 @@ class SignalToNoiseRatioContrastiveLoss(ContrastiveLoss):
 
 
 class MultiSimilarityLoss(PairBased):
-    """`nearfar.losses.MultiSimilarityLoss` on the pairs that a miner chose, or all."""
+    """`nearfar.losses.MultiSimilarityLoss` on the pairs that a miner selects, or all pairs."""
 
     default_distance = CosineSimilarity()
 
@@ -78,9 +78,9 @@ class MultiSimilarityLoss(PairBased):
 
 
 class LiftedStructureLoss(PairBased):
-    """`nearfar.losses.lifted.song`; a positive pair without negatives costs 1/2 [D - pos_margin]_+^2, as there."""
+    """`nearfar.losses.lifted.song`; a positive without negatives costs 1/2 [D - pos_margin]_+^2, as in the peer."""
 
-    takes_references = False  # there, a positive's negatives would be those of the anchor that has its number
+    takes_references = False  # the peer would use the negatives of the anchor with the index of the positive
     reducer_kinds = (MeanReducer, SumReducer)
     needs_both = True
 
@@ -161,15 +161,15 @@ class CircleLoss(PairBased):
 
 
 class NPairsLoss(PairBased):
-    """`nearfar.losses.NPairsLoss` on the first pair of each class, as there; classes of more samples are no error."""
+    """`nearfar.losses.NPairsLoss` on the first pair of each class, as in the peer; larger classes are not an error."""
 
     default_distance = DotProductSimilarity()
     takes_references = False
     needs_labels = True
     few_is_none = False
 
-    def value(self, batch: PairBatch, found: Chosen, indices: Indices | None) -> Tensor:
-        a, p = found.same.nonzero(as_tuple=True) if indices is None else as_pairs(indices)[:2]
+    def value(self, batch: PairBatch, selected: SelectedPairs, indices: Indices | None) -> Tensor:
+        a, p = selected.same.nonzero(as_tuple=True) if indices is None else as_pairs(indices)[:2]
         if len(a) == 0:
             return batch.emb.sum() * 0
         kinds, kind = torch.unique(batch.labels[a], return_inverse=True)
@@ -184,10 +184,10 @@ class NPairsLoss(PairBased):
 
 
 class AngularLoss(PairBased):
-    """`nearfar.losses.AngularLoss` on the positive pairs that a miner chose, against all negatives.
+    """`nearfar.losses.AngularLoss` on the positive pairs that a miner selects, against all negatives.
 
-    There, the negatives are not normalized, so that values grow with the lengths of the embeddings; here they are, as
-    in the paper. On unit rows both are the same.
+    The negatives are normalized, as in the paper. The peer does not normalize them, so its values grow with the norms
+    of the embeddings. On unit vectors both are equal.
     """
 
     only_distance = True
@@ -200,20 +200,20 @@ class AngularLoss(PairBased):
         super().__init__(**options)
         self.alpha = alpha
 
-    def value(self, batch: PairBatch, found: Chosen, indices: Indices | None) -> Tensor:
-        if found.repeats is not None and bool((torch.where(found.same, found.repeats, 0.0) > 1).any()):
+    def value(self, batch: PairBatch, selected: SelectedPairs, indices: Indices | None) -> Tensor:
+        if selected.repeats is not None and bool((torch.where(selected.same, selected.repeats, 0.0) > 1).any()):
             raise ValueError(
-                "AngularLoss: indices_tuple names a positive pair more than once, and each can count once here: "
-                "pass pairs without repetition, or keep pytorch_metric_learning for it"
+                "AngularLoss: indices_tuple names a positive pair more than once, but a pair can only count once: "
+                "pass pairs without repetition, or use pytorch_metric_learning"
             )
         formula = losses.AngularLoss(angle=self.alpha)
         refs = batch.labels if batch.ref_labels is None else batch.ref_labels
         sim = formula.similarity(batch.emb, batch.ref_emb)
-        return formula.cost(Pairs(sim, found.same, ~same_kind(batch.labels, refs)), batch)
+        return formula.cost(Pairs(sim, selected.same, ~same_kind(batch.labels, refs)), batch)
 
 
 class FastAPLoss(PairBased):
-    """`nearfar.losses.FastAPLoss`; what a miner chose weights the samples, as there."""
+    """`nearfar.losses.FastAPLoss`; a miner's selection weights the samples, as in the peer."""
 
     default_distance = LpDistance(power=2)
     only_distance = True
@@ -225,9 +225,9 @@ class FastAPLoss(PairBased):
         super().__init__(**options)
         self.num_bins = int(num_bins)
 
-    def value(self, batch: PairBatch, found: Chosen, indices: Indices | None) -> Tensor:
+    def value(self, batch: PairBatch, selected: SelectedPairs, indices: Indices | None) -> Tensor:
         formula = losses.FastAPLoss(bins=self.num_bins)
-        pairs = formula.pairs(batch)  # all of them
+        pairs = formula.pairs(batch)  # all pairs
         weights = miner_weights(indices, batch.emb)
         reduced = ReducedPairs(
             pairs.sim, pairs.same, pairs.diff, reducer=self.reducer, anchor_weights=weights, all_anchors=False
@@ -238,8 +238,8 @@ class FastAPLoss(PairBased):
 class SmoothAPLoss(PairBased):
     """`nearfar.losses.SmoothAPLoss` with the anchor among its own positives, as in the paper's released code.
 
-    There, values are wrong unless the batch has as many classes as samples a class, sorted by class; these are right
-    for every batch. What a miner chose weights the samples.
+    The values are correct for every batch. The peer's are wrong unless the batch is sorted by class and has as many
+    classes as samples per class. A miner's selection weights the samples.
     """
 
     default_distance = CosineSimilarity()
@@ -257,7 +257,7 @@ class SmoothAPLoss(PairBased):
         super().__init__(**options)
         self.temperature = temperature
 
-    def value(self, batch: PairBatch, found: Chosen, indices: Indices | None) -> Tensor:
+    def value(self, batch: PairBatch, selected: SelectedPairs, indices: Indices | None) -> Tensor:
         weights = miner_weights(indices, batch.emb)
         same = same_kind(batch.labels, batch.labels)
         sim = self.distance.similarity(batch.emb, None)

@@ -1,6 +1,6 @@
-"""pytorch-metric-learning's loss in the place of one of ours, with the same options: for comparisons (extra `peers`).
+"""pytorch-metric-learning's loss in place of one of ours, with the same options, for comparisons (extra `peers`).
 
-The way back of `nearfar.compat.losses`: `peer_loss(create("multi-similarity", beta=40))` calls that library's
+It is the inverse of `nearfar.compat.losses`: `peer_loss(create("multi-similarity", beta=40))` calls the peer's
 MultiSimilarityLoss(beta=40) on the pairs of its MultiSimilarityMiner.
 """
 
@@ -48,26 +48,29 @@ PARTS = ("distances", "losses", "miners", "reducers", "regularizers")
 
 
 class Peer(Loss):
-    """Called as our losses are; sample weights, references and representatives are an error.
+    """A loss of the peer that is called like ours. Sample weights, references and representatives are errors.
 
-    differs: where the formula there is not ours, in words; else empty.
+    Args:
+        loss: The loss of the peer.
+        miner: Its miner, or None.
+        differs: How its formula differs from ours; empty if it does not.
     """
 
     def __init__(self, loss: nn.Module, miner: nn.Module | None, differs: str) -> None:
-        nn.Module.__init__(self)  # a proxy loss of ours would make proxies
+        nn.Module.__init__(self)  # ProxyLoss would create proxies
         self.loss, self.miner, self.differs = loss, miner, differs
 
     def forward(self, embeddings: Tensor, labels: Labels, **others: Any) -> Tensor:
-        for name, given in others.items():
-            if given is not None:
-                raise ValueError(f"{name} was given to a loss of {NAME}, which has no such thing: leave it out")
-        rows = full_precision(embeddings)
-        value: Tensor = self.loss(rows, labels, None if self.miner is None else self.miner(rows, labels))
-        return value
+        for name, value in others.items():
+            if value is not None:
+                raise ValueError(f"{name} was given to a loss of {NAME}, which does not support it: remove {name}")
+        x = full_precision(embeddings)
+        result: Tensor = self.loss(x, labels, None if self.miner is None else self.miner(x, labels))
+        return result
 
 
 class ProxyPeer(Peer, ProxyLoss):
-    """A peer with proxies, which start as ours; `proxies` shows its parameter as [C, d] or [C, K, d]."""
+    """A loss of the peer with proxies, which start with our values; `proxies` is [C, d] or [C, K, d]."""
 
     def __init__(self, ours: ProxyLoss, loss: nn.Module, differs: str) -> None:
         Peer.__init__(self, loss, None, differs)
@@ -76,29 +79,29 @@ class ProxyPeer(Peer, ProxyLoss):
 
     @property
     def proxies(self) -> Any:  # type: ignore[override]
-        """The parameter in our layout, the same memory."""
+        """Return the parameter in our layout; it shares memory with the peer's."""
         own = dict(self.loss.named_parameters())
         rows = own["proxies"] if "proxies" in own else own["W" if "W" in own else "fc"].t()
-        return rows.reshape(self._shape)  # several a class lie side by side, so this copies nothing
+        return rows.reshape(self._shape)  # a view: the proxies of a class are contiguous
 
 
-Made = tuple[Any, Any, str]  # the loss, its miner or None, and how it differs
+Made = tuple[Any, Any, str]  # the loss, its miner or None, and how its formula differs
 
 
 def _angular(p: Any, z: AngularLoss) -> Made:
-    _same(z, "batch", "full")
-    return p.losses.AngularLoss(alpha=z.angle), None, "negatives are not normalized there"
+    _require(z, "batch", "full")
+    return p.losses.AngularLoss(alpha=z.angle), None, "the peer does not normalize negatives"
 
 
 def _contrastive(p: Any, z: ContrastiveLoss) -> Made:
     distance = {"distance": p.distances.LpDistance(), "cosine": p.distances.CosineSimilarity()}.get(z.form)
     if distance is None:
-        raise _no(z, "form")
+        raise _unsupported(z, "form")
     return p.losses.ContrastiveLoss(z.pos_margin, z.neg_margin, distance=distance), None, ""
 
 
 def _lifted(p: Any, z: LiftedStructureLoss) -> Made:
-    _same(z, "form", "song")
+    _require(z, "form", "song")
     distance = p.distances.LpDistance(normalize_embeddings=z.normalize)
     return p.losses.LiftedStructureLoss(neg_margin=z.alpha, pos_margin=0, distance=distance), None, ""
 
@@ -107,21 +110,21 @@ def _margin(p: Any, z: MarginLoss) -> Made:
     loss = p.losses.MarginLoss(
         margin=z.delta, nu=z.nu, beta=z.beta_option, learn_beta=z.trainable, num_classes=z.classes
     )
-    return loss, None, "a pair counts once for each triplet that it is in, and non-zero terms alone"
+    return loss, None, "a pair counts once per triplet, and only non-zero terms count"
 
 
 def _multi_similarity(p: Any, z: MultiSimilarityLoss) -> Made:
-    _same(z, "weighting", "inside")
+    _require(z, "weighting", "inside")
     if z.neg_threshold not in (None, z.threshold):
-        raise _no(z, "neg_threshold")
+        raise _unsupported(z, "neg_threshold")
     miner = None if z.epsilon is None else p.miners.MultiSimilarityMiner(z.epsilon)
     return p.losses.MultiSimilarityLoss(z.alpha, z.beta, z.threshold), miner, ""
 
 
 def _n_pair(p: Any, z: NPairsLoss) -> Made:
-    _same(z, "all_pairs", False)
+    _require(z, "all_pairs", False)
     distance = p.distances.DotProductSimilarity(normalize_embeddings=z.normalize)
-    return p.losses.NPairsLoss(distance=distance), None, f"there is no l2_reg={z.l2_reg:g}" if z.l2_reg else ""
+    return p.losses.NPairsLoss(distance=distance), None, f"the peer has no l2_reg={z.l2_reg:g}" if z.l2_reg else ""
 
 
 def _proxy_nca(p: Any, z: ProxyNCALoss) -> Made:
@@ -131,12 +134,12 @@ def _proxy_nca(p: Any, z: ProxyNCALoss) -> Made:
 
 
 def _smooth_ap(p: Any, z: SmoothAPLoss) -> Made:
-    differs = "the anchor is its own positive, and ranks mix up unless there are as many classes as samples a class"
+    differs = "the anchor is its own positive, and ranks are wrong unless there are as many classes as samples of each"
     return p.losses.SmoothAPLoss(temperature=z.temperature), None, differs
 
 
 def _snr(p: Any, z: SignalToNoiseRatioContrastiveLoss) -> Made:
-    _same(z, "reg", 0.0)
+    _require(z, "reg", 0.0)
     distance = p.distances.SNRDistance(normalize_embeddings=z.normalize)
     loss = p.losses.SignalToNoiseRatioContrastiveLoss(
         pos_margin=z.pos_margin, neg_margin=z.neg_margin, distance=distance
@@ -145,7 +148,7 @@ def _snr(p: Any, z: SignalToNoiseRatioContrastiveLoss) -> Made:
 
 
 def _soft_triple(p: Any, z: SoftTripleLoss) -> Made:
-    _same(z, "similarity", "softmax")
+    _require(z, "similarity", "softmax")
     regularized: dict[str, Any] = {}
     if z.tau and z.proxies_per_class > 1:
         merge = p.regularizers.SparseCentersRegularizer(z.classes, z.proxies_per_class)
@@ -153,12 +156,12 @@ def _soft_triple(p: Any, z: SoftTripleLoss) -> Made:
     loss = p.losses.SoftTripleLoss(
         z.classes, z.dim, z.proxies_per_class, la=z.scale, gamma=z.gamma, margin=z.delta, **regularized
     )
-    return loss, None, f"there is no reg_eps={z.reg_eps:g}" if regularized and z.reg_eps else ""
+    return loss, None, f"the peer has no reg_eps={z.reg_eps:g}" if regularized and z.reg_eps else ""
 
 
 def _triplet(p: Any, z: TripletMarginLoss) -> Made:
     if z.mining == "semi-hard":
-        raise _no(z, "mining")
+        raise _unsupported(z, "mining")
     distance = p.distances.LpDistance(power=2 if z.squared else 1)
     reducer = p.reducers.MeanReducer() if z.average == "all" else p.reducers.AvgNonZeroReducer()
     loss = p.losses.TripletMarginLoss(z.margin, smooth_loss=z.smooth, distance=distance, reducer=reducer)
@@ -204,31 +207,32 @@ PEERS: dict[type[Loss], Callable[[Any, Any], Made]] = {
 
 
 def peer_loss(loss: Loss) -> Peer:
-    """Its counterpart; an error where there is none. Proxies start as those of ours, and no random number is drawn."""
+    """Return the peer's counterpart of a loss, or raise a ValueError. Proxies are copied; no random number is drawn."""
     make = PEERS.get(type(loss))
     if make is None:
-        raise ValueError(f"{NAME} has no loss for {type(loss).__name__}: leave peer out")
+        raise ValueError(f"{NAME} has no loss for {type(loss).__name__}: remove loss.peer")
     if isinstance(loss, PairLoss) and loss.mine is not None:
-        raise ValueError(f"{NAME} has no counterpart for mine={loss.mine!r} of {type(loss).__name__}: leave one out")
+        raise ValueError(f"{NAME} has no counterpart for mine={loss.mine!r} of {type(loss).__name__}: remove mine")
     with random.fork_rng(devices=[]):
-        found, miner, differs = make(_parts(), loss)
-    return ProxyPeer(loss, found, differs) if isinstance(loss, ProxyLoss) else Peer(found, miner, differs)
+        theirs, miner, differs = make(peer_modules(), loss)
+    return ProxyPeer(loss, theirs, differs) if isinstance(loss, ProxyLoss) else Peer(theirs, miner, differs)
 
 
-def _parts() -> SimpleNamespace:
+def peer_modules() -> SimpleNamespace:
+    """Import the modules of pytorch-metric-learning; an error says how to install it."""
     try:
         return SimpleNamespace(**{part: import_module(f"pytorch_metric_learning.{part}") for part in PARTS})
     except ImportError as error:
         raise NearfarError(f"loss.peer needs {NAME}: pip install 'nearfar[peers]' ({error})") from None
 
 
-def _same(loss: Loss, option: str, value: object) -> None:
+def _require(loss: Loss, option: str, value: object) -> None:
     if getattr(loss, option) != value:
-        raise _no(loss, option)
+        raise _unsupported(loss, option)
 
 
-def _no(loss: Loss, option: str) -> ValueError:
-    return ValueError(f"{NAME} has no {type(loss).__name__} with {option}={getattr(loss, option)!r}: leave peer out")
+def _unsupported(loss: Loss, option: str) -> ValueError:
+    return ValueError(f"{NAME} has no {type(loss).__name__} with {option}={getattr(loss, option)!r}: remove loss.peer")
 
 
 register_loss_adapter("peer", peer_loss)

@@ -1,4 +1,4 @@
-"""The losses with proxies. Parameters have the names, shapes and starts of those there, so state dicts fit both."""
+"""The losses with proxies. Names, shapes and initialization of parameters are the peer's, so state dicts fit both."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 
 class ProxyBased(nn.Module):
-    """`loss(embeddings, labels, indices_tuple=None)`; what a miner chose weights the samples, as there.
+    """Base class of losses with proxies. A miner's selection weights the samples, as in the peer.
 
-    A subclass makes its parameter, ties samples to classes, and says what a sample costs.
+    A subclass creates its parameter, and implements `similarity` and `terms`.
     """
 
     proxies: nn.Parameter
@@ -42,7 +42,7 @@ class ProxyBased(nn.Module):
     default_reducer: Reducer = MeanReducer()
     reducer_kinds: tuple[type[Reducer], ...] | None = None
     only_distance = True
-    anchors_weigh = False  # a miner's weight of a sample: how often it was an anchor, not how often it was chosen
+    anchors_weigh = False  # weight a sample by how often it is an anchor, not by how often it is selected
 
     def __init__(self, num_classes: int, embedding_size: int, **options: Unpack[ProxyOptions]) -> None:
         super().__init__()
@@ -51,14 +51,14 @@ class ProxyBased(nn.Module):
         self.num_classes, self.embedding_size = num_classes, embedding_size
         self.distance = checked_distance(self, distance, self.default_distance, only=self.only_distance)
         self.reducer = checked_reducer(self, reducer, self.default_reducer, self.reducer_kinds)
-        self.weight_init_func = options.get("weight_init_func") or self.start
+        self.weight_init_func = options.get("weight_init_func") or self.init_parameter
 
-    def start(self, parameter: Tensor) -> None:
-        """Fill the parameter as there."""
+    def init_parameter(self, parameter: Tensor) -> None:
+        """Initialize the parameter as the peer does."""
         nn.init.normal_(parameter)
 
-    def made(self, *shape: int) -> nn.Parameter:
-        """A parameter of this shape, filled."""
+    def make_parameter(self, *shape: int) -> nn.Parameter:
+        """Return an initialized parameter of this shape."""
         parameter = nn.Parameter(torch.empty(shape))
         self.weight_init_func(parameter)
         return parameter
@@ -71,11 +71,20 @@ class ProxyBased(nn.Module):
         ref_emb: Tensor | None = None,
         ref_labels: Tensor | None = None,
     ) -> Tensor:
+        """Compute the loss.
+
+        Args:
+            embeddings: The embeddings [B, d].
+            labels: The class ids [B].
+            indices_tuple: The output of a miner, which weights the samples.
+            ref_emb: Not supported: the proxies are the references.
+            ref_labels: Not supported.
+        """
         name = type(self).__name__
         if labels is None:
             raise ValueError(f"{name}: labels is None: pass the labels")
         if (ref_emb is not None and ref_emb is not embeddings) or (ref_labels is not None and ref_labels is not labels):
-            raise ValueError(f"{name}: ref_emb was given: leave it out, the proxies are the references")
+            raise ValueError(f"{name}: ref_emb was given, but the proxies are the references: remove ref_emb")
         check_embeddings("embeddings", embeddings, dim=self.embedding_size)
         check_labels("labels", labels, rows=len(embeddings), rows_name="embeddings")
         check_class_ids(labels, self.num_classes)
@@ -85,16 +94,16 @@ class ProxyBased(nn.Module):
             return self.value(sims, indices_tuple)
 
     def value(self, sims: ClassSimilarities, indices: Indices | None) -> Tensor:
-        """The loss: the reducer of the samples' terms."""
+        """Reduce the terms of the samples to the loss."""
         terms, weights = self.terms(sims), miner_weights(indices, sims.embeddings, anchors=self.anchors_weigh)
         return self.reducer(terms if weights is None else terms * weights, torch.ones_like(terms, dtype=torch.bool))
 
     def similarity(self, rows: Tensor) -> Tensor:
-        """Unit rows against classes, [C, B]."""
+        """Compute the similarities of unit embeddings and classes, [C, B]."""
         return cosines(rows, self.proxies.to(rows.dtype))
 
     def terms(self, sims: ClassSimilarities) -> Tensor:
-        """What every sample costs, [B]."""
+        """Compute the term of every sample, [B]."""
         raise NotImplementedError
 
     def extra_repr(self) -> str:
@@ -102,7 +111,7 @@ class ProxyBased(nn.Module):
 
 
 class ProxyNCALoss(ProxyBased):
-    """`nearfar.losses.proxy_nca.proxy_nca` with the own class in the denominator, as there."""
+    """`nearfar.losses.proxy_nca.proxy_nca` with the own class in the denominator, as in the peer."""
 
     default_distance = LpDistance(power=2)
     only_distance = False
@@ -120,10 +129,10 @@ class ProxyNCALoss(ProxyBased):
             self, self.distance, CosineSimilarity() if self.distance.is_inverted else LpDistance(power=2), only=True
         )
         self.softmax_scale = softmax_scale
-        self.proxies = self.made(num_classes, embedding_size)
+        self.proxies = self.make_parameter(num_classes, embedding_size)
 
     def terms(self, sims: ClassSimilarities) -> Tensor:
-        # D^2 = 2 - 2 cos, whose 2 cancels
+        # D^2 = 2 - 2 cos; the constant 2 cancels.
         scale = self.softmax_scale * (1 if self.distance.is_inverted else 2)
         return proxy_nca(sims, scale, positive_in_denominator=True)
 
@@ -144,9 +153,9 @@ class ProxyAnchorLoss(ProxyBased):
     ) -> None:
         super().__init__(num_classes, embedding_size, **options)
         self.margin, self.alpha = margin, alpha
-        self.proxies = self.made(num_classes, embedding_size)
+        self.proxies = self.make_parameter(num_classes, embedding_size)
 
-    def start(self, parameter: Tensor) -> None:
+    def init_parameter(self, parameter: Tensor) -> None:
         nn.init.kaiming_normal_(parameter, mode="fan_out")
 
     def value(self, sims: ClassSimilarities, indices: Indices | None) -> Tensor:
@@ -158,13 +167,13 @@ class ProxyAnchorLoss(ProxyBased):
 
 
 class Softmax(ProxyBased):
-    """A softmax over classes whose proxies are the columns of `W`, [d, C]; with K a class, [d, C K]."""
+    """Base class of softmax losses. The proxies are the columns of `W` [d, C], or [d, C K] with K proxies per class."""
 
     def __init__(
         self, num_classes: int, embedding_size: int, *, per_class: int = 1, **options: Unpack[ProxyOptions]
     ) -> None:
         super().__init__(num_classes, embedding_size, **options)
-        self.W = self.made(embedding_size, num_classes * per_class)
+        self.W = self.make_parameter(embedding_size, num_classes * per_class)
 
     def similarity(self, rows: Tensor) -> Tensor:
         return cosines(rows, self.W.t().to(rows.dtype))
@@ -208,7 +217,7 @@ class CosFaceLoss(Softmax):
 
 
 class ArcFaceLoss(Softmax):
-    """`nearfar.losses.ArcFaceLoss`; `margin` in degrees. The gradient is finite at cosines of 1 and -1 too."""
+    """`nearfar.losses.ArcFaceLoss`; `margin` in degrees. The gradient is also finite at cosines of 1 and -1."""
 
     def __init__(
         self,
@@ -249,7 +258,7 @@ class SubCenterArcFaceLoss(ArcFaceLoss):
 
 
 class SoftTripleLoss(ProxyBased):
-    """`nearfar.losses.SoftTripleLoss` without its regularizer (there: a weight_regularizer, which is refused here)."""
+    """`nearfar.losses.SoftTripleLoss` without its regularizer (weight_regularizer is not supported)."""
 
     def __init__(
         self,
@@ -263,9 +272,9 @@ class SoftTripleLoss(ProxyBased):
     ) -> None:
         super().__init__(num_classes, embedding_size, **options)
         self.centers_per_class, self.la, self.gamma, self.margin = centers_per_class, la, 1 / gamma, margin
-        self.fc = self.made(embedding_size, num_classes * centers_per_class)
+        self.fc = self.make_parameter(embedding_size, num_classes * centers_per_class)
 
-    def start(self, parameter: Tensor) -> None:
+    def init_parameter(self, parameter: Tensor) -> None:
         nn.init.kaiming_uniform_(parameter, a=math.sqrt(5))
 
     def similarity(self, rows: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Reducers: from the losses of pairs, triplets or samples to one number."""
+"""Reducers: functions from the losses of pairs, triplets or samples to a scalar."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["AvgNonZeroReducer", "DivisorReducer", "MeanReducer", "SumReducer", "
 
 
 class Reducer:
-    """`each` (the shape of the losses) says how often a loss counts: a mask, or numbers; 0 is not there."""
+    """Base class of reducers. `counts` has the shape of the losses: a mask, or how often each loss counts."""
 
-    def __call__(self, losses: Tensor, each: Tensor) -> Tensor:
-        """One number; 0 with a graph where nothing counts."""
+    def __call__(self, losses: Tensor, counts: Tensor) -> Tensor:
+        """Reduce the losses to a scalar; 0 with a graph if no loss counts."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -25,20 +25,20 @@ class Reducer:
 
 
 class MeanReducer(Reducer):
-    """The mean."""
+    """The mean of the losses."""
 
-    def __call__(self, losses: Tensor, each: Tensor) -> Tensor:
-        total = SumReducer()(losses, each)
-        return ratio(total, torch.count_nonzero(each) if each.dtype == torch.bool else each.sum())
+    def __call__(self, losses: Tensor, counts: Tensor) -> Tensor:
+        total = SumReducer()(losses, counts)
+        return ratio(total, torch.count_nonzero(counts) if counts.dtype == torch.bool else counts.sum())
 
 
 class SumReducer(Reducer):
-    """The sum."""
+    """The sum of the losses."""
 
-    def __call__(self, losses: Tensor, each: Tensor) -> Tensor:
-        if each.dtype == torch.bool:
-            return torch.where(each, losses, 0.0).sum()
-        return (torch.where(each > 0, losses, 0.0) * each).sum()
+    def __call__(self, losses: Tensor, counts: Tensor) -> Tensor:
+        if counts.dtype == torch.bool:
+            return torch.where(counts, losses, 0.0).sum()
+        return (torch.where(counts > 0, losses, 0.0) * counts).sum()
 
 
 class ThresholdReducer(Reducer):
@@ -46,16 +46,16 @@ class ThresholdReducer(Reducer):
 
     def __init__(self, low: float | None = None, high: float | None = None) -> None:
         if low is None and high is None:
-            raise ValueError("ThresholdReducer: low and high are both None: give at least one")
+            raise ValueError("ThresholdReducer: low and high are both None: pass at least one")
         self.low, self.high = low, high
 
-    def __call__(self, losses: Tensor, each: Tensor) -> Tensor:
-        within, fixed = each.bool(), losses.detach()
+    def __call__(self, losses: Tensor, counts: Tensor) -> Tensor:
+        within, fixed = counts.bool(), losses.detach()
         if self.low is not None:
             within = within & (fixed > self.low)
         if self.high is not None:
             within = within & (fixed < self.high)
-        return MeanReducer()(losses, within if each.dtype == torch.bool else torch.where(within, each, 0.0))
+        return MeanReducer()(losses, within if counts.dtype == torch.bool else torch.where(within, counts, 0.0))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(low={self.low}, high={self.high})"
@@ -72,20 +72,20 @@ class AvgNonZeroReducer(ThresholdReducer):
 
 
 class DivisorReducer(Reducer):
-    """The sum over a divisor that the loss names: MarginLoss's and ProxyAnchorLoss's own way."""
+    """The sum over a divisor of the loss, for MarginLoss and ProxyAnchorLoss."""
 
 
 def checked(
     what: object, reducer: Reducer | None, default: Reducer, kinds: tuple[type[Reducer], ...] | None = None
 ) -> Reducer:
-    """The reducer, or the default of a loss; one that it cannot take is an error."""
+    """Return the reducer, or the default of a loss; an unsupported one is an error."""
     if reducer is None:
         return default
     if not isinstance(reducer, Reducer):
         raise refusal(what, "reducer", reducer, "take it from nearfar.compat.reducers")
     kinds = kinds or (MeanReducer, SumReducer, ThresholdReducer)
     if not isinstance(reducer, kinds):
-        raise refusal(what, "reducer", reducer, f"use {' or '.join(each.__name__ for each in kinds)}")
+        raise refusal(what, "reducer", reducer, f"use {' or '.join(kind.__name__ for kind in kinds)}")
     return reducer
 
 

@@ -1,4 +1,4 @@
-"""Samplers: m samples a class, one index after the other."""
+"""Samplers: m samples per class, as a sequence of indices."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["MPerClassSampler"]
 
 
 class MPerClassSampler(Sampler[int]):
-    """`nearfar.samplers.PK` as a sampler: each batch_size indices in a row hold batch_size / m classes, m samples each.
+    """`nearfar.samplers.PK` as a sampler of indices: each batch has batch_size / m classes with m samples each.
 
-    Unlike there, every class comes once before any comes again. Without batch_size all classes do, one after the
-    other. Seeded by numpy's global state, as there.
+    Unlike in the peer, every class comes once before any comes again. Without batch_size, a batch has all classes. The
+    seed comes from numpy's global state, as in the peer.
     """
 
     def __init__(

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from nearfar import losses
 from nearfar.compat.arguments import refusal
-from nearfar.compat.indices import Chosen, Indices, as_pairs
+from nearfar.compat.indices import Indices, SelectedPairs, as_pairs
 from nearfar.compat.pair_based import PairBased
 from nearfar.compat.reducers import AvgNonZeroReducer, DivisorReducer, MeanReducer, ThresholdReducer
 from nearfar.losses.margin import boundary_hinges
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class TripletMarginLoss(PairBased):
-    """`nearfar.losses.TripletMarginLoss`: all triplets without listing them, or those that a miner chose."""
+    """`nearfar.losses.TripletMarginLoss`: all triplets without listing them, or those that a miner selects."""
 
     default_reducer = AvgNonZeroReducer()
     reducer_kinds = (MeanReducer, ThresholdReducer)
@@ -45,17 +45,19 @@ class TripletMarginLoss(PairBased):
             raise refusal(self, "reducer", self.reducer, "use AvgNonZeroReducer or MeanReducer")
         self.margin, self.smooth_loss = margin, smooth_loss
 
-    def value(self, batch: PairBatch, found: Chosen, indices: Indices | None) -> Tensor:
+    def value(self, batch: PairBatch, selected: SelectedPairs, indices: Indices | None) -> Tensor:
         sim = self.distance.similarity(batch.emb, batch.ref_emb)
         nonzero = isinstance(self.reducer, ThresholdReducer)
-        triplets = found.triplets
-        if triplets is None and found.repeats is not None and indices is not None:
+        triplets = selected.triplets
+        if triplets is None and selected.repeats is not None and indices is not None:
             a1, p, a2, n = as_pairs(indices)
             first, second = torch.where(a1[:, None] == a2)
             triplets = a1[first], p[first], n[second]
         if triplets is None:
             term = "softplus" if self.smooth_loss else "hinge"
-            return mean_over_triplets(sim, found.same, found.diff, None, None, self.margin, 1.0, term, 0.0, nonzero)
+            return mean_over_triplets(
+                sim, selected.same, selected.diff, None, None, self.margin, 1.0, term, 0.0, nonzero
+            )
         a, p, n = (each.to(sim.device).long() for each in triplets)
         flat = sim.flatten()
         gap = flat.gather(0, a * sim.shape[1] + n) - flat.gather(0, a * sim.shape[1] + p)
@@ -65,9 +67,9 @@ class TripletMarginLoss(PairBased):
 
 
 class MarginLoss(PairBased):
-    """`nearfar.losses.margin.boundary_hinges`, over triplets: a pair counts once for each triplet that it is in.
+    """`nearfar.losses.margin.boundary_hinges`, over triplets: a pair counts once per triplet.
 
-    `beta` is a parameter if learn_beta; `nu` times it is added then.
+    If learn_beta, `beta` is a parameter and `nu` times it is added to the loss.
     """
 
     default_reducer = DivisorReducer()
@@ -94,19 +96,19 @@ class MarginLoss(PairBased):
         start = torch.full((num_classes or 1,), float(beta))
         self.beta = nn.Parameter(start) if learn_beta else start
 
-    def value(self, batch: PairBatch, found: Chosen, indices: Indices | None) -> Tensor:
-        each = found.triplet_counts(batch.emb.dtype)
+    def value(self, batch: PairBatch, selected: SelectedPairs, indices: Indices | None) -> Tensor:
+        each = selected.triplet_counts(batch.emb.dtype)
         if not each.any():
             return batch.emb.sum() * 0
         beta = self.beta.to(batch.emb)
         anchor_beta = beta if len(beta) == 1 else beta[batch.labels]
         distances = -self.distance.similarity(batch.emb, batch.ref_emb)
-        losses = boundary_hinges(distances, found.same, -self.distance.sign * anchor_beta[:, None], self.margin)
+        losses = boundary_hinges(distances, selected.same, -self.distance.sign * anchor_beta[:, None], self.margin)
         value = AvgNonZeroReducer()(losses, each)
         return value + self.nu * beta[0] if self.learn_beta and self.nu else value
 
 
 def check_all_triplets(what: nn.Module, triplets_per_anchor: object) -> None:
-    """All triplets of an anchor, or an error."""
+    """Raise an error unless all triplets of an anchor are used."""
     if triplets_per_anchor != "all":
-        raise refusal(what, "triplets_per_anchor", triplets_per_anchor, "use 'all', which lists none and is fast")
+        raise refusal(what, "triplets_per_anchor", triplets_per_anchor, "use 'all', which is fast")

@@ -1,1 +1,1 @@
-"""As there, the place of accuracy_calculator."""
+"""The package of `accuracy_calculator`, as in pytorch-metric-learning."""

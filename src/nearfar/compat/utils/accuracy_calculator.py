@@ -1,4 +1,4 @@
-"""AccuracyCalculator over `nearfar.evaluate`: exact, in bounded memory."""
+"""AccuracyCalculator based on `nearfar.evaluate`: exact, in bounded memory."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ METRICS = {
     "mean_average_precision": "map",
     "mean_average_precision_at_r": "map@r",
     "mean_reciprocal_rank": "mrr",
-    "precision_at_1": "recall@1",  # the first neighbor is right: the same number
+    "precision_at_1": "recall@1",  # the same number
     "r_precision": "r-precision",
 }
 CLUSTERING = ("AMI", "NMI")
 
 
 class AccuracyCalculator:
-    """`get_accuracy(query, query_labels, reference=None, reference_labels=None)` as there: Euclidean, on raw rows.
+    """Compute the peer's metrics with Euclidean distances of raw embeddings.
 
-    Labels stay integers; there, they pass through float32 and merge beyond 2^24. Equal distances rank by position.
-    NMI and AMI are means over three seeded k-means. `k` other than None and "max_bin_count" is refused, and the latter
-    with mean_average_precision, which it would cut off.
+    Labels stay integers; the peer casts them to float32, which merges ids beyond 2^24. Equal distances are ranked by
+    position. NMI and AMI are means over three seeded k-means. `k` must be None or "max_bin_count"; the latter is not
+    supported with mean_average_precision, which it would truncate.
     """
 
     def __init__(
@@ -51,10 +51,10 @@ class AccuracyCalculator:
         if k not in (None, "max_bin_count"):
             raise refusal(self, "k", k, "use None or 'max_bin_count'")
         if avg_of_avgs and return_per_class:
-            raise ValueError("avg_of_avgs and return_per_class are both True: choose one of them")
-        self.metrics = self._asked(tuple(METRICS), include, exclude)
+            raise ValueError("avg_of_avgs and return_per_class are both True: choose one")
+        self.metrics = self._select_metrics(tuple(METRICS), include, exclude)
         if k is not None and "mean_average_precision" in self.metrics:
-            raise refusal(self, "k", k, "use None with mean_average_precision, or exclude that")
+            raise refusal(self, "k", k, "use None with mean_average_precision, or exclude that metric")
         self.avg_of_avgs, self.return_per_class, self.k, self.device = avg_of_avgs, return_per_class, k, device
 
     def get_accuracy(
@@ -67,15 +67,15 @@ class AccuracyCalculator:
         include: Sequence[str] = (),
         exclude: Sequence[str] = (),
     ) -> dict[str, Any]:
-        """The metrics by their names there. ref_includes_query: the first rows of the reference are the queries."""
-        names = self._asked(self.metrics, include, exclude)
-        found: dict[str, Any] = {}
+        """Return the metrics by the peer's names. ref_includes_query: the reference starts with the queries."""
+        names = self._select_metrics(self.metrics, include, exclude)
+        values: dict[str, Any] = {}
         groups = [name for name in names if name in CLUSTERING]
         ranked = [name for name in names if name not in CLUSTERING]
         options: dict[str, Any] = {"distance": "euclidean", "device": self.device}
         if groups:
             scores = evaluate(query, query_labels, metrics=[METRICS[name] for name in groups], **options)
-            found |= {name: scores[METRICS[name]] for name in groups}
+            values |= {name: scores[METRICS[name]] for name in groups}
         if ranked:
             options["metrics"] = [METRICS[name] for name in ranked]
             if reference is None:
@@ -83,18 +83,18 @@ class AccuracyCalculator:
             else:
                 ignore = [[row] for row in range(len(query))] if ref_includes_query else None
                 scores = evaluate(reference, reference_labels, queries=(query, query_labels), ignore=ignore, **options)
-            found |= {name: self._mean(scores, METRICS[name]) for name in ranked}
-        return {name: found[name] for name in names}
+            values |= {name: self._mean(scores, METRICS[name]) for name in ranked}
+        return {name: values[name] for name in names}
 
     def _mean(self, scores: Scores, name: str) -> float | list[float]:
         if not (self.avg_of_avgs or self.return_per_class):
             return scores[name]
         _, kind = np.unique(scores.labels, return_inverse=True)
-        each = np.bincount(kind, scores.columns[name]) / np.bincount(kind)
-        return [float(value) for value in each] if self.return_per_class else float(each.mean())
+        per_class = np.bincount(kind, scores.columns[name]) / np.bincount(kind)
+        return [float(value) for value in per_class] if self.return_per_class else float(per_class.mean())
 
     @staticmethod
-    def _asked(known: Sequence[str], include: Sequence[str], exclude: Sequence[str]) -> tuple[str, ...]:
+    def _select_metrics(available: Sequence[str], include: Sequence[str], exclude: Sequence[str]) -> tuple[str, ...]:
         for name in (*include, *exclude):
             check_choice("include and exclude", name, METRICS)
-        return tuple(name for name in known if (not include or name in include) and name not in exclude)
+        return tuple(name for name in available if (not include or name in include) and name not in exclude)
