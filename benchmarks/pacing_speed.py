@@ -27,7 +27,7 @@ from nearfar.losses import create as create_loss
 from nearfar.pacing import create
 from nearfar.pacing.coordinate import coordinate_descent
 from nearfar.pacing.objective import Floats, WeightProblem, maw, sdaw
-from nearfar.pacing.schedule import easiest
+from nearfar.pacing.schedule import select_easiest
 from nearfar.pacing.solver import solve
 from nearfar.pacing.xi import hardness
 from nearfar.plotting import Style, draw_lines, new_line_figure, to_svg
@@ -63,7 +63,7 @@ def noisy_problem(samples: int, classes: int, *, mu: float, seed: int) -> tuple[
     x, labels = noisy_batch(samples, classes, 64, seed=seed)
     pos, neg = hardness(x, labels)
     problem = WeightProblem.of(pos, neg, labels, age=0.0, mu=mu)
-    start, age = easiest(problem, 0.8)
+    start, age = select_easiest(problem, 0.8)
     return problem.at_age(age), start
 
 
@@ -109,7 +109,7 @@ def speed(samples: int, classes: int, dim: int) -> dict[str, Any]:
     pos, neg = found[0]
     for mu in MUS:
         problem = WeightProblem.of(pos, neg, labels, age=0.0, mu=mu)
-        start, age = easiest(problem, 0.8)
+        start, age = select_easiest(problem, 0.8)
         problem = problem.at_age(age)
         began = time.process_time()
         solution = solve(problem, start)

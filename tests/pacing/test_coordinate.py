@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nearfar.pacing.coordinate import _draws, _without_replacement, coordinate_descent
+from nearfar.pacing.coordinate import _draw_distinct, _draws, coordinate_descent
 from nearfar.pacing.objective import WeightProblem
 from pacing.problems import random_problem
 
@@ -27,7 +27,7 @@ def test_draws_are_different_samples_of_the_right_classes() -> None:
 
 
 def test_draws_are_uniform() -> None:
-    chosen = _without_replacement(np.full(60_000, 5), 2, np.random.default_rng(0))
+    chosen = _draw_distinct(np.full(60_000, 5), 2, np.random.default_rng(0))
     pairs = np.bincount(chosen.min(1) * 5 + chosen.max(1), minlength=25)
     assert np.count_nonzero(pairs) == 10
     assert np.abs(pairs[pairs > 0] - 6000).max() < 400  # 5 standard deviations

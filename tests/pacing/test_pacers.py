@@ -85,9 +85,9 @@ def test_state_goes_on_exactly(name: str) -> None:
 @EVERY
 def test_state_of_something_else_is_refused(name: str) -> None:
     other = create(next(n for n in names() if n != name), samples=60, classes=5)
-    with pytest.raises(ValueError, match="state is of the pacer"):
+    with pytest.raises(ValueError, match="state is from the pacer"):
         create(name, samples=60, classes=5).load_state_dict(other.state_dict())
-    with pytest.raises(ValueError, match="state is of 9 samples"):
+    with pytest.raises(ValueError, match="state has 9 samples"):
         create(name, samples=60, classes=5).load_state_dict(create(name, samples=9, classes=5).state_dict())
 
 
@@ -117,7 +117,7 @@ def test_unknown_names_and_options() -> None:
         ({"warm_up": 0}, "warm_up must be an integer"),
         ({"every": 0}, "every must be an integer"),
         ({"noise_rate": 1.0}, "noise_rate must be at least 0 and below 1"),
-        ({"noise_rate": 0.2, "age": 1.0}, "without age"),
+        ({"noise_rate": 0.2, "age": 1.0}, "needs age=None"),
     ],
 )
 def test_bad_options(options: dict[str, Any], words: str) -> None:
@@ -226,5 +226,5 @@ def test_point_wise_in_chunks_and_with_any_loss() -> None:
     each = loss.per_sample(x, labels).detach()
     assert pacer.weights.sum() == 1000
     assert each[pacer.weights == 1].max() <= each[pacer.weights == 0].min()
-    with pytest.raises(ValueError, match="must have per_sample values for the pacer 'point-wise', got Triplet"):
+    with pytest.raises(ValueError, match="needs a loss with per_sample values, got Triplet"):
         pacer.update(x, labels, loss=losses.create("triplet"))

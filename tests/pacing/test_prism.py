@@ -110,5 +110,5 @@ def test_bad_input() -> None:
         PRISM(samples=4, classes=2).batch_weights(torch.ones(2, 3), torch.tensor([0, 2]), torch.arange(2))
     state = PRISM(samples=4, classes=2, size=8)
     state.batch_weights(torch.ones(2, 3), torch.tensor([0, 1]), torch.arange(2))
-    with pytest.raises(ValueError, match="memory of 8 rows"):
+    with pytest.raises(ValueError, match="memory of size 8"):
         PRISM(samples=4, classes=2, size=16).load_state_dict(state.state_dict())

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nearfar.pacing.schedule import Schedule, easiest, schedule, share_count, solve_for_share
+from nearfar.pacing.schedule import AgeSchedule, make_schedule, select_easiest, share_count, solve_for_share
 from nearfar.pacing.solver import solve
 from pacing.problems import random_problem
 
 
 def test_numbers_follow_the_printed_rule() -> None:
-    by_age = schedule(share=0.7, age=2.0, growth=1.5, most=5.0)
+    by_age = make_schedule(share=0.7, age=2.0, growth=1.5, most=5.0)
     age, ages = 2.0, []
     for _ in range(5):
         ages.append(age)
@@ -21,15 +21,15 @@ def test_numbers_follow_the_printed_rule() -> None:
 
 
 def test_shares_end_at_the_cap() -> None:
-    assert schedule(share=0.7, age=None, growth=1.05, most=None) == Schedule(0.7, 1.05, 0.95)
-    assert schedule(share=0.99, age=None, growth=1.05, most=None).at(3) == 0.99
-    assert schedule(share=0.7, age=None, growth=1.0, most=0.9).at(1000) == pytest.approx(0.7)
+    assert make_schedule(share=0.7, age=None, growth=1.05, most=None) == AgeSchedule(0.7, 1.05, 0.95)
+    assert make_schedule(share=0.99, age=None, growth=1.05, most=None).at(3) == 0.99
+    assert make_schedule(share=0.7, age=None, growth=1.0, most=0.9).at(1000) == pytest.approx(0.7)
 
 
 def test_naive_quantile_excludes_nobody_and_ours_does() -> None:
     problem = random_problem(0, samples=400, classes=20, mu=0.0)
     naive = float(np.quantile(problem.hardness(np.ones(400)), 0.8))
-    w0, age = easiest(problem, 0.8)
+    w0, age = select_easiest(problem, 0.8)
     assert w0.sum() == 320
     assert age < naive
     assert (problem.hardness(w0) <= age).sum() == 320
@@ -54,12 +54,12 @@ def test_at_least_one_sample() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"share": 0.0}, "share must be above 0 and at most 1"),
-        ({"most": 1.2}, "most must be above 0 and at most 1"),
+        ({"share": 0.0}, "share is a share of the samples and must be above 0 and at most 1"),
+        ({"most": 1.2}, "most is a share of the samples and must be above 0 and at most 1"),
         ({"growth": 0.0}, "growth must be a finite number above 0"),
         ({"age": -1.0}, "age must be a finite number above 0"),
     ],
 )
 def test_bad_options(options: dict[str, float], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        schedule(**({"share": 0.7, "age": None, "growth": 1.05, "most": None} | options))
+        make_schedule(**({"share": 0.7, "age": None, "growth": 1.05, "most": None} | options))

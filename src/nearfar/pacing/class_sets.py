@@ -1,4 +1,4 @@
-"""The best set of samples of every class, all other classes fixed: the large move of our solver."""
+"""The best set of samples of every class while all other classes are fixed: the large move of our solver."""
 
 from __future__ import annotations
 
@@ -6,34 +6,34 @@ import numpy as np
 
 from nearfar.pacing.objective import ClassSums, Floats, Ints, WeightProblem
 
-MOST_SIZES = 64
+MAX_SIZES = 64
 CHUNK = 1 << 21
 
 
 def classes_by_size(labels: Ints) -> list[Ints]:
-    """The rows of all classes of one size as a table [classes, size], for every size; large tables are cut."""
+    """Return for every class size the samples of its classes as a table [classes, size]. Large tables are split."""
     order = np.argsort(labels, kind="stable")
     sizes = np.bincount(labels)
     begins = np.cumsum(sizes) - sizes
     tables = []
     for size in np.unique(sizes).tolist():
         starts = begins[sizes == size]
-        step = max(1, CHUNK // (size * min(size + 1, MOST_SIZES + 1)))
+        step = max(1, CHUNK // (size * min(size + 1, MAX_SIZES + 1)))
         for first in range(0, len(starts), step):
             tables.append(order[starts[first : first + step, None] + np.arange(size)])
     return tables
 
 
 def best_sets(problem: WeightProblem, w: Floats, sums: ClassSums, tables: list[Ints]) -> Floats:
-    """Weights 0 and 1 [N] of the best set of each class while the other classes stay as they are.
+    """Return weights 0 and 1 [N] of the best set of each class while the other classes are fixed.
 
-    A set S of s samples of a class of N costs, with m the mean weight of the other classes and v the mean of theirs
-    times xi-:
+    For a class of N samples, let m be the mean over the other classes of their mean weight, and v that of their mean of
+    w xi-. A set S of s samples costs
 
         (1/N) [sum_{a in S} ((s - 1)/(N - 1) xi+_a + m xi-_a) + s (v - age)] + mu ((s/N)^2 - 2 m s/N)
 
-    so for a given s the best set is the s samples of smallest (s - 1)/(N - 1) xi+ + m xi-, and every s is tried (65
-    evenly spaced ones in classes above 64). A class whose weights are already at least as good keeps them.
+    For a given s, the best set has the s samples with the smallest (s - 1)/(N - 1) xi+ + m xi-. Every s is tried, or 65
+    evenly spaced ones in classes larger than 64. A class whose weights are already at least as good keeps them.
     """
     target: Floats = w.copy()
     others = problem.classes - 1
@@ -43,7 +43,7 @@ def best_sets(problem: WeightProblem, w: Floats, sums: ClassSums, tables: list[I
         price = (sums.neg.sum() - sums.neg[c])[:, None] / others - problem.age
         pos, neg, now = problem.pos[rows], m * problem.neg[rows], w[rows]
 
-        sizes = np.unique(np.linspace(0, n, min(n, MOST_SIZES) + 1).round().astype(np.int64))
+        sizes = np.unique(np.linspace(0, n, min(n, MAX_SIZES) + 1).round().astype(np.int64))
         pairs = np.maximum(sizes - 1, 0) / max(n - 1, 1)
         each = pairs[None, :, None] * pos[:, None] + neg[:, None]  # [classes, sizes, N]
         order = np.argsort(each, axis=2)

@@ -1,4 +1,4 @@
-"""Algorithm 3 of BSPML as printed: one random weight at a time, its gradient from a few random others."""
+"""Algorithm 3 of BSPML as printed: update one random weight at a time, with a gradient from a few random samples."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ CHUNK = 4096
 def stochastic_gradient(
     problem: WeightProblem, w: Floats, mean: Floats, total: float, anchor: int, pos: Ints, negs: Ints
 ) -> float:
-    """G(w_a) of Eq. 8 from the positives `pos` [K] and the negatives `negs` [P K] that were drawn.
+    """Return G(w_a) of Eq. 8 from random positives `pos` [K] and negatives `negs` [P K].
 
-    G = (1/N_c) (G_p + G_n + G_b - age) with G_p = mean_p w_p (xi+_p + xi+_a), G_n = mean_n w_n (xi-_n + xi-_a), and G_b
-    from `mean` [C], the mean weights of the classes in full, and their `total`. A class of one has G_p = 0.
+    G = (1/N_c) (G_p + G_n + G_b - age) with G_p = mean_p w_p (xi+_p + xi+_a) and G_n = mean_n w_n (xi-_n + xi-_a). G_b
+    follows from `mean` [C], the mean weight of each class, and the sum `total` of these. A class of one has G_p = 0.
     """
     c = problem.labels[anchor]
     g_p = w[pos].dot(problem.pos[pos] + problem.pos[anchor]) / max(len(pos), 1)
@@ -38,12 +38,20 @@ def coordinate_descent(
     seed: int = 0,
     trace: Callable[[int, Floats], None] | None = None,
 ) -> Floats:
-    """Doubly stochastic projection coordinate gradient (Algorithm 3): w_a <- clip(w_a - rate G, 0, 1), `steps` times.
+    """Run the doubly stochastic projected coordinate gradient (Algorithm 3): w_a <- clip(w_a - rate G, 0, 1).
 
-    Each step draws a sample uniformly, K = `per_class` others of its class, P = `classes` other classes and K of each,
-    without replacement, as many as there are. `rate` is a number or a function of the step (Theorem 1 asks for a
-    decreasing one). The paper gives no value of rate, P, K or steps; ours are 0.5 N/C, 16, 4, and 5 N steps in a pacer.
-    `trace(step, w)` is called after every N steps.
+    Each step draws a sample uniformly, K others of its class, and K samples of each of P other classes, without
+    replacement, or all if there are fewer. The paper gives no values; the defaults are ours.
+
+    Args:
+        problem: The objective.
+        w: Weights [N] to start from.
+        steps: Number of steps. A pacer takes 5 N.
+        rate: Step size, or a function of the step (Theorem 1 requires a decreasing one). Default: 0.5 N/C.
+        classes: P.
+        per_class: K.
+        seed: Seed of the draws.
+        trace: Function of the step and the weights, called after every N steps.
     """
     w = np.array(w, np.float64)
     step_size = 0.5 * len(w) / problem.classes if rate is None else rate
@@ -64,7 +72,7 @@ def coordinate_descent(
 def _draws(
     problem: WeightProblem, steps: int, classes: int, per_class: int, rng: np.random.Generator
 ) -> Iterator[tuple[int, Ints, Ints]]:
-    """Anchor, positives and negatives of every step, drawn in chunks."""
+    """Yield anchor, positives and negatives of every step. They are drawn in chunks."""
     order = np.argsort(problem.labels, kind="stable")
     sizes = problem.sizes.astype(np.int64)
     begins = np.cumsum(sizes) - sizes
@@ -74,12 +82,12 @@ def _draws(
     for start in range(0, steps, CHUNK):
         anchors = rng.integers(len(order), size=min(CHUNK, steps - start))
         c = problem.labels[anchors]
-        # of the N_c - 1 others: places from the anchor's own on move up by one
-        mates = _without_replacement(sizes[c] - 1, per_class, rng)
+        # offsets among the N_c - 1 others: those from the anchor on move up by one
+        mates = _draw_distinct(sizes[c] - 1, per_class, rng)
         mates += (mates >= place[anchors][:, None]) & (mates >= 0)
-        other = _without_replacement(np.full(len(c), len(sizes) - 1), kinds, rng)
+        other = _draw_distinct(np.full(len(c), len(sizes) - 1), kinds, rng)
         other += other >= c[:, None]
-        inside = _without_replacement(sizes[other].ravel(), per_class, rng)
+        inside = _draw_distinct(sizes[other].ravel(), per_class, rng)
         rows = np.where(inside >= 0, begins[other].reshape(-1, 1) + inside, -1).reshape(len(c), -1)
         positives = np.where(mates >= 0, begins[c][:, None] + mates, -1)
         full = bool((rows >= 0).all() and (positives >= 0).all())
@@ -87,8 +95,8 @@ def _draws(
             yield (a, order[p], order[n]) if full else (a, order[p[p >= 0]], order[n[n >= 0]])
 
 
-def _without_replacement(counts: Ints, k: int, rng: np.random.Generator) -> Ints:
-    """k different numbers below each count, [len(counts), k]; -1 fills rows whose count is below k (Floyd's method)."""
+def _draw_distinct(counts: Ints, k: int, rng: np.random.Generator) -> Ints:
+    """Draw k different numbers below each count, [len(counts), k], padded with -1 if count < k (Floyd's method)."""
     chosen = np.full((len(counts), k), -1)
     for column in range(k):
         # the column-th of min(k, count) draws is below count - min(k, count) + column + 1

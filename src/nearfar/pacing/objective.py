@@ -1,4 +1,4 @@
-"""The weight sub-problem of BSPML: its value and gradient from the sums of each class."""
+"""The weight subproblem of BSPML: its value and gradient from sums over each class."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class ClassSums:
-    """Of every class [C]: the mean weight m = zeta / N, and the sums over it of w xi+ (`pos`) and of w xi- / N (`neg`).
+    """For each class [C]: the mean weight zeta / N, the sum of w xi+ (`pos`), and the sum of w xi- / N (`neg`).
 
-    All of the objective but sum w^2 xi+ follows from these, and they change by addition.
+    The objective follows from these sums, except for its term in w^2 xi+. They are linear in w.
     """
 
     mean: Floats
@@ -31,9 +31,15 @@ class WeightProblem:
     L(w) = sum_c (1/N_c) sum_{a in c} w_a [(zeta_c - w_a)/(N_c - 1) xi+_a + 1/(C-1) sum_{k != c} zeta_k/N_k xi-_a]
            - age sum_c zeta_c/N_c + mu/(C-1) sum_{c < k} (zeta_c/N_c - zeta_k/N_k)^2
 
-    zeta_c is the sum of the weights of class c. The factor 1/N_c is missing in the printed Eq. 6; only with it is Eq. 8
-    its gradient. `pos` and `neg` are xi+ and xi- [N], `labels` class numbers 0..C-1, none of them empty, C at least 2.
-    `age` is the paper's lambda. A class of one has no positive term. Everything is float64.
+    zeta_c is the sum of the weights of class c. The printed Eq. 6 lacks the factor 1/N_c; Eq. 8 is its gradient only
+    with it. A class of one has no positive term. All numbers are float64.
+
+    Attributes:
+        pos: xi+ of each sample [N].
+        neg: xi- of each sample [N].
+        labels: Class numbers 0..C-1 [N], C at least 2, without empty classes.
+        age: The paper's lambda.
+        mu: Weight of the balance between classes.
 
     >>> problem = WeightProblem.of([0.5, 0.5, 1.0, 2.0], [0.1, 0.1, 0.1, 0.3], [7, 7, 9, 9], age=1.0, mu=0.0)
     >>> round(problem.value(np.ones(4)), 6), problem.gradient(np.ones(4)).round(3).tolist()
@@ -48,16 +54,16 @@ class WeightProblem:
 
     @classmethod
     def of(cls, pos: ArrayLike, neg: ArrayLike, labels: ArrayLike, *, age: float, mu: float) -> WeightProblem:
-        """A problem with labels of any integers; at least two classes are needed."""
+        """Return the problem for labels that are any integers, of at least two classes."""
         ids, number = np.unique(np.asarray(labels), return_inverse=True)
         if len(ids) < 2:
-            raise ValueError(f"labels must be of at least 2 classes, got {len(ids)}: there is nothing to tell apart")
+            raise ValueError(f"labels must have at least 2 classes, got {len(ids)}")
         if not mu >= 0:
             raise ValueError(f"mu must be at least 0, got {mu}")
         return cls(np.asarray(pos, np.float64), np.asarray(neg, np.float64), number.astype(np.int64), age, mu)
 
     def at_age(self, age: float) -> WeightProblem:
-        """The same problem at another age."""
+        """Return the same problem at another age."""
         return replace(self, age=age)
 
     @cached_property
@@ -75,17 +81,17 @@ class WeightProblem:
         return np.where(self.sizes > 1, 1 / np.maximum(self.sizes - 1, 1), 0.0)
 
     def sums(self, w: Floats) -> ClassSums:
-        """The sums of every class."""
+        """Return the sums of every class."""
         return self.sums_of(self.labels, w, self.pos, self.neg)
 
     def sums_of(self, labels: Ints, w: Floats, pos: Floats, neg: Floats) -> ClassSums:
-        """The sums of every class over some samples only."""
-        each = (np.bincount(labels, values, self.classes).astype(np.float64) for values in (w, w * pos, w * neg))
-        zeta, positive, negative = each
+        """Return the sums of every class over some samples only."""
+        sums = (np.bincount(labels, values, self.classes).astype(np.float64) for values in (w, w * pos, w * neg))
+        zeta, positive, negative = sums
         return ClassSums(zeta / self.sizes, positive, negative / self.sizes)
 
-    def curved(self, sums: ClassSums, own: float) -> float:
-        """The part of L that is quadratic in w, from its sums and `own` = sum_a w_a^2 xi+_a / (N_c (N_c - 1))."""
+    def quadratic_part(self, sums: ClassSums, own: float) -> float:
+        """Return the part of L that is quadratic in w, from the class sums and `own`, see `own_term`."""
         mean, others = sums.mean, self.classes - 1
         total = mean.sum()
         positives = (mean * sums.pos * self.pair_norm).sum() - own
@@ -94,16 +100,16 @@ class WeightProblem:
         return float(positives + negatives + balance)
 
     def value(self, w: Floats) -> float:
-        """L(w)."""
+        """Return L(w)."""
         sums = self.sums(w)
-        return self.curved(sums, self.own(w)) - self.age * float(sums.mean.sum())
+        return self.quadratic_part(sums, self.own_term(w)) - self.age * float(sums.mean.sum())
 
-    def own(self, w: Floats) -> float:
-        """sum_a w_a^2 xi+_a / (N_c (N_c - 1)), what a sample would add as its own positive."""
+    def own_term(self, w: Floats) -> float:
+        """Return sum_a w_a^2 xi+_a / (N_c (N_c - 1)), the contribution of each sample as its own positive."""
         return float((w * w * self.pos * (self.pair_norm / self.sizes)[self.labels]).sum())
 
     def hardness(self, w: Floats, sums: ClassSums | None = None) -> Floats:
-        """g_a = G_p + G_n of Eq. 8, exact: what sample a costs among the samples of these weights."""
+        """Return g_a = G_p + G_n of Eq. 8 over all samples: the cost of sample a, given these weights."""
         sums = self.sums(w) if sums is None else sums
         c, others = self.labels, self.classes - 1
         positives = (sums.pos[c] - w * self.pos + (sums.mean[c] * self.sizes[c] - w) * self.pos) * self.pair_norm[c]
@@ -112,35 +118,35 @@ class WeightProblem:
         return result
 
     def balance(self, sums: ClassSums) -> Floats:
-        """G_b of Eq. 8 for every class: 2 mu (its mean weight - the mean of the others')."""
+        """Return G_b of Eq. 8 for every class: 2 mu (its mean weight - the average mean weight of the others)."""
         others = (sums.mean.sum() - sums.mean) / (self.classes - 1)
         result: Floats = 2 * self.mu * (sums.mean - others)
         return result
 
     def gradient(self, w: Floats) -> Floats:
-        """dL/dw_a = (1/N_c) (G_p + G_n + G_b - age), Eq. 8 with every sample drawn."""
+        """Return dL/dw_a = (1/N_c) (G_p + G_n + G_b - age), Eq. 8 over all samples."""
         sums = self.sums(w)
         slope: Floats = (self.hardness(w, sums) + self.balance(sums)[self.labels] - self.age) / self.sizes[self.labels]
         return slope
 
     def residual(self, w: Floats) -> float:
-        """The largest entry of w - clip(w - N_c dL/dw, 0, 1): 0 exactly at a stationary point (Definition 1)."""
+        """Return max |w - clip(w - N_c dL/dw, 0, 1)|, which is 0 exactly at a stationary point (Definition 1)."""
         step = self.gradient(w) * self.sizes[self.labels]
         return float(np.abs(w - np.clip(w - step, 0, 1)).max())
 
 
 def class_means(w: ArrayLike, labels: ArrayLike) -> Floats:
-    """The mean weight of every class that is there, [C]."""
+    """Return the mean weight of every class in `labels`, [C]."""
     number = np.unique(np.asarray(labels), return_inverse=True)[1]
     means: Floats = np.bincount(number, np.asarray(w, np.float64)) / np.bincount(number)
     return means
 
 
 def maw(w: ArrayLike, labels: ArrayLike) -> float:
-    """Mean over classes of the class-mean weight (Eq. 14): that of all samples only for equal class sizes."""
+    """Return the mean over classes of the class-mean weight (Eq. 14). Classes count equally, whatever their size."""
     return float(class_means(w, labels).mean())
 
 
 def sdaw(w: ArrayLike, labels: ArrayLike) -> float:
-    """Standard deviation (divided by C) over classes of the class-mean weight (Eq. 14)."""
+    """Return the standard deviation (with divisor C) over classes of the class-mean weight (Eq. 14)."""
     return float(class_means(w, labels).std())

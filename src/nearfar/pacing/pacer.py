@@ -1,4 +1,4 @@
-"""Pacer: how much each sample counts. What all of them share."""
+"""The base class of all pacers and their registry."""
 
 from __future__ import annotations
 
@@ -17,11 +17,20 @@ PACERS: Registry[Any] = Registry("pacer", package="nearfar.pacing")
 
 
 class Pacer:
-    """Weights of all `samples` rows of the training set, which the loop passes to the loss, batch by batch.
+    """Weights of all training samples, which the training loop passes to the loss batch by batch.
 
-    `weights` [N] are 1 at the start. `batch_weights` gives those of a batch. At the end of an epoch that
-    `should_update`, the loop calls `update` with the embeddings of the whole training set in eval mode, and
-    logs what it returns. `state_dict` holds numbers, strings, lists and tensors.
+    At the end of each epoch for which `should_update` is true, the loop calls `update` with the embeddings of the whole
+    training set in eval mode, and logs the returned numbers.
+
+    Args:
+        samples: Number of training samples, N.
+        classes: Number of training classes.
+        warm_up: Number of epochs before the first update.
+        every: Number of epochs from one update to the next.
+
+    Attributes:
+        weights: The weights [N], all 1 at the start.
+        rounds: Number of updates so far.
     """
 
     name = ""
@@ -33,41 +42,41 @@ class Pacer:
         self.weights = torch.ones(samples)
 
     def batch_weights(self, embeddings: Tensor, labels: Tensor, indices: Tensor) -> Tensor:
-        """The weights [B] of a batch: rows `indices` [B] of the training set, with detached embeddings [B, d]."""
+        """Return the weights [B] of a batch: samples `indices` [B], with their detached embeddings [B, d]."""
         return self.weights[indices.to(self.weights.device)].to(embeddings.device)
 
     def should_update(self, epoch: int) -> bool:
-        """Whether to call `update` at the end of this epoch, the first is 0: after `warm_up`, then every `every`."""
+        """Return whether to call `update` at the end of this epoch. The first epoch is 0."""
         done = epoch + 1
         return done >= self.warm_up and (done - self.warm_up) % self.every == 0
 
     def update(self, embeddings: Tensor, labels: Tensor, *, loss: nn.Module | None = None) -> dict[str, float]:
-        """New weights from the embeddings [N, d] and labels [N] of the whole training set; what to log."""
+        """Compute new weights from the embeddings [N, d] and labels [N] of the training set, and return what to log."""
         raise NotImplementedError
 
     def summary(self, labels: Tensor) -> dict[str, float]:
-        """MAW and SDAW (BSPML's Eq. 14), and the share of samples with a weight of at least one half."""
+        """Return MAW and SDAW (Eq. 14 of BSPML) and "kept", the share of samples with a weight of at least one half."""
         w, ids = self.weights.numpy(), labels.cpu().numpy()
         return {"maw": maw(w, ids), "sdaw": sdaw(w, ids), "kept": float((w >= 0.5).mean())}
 
-    def check_rows(self, embeddings: Tensor, labels: Tensor) -> None:
-        """The whole training set, row by row."""
+    def check_samples(self, embeddings: Tensor, labels: Tensor) -> None:
+        """Check that embeddings and labels are those of the whole training set."""
         if len(embeddings) != self.samples or len(labels) != self.samples:
             raise ValueError(
-                f"embeddings and labels must be of all {self.samples} training samples, in their order, got "
-                f"{len(embeddings)} and {len(labels)} rows"
+                f"embeddings and labels must be those of all {self.samples} training samples, in their order, got "
+                f"{len(embeddings)} and {len(labels)}"
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Enough to go on exactly."""
+        """Return the state: numbers, strings, lists and tensors."""
         return {"name": self.name, "rounds": self.rounds, "weights": self.weights.clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state of the same kind of pacer on as many samples."""
+        """Continue from the state of the same pacer on the same number of samples."""
         if state["name"] != self.name:
-            raise ValueError(f"state is of the pacer {state['name']!r}, this one is {self.name!r}")
+            raise ValueError(f"state is from the pacer {state['name']!r}, but this is {self.name!r}")
         if len(state["weights"]) != self.samples:
-            raise ValueError(f"state is of {len(state['weights'])} samples, this pacer has {self.samples}")
+            raise ValueError(f"state has {len(state['weights'])} samples, but this pacer has {self.samples}")
         self.rounds, self.weights = int(state["rounds"]), state["weights"].clone().float()
 
 

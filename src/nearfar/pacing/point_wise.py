@@ -1,4 +1,4 @@
-"""Classic self-paced weights: samples whose loss is small count, the others do not."""
+"""Classic self-paced weights: 1 for samples with a small loss, 0 for the others."""
 
 from __future__ import annotations
 
@@ -6,18 +6,26 @@ import torch
 from torch import Tensor, nn
 
 from nearfar.pacing.pacer import Pacer, register
-from nearfar.pacing.schedule import schedule, share_count
+from nearfar.pacing.schedule import make_schedule, share_count
 
 CHUNK = 1024
 
 
 @register("point-wise")
 class PointWise(Pacer):
-    """w_i = 1 where the loss of sample i is at most the age, else 0 (Kumar et al., NIPS 2010; BSPML's Eq. 2).
+    """Weights w_i = 1 if the loss of sample i is at most the age, else 0 (Kumar et al., NIPS 2010; Eq. 2 of BSPML).
 
-    For losses with `per_sample` values: the softmax family, SoftTriple, Proxy-NCA, MPA-DW, MPA-AP. The age is the loss
-    below which `share` of the samples lie (0.7, times `growth` 1.05 each round, at most `most` 0.95: ours), ties
-    included; or the number `age`, times growth.
+    It needs a loss with `per_sample` values: the softmax family, SoftTriple, Proxy-NCA, MPA-DW, MPA-AP.
+
+    Args:
+        samples: Number of training samples.
+        classes: Number of training classes.
+        share: Share of the samples to keep in the first round. The age is the loss that this share does not exceed.
+        age: The age of the first round, instead of a share.
+        growth: Factor of share or age from round to round.
+        most: Largest share (default 0.95) or age. The values of share, growth and most are ours.
+        warm_up: See `Pacer`.
+        every: See `Pacer`.
     """
 
     def __init__(
@@ -34,17 +42,17 @@ class PointWise(Pacer):
     ) -> None:
         super().__init__(samples=samples, classes=classes, warm_up=warm_up, every=every)
         self.by_age = age is not None
-        self.schedule = schedule(share=share, age=age, growth=growth, most=most)
+        self.schedule = make_schedule(share=share, age=age, growth=growth, most=most)
 
     @torch.no_grad()
     def update(self, embeddings: Tensor, labels: Tensor, *, loss: nn.Module | None = None) -> dict[str, float]:
-        """Weights from the loss of every sample; logs also lambda (the age) and the objective of Eq. 1."""
-        self.check_rows(embeddings, labels)
+        """Compute the weights from the loss of every sample. Logs also lambda (the age) and the objective of Eq. 1."""
+        self.check_samples(embeddings, labels)
         per_sample = getattr(loss, "per_sample", None)
         if per_sample is None:
             raise ValueError(
-                f"loss must have per_sample values for the pacer 'point-wise', got {type(loss).__name__}: take a loss "
-                "over samples and proxies (mpa-ap, soft-triple, arcface, ...) or the pacer 'self-paced'"
+                f"the pacer 'point-wise' needs a loss with per_sample values, got {type(loss).__name__}: use a "
+                "proxy loss (mpa-ap, soft-triple, arcface, ...) or the pacer 'self-paced'"
             )
         values = torch.cat(
             [

@@ -1,4 +1,4 @@
-"""PRISM: samples that look unlike the remembered mean of their class do not count in this batch."""
+"""PRISM: drop the samples of a batch that are far from the running mean of their class."""
 
 from __future__ import annotations
 
@@ -18,18 +18,25 @@ from nearfar.validation import check_choice, check_count
 class PRISM(Pacer):
     """Noise-resistant selection by ranking (Liu et al., CVPR 2021, arXiv 2103.16047).
 
-    P_clean(i) = e^{v_y . x_i} / sum_c e^{v_c . x_i}, x_i the unit embedding of sample i of label y, v_c the mean of the
-    remembered unit rows of class c. Samples above a threshold count 1, the others 0, and only the former enter the
-    memory, a ring of the last `size` rows (8192, the released code's).
+    P_clean(i) = e^{v_y . x_i} / sum_c e^{v_c . x_i}
 
-    threshold="smooth" (sTRM): the mean over the last `window` batches of the `noise_rate` quantile of P_clean.
-    threshold="batch" (TRM): the quantile of this batch alone, so the share `noise_rate` always leaves.
+    x_i is the unit embedding of sample i with label y, and v_c the mean of the unit embeddings of class c in a memory.
+    Samples with P_clean above a threshold get weight 1 and enter the memory. The others get weight 0. `weights` has the
+    last decision on every sample.
 
-    As in the released code a class without remembered rows has v_c = 0 in the sum, and its samples count; a batch of
-    which nobody would count falls back on "batch". noise_rate=0.5 and window=30 are those of its only released
-    configuration (Cars-98N). Unlike there, a batch too small to lose one sample (noise_rate B < 1) keeps all instead of
-    failing, and v_c is always that of the rows in memory. The first `warm_up` batches (0) are remembered whole.
-    `weights` are the last decision on every sample.
+    As in the released code, a class without embeddings in memory has v_c = 0 in the sum and its samples get weight 1,
+    and a batch without any sample above the threshold falls back to "batch". Unlike there, a batch too small to drop
+    one sample (noise_rate B < 1) keeps all instead of failing, and v_c is always the mean of the current memory.
+
+    Args:
+        samples: Number of training samples.
+        classes: Number of training classes.
+        noise_rate: Expected share of wrong labels. 0.5 is that of the only released configuration (Cars-98N).
+        threshold: "smooth" (sTRM) is the mean of the noise_rate quantile of P_clean over the last `window` batches.
+            "batch" (TRM) is the quantile of this batch, so that the share noise_rate is always dropped.
+        window: Number of batches for "smooth". 30 is that of the released configuration.
+        size: Number of embeddings in memory, a ring buffer. 8192 is that of the released code.
+        warm_up: Number of first batches that enter the memory as a whole.
     """
 
     def __init__(
@@ -45,7 +52,7 @@ class PRISM(Pacer):
     ) -> None:
         super().__init__(samples=samples, classes=classes)
         if warm_up < 0:
-            raise ValueError(f"warm_up must be a number of batches, at least 0, got {warm_up}")
+            raise ValueError(f"warm_up must be at least 0 batches, got {warm_up}")
         self.warm_up = warm_up
         if not 0 <= noise_rate < 1:
             raise ValueError(f"noise_rate must be at least 0 and below 1, got {noise_rate}")
@@ -55,31 +62,31 @@ class PRISM(Pacer):
         self.recent: list[float] = []
 
     def batch_weights(self, embeddings: Tensor, labels: Tensor, indices: Tensor) -> Tensor:
-        """Decide on the batch [B], then remember those that count."""
+        """Return the weights [B] of the batch, and add the samples with weight 1 to the memory."""
         check_class_ids(labels, self.classes)
-        rows = unit(embeddings.detach().float())
-        memory = self._memory(rows)
+        x = unit(embeddings.detach().float())
+        memory = self._get_memory(x)
         if self.rounds < self.warm_up:
-            keep = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
+            keep = torch.ones(len(x), dtype=torch.bool, device=x.device)
         else:
-            keep = self.keep(clean_probability(rows, labels, memory))
+            keep = self.select(clean_probability(x, labels, memory))
         self.rounds += 1
-        memory.add(rows, labels, keep)
+        memory.add(x, labels, keep)
         self.weights[indices.to(self.weights.device)] = keep.to(self.weights)
         return keep.to(embeddings.dtype)
 
-    def keep(self, clean: Tensor) -> Tensor:
-        """Which samples of a batch count [B]; moves the window on."""
-        out = int(self.noise_rate * len(clean))
-        if out == 0:
+    def select(self, clean: Tensor) -> Tensor:
+        """Return which samples of a batch to keep [B], from their P_clean, and update the window."""
+        dropped = int(self.noise_rate * len(clean))
+        if dropped == 0:
             return torch.ones_like(clean, dtype=torch.bool)
-        lowest = clean.argsort(stable=True)[:out]
+        lowest = clean.argsort(stable=True)[:dropped]
         quantile = float(clean[lowest[-1]])
         by_rank = torch.ones_like(clean, dtype=torch.bool)
         by_rank[lowest] = False
         if self.threshold == "batch":
             return by_rank
-        if quantile < 1:  # 1 is only a class that memory does not know
+        if quantile < 1:  # only a class without embeddings in memory has 1
             self.recent = [*self.recent, quantile][-self.window :]
         if not self.recent:
             return by_rank
@@ -90,17 +97,17 @@ class PRISM(Pacer):
         return by_rank
 
     def should_update(self, epoch: int) -> bool:
-        """Never: PRISM decides batch by batch."""
+        """Return False: PRISM decides batch by batch."""
         return False
 
     def update(self, embeddings: Tensor, labels: Tensor, *, loss: nn.Module | None = None) -> dict[str, float]:
-        """Changes nothing; the summary of the last decisions."""
-        self.check_rows(embeddings, labels)
+        """Return the summary of the last decisions, without changing them."""
+        self.check_samples(embeddings, labels)
         return self.summary(labels)
 
-    def _memory(self, rows: Tensor) -> ClassMemory:
+    def _get_memory(self, x: Tensor) -> ClassMemory:
         if self.memory is None:
-            self.memory = ClassMemory(classes=self.classes, dim=rows.shape[1], size=self.size).to(rows.device)
+            self.memory = ClassMemory(classes=self.classes, dim=x.shape[1], size=self.size).to(x.device)
         return self.memory
 
     def state_dict(self) -> dict[str, Any]:
@@ -112,16 +119,16 @@ class PRISM(Pacer):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.recent = [float(value) for value in state["recent"]]
-        remembered = {key.removeprefix("memory."): value for key, value in state.items() if key.startswith("memory.")}
-        if remembered:
-            if len(remembered["rows"]) != self.size:
-                raise ValueError(f"state has a memory of {len(remembered['rows'])} rows, this pacer of {self.size}")
-            self._memory(remembered["rows"]).load_state_dict(remembered)
+        memory = {key.removeprefix("memory."): value for key, value in state.items() if key.startswith("memory.")}
+        if memory:
+            if len(memory["rows"]) != self.size:
+                raise ValueError(f"state has a memory of size {len(memory['rows'])}, but this pacer has {self.size}")
+            self._get_memory(memory["rows"]).load_state_dict(memory)
 
 
 @torch.no_grad()
-def clean_probability(rows: Tensor, labels: Tensor, memory: ClassMemory) -> Tensor:
-    """P_clean of unit rows [B], in float64; 1 where memory has no rows of the class.
+def clean_probability(x: Tensor, labels: Tensor, memory: ClassMemory) -> Tensor:
+    """Return P_clean [B] of unit vectors in float64; 1 for classes without embeddings in memory.
 
     >>> memory = ClassMemory(classes=2, dim=2, size=4)
     >>> memory.add(torch.eye(2), torch.tensor([0, 1]), torch.tensor([True, True]))
@@ -129,5 +136,5 @@ def clean_probability(rows: Tensor, labels: Tensor, memory: ClassMemory) -> Tens
     tensor([0.7311, 0.2689], dtype=torch.float64)
     """
     means = memory.sums * memory.unit / memory.counts.clamp_min(1)[:, None]
-    clean = (rows.double() @ means.T).softmax(1).gather(1, labels[:, None])[:, 0]
+    clean = (x.double() @ means.T).softmax(1).gather(1, labels[:, None])[:, 0]
     return torch.where(memory.counts[labels] > 0, clean, 1.0)

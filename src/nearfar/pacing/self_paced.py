@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from nearfar.pacing.coordinate import coordinate_descent
 from nearfar.pacing.objective import Floats, WeightProblem
 from nearfar.pacing.pacer import Pacer, register
-from nearfar.pacing.schedule import easiest, schedule, solve_for_share
+from nearfar.pacing.schedule import make_schedule, select_easiest, solve_for_share
 from nearfar.pacing.solver import solve
 from nearfar.pacing.xi import MEMORY_MB, hardness
 from nearfar.validation import check_choice, check_positive
@@ -17,22 +17,37 @@ from nearfar.validation import check_choice, check_positive
 
 @register("self-paced")
 class SelfPaced(Pacer):
-    """Weights that minimize Eq. 6 of BSPML at the present embeddings (Zhang et al., AAAI 2023, arXiv 2211.11751).
+    """Weights that minimize Eq. 6 of BSPML for the current embeddings (Zhang et al., AAAI 2023, arXiv 2211.11751).
 
-    Each update computes xi+ and xi- over the whole training set and solves for the weights: samples that are hard in
-    their own class or easily taken for another class leave. Meant for `multi-similarity` with weighting="outside" and
-    threshold=1 (Eq. 7), usable with every loss that takes weights.
+    Each update computes xi+ and xi- over the whole training set and solves for the weights. Samples that are far from
+    their class or close to another class get small weights. It is meant for `multi-similarity` with
+    weighting="outside" and threshold=1 (Eq. 7), and works with every loss that takes weights. The first update follows
+    after one epoch with all weights 1 (Algorithm 1), then one after every epoch.
 
-    The paper's: alpha, beta, threshold, the objective, ages that grow by a factor up to a limit. Ours, for want of its:
+    The objective, alpha, beta, threshold, and ages that grow by a factor up to a limit are the paper's. It gives no
+    values of share, growth, most and mu, so these are ours.
 
-    - `share` of samples to keep, 0.7 in the first round, times `growth` (1.05) each round, at most `most` (0.95), and
-      mu=1. `rule` "exact" finds the age whose solution keeps that share, "quantile" takes the share's quantile of the
-      hardness among the easiest samples, whose solution keeps more. Who knows the share of wrong labels gives
-      `noise_rate`, in place of share and most: 1 - noise_rate is kept from the first round on. With `age` given, ages
-      are that number times growth, at most `most`, and the solver goes on from the present weights.
-    - `solver` "block" is ours (see solver.py); "coordinate" is the paper's Algorithm 3, 5 N steps, whose rule is always
-      "quantile".
-    - the first update comes after one epoch with all weights 1 (Algorithm 1), then one every epoch.
+    Args:
+        samples: Number of training samples.
+        classes: Number of training classes.
+        share: Share of the samples to keep in the first round.
+        age: The age (the paper's lambda) of the first round, instead of a share. The solver then starts from the
+            current weights.
+        growth: Factor of share or age from round to round.
+        most: Largest share (default 0.95) or age.
+        noise_rate: Expected share of wrong labels, instead of share and most: every round keeps 1 - noise_rate.
+        mu: Weight of the balance between classes. 0 gives SPMS.
+        rule: "exact" finds the age whose solution keeps the share. "quantile" takes the quantile of the hardness among
+            the easiest samples, whose solution keeps more.
+        solver: "block" is ours (see `nearfar.pacing.solver`). "coordinate" is the paper's Algorithm 3 with 5 N steps
+            and always the rule "quantile".
+        alpha: Scale of the positives in xi+.
+        beta: Scale of the negatives in xi-.
+        threshold: The paper's rho in xi+ and xi-.
+        warm_up: See `Pacer`.
+        every: See `Pacer`.
+        seed: Seed of the solver "coordinate".
+        memory_mb: Memory for a block of similarities.
     """
 
     def __init__(
@@ -60,9 +75,9 @@ class SelfPaced(Pacer):
         self.by_age = age is not None
         if noise_rate is not None:
             if self.by_age or not 0 <= noise_rate < 1:
-                raise ValueError(f"noise_rate must be at least 0 and below 1, and without age, got {noise_rate}")
+                raise ValueError(f"noise_rate must be at least 0 and below 1, and needs age=None, got {noise_rate}")
             share = most = 1 - noise_rate
-        self.schedule = schedule(share=share, age=age, growth=growth, most=most)
+        self.schedule = make_schedule(share=share, age=age, growth=growth, most=most)
         if not mu >= 0:
             raise ValueError(f"mu must be at least 0, got {mu}")
         self.mu, self.seed, self.memory_mb = mu, seed, memory_mb
@@ -72,8 +87,8 @@ class SelfPaced(Pacer):
         self.threshold = threshold
 
     def update(self, embeddings: Tensor, labels: Tensor, *, loss: nn.Module | None = None) -> dict[str, float]:
-        """Solve for the weights; logs also lambda (the age), the objective and the solver's residual."""
-        self.check_rows(embeddings, labels)
+        """Solve for the weights. Logs also lambda (the age), the objective and the residual of the solver."""
+        self.check_samples(embeddings, labels)
         pos, neg = hardness(
             embeddings,
             labels,
@@ -83,14 +98,14 @@ class SelfPaced(Pacer):
             memory_mb=self.memory_mb,
         )
         problem = WeightProblem.of(pos.cpu().numpy(), neg.cpu().numpy(), labels.cpu().numpy(), age=0.0, mu=self.mu)
-        w, problem = self.solved(problem)
+        w, problem = self.solve(problem)
         self.weights = torch.from_numpy(w).float()
         self.rounds += 1
-        ours = {"lambda": problem.age, "objective": problem.value(w), "residual": problem.residual(w)}
-        return self.summary(labels) | ours
+        details = {"lambda": problem.age, "objective": problem.value(w), "residual": problem.residual(w)}
+        return self.summary(labels) | details
 
-    def solved(self, problem: WeightProblem) -> tuple[Floats, WeightProblem]:
-        """The weights of this round, and the problem at its age."""
+    def solve(self, problem: WeightProblem) -> tuple[Floats, WeightProblem]:
+        """Return the weights of this round, and the problem at its age."""
         goal = self.schedule.at(self.rounds)
         if self.by_age:
             start, age = self.weights.double().numpy(), goal
@@ -98,7 +113,7 @@ class SelfPaced(Pacer):
             solution, age = solve_for_share(problem, goal)
             return solution.weights, problem.at_age(age)
         else:
-            start, age = easiest(problem, goal)
+            start, age = select_easiest(problem, goal)
         problem = problem.at_age(age)
         if self.solver == "block":
             return solve(problem, start).weights, problem

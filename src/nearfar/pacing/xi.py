@@ -1,4 +1,4 @@
-"""xi+ and xi-: how hard a sample is among its own class and against all others, over the whole training set."""
+"""xi+ and xi-: how hard each sample is within its class and against all other classes, over the training set."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ def hardness(
     threshold: float = 1.0,
     memory_mb: int = MEMORY_MB,
 ) -> tuple[Tensor, Tensor]:
-    """xi+ and xi- of every sample, each [N] (Zhang et al., AAAI 2023, arXiv 2211.11751, under Eq. 3).
+    """Return xi+ and xi- of every sample, each [N] (Zhang et al., AAAI 2023, arXiv 2211.11751, under Eq. 3).
 
     xi+_i = (1/alpha) log(1 + sum_{p in class, p != i} e^{-alpha (S_ip - threshold)})
     xi-_i = (1/beta) log(1 + sum_{n not in class} e^{beta (S_in - threshold)})
 
-    S are cosines, there is no mining, every pair counts. alpha=2, beta=50, threshold=1 (its rho) are the paper's. Rows
-    are sorted by class, so a block of them has all its positives in one slice of columns; a block with its copy takes
-    `memory_mb`. float64 embeddings are compared in float64, all others in float32. A class of one has xi+ = 0.
+    S are cosines. Every pair counts, without mining. alpha=2, beta=50 and threshold=1 (rho) are the paper's. A class of
+    one sample has xi+ = 0. float64 embeddings are compared in float64, all others in float32.
+
+    The samples are sorted by class, so that all positives of a block are in one slice of columns. A block and its copy
+    take `memory_mb`.
 
     >>> pos, neg = hardness(torch.eye(2), torch.tensor([0, 0]))
     >>> pos  # 1/2 log(1 + e^2)
@@ -68,7 +70,7 @@ def hardness(
 
 
 def log_one_plus_sum(logits: Tensor) -> Tensor:
-    """log(1 + sum_j e^{z_ij}) of every row, without overflow, and exact where the sum is small; `logits` is used up."""
+    """Return log(1 + sum_j e^{z_ij}) of every row without overflow, and exact for small sums. Overwrites `logits`."""
     top = logits.amax(1, keepdim=True).clamp_min(0)
     total = logits.sub_(top).exp_().sum(1)
     # log(1 + e^top total) = top + log(e^-top + total); with top = 0 that is log1p(total)
