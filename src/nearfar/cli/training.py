@@ -120,8 +120,8 @@ def evaluate(run: Path, source: str | None, split: str, metrics: str | None, as_
 
 @click.command()
 @click.argument("source", metavar="DATA")
-@click.option("--minutes", default=10.0, show_default=True, type=float, help="Time limit.")
-@click.option("--recipes", help='Candidates with commas: "supcon, proxy-anchor loss.alpha=16".  [default: eight]')
+@click.option("--minutes", default=10.0, show_default=True, type=float, help="Time limit in minutes.")
+@click.option("--recipes", help='Comma-separated: "supcon, proxy-anchor loss.alpha=16".  [default: eight]')
 @click.option("--whole", is_flag=True, help="Train the whole network on images (hours without a GPU), not one layer.")
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder of the runs.  [default: runs/advise-DATA]"
