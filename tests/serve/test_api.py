@@ -128,9 +128,9 @@ def test_invalid_images(client: httpx.Client) -> None:
     Image.new("1", (6000, MAX_PIXELS // 6000 + 1)).save(large, "PNG")
     for content, words in (
         (b"", "is empty"),
-        (b"no picture", "is not a readable image"),
+        (b"not an image", "is not a readable image"),
         (builders.jpeg()[:200], "damaged or truncated"),
-        (large.getvalue(), "above the limit"),
+        (large.getvalue(), "exceeds the limit"),
     ):
         response = client.post("/api/search", content=content, headers={"content-type": "image/png"})
         assert response.status_code == 422
