@@ -1,17 +1,17 @@
-"""Kills, damaged checkpoints, a full disk, a folder without the right to write: runs must end with the same weights.
+"""Fault injection: after kills, damaged checkpoints, a full disk or missing permissions, runs end with the same weights.
 
     python -m tests.harness.faults --kills 50
 
-For every recipe a run on small vectors, undisturbed. Then the same run in a process of its own that is killed
-(SIGKILL) at random moments, half of them while a file is being written, and started again with `resume` each time,
-until it is through: config, log and weights must be the same bit for bit. Then what else can go wrong:
+For every recipe, a run on small vectors is trained without faults. Then the same run is trained in another process that
+is killed (SIGKILL) at random moments, half of them while a file is being written, and resumed each time until it ends.
+Configuration, log and weights must be the same bit for bit. Further faults:
 
-- damage: one byte of the newest checkpoint changed, or its end cut off: a warning, and the one before it is taken;
-- full: the disk has room for a part of the run (a small tmpfs, or where none may be mounted a limit on the size of a
-  file): one line, nothing half written; with room again it goes on;
-- locked: no right to write: the same.
+- damage: one byte of the newest checkpoint is changed, or its end is cut off. The run warns and uses the previous one.
+- full: the disk has room for a part of the run (a small tmpfs, or a limit on the file size without permission to
+  mount). The run ends with a one-line error and no partly written files, and can be resumed when there is room.
+- locked: the run directory is not writable. The run behaves in the same way.
 
-The seed decides where damage and kills fall; when exactly a process is killed is the machine's.
+The seed decides where damage and kills happen; the exact time of a kill depends on the machine.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ PROFS = ("batches.classes=3", "batches.steps=3")
 
 @dataclass
 class Outcome:
-    """What was done how often, and everything that went wrong."""
+    """Number of faults by kind, and everything that went wrong."""
 
     counts: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
 
 
 def vectors(folder: Path) -> str:
-    """8 classes of 12 vectors, half of the classes for training."""
+    """Make 8 classes of 12 vectors, half of the classes for training."""
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(8), 12)
     features = (rng.normal(size=(8, 10))[labels] + 0.5 * rng.normal(size=(96, 10))).astype(np.float32)
@@ -87,7 +87,7 @@ def vectors(folder: Path) -> str:
 
 
 def configured(recipe: str, source: str) -> Config:
-    """A run of a recipe that takes a moment and writes a checkpoint after every step."""
+    """Return the configuration of a short run that writes a checkpoint after every step."""
     sizes = PROFS if "profs" in recipe else ("batches.size=16",)
     if recipe == "proxy-isa":
         sizes = (*sizes, "loss.memory_size=64", "loss.memory_epoch=1", "loss.filter_epoch=2")
@@ -95,19 +95,19 @@ def configured(recipe: str, source: str) -> Config:
 
 
 def started(config: Config, out: Path, *, before: Callable[[], object] = lambda: None) -> int:
-    """The id of a process that trains, or goes on; its last words are in OUT.said."""
+    """Fork a process that trains or resumes, and return its id; its messages are in OUT.said."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Python 3.12 warns of threads; the child touches none of them
+        warnings.simplefilter("ignore")  # Python 3.12 warns about threads; the child does not use them
         process = os.fork()
     if process:
         return process
     code = BROKEN
     said = open(f"{out}.said", "w", encoding="utf-8")  # noqa: SIM115 - the process ends with it
-    said.write(" " * PAGE)  # room for words, whatever happens to the disk that they are on
+    said.write(" " * PAGE)  # reserve space for messages, in case the disk gets full
     said.flush()
     said.seek(0)
     try:
-        # its own lock is shared by all that are forked: one that is killed with it would stop the others for ever
+        # forked processes share the lock of tqdm: one that is killed while it holds the lock would block the others
         tqdm.set_lock(threading.RLock())
         before()
         resume = (out / "config.yaml").exists()
@@ -125,28 +125,28 @@ def started(config: Config, out: Path, *, before: Callable[[], object] = lambda:
 
 
 def warm_up(folder: Path, source: str) -> None:
-    """A run in this process, so that those it forks find everything imported."""
+    """Train in this process, so that forked processes have everything imported."""
     train(configured("triplet", source), folder / "first", progress=False, say=lambda _: None)
 
 
 def ended(process: int) -> int:
-    """The exit code of a process; minus the signal that ended it."""
+    """Return the exit code of a process, or minus the signal that ended it."""
     return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
 
 
 def last_words(out: Path) -> str:
-    """What the process said."""
+    """Return the messages of the process."""
     return Path(f"{out}.said").read_text(encoding="utf-8").strip()
 
 
 def told(out: Path) -> tuple[list[Any], dict[str, torch.Tensor]]:
-    """The log without times, and the weights."""
+    """Return the log without times, and the weights."""
     log = [{k: v for k, v in entry.items() if k not in TIMES} for entry in read_log(out / "log.jsonl")]
     return log, load_file(out / "model.safetensors")
 
 
 def difference(one: Path, other: Path) -> str:
-    """In what two finished runs differ; empty where in nothing."""
+    """Describe how two finished runs differ; empty if they are equal."""
     (log, a), (other_log, b) = told(one), told(other)
     if (one / "config.yaml").read_bytes() != (other / "config.yaml").read_bytes():
         return "the configurations differ"
@@ -160,12 +160,12 @@ def difference(one: Path, other: Path) -> str:
 
 
 def drafts(out: Path) -> list[Path]:
-    """Files that were being written."""
+    """Return files that are partly written."""
     return list(out.rglob(".*.part"))
 
 
 class Case:
-    """One recipe, its undisturbed run, and the faults it is put to."""
+    """One recipe, its undisturbed run, and the faults that are injected."""
 
     def __init__(self, recipe: str, folder: Path, source: str, *, seed: int) -> None:
         self.recipe, self.folder, self.rng = recipe, folder / recipe, random.Random(f"{seed} {recipe}")
@@ -181,14 +181,14 @@ class Case:
             self.outcome.wrong.append(f"{self.recipe}, {what}: {wrong}")
 
     def finish(self, out: Path, what: str) -> None:
-        """Go on undisturbed; the end must be that of the undisturbed run."""
+        """Resume without faults; the result must equal the undisturbed run."""
         code = ended(started(self.config, out))
         wrong = last_words(out) if code != FINE else difference(self.whole, out)
         self.note(what, wrong)
         shutil.rmtree(out, ignore_errors=True)
 
     def kill(self, times: int) -> None:
-        """Kill and go on, so many times, beginning again where it came through."""
+        """Kill and resume repeatedly, and start a new run when one finishes."""
         out, landed = self.folder / "killed", 0
         while landed < times:
             process = started(self.config, out)
@@ -208,7 +208,7 @@ class Case:
         self.finish(out, "came through")
 
     def _wait(self, process: int, out: Path, *, aimed: bool) -> bool:
-        """Until a random moment; `aimed`, from then on until a file is being written, which is told."""
+        """Wait for a random time; if `aimed`, then wait until a file is being written and return whether one was."""
         until = time.monotonic() + self.rng.uniform(0, self.seconds)
         while time.monotonic() < until and not _over(process):
             time.sleep(min(0.005, max(0.0, until - time.monotonic())))
@@ -219,7 +219,7 @@ class Case:
         return False
 
     def damage(self, kind: str) -> None:
-        """Stop in the middle, damage the newest checkpoint, go on."""
+        """Stop in the middle, damage the newest checkpoint, and resume."""
         out = self.folder / kind
         train(self.config, out, progress=False, say=lambda _: None, stop_after=self.rng.randint(4, STEPS - 2))
         path = out / CHECKPOINT
@@ -232,20 +232,20 @@ class Case:
         words = last_words(out)
         wrong = words if code != FINE else difference(self.whole, out)
         if not wrong and "warning" not in words:
-            wrong = "the damage was not found"
+            wrong = "the damage was not detected"
         if not good:
-            wrong = "there was no checkpoint before it"
+            wrong = "there was no previous checkpoint"
         self.note(f"checkpoint {kind}", wrong)
         shutil.rmtree(out)
 
     def refuse(self, what: str, out: Path, *, before: Callable[[], object] = lambda: None) -> None:
-        """The run must end in one line about the disk, with nothing half written."""
+        """Check that the run ends with a one-line error about the disk and no partly written files."""
         code = ended(started(self.config, out, before=before))
         words = last_words(out)
         self.note(what, "" if code in (FINE, REFUSED) and not drafts(out) else f"exit {code}: {words} {drafts(out)}")
 
     def fill(self, rooms: int) -> None:
-        """Room for a random part of what the run needs."""
+        """Limit the disk to a random part of what the run needs."""
         need = sum(path.stat().st_size for path in self.whole.rglob("*") if path.is_file())
         largest = max(path.stat().st_size for path in self.whole.rglob("*") if path.is_file())
         for _ in range(rooms):
@@ -263,7 +263,7 @@ class Case:
                 self.finish(out, "went on with room")
 
     def lock(self) -> None:
-        """No right to write into the run, from the start and in the middle."""
+        """Remove write permission from the run directory, at the start and in the middle."""
         for stop in (0, STEPS // 2):
             out = self.folder / "locked"
             out.mkdir()
@@ -285,7 +285,7 @@ def _over(process: int) -> bool:
 
 @contextlib.contextmanager
 def small_disk(folder: Path) -> Iterator[Path | None]:
-    """A tmpfs of 8 MB; None where none may be mounted."""
+    """Mount a tmpfs of 8 MB; yield None without permission to mount."""
     folder.mkdir(exist_ok=True)
     mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)]
     try:
@@ -300,12 +300,12 @@ def small_disk(folder: Path) -> Iterator[Path | None]:
 
 
 def limit_files(size: int) -> None:
-    """No file of this process may grow beyond this; what is more is an OSError."""
+    """Limit the file size of this process; larger writes raise OSError."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
 def without_rights() -> None:
-    """Root may write everywhere, so it becomes nobody."""
+    """Switch from root to nobody, because root may write everywhere."""
     if os.geteuid() == 0:
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
@@ -313,7 +313,7 @@ def without_rights() -> None:
 
 
 def try_recipe(recipe: str, folder: Path, source: str, *, kills: int, rooms: int, seed: int) -> Outcome:
-    """Everything, for one recipe."""
+    """Inject all faults into one recipe."""
     case = Case(recipe, folder, source, seed=seed)
     case.kill(kills)
     if rooms:
@@ -326,7 +326,7 @@ def try_recipe(recipe: str, folder: Path, source: str, *, kills: int, rooms: int
 
 
 def checkpoint_cost(folder: Path, *, steps: int = 8, saves: int = 3) -> tuple[float, float]:
-    """(seconds of an epoch of the demo, seconds of a checkpoint of it), in CPU time, the best of each."""
+    """Return the CPU seconds of an epoch of the demo and of one of its checkpoints, the best of each."""
     settings = ["batches.size=64", f"steps={steps}", "threads=1"]
     config = resolve("pixels", recipe="proxy-anchor", settings=["data.source=sketches", *settings])
     trainer = Trainer(config, open_manifest(config.data), folder / "cost", say=lambda _: None)

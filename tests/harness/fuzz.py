@@ -1,15 +1,14 @@
-"""Bad input, made by chance: files, settings and requests must be taken, or refused by one line that names them.
+"""Fuzzing: random bad files, settings and requests must be accepted, or refused with one line that names them.
 
     python -m tests.harness.fuzz --count 100000
-    python -m tests.harness.fuzz --target csv --first 4711 --count 1     # one input again
+    python -m tests.harness.fuzz --target csv --first 4711 --count 1     # repeat one input
 
-Good files are changed (bits, cuts, splices, huge numbers in headers), and others are put together from parts that do
-not fit. For each target: everything but a NearfarError with the name of the file in it is wrong (or, over HTTP, an
-answer of 500 and above), so is more than five seconds of CPU, and a file that was not there before. An input is a
-function of seed, target and number. The memory of the process is limited, so that an input which asks for too much of
-it fails here and not in the machine.
+Valid files are damaged (bits, cuts, splices, huge numbers in headers), and others are assembled from parts that do not
+fit. For each target, any outcome but success or a NearfarError with the name of the file is a defect. So are an HTTP
+answer of 500 or above, more than five seconds of CPU, and a file that is left behind. An input is a function of seed,
+target and number. The memory of the process is limited, so that an input that asks for too much fails only here.
 
-Not tried: bytes of a faiss file under a checksum that was made to fit. Whoever can write both can crash faiss.
+Not covered: the bytes of a faiss file under a matching checksum. Whoever can write both can crash faiss.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ MEMORY = 12 << 30
 
 
 class Slow(BaseException):
-    """More CPU than an input may take; no Exception, so that nothing under test can catch it."""
+    """Raised when an input takes too much CPU time; not an Exception, so that the tested code cannot catch it."""
 
 
 @dataclass
 class Outcome:
-    """For each target how many inputs were taken and refused, and everything that is wrong."""
+    """Number of accepted and refused inputs by target, and everything that went wrong."""
 
     taken: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
@@ -50,7 +49,7 @@ class Outcome:
 
 
 def attack(targets: Targets, count: int, *, seed: int = 0, only: str | None = None, first: int = 0) -> Outcome:
-    """So many inputs, of all targets by their shares or of one."""
+    """Try inputs on all targets by their shares, or on one target."""
     outcome = Outcome()
     shares = {name: share for name, (share, _) in targets.all.items() if only in (None, name)}
     total = sum(shares.values())
@@ -88,7 +87,7 @@ def _files(folder: Path) -> set[Path]:
 
 @contextmanager
 def cpu_limit() -> Iterator[None]:
-    """SIGPROF is an input that takes too long."""
+    """Raise an error at SIGPROF, when an input takes too long."""
 
     def stop(*_: object) -> None:
         raise Slow(f"more than {SECONDS:g} s of CPU")
@@ -102,7 +101,7 @@ def cpu_limit() -> Iterator[None]:
 
 @contextmanager
 def memory_limit() -> Iterator[None]:
-    """What asks for more fails at once."""
+    """Limit the memory, so that larger allocations fail at once."""
     before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, before[1]))
     try:

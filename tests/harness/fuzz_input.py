@@ -1,4 +1,4 @@
-"""Bad input by chance: good bytes that are changed, trees, words, settings and arrays that do not fit."""
+"""Random bad input: damaged bytes, and trees, words, settings and arrays that are not valid."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PLACES = (*LIMITED, *SECTIONS, *OPTIONS.split(), *MORE.split(), *BATCHES.split()
 
 
 def changed(rng: Rng, seeds: Sequence[bytes]) -> bytes:
-    """One of the good files with some damage."""
+    """Return one of the valid files with random damage."""
     data = bytearray(rng.choice(seeds))
     for _ in range(rng.choice((1, 1, 1, 2, 3, 8))):
         at = rng.randrange(len(data) + 1)
@@ -58,7 +58,7 @@ def changed(rng: Rng, seeds: Sequence[bytes]) -> bytes:
 
 
 def _other_number(rng: Rng, data: bytearray) -> None:
-    """Digits in a row, as JSON and numpy headers have them, become another number."""
+    """Replace a number in text, as in JSON and numpy headers, by another one."""
     places = [i for i, byte in enumerate(data[:4096]) if 48 <= byte < 58]
     if places:
         start = end = rng.choice(places)
@@ -68,7 +68,7 @@ def _other_number(rng: Rng, data: bytearray) -> None:
 
 
 def tree(rng: Rng, depth: int = 0) -> Any:
-    """Plain values inside one another."""
+    """Return random nested plain values."""
     kind = rng.randrange(10)
     if kind < 3 and depth < 4:
         return {
@@ -81,12 +81,12 @@ def tree(rng: Rng, depth: int = 0) -> Any:
 
 
 def word(rng: Rng) -> str:
-    """Mostly a short one."""
+    """Return a random word, mostly a short one."""
     return rng.choice(LONG if rng.random() < 0.02 else WORDS)
 
 
 def setting(rng: Rng) -> str:
-    """KEY=VALUE, mostly with a key that exists."""
+    """Return KEY=VALUE, mostly with a valid key."""
     key = rng.choice(PLACES) if rng.random() < 0.9 else word(rng)
     value = word(rng) if rng.random() < 0.7 else json.dumps(tree(rng))
     return f"{key}{'=' if rng.random() < 0.97 else ''}{value}"
@@ -100,14 +100,14 @@ def encoded(kind: str, mode: str = "RGB") -> bytes:
 
 
 def zipped(**arrays: Any) -> bytes:
-    """An .npz."""
+    """Return the bytes of an .npz file."""
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)
     return buffer.getvalue()
 
 
 def array(rng: Rng) -> Any:
-    """An array of any kind and shape, but no objects."""
+    """Return an array of any dtype except object, and of any shape."""
     shape = rng.choice(((), (0,), (4,), (4, 3), (4, 0), (4, 2, 2), (4, 2, 2, 3), (1, 1, 1, 1, 1)))
     kind = rng.choice(
         ("<f4", "<f2", "<f8", "<i8", "<u1", "<u8", "?", "<U3", "S3", "<c8", "<M8[s]", "V3", [("a", "<i4")])

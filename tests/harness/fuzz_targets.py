@@ -1,4 +1,4 @@
-"""What bad input is tried on: every file that is read, settings, and requests over HTTP."""
+"""The targets of the fuzzer: every file format that is read, settings, and HTTP requests."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Attempt = Callable[[Rng], object]
 
 
 class Targets:
-    """What is tried, and on which good files; everything lies in one folder."""
+    """The targets and their valid files, all in one folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -67,15 +67,15 @@ class Targets:
             "decisions": (4, self._decisions()),
             "http": (3, self._http()),
         }
-        if find_spec("pyarrow"):  # without it every .parquet is refused alike
+        if find_spec("pyarrow"):  # without it every .parquet file is refused
             self.all["parquet"] = (2, self._parquet())
 
     def close(self) -> None:
-        """End the loop of the requests."""
+        """Close the event loop of the requests."""
         self.loop.close()
 
     def _file(self, name: str, seeds: Sequence[bytes], read: Callable[[Path], object], *, make: Any = None) -> Attempt:
-        """An attempt that writes a file and reads it; `make` gives other content now and then."""
+        """Return an attempt that writes a file and reads it; `make` sometimes provides other content."""
         path = self.folder / name.partition(".")[0] / name
         path.parent.mkdir(exist_ok=True)
 
@@ -105,7 +105,7 @@ class Targets:
             try:
                 from_dict(plain).to_yaml()
                 resolve("features", width=10, file=plain)
-            except NearfarError as error:  # about a setting, which it names
+            except NearfarError as error:  # an error about a setting names the setting
                 raise NearfarError(f"{path}: {error}") from error
 
         return self._file(
@@ -384,7 +384,7 @@ class Targets:
 
 
 def under_sum(tensors: dict[str, torch.Tensor], header: Any) -> bytes:
-    """A file of `write_tensors` whose checksum is right."""
+    """Return a file of `write_tensors` with a valid checksum."""
     text = json.dumps(header)
     try:
         return save(tensors, metadata=make_metadata(tensors, text))
@@ -393,7 +393,7 @@ def under_sum(tensors: dict[str, torch.Tensor], header: Any) -> bytes:
 
 
 async def asked(app: Any, request: bytes) -> tuple[int, bytes]:
-    """Status and body of the application's answer to what a parser of HTTP would make of a request; 400 for none."""
+    """Parse a raw request and return status and body of the answer; 400 if it is not HTTP."""
     head, _, body = request.partition(b"\r\n\r\n")
     first, *lines = head.split(b"\r\n")
     words = first.split(b" ")

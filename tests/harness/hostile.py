@@ -1,8 +1,9 @@
-"""Requests that no friend sends, as raw bytes, and what a server answers to them.
+"""Hostile HTTP requests as raw bytes, and checks of the answers.
 
-Paths out of the data, ids and numbers that are none, unknown methods, broken and giant headers, bodies that are bombs,
-cut off or of other types, labels and decisions that do not exist, pages of other sites. The same seed gives the same
-requests. Nothing of them may be accepted as a decision, end the server, or give a file that is not of the data.
+The requests include paths outside the data, invalid ids and numbers, unknown methods, broken and giant headers, bodies
+that are bombs, truncated or of other types, labels and decisions that do not exist, and pages of other sites. The same
+seed gives the same requests. None of them may be stored as a decision, stop the server, or return a file that is not
+part of the data.
 """
 
 from __future__ import annotations
@@ -79,14 +80,14 @@ PATIENCE, SECONDS = 5.0, 60.0
 
 @dataclass
 class Outcome:
-    """How many answers had which status (0: the connection was closed without one), and everything that is wrong."""
+    """Number of answers by status (0: closed without an answer), and everything that went wrong."""
 
     statuses: Counter[int] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
 
 
 def hostile_requests(count: int, host: str, *, seed: int = 0) -> Iterator[bytes]:
-    """So many requests, kinds in turn."""
+    """Yield requests, cycling through the kinds."""
     rng = random.Random(seed)
     makers: Sequence[Callable[[Rng, str], bytes]] = (
         _path,
@@ -103,7 +104,7 @@ def hostile_requests(count: int, host: str, *, seed: int = 0) -> Iterator[bytes]
 
 
 async def attack(address: str, requests: Iterator[bytes], secrets: Sequence[bytes], *, clients: int = 16) -> Outcome:
-    """Send all requests, so many at a time; an answer with a secret or a server error is wrong, so is silence."""
+    """Send all requests, several at a time. A secret in an answer, a server error or no answer is wrong."""
     found, turn = urlsplit(address), asyncio.Lock()
     outcome = Outcome()
 
@@ -126,7 +127,7 @@ async def attack(address: str, requests: Iterator[bytes], secrets: Sequence[byte
             if status >= 500:
                 outcome.wrong.append(f"{status} to {request[:200]!r}")
             if any(secret in answer for secret in secrets):
-                outcome.wrong.append(f"a secret was given to {request[:200]!r}")
+                outcome.wrong.append(f"a secret was disclosed to {request[:200]!r}")
 
     await asyncio.gather(*(client() for _ in range(clients)))
     return outcome
@@ -142,14 +143,14 @@ async def _send(host: str, port: int, request: bytes) -> bytes:
             try:
                 part = await asyncio.wait_for(reader.read(1 << 16), PATIENCE)
             except TimeoutError:
-                # it waits for the rest of what was announced: that was all
+                # the server waits for the rest of the announced body, which does not come
                 writer.write_eof()
                 part = await reader.read(1 << 16)
             if not part:
                 return answer
             answer += part
     except ConnectionError:
-        return answer  # the server hung up, which is an answer to what is not HTTP
+        return answer  # closing the connection is a valid answer to what is not HTTP
     finally:
         writer.close()
 
@@ -265,7 +266,7 @@ def _json(rng: Rng, host: str) -> bytes:
 
 
 def _decision(rng: Rng, host: str) -> bytes:
-    """Never one that could be taken: an unknown sample, decision or label."""
+    """Return a decision that is not valid: an unknown sample, decision or label."""
     row = rng.choice(("0", *NUMBERS)).replace(" ", "%20")
     choice: Any = rng.choice(
         (
@@ -283,16 +284,16 @@ def _decision(rng: Rng, host: str) -> bytes:
 
 
 def _site(rng: Rng, host: str) -> bytes:
-    """A decision that would be taken, if it came from the server's own page."""
+    """Return a decision that is valid only from the page of the server itself."""
     body = json.dumps({"decision": "remove"}).encode()
-    said = rng.choice(
+    origin = rng.choice(
         (f"Origin: {rng.choice(SITES)}", f"Sec-Fetch-Site: {rng.choice(('cross-site', 'same-site', 'x'))}")
     )
-    return _request("PUT", "/api/audit/0", host, said, "Content-Type: application/json", body=body)
+    return _request("PUT", "/api/audit/0", host, origin, "Content-Type: application/json", body=body)
 
 
 def _bomb(side: int) -> bytes:
-    """A PNG of a few hundred bytes that asks for side x side pixels."""
+    """Return a PNG of a few hundred bytes that declares side x side pixels."""
     head = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
     return b"\x89PNG\r\n\x1a\n" + b"".join(
         _chunk(*each) for each in ((b"IHDR", head), (b"IDAT", zlib.compress(bytes(9999))), (b"IEND", b""))

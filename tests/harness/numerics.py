@@ -1,15 +1,17 @@
-"""Every loss on extreme batches: the value and all gradients must be finite numbers.
+"""Every loss on extreme batches: the value and all gradients must be finite.
 
     python -m tests.harness.numerics --batches 1000
 
-Rows of lengths from 1e-8 to 1e8, within one batch or between batches, duplicates, opposite and zero rows, one class,
-only singletons, weights of zero, in float16, bfloat16, float32 and float64. The same seed gives the same batches.
+Batches have embeddings with norms from 1e-8 to 1e8, within one batch or between batches, duplicates, opposite and zero
+vectors, one class, only singletons, and weights of zero, in float16, bfloat16, float32 and float64. The same seed gives
+the same batches.
 
-What a dtype cannot hold is no matter of a loss: a batch that overflows when it is made (float16 ends at 65,504) must
-be refused by a ValueError that names the argument. A gradient may be infinite only where, computed in float64 (for
-float16 in float32, as losses do), it is above what the dtype of the rows holds. A row of length 1e-6 turns a million
-times faster than one of length 1, which is too fast for float16. SNR divides by the variance of a row, so that beside a
-row 1e15 times as long its gradient is above 3e38, which is too much for float32 and bfloat16.
+Limits of a dtype are not defects of a loss. A batch that overflows when it is made (the maximum of float16 is 65,504)
+must be refused with a ValueError that names the argument. A gradient may be infinite only if its value, computed in
+float64 (for float16 in float32, as in the losses), exceeds the range of the dtype. The direction of a vector of norm
+1e-6 changes a million times faster than that of a vector of norm 1, which is too fast for float16. SNR divides by the
+variance of a vector, so that beside a vector 1e15 times as long its gradient is above 3e38, which is too much for
+float32 and bfloat16.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from nearfar.losses import ProxyLoss, create, loss_class, names
 
 DIM, CLASSES = 8, 6
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-# forms of a loss whose arithmetic is another than that of its default
+# forms of a loss whose computation differs from that of the default
 FORMS: dict[str, tuple[dict[str, Any], ...]] = {
     "angular": ({"batch": "n-pair"},),
     "contrastive": ({"form": "distance"}, {"form": "cosine"}),
@@ -46,14 +48,14 @@ EVERY = tuple((name, options) for name in names() for options in ({}, *FORMS.get
 
 @dataclass
 class Outcome:
-    """How many batches came to what, and everything that is wrong."""
+    """Number of batches by outcome, and everything that went wrong."""
 
     counts: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
 
 
 def batches(count: int, *, seed: int, most: int = 12, alike: int | None = None) -> Iterator[dict[str, Any]]:
-    """Arguments of a loss; no class has more than `alike` samples where that is given."""
+    """Yield arguments for a loss; with `alike`, no class has more samples than that."""
     generator = torch.Generator().manual_seed(seed)
 
     def chance(share: float) -> bool:
@@ -92,7 +94,7 @@ def batches(count: int, *, seed: int, most: int = 12, alike: int | None = None) 
 
 
 def value_and_gradients(loss: nn.Module, batch: dict[str, Any], dtype: torch.dtype | None = None) -> list[Tensor]:
-    """The value and the gradients of rows and parameters."""
+    """Return the value and the gradients of embeddings and parameters."""
     batch = dict(batch)
     x, labels = batch.pop("x"), batch.pop("labels")
     x = x.detach().to(dtype or x.dtype).requires_grad_()
@@ -104,28 +106,28 @@ def value_and_gradients(loss: nn.Module, batch: dict[str, Any], dtype: torch.dty
 
 
 def look(loss: nn.Module, batch: dict[str, Any]) -> str:
-    """What a loss comes to on a batch; what begins with `wrong` must not be."""
+    """Describe the outcome of a loss on a batch; an outcome that begins with `wrong` is a defect."""
     x: Tensor = batch["x"]
     fits = bool(x.isfinite().all())
     try:
         found = value_and_gradients(loss, batch)
     except Exception as error:
         refused = isinstance(error, ValueError) and not fits and "embeddings" in str(error)
-        return "refused: infinite rows" if refused else f"wrong: {type(error).__name__}: {error}"
+        return "refused: infinite embeddings" if refused else f"wrong: {type(error).__name__}: {error}"
     if not fits:
-        return "wrong: infinite rows were taken"
-    if all(bool(each.isfinite().all()) for each in found):
+        return "wrong: infinite embeddings were accepted"
+    if all(bool(grad.isfinite().all()) for grad in found):
         return "finite"
     exact = value_and_gradients(loss, batch, torch.float32 if x.dtype == torch.float16 else torch.float64)
     if found[0].isfinite() and all(bool(each.isfinite().all()) for each in exact):
         above = [float(each.abs().max()) > torch.finfo(got.dtype).max for each, got in zip(exact, found, strict=True)]
         if all(bool(got.isfinite().all()) or high for got, high in zip(found, above, strict=True)):
             return f"beyond {str(x.dtype).removeprefix('torch.')}: the gradient"
-    return f"wrong: value {float(found[0])}, gradients finite: {[bool(each.isfinite().all()) for each in found[1:]]}"
+    return f"wrong: value {float(found[0])}, gradients finite: {[bool(grad.isfinite().all()) for grad in found[1:]]}"
 
 
 def examine(name: str, options: dict[str, Any], count: int, *, seed: int = 0) -> Outcome:
-    """One form of a loss on so many batches."""
+    """Test one form of a loss on a number of batches."""
     proxies = issubclass(loss_class(name), ProxyLoss)
     most = CLASSES if proxies else 12
     alike = 2 if (name == "n-pair" and not options) or options.get("batch") == "n-pair" else None
@@ -135,7 +137,7 @@ def examine(name: str, options: dict[str, Any], count: int, *, seed: int = 0) ->
     outcome = Outcome()
     for i, batch in enumerate(batches(count, seed=seed, most=most, alike=alike)):
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # DRO says where a batch has fewer pairs than it wants
+            warnings.simplefilter("ignore")  # DRO warns if a batch has fewer pairs than K
             found = look(loss, batch)
         outcome.counts[found.partition(":")[0]] += 1
         if found.startswith("wrong"):
@@ -146,7 +148,7 @@ def examine(name: str, options: dict[str, Any], count: int, *, seed: int = 0) ->
 
 
 def title(name: str, options: dict[str, Any]) -> str:
-    """The loss as one word."""
+    """Return the loss and its options as one word."""
     return "-".join([name, *(f"{key}={value}" for key, value in options.items())])
 
 
