@@ -1,4 +1,4 @@
-"""Fault injection: after kills, damaged checkpoints, a full disk or missing permissions, runs end with the same weights.
+"""Fault injection: after kills, damage, a full disk or missing permissions, runs end with the same weights.
 
     python -m tests.harness.faults --kills 50
 
