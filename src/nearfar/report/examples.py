@@ -18,7 +18,7 @@ from nearfar.ops.geometry import unit
 from nearfar.validation import check_embeddings
 
 BLOCK = 512
-# Beyond this many queries, a random sample gives the same picture; the gallery is always searched in full.
+# Beyond this many queries, a random sample of them suffices; the gallery is always searched in full.
 MAX_QUERIES = 4000
 
 

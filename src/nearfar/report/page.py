@@ -30,7 +30,7 @@ from nearfar.report.thumbnails import Thumbnails
 from nearfar.report.tiles import make_confusion_cards, make_query_rows
 from nearfar.validation import check_embeddings
 
-# the most points and classes on the map that can still be told apart
+# the largest numbers of points and classes that are distinguishable on the map
 MARK_LIMITS, IMAGE_LIMITS = (1000, 16), (600, 12)
 SECTIONS = {
     "scores": "Scores",
