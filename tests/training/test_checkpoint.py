@@ -51,7 +51,7 @@ def test_a_damaged_file_is_an_error(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-40])
     with pytest.raises(NearfarError, match="damaged"):
         load_state(path)
-    with pytest.raises(NearfarError, match="no such file"):
+    with pytest.raises(NearfarError, match="does not exist"):
         load_state(tmp_path / "absent")
 
 
