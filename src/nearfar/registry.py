@@ -55,9 +55,11 @@ class Registry(Generic[T]):
         def add(entry: E) -> E:
             if self._package is not None and not entry.__module__.startswith(f"{self._package}."):
                 self._discover()  # a name that a built-in entry has is refused here, not at the first lookup
-            known = self._entries.get(name)
-            if known is not None and _origin(known) != _origin(entry):
-                raise ValueError(f"{self.kind} {name!r} is already registered by {known.__module__}: use another name")
+            existing = self._entries.get(name)
+            if existing is not None and _origin(existing) != _origin(entry):
+                raise ValueError(
+                    f"{self.kind} {name!r} is already registered by {existing.__module__}: use another name"
+                )
             self._entries[name] = cast(T, entry)
             return entry
 
@@ -76,8 +78,8 @@ class Registry(Generic[T]):
         """
         self._discover()
         if name not in self._entries:
-            known = self.names()
-            raise ValueError(f"unknown {self.kind} {name!r}{suggest(str(name), known)} Known: {', '.join(known)}")
+            names = self.names()
+            raise ValueError(f"unknown {self.kind} {name!r}{suggest(str(name), names)} Known: {', '.join(names)}")
         return self._entries[name]
 
     def options(self, name: str, *, supplied: tuple[str, ...] = ()) -> dict[str, inspect.Parameter]:

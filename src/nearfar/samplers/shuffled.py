@@ -14,7 +14,7 @@ class Shuffled(BatchSampler):
     """Batches of `size` samples from a random permutation.
 
     Args:
-        labels: Labels [N], of which only the number counts.
+        labels: Labels [N]. Only their number is used.
         size: Samples per batch. With fewer samples in all, the epoch is one batch of all of them.
         drop_last: Whether to drop the last batch if it is smaller than `size`.
         seed: See `BatchSampler`.
