@@ -29,7 +29,7 @@ This page is generated from the schema, `nearfar/config/schema.py`, by `nearfar 
 
 Set a value with `--set key=value`, or in a YAML file that you pass with `--config`. `nearfar train DATA --dry-run`
 prints the configuration that results. The defaults of the network, the optimizer and the length of the training depend
-on the kind of data ([training](training.md#what-decides-a-run)); the tables show those of the schema. `nearfar
+on the kind of data ([training](training.md#configuration)); the tables show those of the schema. `nearfar
 settings` prints this list in the terminal, and `nearfar settings optimizer` a part of it.
 
 Settings marked * do not change the trained weights or their scores, except for rounding. They may differ when a run is
