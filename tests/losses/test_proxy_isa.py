@@ -166,7 +166,7 @@ def test_memory_smaller_than_a_batch_is_an_error_and_changes_nothing() -> None:
     loss = make(memory_size=4)
     state = copy.deepcopy(loss.state_dict())
     x, labels = torch.randn(5, DIM), torch.zeros(5, dtype=torch.int64)
-    with pytest.raises(ValueError, match="memory_size must be at least the batch size, got 4 for 5 rows"):
+    with pytest.raises(ValueError, match="memory_size must be at least the batch size 5, got 4"):
         loss(x, labels)
     assert all(torch.equal(value, state[key]) for key, value in loss.state_dict().items())
     loss.eval()(x, labels)

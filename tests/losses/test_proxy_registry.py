@@ -346,7 +346,7 @@ def test_training_moves_samples_to_their_proxies(name: str, options: dict[str, A
         loss(x, labels).backward()
         adam.step()
     assert float(loss(x, labels).detach()) < first
-    assert (loss.class_similarities(x, labels).sim.argmax(0) == labels).all()
+    assert (loss.class_similarities(x, labels).matrix.argmax(0) == labels).all()
 
 
 X, Y = batch()[0].float(), torch.tensor(LABELS)

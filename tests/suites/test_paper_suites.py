@@ -71,17 +71,17 @@ def only_methods(suite: Suite, *names: str) -> Suite:
 @pytest.mark.parametrize("name", SUITES)
 def test_every_method_of_a_suite_trains(name: str, vectors: str, drawings: str, tmp_path: Path) -> None:
     data, out = SUITES[name], tmp_path / "r.jsonl"
-    # pooling needs pictures
-    pictures = data.endswith("-pictures")
+    # pooling needs images
+    is_image_data = data.endswith("-images")
     small = ["epochs=null", "steps=3", "model.dim=8", "data.validation=0", "batches.size=24", "model.pretrained=false"]
-    small += ["schedule.warm_up_epochs=0", "images.crop=12"] if pictures else []
+    small += ["schedule.warm_up_epochs=0", "images.crop=12"] if is_image_data else []
     if open_suite(name).sweep_key == "model.dim":  # its values are wider than the vectors
         small = [*(each for each in small if not each.startswith("model.dim=")), "model.init=random"]
     suite = ends(open_suite(name), override=tuple(small))
     if suite.sweep_key == "epochs":  # which is a length too
         short = tuple(each for each in small if not each.startswith(("epochs=", "steps=")))
         suite = replace(suite, sweep={"epochs": [1, 4]}, override=short)
-    given = {data: drawings if pictures else vectors}
+    given = {data: drawings if is_image_data else vectors}
     failed = run_suite(suite, out, sources=given, only=(data,), workers=0, say=lambda _: None)
     assert failed == 0, [line["message"] for line in read_lines(out) if line["kind"] == "error"]
     text = table(read_results(out))
@@ -143,11 +143,11 @@ def test_the_rivals_of_a_main_table_are_tuned_alike(name: str, vectors: str) -> 
     own = [source.name for source in tuned if source.tuned_on is None]
     assert set(by_place) == {(data, method.name) for data in own for method in suite.methods}
     for (data, _), configs in by_place.items():
-        pictures = data.endswith("pictures")
+        is_image_data = data.endswith("-images")
         rates = [value for source in tuned if source.name == data for value in source.tune["optimizer.lr"]]
         assert [each.optimizer.lr for each in configs] == rates
-        assert len(set(rates)) == len(rates) == (5 if data == "cub-vectors" else 2 if pictures else 4)
-        assert {(each.epochs, each.steps) for each in configs} == {(None, 200 if pictures else configs[0].steps)}
+        assert len(set(rates)) == len(rates) == (5 if data == "cub-vectors" else 2 if is_image_data else 4)
+        assert {(each.epochs, each.steps) for each in configs} == {(None, 200 if is_image_data else configs[0].steps)}
         held_out = 0 if suite.folds is not None else 0.5 if data == "cub-vectors" else 0.2
         assert {each.data.validation for each in configs} == {held_out}
 
@@ -250,11 +250,11 @@ def test_the_papers_own_data_and_setting(name: str, tmp_path: Path) -> None:
     shown = next(each for each in suite.data if each.name == name).metrics or ()
     assert set(cell["test"]) >= set(shown)
     text = table(read_results(out))
-    assert "Differences from the paper: the last epoch counts" in text
+    assert "Differences from the paper: the last epoch is scored" in text
     assert f"Datasets that were not run: {', '.join(each.name for each in suite.data if each.name != name)}." in text
 
 
-def test_fine_tuning_on_a_folder_of_pictures(tmp_path: Path) -> None:
+def test_fine_tuning_on_a_folder_of_images(tmp_path: Path) -> None:
     for c in range(6):
         for i in range(4):
             builders.write(tmp_path / "birds" / f"kind {c}" / f"{i}.jpg", builders.jpeg(10 * c + i, (40, 36)))

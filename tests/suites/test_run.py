@@ -159,7 +159,7 @@ def test_a_cell_that_diverges_does_not_name_a_file_that_is_gone(vectors: str, tm
     diverging = replace(suite.methods[0], recipe="lifted", settings=("optimizer.lr=1e30", "steps=40"))
     assert run_suite(replace(suite, methods=(diverging,), baseline=None), out, workers=0, say=lambda _: None) == 1
     message = next(line["message"] for line in read_lines(out) if line["kind"] == "error")
-    assert re.fullmatch(r"at step \d+: .+; where it diverged, .+clip_norm=1", message)
+    assert re.fullmatch(r"at step \d+: .+; if training diverged, .+clip_norm=1", message)
     assert "failed-batch" not in message
 
 

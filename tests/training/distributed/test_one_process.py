@@ -58,7 +58,7 @@ def test_a_restarted_process_goes_on_with_its_run(
         ("supcon", ["shard_proxies=true"], "shard_proxies=true needs a loss with proxies, got loss.name=supcon"),
         ("proxy-isa", ["shard_proxies=true"], "shard_proxies: the proxies of ProxyISALoss cannot be split"),
         ("mpa", ["shard_proxies=true", "optimizer.clip_norm=1"], "set optimizer.clip_value instead"),
-        ("mpa", ["device=nowhere"], "device=nowhere: "),
+        ("mpa", ["device=nowhere"], "device=nowhere is unknown"),
     ],
 )
 def test_what_cannot_be(recipe: str, settings: list[str], message: str, vectors: str, tmp_path: Path) -> None:
