@@ -1,4 +1,4 @@
-"""What one process computes, and several ranks as well: each check runs on every rank of a group."""
+"""Checks that run on every process of a group: several processes compute what one does."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMES = {
 }
 
 
-def rows_come_together_in_order_and_gradients_go_home() -> None:
+def parts_are_gathered_in_order_with_their_gradients() -> None:
     for total in (7, 8, process_group.world_size()):
         whole = torch.randn(total, 3, generator=torch.Generator().manual_seed(total))
         for dtype in (torch.float64, torch.float32, torch.bfloat16):
@@ -43,7 +43,7 @@ def gradients_are_summed() -> None:
     assert parameters[0].grad[0, 0] == total
 
 
-def norms_count_the_whole_batch() -> None:
+def batch_norms_use_the_global_batch() -> None:
     for shape, options in (
         ((7, 4, 3, 2), {}),
         ((7, 4), {"momentum": None}),
@@ -77,7 +77,7 @@ def norms_count_the_whole_batch() -> None:
             close(synced.eval()(own), process_group.local_part(plain.eval()(whole)))
 
 
-def ranks_draw_their_own_and_together_the_same() -> None:
+def random_numbers_per_process_and_shared() -> None:
     torch.manual_seed(3)
     expected = torch.rand(4)
     torch.manual_seed(3)
@@ -93,7 +93,7 @@ def ranks_draw_their_own_and_together_the_same() -> None:
     assert len(everybody.unique()) == 2 * process_group.world_size()
 
 
-def rank_0_is_heard() -> None:
+def the_main_process_broadcasts() -> None:
     assert process_group.broadcast_text(lambda: f"ä {process_group.rank()}") == "ä 0"
     tensor = torch.full((2, 3), float(process_group.rank())).T
     process_group.broadcast_from_main([tensor])
@@ -103,7 +103,7 @@ def rank_0_is_heard() -> None:
         process_group.check_ranks_agree(f"{process_group.is_main_process()}", "start again")
 
 
-def parts_are_as_many_on_every_rank() -> None:
+def every_process_has_equally_many_chunks() -> None:
     for total in range(process_group.world_size(), 40):
         for size in range(1, 12):
             parts = process_group.even_chunk_size(total, size)
@@ -115,7 +115,7 @@ def parts_are_as_many_on_every_rank() -> None:
             assert len(counts) == 1
 
 
-def split_proxies_give_value_and_gradients_of_the_whole() -> None:
+def sharded_proxies_equal_the_loss() -> None:
     assert {type(create(name, classes=9, dim=4)) for name in NAMES} == set(SHARDABLE)
     generator = torch.Generator().manual_seed(2)
     rows = torch.randn(10, 4, generator=generator, dtype=torch.float64)
@@ -154,12 +154,12 @@ def close(found: Tensor, expected: Tensor) -> None:
 CHECKS: dict[str, Callable[[], None]] = {
     each.__name__: each
     for each in (
-        rows_come_together_in_order_and_gradients_go_home,
+        parts_are_gathered_in_order_with_their_gradients,
         gradients_are_summed,
-        norms_count_the_whole_batch,
-        ranks_draw_their_own_and_together_the_same,
-        rank_0_is_heard,
-        parts_are_as_many_on_every_rank,
-        split_proxies_give_value_and_gradients_of_the_whole,
+        batch_norms_use_the_global_batch,
+        random_numbers_per_process_and_shared,
+        the_main_process_broadcasts,
+        every_process_has_equally_many_chunks,
+        sharded_proxies_equal_the_loss,
     )
 }

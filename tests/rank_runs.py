@@ -1,13 +1,13 @@
-"""Runs of several ranks, each a process of its own: `start(world, jobs)` here, `python -m rank_runs` there.
+"""Start runs on several processes: `start(world, jobs)` in the test, `python -m rank_runs` in each process.
 
-A job is a table: config (as a tree), out, and what to do:
+A job is a dictionary with config (as a tree), out, and options:
 
-    stop    save the state after so many steps, as stopped.safetensors (and the best weights so far), and go on
-    begin   a state to go on from
-    steps   leave after so many steps
-    float64 the network in double precision: true, or "from the start", where it cannot be changed later
+    stop    step after which to save the state, as stopped.safetensors, and the best weights so far
+    begin   a state to resume from
+    steps   step after which to stop
+    float64 train in double precision: true, or "from the start" if the network cannot be converted later
 
-Each rank writes the state that it ends with as state-RANK.safetensors. A job {"check": NAME} is one of `rank_checks`.
+Each process writes its final state to state-RANK.safetensors. A job {"check": NAME} is one of `rank_checks`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Freed memory stays with the process: a second use of a large block costs no page faults."""
+"""Freed memory stays in the process: reusing a large block costs no page faults."""
 
 import ctypes
 import subprocess
@@ -33,14 +33,14 @@ def faults(how: str) -> int:
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library has no mallopt")
-def test_a_block_is_used_again_without_page_faults() -> None:
+def test_a_large_block_is_reused_without_page_faults() -> None:
     kept, as_it_is = faults("kept"), faults("as it is")
     assert kept < 100
     # huge pages, where the system has them, are few faults too
     assert as_it_is >= kept
 
 
-def test_elsewhere_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_systems_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(allocator.sys, "platform", "darwin")
     monkeypatch.setattr(allocator.ctypes, "CDLL", lambda _: pytest.fail("asked the C library"))
     assert not allocator.keep_freed_memory()

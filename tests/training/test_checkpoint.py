@@ -11,7 +11,7 @@ from nearfar.training.checkpoint import load_state, save_state
 from nearfar.training.randomness import random_state, set_random_state
 
 
-def test_a_tree_comes_back_equal(tmp_path: Path) -> None:
+def test_a_tree_survives_saving_and_loading(tmp_path: Path) -> None:
     shared = torch.arange(6.0).view(2, 3).T
     tree = {
         "numbers": [1, 2.5, -math.inf, True, None],
@@ -29,7 +29,7 @@ def test_a_tree_comes_back_equal(tmp_path: Path) -> None:
     assert isinstance(back["tuple"], tuple)
 
 
-def test_the_layout_of_a_tensor_comes_back(tmp_path: Path) -> None:
+def test_the_memory_layout_survives_saving_and_loading(tmp_path: Path) -> None:
     """A fused Adam takes the layout of its moments for that of the parameter, and errs silently where they differ."""
     x = torch.randn(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)
     save_state(tmp_path / "s", [x, x.contiguous()])
@@ -39,7 +39,7 @@ def test_the_layout_of_a_tensor_comes_back(tmp_path: Path) -> None:
     assert torch.equal(last, first)
 
 
-def test_what_would_need_pickle_is_refused(tmp_path: Path) -> None:
+def test_values_that_need_pickle_are_errors(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="a/0: cannot be saved without pickle, got set"):
         save_state(tmp_path / "s", {"a": [set()]})
     assert not list(tmp_path.iterdir())
@@ -55,7 +55,7 @@ def test_a_damaged_file_is_an_error(tmp_path: Path) -> None:
         load_state(tmp_path / "absent")
 
 
-def test_generators_go_on() -> None:
+def test_random_generators_are_restored() -> None:
     state = random_state()
     first = torch.rand(3)
     set_random_state(state)

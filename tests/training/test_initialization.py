@@ -1,4 +1,4 @@
-"""Runs of one process that begin alike share their start, and end as if each had made its own."""
+"""Runs with an equal initial state share it, and end as if each had computed its own."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ def vectors(tmp_path: Path) -> str:
     return saved_vectors(tmp_path / "vectors.npz", classes=12, per_class=10, noise=1.0)
 
 
-def test_runs_that_share_their_start_are_bit_for_bit_those_that_do_not(vectors: str, tmp_path: Path) -> None:
+def test_sharing_the_initial_state_does_not_change_a_run(vectors: str, tmp_path: Path) -> None:
     initial_states = InitialStateCache()
     for recipe in ("multi-similarity", "proxy-anchor", "proxy-anchor", "mpa-ap"):
         config = configured("features", vectors, recipe)
@@ -42,7 +42,7 @@ def test_runs_that_share_their_start_are_bit_for_bit_those_that_do_not(vectors: 
     assert len(initial_states._states) == 1
 
 
-def test_a_start_is_computed_once(vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_initial_state_is_computed_once(vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     passes: list[str] = []
     embed = Evaluator.embed
 
@@ -65,14 +65,14 @@ def test_a_start_is_computed_once(vectors: str, tmp_path: Path, monkeypatch: pyt
     "setting",
     ["seed=1", "model.dim=7", "model.init=random", "data.per_class=5", "data.noise.rate=0.5", "metrics=[recall@2]"],
 )
-def test_what_begins_otherwise_has_its_own_start(vectors: str, setting: str) -> None:
+def test_settings_that_change_the_initial_state(vectors: str, setting: str) -> None:
     initial_states = InitialStateCache()
     first = initial_states.get(configured("features", vectors, "proxy-anchor"))
     assert initial_states.get(configured("features", vectors, "multi-similarity", "optimizer.lr=0.1")) is first
     assert initial_states.get(configured("features", vectors, "proxy-anchor", setting)) is not first
 
 
-def test_only_the_newest_starts_are_kept(vectors: str) -> None:
+def test_the_cache_keeps_the_most_recent_states(vectors: str) -> None:
     def config(seed: int) -> Config:
         return configured("features", vectors, "proxy-anchor", f"seed={seed}")
 
@@ -90,7 +90,7 @@ def test_only_the_newest_starts_are_kept(vectors: str) -> None:
     assert initial_states.get(config(0)) is not first
 
 
-def test_a_file_of_weights_that_is_written_anew_is_another_start(vectors: str, tmp_path: Path) -> None:
+def test_an_overwritten_weight_file_gives_another_state(vectors: str, tmp_path: Path) -> None:
     file, initial_states = tmp_path / "w.safetensors", InitialStateCache()
     config = configured("features", vectors, "proxy-anchor", f"model.pretrained={file}")
     file.write_bytes(b"one")

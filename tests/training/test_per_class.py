@@ -1,4 +1,4 @@
-"""data.per_class: little data from much."""
+"""data.per_class limits the training samples of each class."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from nearfar.training.splits import limit_per_class, open_manifest, split_manife
 from training_cases import configured
 
 
-def test_per_class_keeps_so_many_training_samples_of_each_class_and_all_of_the_others() -> None:
+def test_per_class_limits_training_samples_only() -> None:
     labels = np.repeat([0, 1, 2, 3], [9, 2, 5, 7])
     whole = Manifest(
         labels=labels,
@@ -25,7 +25,7 @@ def test_per_class_keeps_so_many_training_samples_of_each_class_and_all_of_the_o
     assert kept.fingerprint != whole.fingerprint
 
 
-def test_per_class_is_of_the_training_and_validation_classes() -> None:
+def test_per_class_applies_to_training_and_validation_classes() -> None:
     config = configured("pixels", "sketches", "proxy-anchor", "data.per_class=3", "data.validation=0.2", "steps=1")
     splits = split_manifest(open_manifest(config.data), config)
     assert splits.test is not None
@@ -35,6 +35,6 @@ def test_per_class_is_of_the_training_and_validation_classes() -> None:
     assert len(splits.test) == 17_300
 
 
-def test_per_class_of_one_leaves_no_pairs_and_is_an_error() -> None:
+def test_per_class_of_one_is_an_error() -> None:
     with pytest.raises(NearfarError, match=r"data\.per_class must be at least 2, got 1"):
         configured("pixels", "sketches", "proxy-anchor", "data.per_class=1")

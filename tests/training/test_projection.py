@@ -77,7 +77,7 @@ class Small:
         return torch.cat([p.detach().flatten() for p in (*self.network.parameters(), *self.loss.parameters())])
 
 
-def test_gradient_is_that_of_the_written_term() -> None:
+def test_gradient_equals_that_of_the_formula() -> None:
     net, labels = network().double(), LABELS[:30]
     projection = Projection(net.parameters(), weight=0.3)
     start = [p.detach().clone() for p in net.parameters()]
@@ -94,7 +94,7 @@ def test_gradient_is_that_of_the_written_term() -> None:
     assert projection.value() == 0
 
 
-def test_groups_leave_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_cover_all_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "GROUP_SIZE", 10)
     parameters = [torch.zeros(n, requires_grad=True) for n in (3, 7, 1, 40, 2, 8, 10)]
     projection = Projection(parameters, weight=1.0)
@@ -108,7 +108,7 @@ def test_groups_leave_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(p.grad is not None and (p.grad == 2).all() for p in parameters)
 
 
-def test_at_rest_every_bit_of_the_gradient_stays() -> None:
+def test_unchanged_parameters_keep_their_gradient_bit_for_bit() -> None:
     p = torch.tensor([1.0, -2.0, 3e-40, 0.0, 7.0], requires_grad=True)
     p.grad = torch.tensor([0.1, -0.0, 0.0, -1e-42, float("nan")])
     before = p.grad.clone()
@@ -116,7 +116,7 @@ def test_at_rest_every_bit_of_the_gradient_stays() -> None:
     assert torch.equal(p.grad.view(torch.int32), before.view(torch.int32))
 
 
-def test_parameters_without_a_gradient_are_left_alone() -> None:
+def test_parameters_without_a_gradient_are_ignored() -> None:
     a, b, frozen = (torch.ones(3, requires_grad=k < 2) for k in range(3))
     projection = Projection([a, b, frozen], weight=1.0)
     for p in (a, b, frozen):
@@ -131,7 +131,7 @@ def test_parameters_without_a_gradient_are_left_alone() -> None:
 
 @pytest.mark.parametrize("loss", ["contrastive", "margin", "n-pair"])
 @pytest.mark.parametrize("mining", [None, "hncm"])
-def test_with_one_step_a_cycle_any_weight_is_none(loss: str, mining: str | None) -> None:
+def test_the_weight_has_no_effect_with_one_step_per_cycle(loss: str, mining: str | None) -> None:
     runs = [Small(loss, weight=w, steps=1, mining=mining).steps(25) for w in (0.0, 1e-3, 50.0)]
     assert torch.equal(runs[0].theta(), runs[1].theta())
     assert torch.equal(runs[0].theta(), runs[2].theta())

@@ -20,7 +20,7 @@ def test_the_best_epoch_and_patience() -> None:
     assert selection.result(3) == {"selected_by": "validation", "epoch": 1, "validation": {"recall@1": 0.5}}
 
 
-def test_without_validation_the_last_is_kept_and_nothing_is_scored() -> None:
+def test_without_validation_the_last_epoch_is_kept() -> None:
     selection = Selection(Select(patience=1), validation=False, test=True)
     assert not selection.should_score(0, is_last=True)
     assert not selection.is_patience_over()

@@ -1,4 +1,4 @@
-"""`log_train`: scores of training classes over epochs, which leave the run and its id alone."""
+"""`log_train` logs scores of training classes without changing the run or its id."""
 
 from __future__ import annotations
 

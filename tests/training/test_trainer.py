@@ -1,4 +1,4 @@
-"""Real short runs: they learn, repeat, resume, and say what is wrong."""
+"""Short real runs: they learn, repeat, resume, and report errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def quiet(config: Config, out: Path, **options: object) -> Run:
     return train(config, out, say=lambda _: None, **options)  # type: ignore[arg-type]
 
 
-def test_a_run_learns_and_leaves_what_the_design_says(vectors: str, tmp_path: Path) -> None:
+def test_a_run_learns_and_writes_its_files(vectors: str, tmp_path: Path) -> None:
     run = quiet(configured("features", vectors, "proxy-anchor", "steps=60", "model.init=random"), tmp_path / "run")
     names = {path.name for path in run.path.iterdir()}
     assert names == {"config.yaml", "model.safetensors", "checkpoint", "log.jsonl", "scores.json"}
@@ -52,9 +52,7 @@ def test_a_run_learns_and_leaves_what_the_design_says(vectors: str, tmp_path: Pa
     assert losses[-1] < losses[0]
 
 
-def test_a_run_says_what_it_plans_and_how_far_it_is(
-    vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_prints_its_size_and_progress(vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nearfar.training.monitor.MESSAGE_INTERVAL", 0)
     said: list[str] = []
     config = configured("features", vectors, "proxy-anchor", "steps=null", "epochs=2")
@@ -71,7 +69,7 @@ def test_a_run_says_what_it_plans_and_how_far_it_is(
     ("settings", "says"),
     [((), True), (("loss.memory_epoch=0",), False), (("loss.negative_penalty=none",), False), (("epochs=3",), False)],
 )
-def test_a_run_too_short_for_the_memory_of_proxy_isa_says_so(
+def test_a_run_too_short_for_the_memory_of_proxy_isa_warns(
     settings: tuple[str, ...], says: bool, vectors: str, tmp_path: Path
 ) -> None:
     said: list[str] = []
@@ -80,7 +78,7 @@ def test_a_run_too_short_for_the_memory_of_proxy_isa_says_so(
     assert ("2 epochs; before that few negatives count, try --set loss.memory_epoch=0" in said[0]) == says
 
 
-def test_the_saved_configuration_makes_the_same_run_again(vectors: str, tmp_path: Path) -> None:
+def test_the_saved_configuration_repeats_the_run(vectors: str, tmp_path: Path) -> None:
     one = quiet(configured("features", vectors, "mpa-ap"), tmp_path / "one")
     kept = yaml.safe_load((one.path / "config.yaml").read_text())
     again = resolve("features", file=kept)
@@ -88,7 +86,7 @@ def test_the_saved_configuration_makes_the_same_run_again(vectors: str, tmp_path
     assert equal(one, quiet(again, tmp_path / "two"))
 
 
-def test_another_seed_makes_another_run(drawings: str, tmp_path: Path) -> None:
+def test_another_seed_gives_other_weights(drawings: str, tmp_path: Path) -> None:
     one = quiet(configured("pixels", drawings, "supcon"), tmp_path / "one")
     two = quiet(configured("pixels", drawings, "supcon", "seed=1"), tmp_path / "two")
     assert not equal(one, two)
@@ -139,7 +137,7 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again(drawings: str, tm
     assert equal(whole, quiet(config, tmp_path / "cut", resume=True))
 
 
-def test_resume_refuses_other_settings_and_other_data(vectors: str, drawings: str, tmp_path: Path) -> None:
+def test_resume_with_other_settings_or_data_is_an_error(vectors: str, drawings: str, tmp_path: Path) -> None:
     config = configured("features", vectors, "supcon", "save_every=0")
     quiet(config, tmp_path / "run", stop_after=2)
     with pytest.raises(NearfarError, match=r"optimizer.lr is 0.5 now and was 0.001"):
@@ -152,9 +150,9 @@ def test_resume_refuses_other_settings_and_other_data(vectors: str, drawings: st
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four classes of ten colored pictures as files."""
-    folder = tmp_path_factory.mktemp("pictures")
+def image_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four classes of ten colored image files."""
+    folder = tmp_path_factory.mktemp("images")
     generator = torch.Generator().manual_seed(0)
     for c in range(4):
         (folder / f"class {c}").mkdir()
@@ -169,18 +167,18 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 FILES = ("model.backbone=small", "model.pretrained=false", "images.crop=16", "batches.size=8", "epochs=2")
 
 
-def test_the_worker_count_does_not_change_the_weights(pictures: Path, tmp_path: Path) -> None:
+def test_the_worker_count_does_not_change_the_weights(image_folder: Path, tmp_path: Path) -> None:
     runs = []
     for workers in (0, 2):
-        settings = [f"data.source={pictures}", "model.dim=8", "threads=1", f"data.workers={workers}", *FILES]
+        settings = [f"data.source={image_folder}", "model.dim=8", "threads=1", f"data.workers={workers}", *FILES]
         runs.append(quiet(resolve("files", recipe="proxy-anchor", settings=settings), tmp_path / f"w{workers}"))
     assert equal(*runs)
 
 
-def test_files_with_a_cache_and_broken_pictures(pictures: Path, tmp_path: Path) -> None:
-    (pictures / "class 0" / "broken.png").write_bytes(b"no picture")
+def test_files_with_a_cache_and_unreadable_images(image_folder: Path, tmp_path: Path) -> None:
+    (image_folder / "class 0" / "broken.png").write_bytes(b"not an image")
     try:
-        base = [f"data.source={pictures}", "model.dim=8", "threads=1", "data.workers=0", *FILES]
+        base = [f"data.source={image_folder}", "model.dim=8", "threads=1", "data.workers=0", *FILES]
         with pytest.raises(NearfarError, match=r"broken\.png"):
             quiet(resolve("files", recipe="supcon", settings=base), tmp_path / "raise")
         said: list[str] = []
@@ -194,7 +192,7 @@ def test_files_with_a_cache_and_broken_pictures(pictures: Path, tmp_path: Path) 
         assert cached.results()["test"]["recall@1"] > 0
         assert list((tmp_path / "cache").glob("*.npy"))
     finally:
-        (pictures / "class 0" / "broken.png").unlink()
+        (image_folder / "class 0" / "broken.png").unlink()
 
 
 def test_the_best_epoch_on_held_out_classes_is_kept(vectors: str, tmp_path: Path) -> None:
@@ -221,7 +219,7 @@ def test_patience_stops_training(vectors: str, tmp_path: Path) -> None:
     assert len(looks) == best + 3 < 50
 
 
-def test_selection_on_the_test_set_is_told(vectors: str, tmp_path: Path) -> None:
+def test_selection_on_the_test_set_gives_a_warning(vectors: str, tmp_path: Path) -> None:
     run = quiet(configured("features", vectors, "supcon", "select.by=test"), tmp_path / "run")
     assert "not a fair number" in run.results()["warning"]
     assert run.results()["selected_by"] == "test"
@@ -242,7 +240,7 @@ def test_noise_is_recorded_and_only_in_training_labels(vectors: str, tmp_path: P
     assert max(record["rows"]) < 120
 
 
-def test_a_diverging_run_says_what_to_do(vectors: str, tmp_path: Path) -> None:
+def test_a_diverging_run_gives_advice(vectors: str, tmp_path: Path) -> None:
     with pytest.raises(NearfarError, match=r"at step \d+.*optimizer.lr"):
         quiet(configured("features", vectors, "lifted", "optimizer.lr=1e30", "steps=40"), tmp_path / "run")
 
@@ -279,6 +277,6 @@ def test_compiled_and_plain_learn_alike(vectors: str, tmp_path: Path) -> None:
         torch.testing.assert_close(weights(fast)[name], tensor, rtol=1e-3, atol=1e-4)
 
 
-def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_run(tmp_path: Path) -> None:
     with pytest.raises(NearfarError, match="is not a run directory"):
         Run(tmp_path)

@@ -62,7 +62,7 @@ def test_equals_the_plain_gradient(name: str, micro_batch: int) -> None:
         torch.testing.assert_close(ours, plain, rtol=1e-10, atol=1e-10)
 
 
-def test_parts_alone_would_not_be_equal() -> None:
+def test_separate_losses_of_the_parts_differ() -> None:
     """The test above can fail: the sum of the parts' losses has another gradient."""
     x, labels = torch.randn(16, 6, dtype=torch.float64), torch.arange(16) % 4
     plain, parts = network(), network()
@@ -72,7 +72,7 @@ def test_parts_alone_would_not_be_equal() -> None:
     assert not torch.allclose(plain[0].weight.grad, parts[0].weight.grad, rtol=1e-3)
 
 
-def test_dropout_draws_the_same_in_both_passes_and_the_generator_ends_where_a_plain_step_ends() -> None:
+def test_dropout_and_the_generator_match_a_plain_step() -> None:
     x, labels = torch.randn(12, 6, dtype=torch.float64), torch.arange(12) % 3
     net = network(drop=0.5)
     torch.manual_seed(2)
@@ -89,7 +89,7 @@ def test_dropout_draws_the_same_in_both_passes_and_the_generator_ends_where_a_pl
         torch.testing.assert_close(ours, theirs.grad, rtol=1e-10, atol=1e-10)
 
 
-def test_statistics_move_once() -> None:
+def test_running_statistics_are_updated_once() -> None:
     net = network()
     norm = net[1].train()
     x, labels = torch.randn(12, 6, dtype=torch.float64), torch.arange(12) % 3

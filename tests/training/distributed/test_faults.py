@@ -1,4 +1,4 @@
-"""A rank that dies under torchrun: all are started again, and the run ends as if nothing had happened."""
+"""When a process dies under torchrun, all restart and the run ends with the same weights."""
 
 from __future__ import annotations
 

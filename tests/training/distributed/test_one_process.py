@@ -1,4 +1,4 @@
-"""Without a process group nothing is different; and what cannot work with several ranks is refused with a cure."""
+"""Without a process group nothing changes, and unsupported settings are errors with advice."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nearfar.training.distributed import process_group
 from training_cases import configured
 
 
-def test_everything_is_given_back_as_it_is() -> None:
+def test_functions_return_their_input() -> None:
     rows = torch.randn(3, 2, requires_grad=True)
     assert process_group.gather_parts(rows, 3) is rows
     assert process_group.local_part([4, 5, 6]) == [4, 5, 6]
@@ -30,7 +30,7 @@ def test_everything_is_given_back_as_it_is() -> None:
     process_group.check_ranks_agree("a", "")
 
 
-def test_random_numbers_are_those_of_before() -> None:
+def test_random_numbers_do_not_change() -> None:
     torch.manual_seed(1)
     expected = torch.rand(3)
     torch.manual_seed(1)
@@ -41,9 +41,7 @@ def test_random_numbers_are_those_of_before() -> None:
     assert torch.equal(torch.cat([first, second, torch.rand(1)]), expected)
 
 
-def test_a_restarted_process_goes_on_with_its_run(
-    vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_restarted_process_resumes_its_run(vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = configured("features", vectors, "supcon", "save_every=0")
     train(config, tmp_path / "run", stop_after=5)
     said: list[str] = []
@@ -61,14 +59,16 @@ def test_a_restarted_process_goes_on_with_its_run(
         ("mpa", ["device=nowhere"], "device=nowhere is unknown"),
     ],
 )
-def test_what_cannot_be(recipe: str, settings: list[str], message: str, vectors: str, tmp_path: Path) -> None:
+def test_unsupported_settings_are_errors(
+    recipe: str, settings: list[str], message: str, vectors: str, tmp_path: Path
+) -> None:
     with pytest.raises(NearfarError, match=message):
         train(configured("features", vectors, recipe, *settings), tmp_path / "run")
     assert not (tmp_path / "run" / "config.yaml").exists()
 
 
 @pytest.mark.parametrize("name", ["arcface", "mpa", "proxy-anchor"])
-def test_proxies_in_one_part_are_the_loss_itself(name: str) -> None:
+def test_one_shard_equals_the_loss(name: str) -> None:
     whole = create(name, classes=5, dim=3)
     rows, labels = torch.randn(8, 3), torch.randint(0, 5, (8,))
     value = whole(rows, labels)

@@ -1,4 +1,4 @@
-"""Several ranks make the run of one process: every recipe, every part of the state, and checkpoints between them."""
+"""Training on several processes equals training on one: every recipe, the complete state, and checkpoints."""
 
 from __future__ import annotations
 
@@ -173,11 +173,11 @@ def equal_runs(world: int, sources: dict[str, str], tmp: Path, names: list[str])
     return found
 
 
-def test_two_ranks_make_the_run_of_one_process(sources: dict[str, str], tmp_path: Path) -> None:
+def test_two_processes_equal_one(sources: dict[str, str], tmp_path: Path) -> None:
     """One pair of processes goes through everything, because importing torch takes longer than most of it."""
     assert not (found := equal_runs(2, sources, tmp_path, recipes.names())), "\n".join(found)
 
 
 @pytest.mark.slow
-def test_three_ranks_make_the_run_of_one_process(sources: dict[str, str], tmp_path: Path) -> None:
+def test_three_processes_equal_one(sources: dict[str, str], tmp_path: Path) -> None:
     assert not (found := equal_runs(3, sources, tmp_path, recipes.names())), "\n".join(found)
