@@ -143,7 +143,7 @@ def sharded_proxies_equal_the_loss() -> None:
                     close(split.gather_classes(split.loss.proxies.detach()), whole.proxies.detach())
                 else:
                     split.gather_classes(split.loss.proxies.detach())
-    with pytest.raises(ValueError, match="ranks need at least two classes each, got classes=3"):
+    with pytest.raises(ValueError, match="processes need at least two classes each, got classes=3"):
         ShardedProxies(create("arcface", classes=3, dim=4))
 
 
