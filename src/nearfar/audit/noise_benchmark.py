@@ -41,8 +41,8 @@ def compute_scores(x: Tensor, labels: Tensor, names: list[str]) -> dict[str, Flo
     result = audit(x, labels)
     ours = {
         "audit": result.score,
-        "its self-paced weights alone": 1 - result.weight,
-        "its center margin alone": result.similarity[:, 1] - result.similarity[:, 0],
+        "only the self-paced weights": 1 - result.weight,
+        "only the class centers": result.similarity[:, 1] - result.similarity[:, 0],
     }
     return ours | {name: BASELINES[name](x, labels) for name in names}
 
