@@ -111,7 +111,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", type=int, default=60_000)
     parser.add_argument("--frames", type=int, default=120)
-    parser.add_argument("--picture", type=Path, help="save a screenshot of the map as PNG")
+    parser.add_argument("--screenshot", type=Path, help="save a screenshot of the map as PNG")
     parser.add_argument("--markdown", type=Path)
     options = parser.parse_args()
     page = browser(f"--window-size={WINDOW[0]},{WINDOW[1]}")
@@ -123,8 +123,8 @@ def main() -> None:
             with served(run) as port:
                 found = moved(page, port, options.frames)
                 print(f"served, laid out and moved in {time.monotonic() - started:.0f} s")
-                if options.picture is not None:
-                    page.save_screenshot(str(options.picture))
+                if options.screenshot is not None:
+                    page.save_screenshot(str(options.screenshot))
     finally:
         page.quit()
     rows = []
