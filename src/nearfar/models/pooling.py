@@ -10,21 +10,21 @@ from nearfar.validation import check_choice, check_positive
 POOLINGS = ("average", "max", "average+max", "gem", "gem-trainable", "grid")
 
 
-class Average(nn.Module):
+class AveragePooling(nn.Module):
     """Mean over all positions."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.mean((-2, -1))
 
 
-class Max(nn.Module):
+class MaxPooling(nn.Module):
     """Largest value of each channel (released code of DRO)."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.amax((-2, -1))
 
 
-class AverageMax(nn.Module):
+class AverageMaxPooling(nn.Module):
     """Sum of average and max (released code of Proxy-Anchor, "exceptional settings" of Proxy-ISA)."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -88,5 +88,10 @@ def create_pooling(name: str, *, gem_p: float = 3.0) -> nn.Module:
     check_choice("pooling", name, POOLINGS)
     if name.startswith("gem"):
         return GeM(gem_p, trainable=name == "gem-trainable")
-    simple: dict[str, type[nn.Module]] = {"average": Average, "max": Max, "average+max": AverageMax, "grid": Grid}
+    simple: dict[str, type[nn.Module]] = {
+        "average": AveragePooling,
+        "max": MaxPooling,
+        "average+max": AverageMaxPooling,
+        "grid": Grid,
+    }
     return simple[name]()
