@@ -8,8 +8,8 @@ LONGEST = 2000
 class NearfarError(Exception):
     r"""A problem with a file, a folder or a configuration that the user can fix.
 
-    The message is one line that names the file, the problem and the fix; commands print it without a traceback. Wrong
-    arguments of functions raise ValueError instead.
+    The message is one line that names the file, the problem and the fix; commands print it without a traceback. Invalid
+    function arguments raise ValueError instead.
 
     >>> str(NearfarError("a\x1b[31m.csv: line 1\n  is bad"))
     'a\\x1b[31m.csv: line 1 is bad'

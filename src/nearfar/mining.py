@@ -32,21 +32,21 @@ def hardest(pairs: Pairs, *, k: int = 1) -> Pairs:
 
 
 def closest_negatives(pairs: Pairs) -> Pairs:
-    """Keep all positives, and as many of the closest negatives of each anchor (PROFS, "-Hard" baselines)."""
+    """Keep all positives of each anchor and the same number of its closest negatives (PROFS, "-Hard" baselines)."""
     return replace(pairs, diff=_first(pairs.sim.detach(), pairs.diff, row_count(pairs.same)))
 
 
 def semi_hard(pairs: Pairs, *, margin: float = 0.2, threshold: float | None = None) -> Pairs:
-    """Keep all positives, and negatives that are farther than a positive of their anchor by less than the margin.
+    """Keep all positives and the semi-hard negatives: those farther than some positive, but by less than the margin.
 
     A negative n is kept if S_ap - margin < S_an < S_ap for some positive p of a (Schroff et al., CVPR 2015, on
     similarities).
 
     Args:
-        pairs: The pairs.
-        margin: The margin.
-        threshold: Replaces S_ap, as for pairs in Fig. 1 of DRO. Positives are then kept if
-            threshold < S_ap < threshold + margin.
+        pairs: Pairs to select from.
+        margin: Maximum difference in similarity.
+        threshold: If given, compare with this fixed similarity instead of S_ap (DRO, Fig. 1). Positives are then kept
+            only if threshold < S_ap < threshold + margin.
     """
     check_positive("margin", margin)
     sim = pairs.sim.detach()
@@ -85,20 +85,20 @@ def distance_weighted(
     nonzero_loss_cutoff: float = 1.4,
     generator: torch.Generator | None = None,
 ) -> Pairs:
-    """Keep all positives, and draw as many negatives per anchor with weight 1/q(D) (Wu et al., ICCV 2017, Eq. 5).
+    """Keep all positives of each anchor and draw the same number of negatives, with weight 1/q(D).
 
-    log w = (2 - d) log D - (d - 3)/2 log(1 - D^2/4). Negatives are drawn without replacement, by adding Gumbel noise to
-    log w and taking the largest values of each anchor. No exponential is computed, so nothing underflows or overflows
-    in high dimensions and no anchor is lost. If too few negatives are below `nonzero_loss_cutoff`, the rest are drawn
-    uniformly from those above.
+    This is Eq. 5 of Wu et al., ICCV 2017: log w = (2 - d) log D - (d - 3)/2 log(1 - D^2/4). Negatives are
+    drawn without replacement, by adding Gumbel noise to log w and taking the largest values of each anchor. No
+    exponential is computed, so nothing underflows or overflows in high dimensions and no anchor is lost. If too few
+    negatives are below `nonzero_loss_cutoff`, the rest are drawn uniformly from those above.
 
     Args:
-        pairs: The pairs.
+        pairs: Pairs to select from.
         dim: The dimension d of the embeddings.
         distances: The distances [A, R] of unit vectors; by default computed from `pairs.sim`, which must be cosines.
         cutoff: Smaller distances are clipped to this value.
         nonzero_loss_cutoff: Only distances below this value are weighted.
-        generator: The random generator.
+        generator: Random generator; default: torch's global one.
     """
     if distances is None:
         if not torch.compiler.is_compiling() and not bool((pairs.sim.detach().abs() < 1.01).all()):

@@ -1,7 +1,7 @@
 """Registries: losses, samplers, pacers, backbones, layouts and uncertainty sets by name.
 
-A module registers what it defines with a decorator. The modules of the registry's package are imported at the first
-lookup, so that a new built-in is one new file. Users register their own from outside in the same way.
+A module registers what it defines with a decorator. The modules of the registry's package are imported on first
+lookup, so adding a built-in takes only a new file. Users register their own entries with the same decorator.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class Registry(Generic[T]):
 
         def add(entry: E) -> E:
             if self._package is not None and not entry.__module__.startswith(f"{self._package}."):
-                self._discover()  # a name that a built-in entry has is refused here, not at the first lookup
+                # load the built-in entries first, so that a name conflict is reported here and not at the first lookup
+                self._discover()
             existing = self._entries.get(name)
             if existing is not None and _origin(existing) != _origin(entry):
                 raise ValueError(
@@ -83,7 +84,7 @@ class Registry(Generic[T]):
         return self._entries[name]
 
     def options(self, name: str, *, supplied: tuple[str, ...] = ()) -> dict[str, inspect.Parameter]:
-        """Return the parameters that the entry of this name accepts, without those that the caller supplies."""
+        """Return the parameters that the entry of this name accepts, without those in `supplied`."""
         parameters = inspect.signature(self.get(name)).parameters
         return {key: value for key, value in parameters.items() if key not in supplied}
 
@@ -93,7 +94,7 @@ class Registry(Generic[T]):
         Args:
             name: The registered name.
             options: The options that a user chose.
-            supplied: Parameters that the caller fills in and a user cannot set.
+            supplied: Parameters that the library passes itself and users cannot set.
         """
         parameters = self.options(name, supplied=supplied)
         for option in options:
@@ -107,11 +108,12 @@ class Registry(Generic[T]):
                 raise ValueError(f"{self.kind} {name!r} requires {option}: pass {option}=...")
 
     def create(self, name: str, *, supplied: dict[str, Any] | None = None, **options: Any) -> Any:
-        """Check the options and call the entry of this name with them.
+        """Check the options and call the entry registered under `name`.
 
         Args:
             name: The registered name.
-            supplied: Arguments from the caller, such as labels. Error messages do not list them as options.
+            supplied: Arguments that the library passes itself, such as labels. Users cannot set them, so error messages
+                do not list them.
             options: The options that a user chose.
         """
         supplied = supplied or {}

@@ -20,7 +20,7 @@ def closest(word: str, known: Iterable[str], *, cutoff: float = CUTOFF) -> str |
     >>> closest("dropout", ["device", "threads", "autocast"]) is None
     True
     """
-    if len(word) > LONGEST_WORD:  # too long for a typing error, and difflib takes quadratic time
+    if len(word) > LONGEST_WORD:  # too long to be a typo, and difflib takes quadratic time
         return None
     names = {name.lower(): name for name in map(str, known)}
     matches = get_close_matches(word.lower(), names, n=1, cutoff=cutoff)

@@ -89,11 +89,11 @@ def test_proxies_are_ours_in_the_peers_memory(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
-        ("binomial", {}, "no loss for BinomialDevianceLoss"),
+        ("binomial", {}, "no counterpart of BinomialDevianceLoss"),
         ("contrastive", {}, "no ContrastiveLoss with form='squared'"),
         ("triplet", {"mining": "semi-hard"}, "mining='semi-hard'"),
         ("multi-similarity", {"neg_threshold": 0.1}, "neg_threshold=0.1"),
-        ("nt-xent", {"mine": "hardest"}, "no counterpart for mine="),
+        ("nt-xent", {"mine": "hardest"}, "no counterpart of mine="),
     ],
 )
 def test_no_peer(name: str, options: dict[str, Any], words: str) -> None:

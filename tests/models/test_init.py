@@ -121,5 +121,5 @@ def test_proxies_refuse_embeddings_that_do_not_fit() -> None:
     loss = create("proxy-anchor", classes=2, dim=6)
     with pytest.raises(ValueError, match="6 columns"):
         init_proxies_from_class_means(loss, torch.randn(4, 5), torch.arange(4) % 2)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"range\(2\)"):
+    with pytest.raises(ValueError, match="because classes=2"):
         init_proxies_from_class_means(loss, torch.randn(4, 6), torch.arange(4))  # type: ignore[arg-type]

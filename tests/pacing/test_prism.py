@@ -106,7 +106,7 @@ def test_dtype_and_untouched_weights() -> None:
 def test_bad_input() -> None:
     with pytest.raises(ValueError, match="noise_rate must be at least 0 and below 1, got 1"):
         PRISM(samples=4, classes=2, noise_rate=1)
-    with pytest.raises(ValueError, match="labels must be in range"):
+    with pytest.raises(ValueError, match=r"labels must be in 0\.\.1 because classes=2"):
         PRISM(samples=4, classes=2).batch_weights(torch.ones(2, 3), torch.tensor([0, 2]), torch.arange(2))
     state = PRISM(samples=4, classes=2, size=8)
     state.batch_weights(torch.ones(2, 3), torch.tensor([0, 1]), torch.arange(2))

@@ -54,8 +54,8 @@ def test_at_least_one_sample() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"share": 0.0}, "share is a share of the samples and must be above 0 and at most 1"),
-        ({"most": 1.2}, "most is a share of the samples and must be above 0 and at most 1"),
+        ({"share": 0.0}, "share is a fraction of the samples and must be above 0 and at most 1"),
+        ({"most": 1.2}, "most is a fraction of the samples and must be above 0 and at most 1"),
         ({"growth": 0.0}, "growth must be a finite number above 0"),
         ({"age": -1.0}, "age must be a finite number above 0"),
     ],

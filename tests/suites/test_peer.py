@@ -54,7 +54,7 @@ def suite_of(source: str, **changes: Any) -> Suite:
 def test_same_formulas_end_at_the_same_scores(vectors: str, tmp_path: Path) -> None:
     out, said = tmp_path / "out.jsonl", []
     assert run_suite(suite_of(vectors), out, workers=0, peer=True, say=said.append) == 0
-    assert "mpa: no peer on here, loss: pytorch-metric-learning has no loss for MPALoss: remove loss.peer" in said
+    assert "mpa: no peer on here, loss: pytorch-metric-learning has no counterpart of MPALoss: remove loss.peer" in said
     results = read_results(out)
     for method in ("ms", "proxy-anchor"):
         for seed in (0, 1):

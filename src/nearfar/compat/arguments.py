@@ -24,7 +24,7 @@ def refusal(what: object, argument: str, value: object, cure: str = "remove it")
 
 
 def refuse(what: object, options: Mapping[str, object], *, but: Iterable[str]) -> None:
-    """Raise an error for unknown arguments, and for unsupported ones that are turned on, but not for those in `but`."""
+    """Raise an error for unknown arguments and for unsupported ones that are set; arguments in `but` are allowed."""
     for argument, value in options.items():
         if argument in but or argument in WITHOUT_EFFECT:
             continue

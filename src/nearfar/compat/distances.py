@@ -1,4 +1,4 @@
-"""Distances as arguments of losses and miners: Euclidean, cosine, dot product and signal-to-noise ratio, with p = 2."""
+"""Distances for losses and miners: Euclidean (p = 2 only), cosine, dot product and signal-to-noise ratio."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Distance:
         return self.sign > 0
 
     def __call__(self, query_emb: Tensor, ref_emb: Tensor | None = None) -> Tensor:
-        """Compute the matrix [A, R] of two sets of vectors; `ref_emb` is `query_emb` by default."""
+        """Compute the matrix [A, R] between two sets of vectors; `ref_emb` is `query_emb` by default."""
         raise NotImplementedError
 
     def similarity(self, x: Tensor, y: Tensor | None) -> Tensor:
-        """Compute the matrix as a similarity: larger is closer."""
+        """Compute the matrix, negated if necessary so that larger is closer."""
         return self(x, y) if self.is_inverted else -self(x, y)
 
     def __repr__(self) -> str:
@@ -83,7 +83,10 @@ class SNRDistance(Distance):
 
 
 def checked(what: object, distance: Distance | None, default: Distance, *, only: bool = False) -> Distance:
-    """Return the distance, or the default of a loss or miner; with `only`, another one than the default is an error."""
+    """Return the distance, or the default if it is None.
+
+    Raise an error for any distance other than the default if `only` is set.
+    """
     if distance is None:
         return default
     if not isinstance(distance, Distance):

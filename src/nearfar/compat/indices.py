@@ -22,7 +22,7 @@ class SelectedPairs:
     Args:
         same: The mask of the positive pairs [A, R].
         diff: The mask of the negative pairs [A, R].
-        few: Whether there is at most one positive and one negative pair; most pair losses of the peer ignore those.
+        few: Whether there is at most one positive and one negative pair; most pair losses of the peer are then 0.
         repeats: How often each pair was selected [A, R], if any was selected more than once.
         triplets: The triplets, if the miner returned triplets.
     """
@@ -34,7 +34,7 @@ class SelectedPairs:
     triplets: tuple[Tensor, Tensor, Tensor] | None = None
 
     def triplet_counts(self, dtype: torch.dtype) -> Tensor:
-        """Return the number of triplets of each pair [A, R]; pairs form all possible triplets."""
+        """Return in how many triplets each pair is, [A, R]. Selected pairs form all possible triplets."""
         if self.triplets is not None:
             return self.same.to(dtype) + self.diff.to(dtype) if self.repeats is None else self.repeats.to(dtype)
         if self.repeats is None:
@@ -49,7 +49,7 @@ def select_pairs(
 ) -> SelectedPairs:
     """Return the pairs that a miner selected, or all pairs.
 
-    As in the peer, the i-th anchor and the i-th reference are not a pair if both have the same labels tensor.
+    As in the peer, the i-th anchor and the i-th reference are not a pair if `labels` and `ref_labels` are one tensor.
     """
     if indices is None:
         same, diff = pair_masks(batch.labels, None if ref_labels is labels else batch.ref_labels)
@@ -84,7 +84,7 @@ def as_pairs(indices: Indices) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def miner_weights(indices: Indices | None, embeddings: Tensor, *, anchors: bool = False) -> Tensor | None:
-    """Return how often each sample was selected, relative to the most frequent one, [B]; None if all count once.
+    """Return how often each sample was selected, divided by the largest number, [B]; None if nothing was selected.
 
     Args:
         indices: The output of a miner.

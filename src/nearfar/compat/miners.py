@@ -1,4 +1,4 @@
-"""Miners: which pairs or triplets a loss uses, as tuples of indices, without a gradient."""
+"""Miners: select the pairs or triplets that a loss uses, as tuples of indices, without a gradient."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Miner(torch.nn.Module):
 
 
 def indices_of(pairs: Pairs) -> PairIndices:
-    """Return the masks as (anchors, positives, anchors, negatives)."""
+    """Return the indices (anchors, positives, anchors, negatives) of the pairs in the masks."""
     a1, p = pairs.same.nonzero(as_tuple=True)
     a2, n = pairs.diff.nonzero(as_tuple=True)
     return a1, p, a2, n
@@ -107,13 +107,14 @@ class PairMarginMiner(Miner):
 
 
 class TripletMarginMiner(Miner):
-    """Select triplets by t = D_an - D_ap.
+    """Select triplets by t = D_an - D_ap, or S_ap - S_an for a similarity.
 
     It takes one pass over the matrix per positive; only selected triplets are listed.
 
     Args:
-        margin: The margin.
-        type_of_triplets: "all" t <= margin, "hard" t <= 0 of these, "semihard" t > 0 of these, "easy" t > margin.
+        margin: Threshold for t.
+        type_of_triplets: "all" selects t <= margin, "hard" those of them with t <= 0, "semihard" those with t > 0;
+            "easy" selects t > margin.
         distance: The distance.
         collect_stats: Not supported.
     """
@@ -131,7 +132,7 @@ class TripletMarginMiner(Miner):
         self.type_of_triplets = check_choice("type_of_triplets", type_of_triplets, ("all", "hard", "semihard", "easy"))
 
     def is_selected(self, t: Tensor) -> Tensor:
-        """Return the mask of the gaps t to select."""
+        """Return which values of t to select, as a mask."""
         if self.type_of_triplets == "easy":
             return t > self.margin
         if self.type_of_triplets == "hard":
@@ -154,7 +155,7 @@ class DistanceWeightedMiner(Miner):
     """`nearfar.mining.distance_weighted` as triplets: the j-th positive of an anchor and its j-th drawn negative.
 
     The weights are the peer's, but negatives are drawn without replacement and no anchor is lost if weights underflow,
-    so the triplets of a seed differ from the peer's. An anchor with fewer negatives than positives has no triplets.
+    so the same seed gives other triplets than in the peer. An anchor with fewer negatives than positives has none.
     """
 
     only_distance = True

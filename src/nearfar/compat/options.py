@@ -1,4 +1,4 @@
-"""The arguments that all losses share, for type checkers. Unsupported values are errors at run time."""
+"""The arguments that all losses share, for type checkers. Unsupported values raise an error at run time."""
 
 from __future__ import annotations
 

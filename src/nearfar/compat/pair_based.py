@@ -30,8 +30,8 @@ class ReducedPairs(Pairs):
     Args:
         reducer: The reducer.
         repeats: How often each pair counts [A, R]; None is once.
-        anchor_weights: The weights of the anchors' terms; they do not change the divisor.
-        all_anchors: Whether anchors that the formula leaves out count as zeros.
+        anchor_weights: Factors of the anchors' terms; they do not change the divisor of a mean.
+        all_anchors: Whether anchors outside the mask count as zeros, rather than not at all.
     """
 
     reducer: Reducer = field(default_factory=MeanReducer)
@@ -51,7 +51,7 @@ class ReducedPairs(Pairs):
         return self.reducer(values if self.anchor_weights is None else values * self.anchor_weights, counts)
 
     def repeated(self, scale: float) -> ReducedPairs:
-        """Return pairs in which a negative that was selected k times counts k times in a sum of e^{sim / scale}."""
+        """Return pairs in which a negative selected k times counts k times in a sum of e^{sim / scale}."""
         if self.repeats is None:
             return self
         return replace(self, sim=torch.where(self.diff, self.sim + scale * self.repeats.clamp_min(1).log(), self.sim))
@@ -91,13 +91,13 @@ class PairBased(nn.Module):
 
         Args:
             embeddings: The embeddings [B, d].
-            labels: The class ids [B]; not needed with `indices_tuple`, except by some losses.
+            labels: The class ids [B]. With `indices_tuple`, only some losses require them.
             indices_tuple: The output of a miner; all pairs by default.
             ref_emb: The embeddings of references [R, d]; the batch by default.
             ref_labels: The class ids of the references [R].
         """
         if labels is None and (indices_tuple is None or self.needs_labels):
-            raise ValueError(f"{type(self).__name__}: labels is None: pass the labels")
+            raise ValueError(f"{type(self).__name__} requires labels, got None")
         if ref_emb is not None and ref_labels is None and (indices_tuple is None or self.needs_labels):
             raise ValueError(f"{type(self).__name__}: ref_emb was given without ref_labels: pass both or neither")
         if ref_emb is None or (ref_emb is embeddings and ref_labels is labels):
@@ -143,5 +143,5 @@ class PairBased(nn.Module):
 
 
 def _labels(labels: Tensor | None, rows: Tensor) -> Tensor:
-    """Return the labels, or zeros if there are none: the indices of the miner then define the pairs."""
+    """Return the labels, or zeros if they are None: the pairs are then defined by the miner's indices alone."""
     return torch.zeros(len(rows), dtype=torch.int64, device=rows.device) if labels is None else labels.to(rows.device)

@@ -1,4 +1,4 @@
-"""The losses over pairs. Each is a distance, a formula of nearfar.losses, and a reducer."""
+"""The losses over pairs. Each combines a distance, a formula of nearfar.losses and a reducer."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class MultiSimilarityLoss(PairBased):
 class LiftedStructureLoss(PairBased):
     """`nearfar.losses.lifted.song`; a positive without negatives costs 1/2 [D - pos_margin]_+^2, as in the peer."""
 
-    takes_references = False  # the peer would use the negatives of the anchor with the index of the positive
+    takes_references = False  # with references, the peer takes the negatives of a wrong anchor
     reducer_kinds = (MeanReducer, SumReducer)
     needs_both = True
 
@@ -161,7 +161,7 @@ class CircleLoss(PairBased):
 
 
 class NPairsLoss(PairBased):
-    """`nearfar.losses.NPairsLoss` on the first pair of each class, as in the peer; larger classes are not an error."""
+    """`nearfar.losses.NPairsLoss` on the first pair of each class, as in the peer; further samples are ignored."""
 
     default_distance = DotProductSimilarity()
     takes_references = False
@@ -213,7 +213,7 @@ class AngularLoss(PairBased):
 
 
 class FastAPLoss(PairBased):
-    """`nearfar.losses.FastAPLoss`; a miner's selection weights the samples, as in the peer."""
+    """`nearfar.losses.FastAPLoss`; samples are weighted by how often a miner selects them, as in the peer."""
 
     default_distance = LpDistance(power=2)
     only_distance = True
@@ -239,7 +239,7 @@ class SmoothAPLoss(PairBased):
     """`nearfar.losses.SmoothAPLoss` with the anchor among its own positives, as in the paper's released code.
 
     The values are correct for every batch. The peer's are wrong unless the batch is sorted by class and has as many
-    classes as samples per class. A miner's selection weights the samples.
+    classes as samples per class. Samples are weighted by how often a miner selects them.
     """
 
     default_distance = CosineSimilarity()

@@ -48,7 +48,7 @@ PARTS = ("distances", "losses", "miners", "reducers", "regularizers")
 
 
 class Peer(Loss):
-    """A loss of the peer that is called like ours. Sample weights, references and representatives are errors.
+    """A loss of the peer that is called like ours. Sample weights, references and representatives raise an error.
 
     Args:
         loss: The loss of the peer.
@@ -70,7 +70,7 @@ class Peer(Loss):
 
 
 class ProxyPeer(Peer, ProxyLoss):
-    """A loss of the peer with proxies, which start with our values; `proxies` is [C, d] or [C, K, d]."""
+    """A loss of the peer with proxies, which are initialized with ours; `proxies` is [C, d] or [C, K, d]."""
 
     def __init__(self, ours: ProxyLoss, loss: nn.Module, differs: str) -> None:
         Peer.__init__(self, loss, None, differs)
@@ -130,7 +130,7 @@ def _n_pair(p: Any, z: NPairsLoss) -> Made:
 def _proxy_nca(p: Any, z: ProxyNCALoss) -> Made:
     distance = p.distances.LpDistance(power=2) if z.form == "distance" else p.distances.CosineSimilarity()
     loss = p.losses.ProxyNCALoss(z.classes, z.dim, softmax_scale=z.scale, distance=distance)
-    return loss, None, "" if z.positive_in_denominator else "the own class is in the denominator"
+    return loss, None, "" if z.positive_in_denominator else "the sample's own class is in the denominator"
 
 
 def _smooth_ap(p: Any, z: SmoothAPLoss) -> Made:
@@ -210,16 +210,16 @@ def peer_loss(loss: Loss) -> Peer:
     """Return the peer's counterpart of a loss, or raise a ValueError. Proxies are copied; no random number is drawn."""
     make = PEERS.get(type(loss))
     if make is None:
-        raise ValueError(f"{NAME} has no loss for {type(loss).__name__}: remove loss.peer")
+        raise ValueError(f"{NAME} has no counterpart of {type(loss).__name__}: remove loss.peer")
     if isinstance(loss, PairLoss) and loss.mine is not None:
-        raise ValueError(f"{NAME} has no counterpart for mine={loss.mine!r} of {type(loss).__name__}: remove mine")
+        raise ValueError(f"{NAME} has no counterpart of mine={loss.mine!r} of {type(loss).__name__}: remove mine")
     with random.fork_rng(devices=[]):
         theirs, miner, differs = make(peer_modules(), loss)
     return ProxyPeer(loss, theirs, differs) if isinstance(loss, ProxyLoss) else Peer(theirs, miner, differs)
 
 
 def peer_modules() -> SimpleNamespace:
-    """Import the modules of pytorch-metric-learning; an error says how to install it."""
+    """Import the modules of pytorch-metric-learning. If it is missing, the error says how to install it."""
     try:
         return SimpleNamespace(**{part: import_module(f"pytorch_metric_learning.{part}") for part in PARTS})
     except ImportError as error:

@@ -1,4 +1,5 @@
-"""The losses with proxies. Names, shapes and initialization of parameters are the peer's, so state dicts fit both."""
+"""The losses with proxies. Parameters have the peer's names, shapes and initialization, so either loads state dicts of
+the other."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class ProxyBased(nn.Module):
-    """Base class of losses with proxies. A miner's selection weights the samples, as in the peer.
+    """Base class of losses with proxies. As in the peer, samples are weighted by how often a miner selects them.
 
     A subclass creates its parameter, and implements `similarity` and `terms`.
     """
@@ -76,13 +77,13 @@ class ProxyBased(nn.Module):
         Args:
             embeddings: The embeddings [B, d].
             labels: The class ids [B].
-            indices_tuple: The output of a miner, which weights the samples.
+            indices_tuple: The output of a miner; samples are weighted by how often it selects them.
             ref_emb: Not supported: the proxies are the references.
             ref_labels: Not supported.
         """
         name = type(self).__name__
         if labels is None:
-            raise ValueError(f"{name}: labels is None: pass the labels")
+            raise ValueError(f"{name} requires labels, got None")
         if (ref_emb is not None and ref_emb is not embeddings) or (ref_labels is not None and ref_labels is not labels):
             raise ValueError(f"{name}: ref_emb was given, but the proxies are the references: remove ref_emb")
         check_embeddings("embeddings", embeddings, dim=self.embedding_size)
@@ -111,7 +112,7 @@ class ProxyBased(nn.Module):
 
 
 class ProxyNCALoss(ProxyBased):
-    """`nearfar.losses.proxy_nca.proxy_nca` with the own class in the denominator, as in the peer."""
+    """`nearfar.losses.proxy_nca.proxy_nca` with the sample's own class in the denominator, as in the peer."""
 
     default_distance = LpDistance(power=2)
     only_distance = False

@@ -1,4 +1,4 @@
-"""Reducers: functions from the losses of pairs, triplets or samples to a scalar."""
+"""Reducers: functions that reduce the losses of pairs, triplets or samples to a scalar."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Reducer:
     """Base class of reducers. `counts` has the shape of the losses: a mask, or how often each loss counts."""
 
     def __call__(self, losses: Tensor, counts: Tensor) -> Tensor:
-        """Reduce the losses to a scalar; 0 with a graph if no loss counts."""
+        """Reduce the losses to a scalar; a differentiable 0 if no loss counts."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -72,13 +72,13 @@ class AvgNonZeroReducer(ThresholdReducer):
 
 
 class DivisorReducer(Reducer):
-    """The sum over a divisor of the loss, for MarginLoss and ProxyAnchorLoss."""
+    """The sum divided by a number that the loss defines, for MarginLoss and ProxyAnchorLoss."""
 
 
 def checked(
     what: object, reducer: Reducer | None, default: Reducer, kinds: tuple[type[Reducer], ...] | None = None
 ) -> Reducer:
-    """Return the reducer, or the default of a loss; an unsupported one is an error."""
+    """Return the reducer, or the default if it is None; raise an error for an unsupported one."""
     if reducer is None:
         return default
     if not isinstance(reducer, Reducer):

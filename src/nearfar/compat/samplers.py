@@ -18,8 +18,8 @@ __all__ = ["MPerClassSampler"]
 class MPerClassSampler(Sampler[int]):
     """`nearfar.samplers.PK` as a sampler of indices: each batch has batch_size / m classes with m samples each.
 
-    Unlike in the peer, every class comes once before any comes again. Without batch_size, a batch has all classes. The
-    seed comes from numpy's global state, as in the peer.
+    Unlike in the peer, every class is drawn once before any is drawn again. Without batch_size, a batch has all
+    classes. The seed comes from numpy's global state, as in the peer.
     """
 
     def __init__(

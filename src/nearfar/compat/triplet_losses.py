@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class TripletMarginLoss(PairBased):
-    """`nearfar.losses.TripletMarginLoss`: all triplets without listing them, or those that a miner selects."""
+    """`nearfar.losses.TripletMarginLoss`: on all triplets, without listing them, or on those that a miner selects."""
 
     default_reducer = AvgNonZeroReducer()
     reducer_kinds = (MeanReducer, ThresholdReducer)
@@ -67,9 +67,9 @@ class TripletMarginLoss(PairBased):
 
 
 class MarginLoss(PairBased):
-    """`nearfar.losses.margin.boundary_hinges`, over triplets: a pair counts once per triplet.
+    """`nearfar.losses.margin.boundary_hinges` over triplets: a pair counts once per triplet.
 
-    If learn_beta, `beta` is a parameter and `nu` times it is added to the loss.
+    With learn_beta=True, `beta` is a parameter, and nu beta is added to the loss.
     """
 
     default_reducer = DivisorReducer()

@@ -70,7 +70,7 @@ def angular(
     tan2: float,
     first: int,
 ) -> tuple[Tensor, Tensor]:
-    """Compute the weighted mean over positive pairs, and its gradient by sim.
+    """Compute the weighted mean over positive pairs, and its gradient with respect to sim.
 
     Row a < A of sim [>= A, R] has the similarities of anchor a to the references, row first + p those of reference p.
     """

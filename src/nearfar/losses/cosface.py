@@ -23,7 +23,7 @@ class CosFaceLoss(DataWiseLoss):
     Args:
         classes: The number of classes, or their names, which labels may then use.
         dim: The dimension of the embeddings.
-        margin: Subtracted from the cosine of the own class; 0.35 is the paper's.
+        margin: Subtracted from the cosine of the sample's own class; 0.35 is the paper's.
         scale: 64 is the paper's.
 
     >>> import torch

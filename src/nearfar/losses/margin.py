@@ -86,7 +86,8 @@ class MarginLoss(PairLoss):
             )
         if not torch.compiler.is_compiling() and (labels.min() < 0 or labels.max() >= self.classes):
             raise ValueError(
-                f"labels must be in range({self.classes}) (classes), got {int(labels.min())}..{int(labels.max())}"
+                f"labels must be in 0..{self.classes - 1} because classes={self.classes}, "
+                f"got {int(labels.min())}..{int(labels.max())}"
             )
         return self.beta[labels.long()]
 
@@ -97,7 +98,7 @@ class MarginLoss(PairLoss):
         losses = boundary_hinges(-pairs.sim, pairs.same, beta[:, None], self.delta)
         value = pairs.mean(losses)
         if self.average == "nonzero":
-            # Divide by the share of non-zero terms.
+            # Divide by the fraction of non-zero terms.
             value = ratio(value, pairs.mean((losses.detach() > 0).to(losses.dtype)))
         if self.nu:
             value = value + self.nu * pairs.anchor_mean(beta.expand(len(batch.emb)))

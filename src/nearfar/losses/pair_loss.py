@@ -69,7 +69,7 @@ class PairLoss(Loss):
     ) -> Tensor:
         """Compute the loss.
 
-        Half precision is computed in float32, with or without autocast. A batch without pairs gives 0 with a graph.
+        Half precision is computed in float32, with or without autocast. A batch without pairs gives a differentiable 0.
 
         Args:
             embeddings: The embeddings of the anchors [B, d]. They need not be normalized.

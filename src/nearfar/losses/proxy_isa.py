@@ -165,7 +165,7 @@ class ProxyISALoss(ProxyLoss):
 
     @torch.no_grad()
     def similarity_weights(self, sims: ClassSimilarities) -> tuple[Tensor, Tensor, Tensor]:
-        """Return w+ [B], w- [C, B] (0 for the own class) and the mask of outliers of their classes [B]."""
+        """Return w+ [B], w- [C, B] (0 for the sample's own class) and the mask of outliers of their classes [B]."""
         now, sim = self.progress(), sims.matrix
         inverse = 1 / now.effective.clamp_min(1)
         own, outlier = sims.own(), now.outlier.to(sim.dtype)

@@ -48,7 +48,7 @@ def smooth_ap(
     ref_weights: Tensor | None,
     temperature: float,
 ) -> tuple[Tensor, Tensor]:
-    """Compute the weighted mean over anchors with positives of 1 - smooth AP, and its gradient by sim."""
+    """Compute the weighted mean over anchors with positives of 1 - smooth AP, and its gradient with respect to sim."""
     gradient = torch.zeros_like(sim)
     table, columns = positive_table(sim, same)
     has = same.any(1)

@@ -9,7 +9,7 @@ from nearfar.validation import Floats
 
 
 def precision_at(score: ArrayLike, wrong: ArrayLike, count: int) -> float:
-    """Return the share of wrong labels among the `count` samples with the highest scores, ties by index.
+    """Return the fraction of wrong labels among the `count` samples with the highest scores, ties by index.
 
     >>> precision_at([0.9, 0.1, 0.8, 0.7], [True, False, False, True], 2)
     0.5

@@ -59,7 +59,7 @@ def compute_metrics(names: Sequence[str], positions: Ints, positives: Ints) -> C
     def at(totals: Floats, count: Ints) -> Floats:
         return np.take_along_axis(totals, count[:, None], axis=1)[:, 0]
 
-    # r_j >= j, so a cutoff at k reaches only the first k positions
+    # the j-th positive is at position j or later, so a cutoff of k needs only the first k columns
     near = positions[:, :furthest]
     gain = _running_sum(1 / np.log2(1.0 + near))
     reach = positions if {"map", "map@r"} & set(names) else near

@@ -27,10 +27,11 @@ def evaluate_blocks(
     ignored: Sequence[Ints] | None,
     memory_mb: int,
 ) -> Columns:
-    """Return columns [len(rows)] with the named metrics of the queries `rows`, and three for error analysis.
+    """Compute the named metrics for each query in `rows`.
 
-    "positives" is R, "first" the position of the best positive, "nearest" the gallery index at position 1. A query
-    without a positive has R = 0, its nearest index, and NaN elsewhere.
+    Return one array [len(rows)] per metric and three more for error analysis: "positives" (the number R of positives),
+    "first" (the position of the best positive) and "nearest" (the gallery index of the nearest sample). For a query
+    without positives, "positives" is 0, "nearest" is set, and all others are NaN.
     """
     size, device = len(gallery.rows), gallery.rows.device
     columns = empty_columns(names, len(rows))

@@ -127,7 +127,7 @@ def init_proxies_from_class_means(loss: ProxyTable, embeddings: Tensor, labels: 
     generator = torch.Generator().manual_seed(seed)
     for label in torch.unique(labels).tolist():
         if not 0 <= label < loss.classes:
-            raise ValueError(f"labels must be in range({loss.classes}) (classes), got {label}")
+            raise ValueError(f"labels must be in 0..{loss.classes - 1} because classes={loss.classes}, got {label}")
         members = rows[labels == label]
         old = proxies[label].reshape(-1, loss.dim)
         centers = compute_class_centers(members.cpu(), len(old), seed=seed, generator=generator).to(old)

@@ -25,7 +25,9 @@ def first_derivative_only(backward: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(backward)
     def checked(*args: Any) -> Any:
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            raise RuntimeError("nearfar's losses have no second derivative: call backward without create_graph=True")
+            raise RuntimeError(
+                "nearfar's losses do not support second derivatives: call backward without create_graph=True"
+            )
         return backward(*args)
 
     return checked

@@ -36,7 +36,7 @@ class Pairs:
     symmetric: bool = False
 
     def mean(self, values: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Compute the weighted mean of values [A, R] over a mask (default: all pairs); 0 with a graph if empty."""
+        """Compute the weighted mean of values [A, R] over a mask (default: all pairs); a differentiable 0 if empty."""
         mask = self.same | self.diff if mask is None else mask
         if self.weights is None or self.ref_weights is None:
             return torch.where(mask, values, 0.0).sum() / torch.count_nonzero(mask).clamp_min(1)
@@ -50,13 +50,13 @@ class Pairs:
         return torch.where(mask, self.weights[:, None] * self.ref_weights, 0.0)
 
     def shares(self, mask: Tensor) -> Tensor:
-        """Return `mass` up to a factor, for means: weights are scaled to at most 1, so that no product overflows."""
+        """Return `mass` up to a constant factor, for means: weights are scaled to at most 1 to avoid overflow."""
         if self.weights is None or self.ref_weights is None:
             return self.mass(mask)
         return replace(self, weights=to_one(self.weights), ref_weights=to_one(self.ref_weights)).mass(mask)
 
     def anchor_mean(self, values: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Compute the weighted mean of values [A] over the anchors in a mask (default: all); 0 with a graph if none."""
+        """Compute the weighted mean of values [A] over a mask [A] (default: all); a differentiable 0 if empty."""
         weights = torch.ones_like(values) if self.weights is None else self.weights
         if mask is not None:
             weights = torch.where(mask, weights, 0.0)
@@ -74,12 +74,15 @@ class Pairs:
         return ratio(self.row_sum(values, mask), mass)
 
     def log_sum_exp(self, z: Tensor, mask: Tensor, *, plus_one: bool = False) -> Tensor:
-        """Compute log( [1 +] sum over the mask of w e^z ) for each anchor, w the reference weights, [A]."""
+        """Compute log(sum of w e^z over the mask) for each anchor, [A], where w are the reference weights.
+
+        With `plus_one`, 1 is added to the sum.
+        """
         return log_sum_exp(z, mask, weights=self.ref_weights, plus_one=plus_one)
 
 
 def ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """Compute numerator / denominator, with 0 (and a graph) where the denominator is 0."""
+    """Compute numerator / denominator; a differentiable 0 where the denominator is 0."""
     return torch.where(denominator > 0, numerator, 0.0) / torch.where(denominator > 0, denominator, 1.0)
 
 

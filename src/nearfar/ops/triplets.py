@@ -33,9 +33,9 @@ def mean_over_triplets(
     eta: float,
     nonzero: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Compute the weighted mean of phi(margin + slope (sim_an - sim_ap)) over all triplets, and its gradient by sim.
+    """Compute the weighted mean of phi(margin + slope (sim_an - sim_ap)) over all triplets.
 
-    The weight of a triplet is the product of its sample weights.
+    Return it and its gradient with respect to sim. The weight of a triplet is the product of its sample weights.
 
     Args:
         sim: The similarities [A, R].

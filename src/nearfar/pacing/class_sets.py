@@ -1,4 +1,7 @@
-"""The best set of samples of every class while all other classes are fixed: the large move of our solver."""
+"""Find the best set of samples of each class with all other classes fixed.
+
+The block solver uses this for its updates of whole classes.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ CHUNK = 1 << 21
 
 
 def classes_by_size(labels: Ints) -> list[Ints]:
-    """Return for every class size the samples of its classes as a table [classes, size]. Large tables are split."""
+    """Return one table [classes, size] of sample indices for each class size. Large tables are split."""
     order = np.argsort(labels, kind="stable")
     sizes = np.bincount(labels)
     begins = np.cumsum(sizes) - sizes
@@ -25,15 +28,16 @@ def classes_by_size(labels: Ints) -> list[Ints]:
 
 
 def best_sets(problem: WeightProblem, w: Floats, sums: ClassSums, tables: list[Ints]) -> Floats:
-    """Return weights 0 and 1 [N] of the best set of each class while the other classes are fixed.
+    """Return weights [N] that are 1 in the best set of each class and 0 outside, with all other classes fixed.
 
-    For a class of N samples, let m be the mean over the other classes of their mean weight, and v that of their mean of
-    w xi-. A set S of s samples costs
+    For a class of N samples, let m be the mean of w in each other class, averaged over these classes, and v the same
+    for w xi-. A set S of s samples costs
 
         (1/N) [sum_{a in S} ((s - 1)/(N - 1) xi+_a + m xi-_a) + s (v - age)] + mu ((s/N)^2 - 2 m s/N)
 
     For a given s, the best set has the s samples with the smallest (s - 1)/(N - 1) xi+ + m xi-. Every s is tried, or 65
-    evenly spaced ones in classes larger than 64. A class whose weights are already at least as good keeps them.
+    evenly spaced ones in classes larger than 64. A class keeps its current weights if they are
+    at least as good.
     """
     target: Floats = w.copy()
     others = problem.classes - 1

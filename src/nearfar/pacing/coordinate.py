@@ -18,7 +18,7 @@ def stochastic_gradient(
     """Return G(w_a) of Eq. 8 from random positives `pos` [K] and negatives `negs` [P K].
 
     G = (1/N_c) (G_p + G_n + G_b - age) with G_p = mean_p w_p (xi+_p + xi+_a) and G_n = mean_n w_n (xi-_n + xi-_a). G_b
-    follows from `mean` [C], the mean weight of each class, and the sum `total` of these. A class of one has G_p = 0.
+    is computed from `mean` [C], the mean weight of each class, and its sum `total`. G_p is 0 for a class of one.
     """
     c = problem.labels[anchor]
     g_p = w[pos].dot(problem.pos[pos] + problem.pos[anchor]) / max(len(pos), 1)
@@ -38,18 +38,19 @@ def coordinate_descent(
     seed: int = 0,
     trace: Callable[[int, Floats], None] | None = None,
 ) -> Floats:
-    """Run the doubly stochastic projected coordinate gradient (Algorithm 3): w_a <- clip(w_a - rate G, 0, 1).
+    """Run doubly stochastic projected coordinate gradient descent (Algorithm 3): w_a <- clip(w_a - rate G, 0, 1).
 
-    Each step draws a sample uniformly, K others of its class, and K samples of each of P other classes, without
-    replacement, or all if there are fewer. The paper gives no values; the defaults are ours.
+    Each step draws a sample uniformly, K other samples of its class, and K samples from each of P other classes,
+    without replacement (all available samples if there are fewer). The paper does not state P, K or the step size; the
+    defaults are our choice.
 
     Args:
         problem: The objective.
         w: Weights [N] to start from.
-        steps: Number of steps. A pacer takes 5 N.
-        rate: Step size, or a function of the step (Theorem 1 requires a decreasing one). Default: 0.5 N/C.
-        classes: P.
-        per_class: K.
+        steps: Number of steps; the pacer uses 5 N.
+        rate: Step size, or a function from step to step size (Theorem 1 requires it to decrease). Default: 0.5 N/C.
+        classes: Number of other classes per step (P).
+        per_class: Number of samples per class (K).
         seed: Seed of the draws.
         trace: Function of the step and the weights, called after every N steps.
     """
@@ -72,7 +73,7 @@ def coordinate_descent(
 def _draws(
     problem: WeightProblem, steps: int, classes: int, per_class: int, rng: np.random.Generator
 ) -> Iterator[tuple[int, Ints, Ints]]:
-    """Yield anchor, positives and negatives of every step. They are drawn in chunks."""
+    """Yield anchor, positives and negatives of every step; they are drawn many steps at a time."""
     order = np.argsort(problem.labels, kind="stable")
     sizes = problem.sizes.astype(np.int64)
     begins = np.cumsum(sizes) - sizes
@@ -82,7 +83,7 @@ def _draws(
     for start in range(0, steps, CHUNK):
         anchors = rng.integers(len(order), size=min(CHUNK, steps - start))
         c = problem.labels[anchors]
-        # offsets among the N_c - 1 others: those from the anchor on move up by one
+        # positions among the N_c - 1 other samples: add 1 from the anchor's position on, to skip it
         mates = _draw_distinct(sizes[c] - 1, per_class, rng)
         mates += (mates >= place[anchors][:, None]) & (mates >= 0)
         other = _draw_distinct(np.full(len(c), len(sizes) - 1), kinds, rng)

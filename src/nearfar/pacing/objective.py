@@ -16,7 +16,7 @@ Ints = NDArray[np.int64]
 class ClassSums:
     """For each class [C]: the mean weight zeta / N, the sum of w xi+ (`pos`), and the sum of w xi- / N (`neg`).
 
-    The objective follows from these sums, except for its term in w^2 xi+. They are linear in w.
+    The sums are linear in w and determine the objective, except for its term in w^2 xi+ (`own_term`).
     """
 
     mean: Floats
@@ -31,8 +31,8 @@ class WeightProblem:
     L(w) = sum_c (1/N_c) sum_{a in c} w_a [(zeta_c - w_a)/(N_c - 1) xi+_a + 1/(C-1) sum_{k != c} zeta_k/N_k xi-_a]
            - age sum_c zeta_c/N_c + mu/(C-1) sum_{c < k} (zeta_c/N_c - zeta_k/N_k)^2
 
-    zeta_c is the sum of the weights of class c. The printed Eq. 6 lacks the factor 1/N_c; Eq. 8 is its gradient only
-    with it. A class of one has no positive term. All numbers are float64.
+    zeta_c is the sum of the weights of class c. Eq. 6 is printed without the factor 1/N_c, but only with it is
+    Eq. 8 the gradient. A class of one has no positive term. All numbers are float64.
 
     Attributes:
         pos: xi+ of each sample [N].
@@ -54,7 +54,7 @@ class WeightProblem:
 
     @classmethod
     def of(cls, pos: ArrayLike, neg: ArrayLike, labels: ArrayLike, *, age: float, mu: float) -> WeightProblem:
-        """Return the problem for labels that are any integers, of at least two classes."""
+        """Create the problem from labels that may be any integers, with at least two classes."""
         ids, number = np.unique(np.asarray(labels), return_inverse=True)
         if len(ids) < 2:
             raise ValueError(f"labels must have at least 2 classes, got {len(ids)}")

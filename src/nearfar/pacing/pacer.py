@@ -55,7 +55,7 @@ class Pacer:
         raise NotImplementedError
 
     def summary(self, labels: Tensor) -> dict[str, float]:
-        """Return MAW and SDAW (Eq. 14 of BSPML) and "kept", the share of samples with a weight of at least one half."""
+        """Return MAW and SDAW (Eq. 14 of BSPML) and "kept", the fraction of samples with weight at least 0.5."""
         w, ids = self.weights.numpy(), labels.cpu().numpy()
         return {"maw": maw(w, ids), "sdaw": sdaw(w, ids), "kept": float((w >= 0.5).mean())}
 

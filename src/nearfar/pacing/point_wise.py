@@ -15,15 +15,15 @@ CHUNK = 1024
 class PointWise(Pacer):
     """Weights w_i = 1 if the loss of sample i is at most the age, else 0 (Kumar et al., NIPS 2010; Eq. 2 of BSPML).
 
-    It needs a loss with `per_sample` values: the softmax family, SoftTriple, Proxy-NCA, MPA-DW, MPA-AP.
+    The loss must have the method `per_sample`: the softmax family, SoftTriple, Proxy-NCA, MPA-DW, MPA-AP.
 
     Args:
         samples: Number of training samples.
         classes: Number of training classes.
-        share: Share of the samples to keep in the first round. The age is the loss that this share does not exceed.
-        age: The age of the first round, instead of a share.
-        growth: Factor of share or age from round to round.
-        most: Largest share (default 0.95) or age. The values of share, growth and most are ours.
+        share: Fraction of the samples to keep in the first round. The age is this quantile of the losses.
+        age: The age of the first round, instead of `share`.
+        growth: Factor by which the share or age is multiplied after each round.
+        most: Upper limit of the share (default 0.95) or age. The defaults of share, growth and most are ours.
         warm_up: See `Pacer`.
         every: See `Pacer`.
     """
@@ -46,7 +46,7 @@ class PointWise(Pacer):
 
     @torch.no_grad()
     def update(self, embeddings: Tensor, labels: Tensor, *, loss: nn.Module | None = None) -> dict[str, float]:
-        """Compute the weights from the loss of every sample. Logs also lambda (the age) and the objective of Eq. 1."""
+        """Compute the weights from the loss of every sample. Also log lambda (the age) and the objective of Eq. 1."""
         self.check_samples(embeddings, labels)
         per_sample = getattr(loss, "per_sample", None)
         if per_sample is None:

@@ -22,7 +22,7 @@ class PRISM(Pacer):
 
     x_i is the unit embedding of sample i with label y, and v_c the mean of the unit embeddings of class c in a memory.
     Samples with P_clean above a threshold get weight 1 and enter the memory. The others get weight 0. `weights` has the
-    last decision on every sample.
+    most recent weight of every sample.
 
     As in the released code, a class without embeddings in memory has v_c = 0 in the sum and its samples get weight 1,
     and a batch without any sample above the threshold falls back to "batch". Unlike there, a batch too small to drop
@@ -31,12 +31,12 @@ class PRISM(Pacer):
     Args:
         samples: Number of training samples.
         classes: Number of training classes.
-        noise_rate: Expected share of wrong labels. 0.5 is that of the only released configuration (Cars-98N).
+        noise_rate: Expected fraction of wrong labels. 0.5 is from the only released configuration (Cars-98N).
         threshold: "smooth" (sTRM) is the mean of the noise_rate quantile of P_clean over the last `window` batches.
-            "batch" (TRM) is the quantile of this batch, so that the share noise_rate is always dropped.
-        window: Number of batches for "smooth". 30 is that of the released configuration.
-        size: Number of embeddings in memory, a ring buffer. 8192 is that of the released code.
-        warm_up: Number of first batches that enter the memory as a whole.
+            "batch" (TRM) is the quantile of this batch, so that the fraction noise_rate of it is dropped.
+        window: Number of batches for "smooth". 30 is from the released configuration.
+        size: Number of embeddings in memory, a ring buffer. 8192 is from the released code.
+        warm_up: Number of batches at the start that are kept and stored completely.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class PRISM(Pacer):
         return keep.to(embeddings.dtype)
 
     def select(self, clean: Tensor) -> Tensor:
-        """Return which samples of a batch to keep [B], from their P_clean, and update the window."""
+        """Return the mask [B] of samples to keep, given their P_clean, and update the window."""
         dropped = int(self.noise_rate * len(clean))
         if dropped == 0:
             return torch.ones_like(clean, dtype=torch.bool)
@@ -86,7 +86,7 @@ class PRISM(Pacer):
         by_rank[lowest] = False
         if self.threshold == "batch":
             return by_rank
-        if quantile < 1:  # only a class without embeddings in memory has 1
+        if quantile < 1:  # P_clean is 1 only for classes without embeddings in memory
             self.recent = [*self.recent, quantile][-self.window :]
         if not self.recent:
             return by_rank

@@ -1,7 +1,7 @@
-"""The age of self-paced learning in each round: given as a share of samples to keep, or as a number.
+"""The age of self-paced learning in each round: given directly, or as the fraction of samples to keep.
 
-The paper gives no values. The share is ours: the size of a loss has no meaning by itself, but the number of samples to
-keep has.
+The paper states no values. The fraction is our choice: the size of a loss has no meaning by itself, but the number of
+samples to keep does.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class AgeSchedule:
 
     def at(self, number: int) -> float:
         """Return the value of a round. The first round is 0."""
-        # in logarithms, because the power overflows for a large round
+        # in logarithms, because growth^number overflows for large numbers
         limit = math.log(self.most / self.start) if self.most < math.inf else math.inf
         grown = number * math.log(self.growth)
         return self.most if grown >= limit else self.start * math.exp(grown)
 
 
 def make_schedule(*, share: float, age: float | None, growth: float, most: float | None) -> AgeSchedule:
-    """Check the options of a pacer, and return its schedule: of ages if `age` is given, else of shares."""
+    """Check the options of a pacer, and return its schedule: of ages if `age` is given, else of fractions."""
     check_positive("growth", growth)
     if age is not None:
         return AgeSchedule(
@@ -50,20 +50,20 @@ def make_schedule(*, share: float, age: float | None, growth: float, most: float
     top = max(share, 0.95) if most is None else most
     for name, value in (("share", share), ("most", top)):
         if not 0 < value <= 1:
-            raise ValueError(f"{name} is a share of the samples and must be above 0 and at most 1, got {value}")
+            raise ValueError(f"{name} is a fraction of the samples and must be above 0 and at most 1, got {value}")
     return AgeSchedule(share, growth, top)
 
 
 def share_count(share: float, samples: int) -> int:
-    """Return the number of samples that a share means, at least 1."""
+    """Return the number of samples that a fraction corresponds to, at least 1."""
     return max(1, min(samples, round(share * samples)))
 
 
 def select_easiest(problem: WeightProblem, share: float) -> tuple[Floats, float]:
-    """Return weights w0 that are 1 for the easiest share of the samples, and the age that separates them.
+    """Return weights w0 that are 1 for the fraction `share` of easiest samples, and the age that separates them.
 
-    With g(w) = G_p + G_n of Eq. 8, w0 keeps the share of samples with the smallest g(1), and the age is the quantile of
-    g(w0) at this share. The quantile of g(1) would exclude nothing: dropping samples lowers g for all, so all return.
+    With g(w) = G_p + G_n of Eq. 8, w0 keeps the samples with the smallest g(1), and the age is the quantile `share` of
+    g(w0). The quantile of g(1) would exclude nothing: dropping samples lowers g for all, so all would be kept again.
     """
     count = share_count(share, len(problem.labels))
     w0 = np.zeros(len(problem.labels))
@@ -72,9 +72,9 @@ def select_easiest(problem: WeightProblem, share: float) -> tuple[Floats, float]
 
 
 def solve_for_share(problem: WeightProblem, share: float, *, tolerance: float = 1e-6) -> tuple[Solution, float]:
-    """Return the solution whose mean weight equals the share within 0.002, or the closest of 16 trials, and its age.
+    """Return the solution whose mean weight is within 0.002 of `share`, or the closest of 16 trials, and its age.
 
-    The age of `select_easiest` is only a start: its solution keeps more samples (92% instead of 80% on CUB vectors).
+    The age of `select_easiest` is the first trial: its solution keeps more samples (92% instead of 80% on CUB vectors).
     The mean weight grows almost linearly with the age, so the age is interpolated, and bisected every third time.
     """
     w, age = select_easiest(problem, share)

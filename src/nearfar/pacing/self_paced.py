@@ -21,33 +21,33 @@ class SelfPaced(Pacer):
 
     Each update computes xi+ and xi- over the whole training set and solves for the weights. Samples that are far from
     their class or close to another class get small weights. It is meant for `multi-similarity` with
-    weighting="outside" and threshold=1 (Eq. 7), and works with every loss that takes weights. The first update follows
-    after one epoch with all weights 1 (Algorithm 1), then one after every epoch.
+    weighting="outside" and threshold=1 (Eq. 7), and works with every loss that takes weights. By default the
+    first update is after one epoch with all weights 1 (Algorithm 1), and then after every epoch.
 
-    The objective, alpha, beta, threshold, and ages that grow by a factor up to a limit are the paper's. It gives no
-    values of share, growth, most and mu, so these are ours.
+    The objective, alpha, beta, threshold, and an age that grows by a factor up to a limit are from the paper. It states
+    no values for growth, most and mu; the defaults are ours, as is the option share.
 
     Args:
         samples: Number of training samples.
         classes: Number of training classes.
-        share: Share of the samples to keep in the first round.
-        age: The age (the paper's lambda) of the first round, instead of a share. The solver then starts from the
+        share: Fraction of the samples to keep in the first round.
+        age: The age (the paper's lambda) of the first round, instead of `share`. The solver then starts from the
             current weights.
-        growth: Factor of share or age from round to round.
-        most: Largest share (default 0.95) or age.
-        noise_rate: Expected share of wrong labels, instead of share and most: every round keeps 1 - noise_rate.
+        growth: Factor by which the share or age is multiplied after each round.
+        most: Upper limit of the share (default 0.95) or age.
+        noise_rate: Expected fraction of wrong labels, instead of `share` and `most`: every round keeps 1 - noise_rate.
         mu: Weight of the balance between classes. 0 gives SPMS.
-        rule: "exact" finds the age whose solution keeps the share. "quantile" takes the quantile of the hardness among
-            the easiest samples, whose solution keeps more.
-        solver: "block" is ours (see `nearfar.pacing.solver`). "coordinate" is the paper's Algorithm 3 with 5 N steps
-            and always the rule "quantile".
+        rule: "exact" searches for the age whose solution keeps the share. "quantile" takes the age from
+            `select_easiest`, whose solution keeps more samples.
+        solver: "block" is ours (see `nearfar.pacing.solver`). "coordinate" is the paper's Algorithm 3 with 5 N
+            steps; it always uses the rule "quantile".
         alpha: Scale of the positives in xi+.
         beta: Scale of the negatives in xi-.
         threshold: The paper's rho in xi+ and xi-.
         warm_up: See `Pacer`.
         every: See `Pacer`.
         seed: Seed of the solver "coordinate".
-        memory_mb: Memory for a block of similarities.
+        memory_mb: Memory for a block of similarities in MiB.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class SelfPaced(Pacer):
         self.threshold = threshold
 
     def update(self, embeddings: Tensor, labels: Tensor, *, loss: nn.Module | None = None) -> dict[str, float]:
-        """Solve for the weights. Logs also lambda (the age), the objective and the residual of the solver."""
+        """Solve for the weights. Also log lambda (the age), the objective and the residual of the solver."""
         self.check_samples(embeddings, labels)
         pos, neg = hardness(
             embeddings,

@@ -4,8 +4,8 @@ There are two kinds of moves, both for all classes at once:
 
 - One sample of each class: its weight moves to its exact minimizer, clip(w - slope N_c^2 / (2 mu), 0, 1). For mu = 0
   the objective is linear in the weight, which moves to 0 or 1.
-- All samples of each class: the class moves to its best set (`best_sets`). This escapes poor local minima of single
-  weights, because a small class drops out or returns as a whole.
+- All samples of each class: the class moves to its best set (`best_sets`). This escapes poor local minima that moves of
+  single samples cannot leave, because a small class can be dropped or restored as a whole.
 
 All classes move at the same time although they depend on each other, so each move is scaled by the best step in [0, 1].
 The objective along a move is a parabola known from the class sums, so the step is exact and the objective never
@@ -41,10 +41,10 @@ class Solution:
 
 
 def solve(problem: WeightProblem, start: ArrayLike, *, sweeps: int = 300, tolerance: float = 1e-6) -> Solution:
-    """Return a stationary point of the problem that is no worse than `start` [N]. Deterministic.
+    """Return a stationary point of the problem that is no worse than `start` [N]. The result is deterministic.
 
-    Sweeps move single samples until `problem.residual` is at most `tolerance`, then whole classes, and so on until the
-    latter gain nothing, or after `sweeps` sweeps.
+    Sweeps move single samples until `problem.residual` is at most `tolerance`; the next sweep then also moves whole
+    classes. This repeats until moving whole classes gains nothing, for at most `sweeps` sweeps.
 
     >>> problem = WeightProblem.of([0.5, 0.5, 1.0, 9.0], [0.1, 0.1, 0.1, 0.1], [0, 0, 1, 1], age=1.5, mu=0.0)
     >>> solve(problem, [1, 1, 1, 1]).weights.tolist()
@@ -62,7 +62,7 @@ def solve(problem: WeightProblem, start: ArrayLike, *, sweeps: int = 300, tolera
             descent.move(everyone, best_sets(problem, descent.w, descent.sums, tables))
         for block in blocks:
             descent.move(block)
-        descent.sums = problem.sums(descent.w)  # removes the rounding of many small changes
+        descent.sums = problem.sums(descent.w)  # recompute the sums to remove accumulated rounding error
         trace.append(problem.value(descent.w))
         whole_classes = problem.residual(descent.w) <= tolerance
         if whole_classes:
@@ -73,7 +73,7 @@ def solve(problem: WeightProblem, start: ArrayLike, *, sweeps: int = 300, tolera
 
 
 def class_blocks(labels: Ints, *, most: int = MAX_BLOCKS) -> list[Ints]:
-    """Return blocks of samples: block j has the j-th sample of every class, and every `most`-th one after it.
+    """Return blocks of samples: block j has samples j, j + most, j + 2 most, ... of every class.
 
     >>> [block.tolist() for block in class_blocks(np.array([0, 1, 1, 0, 1]))]
     [[0, 1], [3, 2], [4]]
@@ -115,7 +115,7 @@ class _Descent:
 
 
 def _minimizer(w: Floats, slope: Floats, size: Floats, mu: float) -> Floats:
-    """Return the minimizer of each weight, others fixed: its slope is slope / N_c, its curvature 2 mu / N_c^2."""
+    """Return the minimizer of L in each weight, the others fixed: L has slope slope / N_c, curvature 2 mu / N_c^2."""
     if mu == 0:
         return np.where(slope < 0, 1.0, np.where(slope > 0, 0.0, w))
     result: Floats = np.clip(w - slope * size / (2 * mu), 0, 1)
@@ -123,7 +123,7 @@ def _minimizer(w: Floats, slope: Floats, size: Floats, mu: float) -> Floats:
 
 
 def _best_step(down: float, curve: float) -> float:
-    """Return the t in [0, 1] that minimizes down t + curve t^2, or 0 if it is never below 0.
+    """Return the t in [0, 1] that minimizes down t + curve t^2, or 0 if no t makes it negative.
 
     >>> _best_step(-1.0, 1.0), _best_step(-1.0, -1.0), _best_step(1.0, -3.0), _best_step(1.0, 1.0)
     (0.5, 1.0, 1.0, 0.0)

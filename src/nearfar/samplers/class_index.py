@@ -14,7 +14,10 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class ClassIndex:
-    """The samples [N] sorted by class: class c, in sorted order, has samples[starts[c] : starts[c] + sizes[c]]."""
+    """Sample indices [N] grouped by class.
+
+    The samples of the c-th class, in sorted label order, are samples[starts[c] : starts[c] + sizes[c]].
+    """
 
     samples: Indices
     starts: Indices

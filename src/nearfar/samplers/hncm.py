@@ -53,7 +53,10 @@ class HNCM:
         self.written[classes] = True
 
     def distances(self, c: int) -> NDArray[np.float32]:
-        """Return the squared distances [L] to class c: inf for classes never written, or for all if c is one."""
+        """Return the squared distances [L] to class c.
+
+        They are inf for classes without a stored embedding; all are inf if class c has none.
+        """
         if not self.written[c]:
             return np.full(len(self.written), np.inf, dtype=np.float32)
         # NumPy's matrix-vector product takes half the time of torch's

@@ -6,10 +6,11 @@ from typing import Any
 
 
 class Plateau:
-    """Detect that the running loss has not fallen by a share of `tolerance` below its minimum for `patience` steps.
+    """Detect a plateau of the loss.
 
-    The running loss is an exponential mean, (1 - smoothing) sum_k smoothing^k loss_{t-k}, divided by the sum of the
-    weights so far. The values smoothing=0.9 and tolerance=0.01 are ours.
+    A plateau is reached when the running loss has not fallen below its minimum by more than the fraction `tolerance`
+    for `patience` steps. The running loss is an exponential mean, (1 - smoothing) sum_k smoothing^k loss_{t-k},
+    divided by the sum of the weights so far. The values smoothing=0.9 and tolerance=0.01 are ours.
 
     >>> plateau = Plateau(patience=2)
     >>> [plateau.observe(loss) for loss in (4.0, 2.0, 2.0, 9.0, 9.0)]

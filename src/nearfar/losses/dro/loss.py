@@ -30,7 +30,7 @@ class DROLoss(PairLoss):
 
     p is a constant in the gradient, which is therefore the gradient of the robust value F (Danskin). `weights_of(...)`
     returns p [A, R] and `robust_value(...)` returns F; both are called like the loss. If every loss is 0, the value is
-    0 with a graph.
+    a differentiable 0.
 
     Args:
         pair: The loss of a pair: the name of an elementwise loss ("pair-margin", the paper's, "binomial" or
@@ -207,7 +207,7 @@ def as_uncertainty_set(uncertainty: str | Mapping[str, Any] | UncertaintySet) ->
 
 
 def describe(uncertainty: UncertaintySet) -> Any:
-    """Return {name, ...options} of a registered uncertainty set; another one is returned as it is."""
+    """Return {name, ...options} of a registered uncertainty set; other sets are returned unchanged."""
     for name in UNCERTAINTY_SETS.names():
         if type(uncertainty) is UNCERTAINTY_SETS.get(name):
             values = {option: getattr(uncertainty, option) for option in UNCERTAINTY_SETS.options(name)}

@@ -29,7 +29,8 @@ class TopK(SparseSet):
     them. Of equal losses at position K, any are taken; the value is the same.
 
     With sample weights, p_ij <= w_ij / K: pairs are taken in order of decreasing loss until their weights add up to K,
-    the last one in part. Weight 2 then equals a duplicate and weight 0 removal.
+    the last one in part. Weight 0 is then equivalent to removing the sample, and, against references, weight 2 to
+    duplicating it.
 
     Args:
         k: A number of unordered pairs, or "2B", twice the number of anchors (the paper's, 4.2.2 and 4.2.4); with sample

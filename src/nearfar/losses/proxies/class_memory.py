@@ -12,10 +12,10 @@ from torch import Tensor, nn
 class ClassMemory(nn.Module):
     """A ring buffer of the last `size` unit embeddings and their class ids, with the sum of each class.
 
-    An embedding is added to the sum of its class when it is stored and subtracted when it is overwritten. The sums are
-    in integer multiples of 2^-bits, which float64 adds exactly, so they do not drift: at any time they are, bit for
-    bit, the sums of the embeddings in the buffer (bits is 36 for 55,000 embeddings, 45 for 100). Embeddings, ids and
-    position are in `state_dict`; sums and counts are computed from them.
+    An embedding is added to the sum of its class when it is stored and subtracted when it is overwritten. Values
+    are rounded to multiples of 2^-bits (bits is 36 for size 55,000 and 45 for size 100), which float64 adds exactly, so
+    rounding errors do not accumulate. `state_dict` contains embeddings, ids and position; sums and counts are
+    recomputed from them.
 
     Args:
         classes: The number of classes.
@@ -47,11 +47,11 @@ class ClassMemory(nn.Module):
 
     @torch.no_grad()
     def add(self, rows: Tensor, labels: Tensor, keep: Tensor) -> None:
-        """Store the embeddings [B, d] that `keep` [B] marks in place of the oldest ones, in order."""
+        """Overwrite the oldest embeddings with those of `rows` [B, d] that the mask `keep` [B] selects, in order."""
         if len(rows) > self.size:
             raise ValueError(f"memory_size must be at least the batch size {len(rows)}, got {self.size}")
-        # B slots are written whatever `keep` marks, so that shapes do not depend on it. The slots of embeddings that
-        # are not kept come last and get back what they hold.
+        # Always write B slots, so that shapes do not depend on `keep`. The slots of embeddings that are not kept come
+        # last and are written with their old content.
         kept = keep.long()
         offset = torch.where(keep, kept.cumsum(0) - 1, kept.sum() + (1 - kept).cumsum(0) - 1)
         slots = (self.position + offset) % self.size
@@ -75,13 +75,13 @@ class ClassMemory(nn.Module):
 
     @torch.no_grad()
     def recount(self) -> None:
-        """Compute sums and counts from the stored embeddings."""
+        """Recompute the sums and counts from the stored embeddings."""
         self.sums = torch.zeros_like(self.sums, dtype=torch.float64)
         self.counts = torch.zeros_like(self.counts)
         self.count(self.rows, self.labels.clamp_min(0), (self.labels >= 0).long())
 
     def mean_dot(self, labels: Tensor, vectors: Tensor) -> Tensor:
-        """Compute the mean dot product of vector i and the stored embeddings of class labels_i, [N] in float64.
+        """Compute the mean dot product of vector i and the stored embeddings of class labels[i], [N] in float64.
 
         It is 0 for a class without embeddings.
         """
@@ -90,7 +90,7 @@ class ClassMemory(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ClassMemory:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        if self.sums.dtype != torch.float64:  # .float() and similar calls also round the embeddings
+        if self.sums.dtype != torch.float64:  # after .float() and similar calls, which also round the embeddings
             self.recount()
         return self
 

@@ -44,7 +44,7 @@ class ClassSimilarities:
         return others_per_sample(self.matrix, self.labels, scale=scale, shift=shift, plus_one=plus_one)
 
     def mean(self, values: Tensor) -> Tensor:
-        """Compute the weighted mean over the samples; 0 with a graph if every weight is 0."""
+        """Compute the weighted mean over the samples; a differentiable 0 if every weight is 0."""
         return values.mean() if self.weights is None else ratio((values * self.weights).sum(), self.weights.sum())
 
     def counts(self) -> Tensor:
@@ -54,10 +54,11 @@ class ClassSimilarities:
 
 
 def cosines(embeddings: Tensor, proxies: Tensor) -> Tensor:
-    """Compute p_c . x_i / ||p_c|| of unit embeddings [B, d] and raw proxies.
+    """Compute p_c . x_i / ||p_c|| of unit embeddings [B, d] and unnormalized proxies.
 
-    The norms divide the product instead of the proxies, and the component of the gradient along a proxy is removed in
-    one pass over [C, d]. A zero proxy has cosine 0 with every sample and gets no gradient.
+    For speed, the product is divided by the norms instead of the proxies, and the backward pass removes the component
+    of the gradient along each proxy in one pass over [C, d]. A zero proxy has cosine 0 with every sample and no
+    gradient.
 
     Args:
         embeddings: Unit embeddings [B, d].
@@ -75,7 +76,7 @@ def cosines(embeddings: Tensor, proxies: Tensor) -> Tensor:
 
 
 def cosines_and_gram(embeddings: Tensor, proxies: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the cosines [C, K, B] as `cosines` does, and those between the proxies of each class, [C, K, K]."""
+    """Compute the cosines [C, K, B] as `cosines` does, and the cosines between the proxies of each class, [C, K, K]."""
     sim, gram = _Cosines.apply(embeddings, proxies, True)  # type: ignore[no-untyped-call]
     return sim, gram
 
@@ -111,7 +112,7 @@ def own_per_class(z: Tensor, labels: Tensor, classes: int, *, weights: Tensor | 
     """
     if weights is not None:
         z = z + weights.log()
-    # The largest exponent of a class, or 0. It cancels and needs no gradient.
+    # The largest exponent of each class, at least 0. It cancels out and needs no gradient.
     top = z.new_zeros(classes).scatter_reduce(0, labels, z.detach(), "amax")
     total = z.new_zeros(classes).index_add(0, labels, (z - top[labels]).exp())
     return top + (total + torch.expm1(-top)).log1p()
@@ -132,7 +133,7 @@ class _Cosines(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor, h: Tensor) -> tuple[Tensor, Tensor, None]:
-        # backward() may run inside an autocast that forward did not.
+        # backward() may run under autocast even if forward did not.
         with torch.autocast(g.device.type, enabled=False):
             return (*_Cosines.gradients(ctx.with_gram, g, h, *ctx.saved_tensors), None)
 
@@ -163,7 +164,10 @@ class _Cosines(torch.autograd.Function):
 
 
 class _OthersLogSumExp(torch.autograd.Function):
-    """Log-sum-exp over dim 0 (classes) or 1 (samples) without the own class of each sample; bias [B] is added."""
+    """Compute the log-sum-exp over dim 0 (classes) or 1 (samples), excluding each sample's own class.
+
+    `bias` [B], if given, is added to the exponents of each sample.
+    """
 
     @staticmethod
     def forward(
@@ -183,7 +187,7 @@ class _OthersLogSumExp(torch.autograd.Function):
         e.sub_(top - shift).exp_()
         total = e.sum(dim, keepdim=True)
         if plus_one:
-            # The sum minus 1: log1p keeps a value near 0 that 1 + e^z would round away.
+            # The sum minus 1, for log1p: for small e^z, log(1 + e^z) would round to 0.
             less_one = total + torch.expm1(-top)
             value, total = top + less_one.log1p(), less_one + 1
         else:

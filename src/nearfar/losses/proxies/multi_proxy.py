@@ -1,4 +1,4 @@
-"""Several proxies per class: the similarity of a sample and a class, and a regularizer that merges proxies."""
+"""Several proxies per class: the similarity of a sample and a class, and a regularizer that brings proxies together."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ def pool_similarities(sim: Tensor, strategy: str = "softmax", gamma: float = 0.1
     """Compute the class similarities S(x, c) [C, B] from the cosines to the proxies [C, K, B] (MPA, Eq. 1).
 
     "softmax" is sum_k q_k s_k with q = softmax(s / gamma). "max" and "mean" over the K proxies are its limits for gamma
-    -> 0 and gamma -> inf. With K = 1 each is the cosine itself. Equal largest cosines share the gradient of "max".
+    -> 0 and gamma -> inf. With K = 1 each is the cosine itself. "max" divides its gradient equally among
+    equal largest cosines.
 
     >>> pool_similarities(torch.tensor([[[0.0], [1.0]]]), "mean")
     tensor([[0.5000]])
@@ -74,7 +75,7 @@ def regularizer(gram: Tensor, eps: float = 1e-5) -> Tensor:
     """Compute R = sum_c sum_{t < s} sqrt(2 + eps - 2 w_cs.w_ct) / (C K (K - 1)) from cosines [C, K, K]; 0 for K = 1.
 
     R is half the mean distance between the proxies of a class (MPA, Eq. 3, and SoftTriple's released code, which has
-    eps 1e-5). With eps=0 the gradient at two equal proxies is taken as 0; near there it is unbounded.
+    eps 1e-5). With eps=0 the gradient at two equal proxies is set to 0; near such a point it is unbounded.
     """
     c, k, _ = gram.shape
     if k == 1:

@@ -31,11 +31,11 @@ class ProxyLoss(Loss):
     shape [C, d] or [C, K, d]. Embeddings and proxies are normalized in the loss.
 
     Args:
-        classes: The number of classes, or their names. With names, labels may be names too; without, labels must be
-            class ids, because the order in which names appear in batches does not say which proxy is theirs.
+        classes: The number of classes, or their names. With names, labels may be names too. Without, labels must be
+            class ids, because the names in a batch do not tell which proxy belongs to which name.
         dim: The dimension of the embeddings.
-        per_class: The number of proxies per class, K; None makes `proxies` [C, d].
-        gain: The initial standard deviation is gain / sqrt(C K); None is 1.
+        per_class: The number of proxies per class, K. None is one proxy, stored as [C, d] instead of [C, 1, d].
+        gain: Sets the initial standard deviation of the proxies to gain / sqrt(C K). By default it is 1.
 
     >>> from nearfar.losses import create
     >>> loss = create("proxy-anchor", classes=3, dim=4)
@@ -44,7 +44,7 @@ class ProxyLoss(Loss):
     >>> loss(torch.eye(4), torch.tensor([0, 1, 2, 3]))
     Traceback (most recent call last):
     ...
-    ValueError: labels must be in range(3) (classes), got 0..3
+    ValueError: labels must be in 0..2 because classes=3, got 0..3
     >>> create("proxy-anchor", classes=["cat", "dog"], dim=4)(torch.eye(4)[:2], ["dog", "cat"]).shape
     torch.Size([])
     """
@@ -58,7 +58,7 @@ class ProxyLoss(Loss):
             self.classes_option = self.class_names
         self.dim, classes = check_count("dim", dim), self.classes
         shape = (classes, dim) if per_class is None else (classes, check_count("proxies_per_class", per_class), dim)
-        # Only directions enter the loss, but a step of the optimizer turns a long proxy less than a short one.
+        # The loss depends only on directions, but an optimizer step rotates a long proxy less than a short one.
         std = 1.0 if gain is None else gain / math.sqrt(classes * (per_class or 1))
         self.proxies = nn.Parameter(torch.randn(shape) * std)
 
@@ -93,11 +93,11 @@ class ProxyLoss(Loss):
         """Compute the loss.
 
         Half precision is computed in float32, with or without autocast, and float64 embeddings in float64, whatever the
-        dtype of the proxies. A batch without anything to compare gives 0 with a graph.
+        dtype of the proxies. A batch without anything to compare gives a differentiable 0.
 
         Args:
             embeddings: The embeddings [B, d]. They need not be normalized.
-            labels: Class ids [B] in range(classes), or class names if the loss was created with names.
+            labels: Class ids [B] from 0 to classes - 1, or class names if the loss was created with names.
             ref_emb: Not supported: the proxies are the references.
             ref_labels: Not supported.
             weights: Sample weights [B]. They multiply a sample's exponential inside a sum, or its term if the loss is a
@@ -131,11 +131,14 @@ class ProxyLoss(Loss):
             return self.compare(unit(emb), self.proxies.to(emb.dtype), labels.long(), cast)
 
     def compare(self, embeddings: Tensor, proxies: Tensor, labels: Tensor, weights: Tensor | None) -> ClassSimilarities:
-        """Compare unit embeddings with raw proxies, by cosines unless a subclass has several proxies per class."""
+        """Compute the class similarities of unit embeddings and unnormalized proxies.
+
+        The default is the cosine; subclasses with several proxies per class override this method.
+        """
         return ClassSimilarities(cosines(embeddings, proxies), labels, weights, embeddings)
 
     def cost(self, sims: ClassSimilarities) -> Tensor:
-        """Compute the loss of the similarities, a scalar."""
+        """Compute the loss from the similarities, a scalar."""
         raise NotImplementedError
 
     def penalty(self, sims: ClassSimilarities) -> Tensor | float:
@@ -147,9 +150,9 @@ class DataWiseLoss(ProxyLoss):
     """Base class of proxy losses that are a mean over samples. A subclass implements `terms`."""
 
     def per_sample(self, embeddings: Tensor, labels: Labels, *, weights: Tensor | None = None) -> Tensor:
-        """Compute the term of every sample [B], times its weight if weights are passed.
+        """Compute the term of every sample, [B], multiplied by its weight if weights are passed.
 
-        The loss is the sum of the terms over the sum of the weights, plus the penalty of the proxies if it has one.
+        The loss is the sum of the terms over the sum of the weights, plus `penalty`.
         """
         sims = self.class_similarities(embeddings, labels, weights)
         with torch.autocast(sims.matrix.device.type, enabled=False):
@@ -175,7 +178,7 @@ def count_classes(classes: int | Sequence[str]) -> tuple[int, list[str] | None]:
 
 
 def class_ids(labels: Labels, names: Sequence[str] | None, loss: str) -> Tensor:
-    """Return labels as a tensor of class ids; class names need a loss that knows them."""
+    """Return labels as a tensor of class ids. Class names require a loss created with `names`."""
     if isinstance(labels, Tensor):
         return labels
     if names is None and as_labels(labels).dtype.kind in "US":
@@ -184,10 +187,10 @@ def class_ids(labels: Labels, names: Sequence[str] | None, loss: str) -> Tensor:
 
 
 def check_class_ids(labels: Tensor, classes: int) -> None:
-    """Check that labels are class ids [N] in range(classes)."""
+    """Check that labels are class ids [N] from 0 to classes - 1."""
     if labels.ndim != 1:
         raise ValueError(f"labels must be class ids [N], got shape {list(labels.shape)}")
     if not torch.compiler.is_compiling():
         low, high = (int(x) for x in labels.aminmax())
         if low < 0 or high >= classes:
-            raise ValueError(f"labels must be in range({classes}) (classes), got {low}..{high}")
+            raise ValueError(f"labels must be in 0..{classes - 1} because classes={classes}, got {low}..{high}")

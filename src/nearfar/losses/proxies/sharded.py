@@ -1,14 +1,14 @@
-"""Proxies split over processes: each process holds a part of the classes; value and gradient are those of the whole.
+"""Proxies split over processes: each process holds a part of the classes. Value and gradient do not change.
 
 Rank r of N holds the classes from r C / N up to (r + 1) C / N. Every process has all embeddings of the batch and
 computes the similarities of its classes, a [C / N, B] matrix. Only small tensors are communicated:
 
     own class   S_i,y(i) is known to one process: a sum over processes, [B]
     others      log sum over classes of e^z: the largest exponent, then the sum over processes, [B] each
-    per class   log sums over the samples of a class are complete where the class is: a sum of their totals
-    embeddings  the gradient of the embeddings by the classes of each process: a sum, [B, d]
+    per class   the process of a class computes its log-sums over samples alone; only their totals are summed
+    embeddings  the gradient with respect to the embeddings is a sum of one part per process, [B, d]
 
-The gradient of a proxy is complete on its process, so an elementwise optimizer moves it as it would without splitting.
+The gradient of a proxy is complete on its process, so an elementwise optimizer updates it as without splitting.
 Partial FC (An et al., arXiv 2010.05222) splits the classes in the same way and then samples them; here all classes
 count.
 """
@@ -41,7 +41,7 @@ from nearfar.losses.subcenter_arcface import SubCenterArcFaceLoss
 from nearfar.ops.pairs import ratio
 from nearfar.validation import Labels
 
-# Proxy-ISA is missing: its memory and the progress of its classes would have to be split too.
+# Proxy-ISA is not supported: its memory and the progress of its classes would have to be split too.
 SHARDABLE = (
     *(NormalizedSoftmaxLoss, CosFaceLoss, ArcFaceLoss, SubCenterArcFaceLoss, ProxyNCALoss, SoftTripleLoss),
     *(MPADWLoss, MPAAPLoss, ProxyAnchorLoss, MPALoss),
@@ -53,7 +53,7 @@ class ShardedProxies(Loss):
 
     All processes must create it from equal losses and call it with the same embeddings. `loss.proxies` then holds the
     classes of this process. It is created from a complete loss, so that the proxies start with the same values as
-    without splitting; this needs the memory of all proxies once. Without a process group it equals the loss.
+    without splitting; creation therefore needs memory for all proxies. Without a process group it equals the loss.
 
     Args:
         loss: The complete proxy loss, one of `SHARDABLE`.
@@ -106,7 +106,7 @@ class ShardedProxies(Loss):
         return ratio(pos, pos.new_tensor(seen)) + ratio(neg, neg.new_tensor(with_neg))
 
     def gather_classes(self, part: Tensor) -> Tensor:
-        """Gather a tensor over all classes on rank 0; others get an empty one. Every process must call it."""
+        """Gather a tensor over all classes on rank 0; other ranks get an empty one. Every process must call this."""
         rank, world = _group()
         if world == 1:
             return part
@@ -128,7 +128,7 @@ class ShardSimilarities(ClassSimilarities):
     start: int = 0
 
     def places(self) -> tuple[Tensor, Tensor]:
-        """Return, for each sample, whether its class is on this process and its row (any row if it is not)."""
+        """Return, for each sample, whether its class is on this process and its row (an arbitrary one if it is not)."""
         place = self.labels - self.start
         here = (place >= 0) & (place < len(self.matrix))
         return here, place.clamp(0, len(self.matrix) - 1)
@@ -142,14 +142,14 @@ class ShardSimilarities(ClassSimilarities):
         return result
 
     def with_other_shards(self) -> ClassSimilarities:
-        """Return plain similarities with one more class, for the samples whose own class is on another process."""
+        """Return plain similarities with an extra last class for the samples whose own class is on another process."""
         here, place = self.places()
         labels = torch.where(here, place, len(self.matrix))
         return ClassSimilarities(F.pad(self.matrix, (0, 0, 0, 1)), labels, self.weights, self.embeddings)
 
 
 def sum_over_processes(part: Tensor) -> Tensor:
-    """Sum over the processes. All must use the sum in the same way, because its gradient is passed on unchanged."""
+    """Sum over the processes. All must use the sum in the same way, because backward does not sum the gradient."""
     total: Tensor = _Sum.apply(part)  # type: ignore[no-untyped-call]
     return total
 
@@ -179,7 +179,7 @@ class _Sum(torch.autograd.Function):
 
 
 class _SumGradients(torch.autograd.Function):
-    """The identity, whose gradient is summed over the processes: each has the gradient by its own classes."""
+    """Return the input; sum its gradient over the processes, each of which has the part from its own classes."""
 
     @staticmethod
     def forward(ctx: Any, embeddings: Tensor) -> Tensor:
@@ -192,7 +192,7 @@ class _SumGradients(torch.autograd.Function):
 
 
 class _Others(torch.autograd.Function):
-    """Compute log( [1 +] sum over the other classes of all processes of e^{scale S + shift} ), [B]."""
+    """Compute log( [1 +] sum of e^{scale S + shift} ) over the other classes on all processes, [B]."""
 
     @staticmethod
     def forward(
@@ -206,7 +206,7 @@ class _Others(torch.autograd.Function):
         total = _reduce(e.sub_(top - shift).exp_().sum(0))
         ctx.scale = scale
         if plus_one:
-            less_one = total + torch.expm1(-top)  # log1p keeps a value near 0 that 1 + e^z would round away
+            less_one = total + torch.expm1(-top)  # for small e^z, log(1 + e^z) would round to 0
             ctx.save_for_backward(e, less_one + 1)
             return top + less_one.log1p()
         ctx.save_for_backward(e, total)

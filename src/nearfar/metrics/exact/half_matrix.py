@@ -24,16 +24,17 @@ from nearfar.validation import Ints
 TILE = 1024
 # below these sizes the product is too small to matter
 MIN_SAMPLES, MIN_DIM = 4 * TILE, 64
-# with more positives per query, or a larger share of similarities above their thresholds, whole rows are cheaper
+# with more positives per query, or a larger fraction of similarities above their thresholds, whole rows are cheaper
 MAX_POSITIVES, MAX_ABOVE = 32, 0.06
 # memory per positive
 PAIR_BYTES = 200
 
 
 def try_half_matrix(names: Sequence[str], gallery: Gallery, relevance: Relevance, *, memory_mb: int) -> Columns | None:
-    """Return the columns of `evaluate_blocks` for every sample against all others, or None where that is better.
+    """Return the columns of `evaluate_blocks` for every sample against all others, or None.
 
-    It is better on a GPU, for a small product, with many positives, or when the half matrix gives up.
+    None means that `evaluate_blocks` should be used instead: on a GPU, for small inputs, with many positives, or if
+    `evaluate_tiles` gives up.
     """
     rows, dim = gallery.rows.shape
     few = int(relevance.max_positives().sum()) <= min(MAX_POSITIVES * rows, memory_mb * 2**20 // PAIR_BYTES)
