@@ -149,5 +149,5 @@ def test_files_are_the_same_bytes_each_time(tmp_path: Path) -> None:
         for name in "ab":
             save(plot([1, 2], [1.0, 2.0]).figure, tmp_path / f"{name}.{suffix}")
         assert (tmp_path / f"a.{suffix}").read_bytes() == (tmp_path / f"b.{suffix}").read_bytes()
-    with pytest.raises(NearfarError, match=r"x\.pdf: a plot is an \.svg or a \.png file"):
+    with pytest.raises(NearfarError, match=r"x\.pdf: plots are saved as \.svg or \.png"):
         save(plot([1, 2], [1.0, 2.0]).figure, tmp_path / "x.pdf")

@@ -50,7 +50,7 @@ def run(*, steps: int | None = None, source: str = "sketches", out: Path = Path(
     Args:
         steps: Number of training steps per recipe.
         source: The built-in drawings, or a folder of class folders.
-        out: Folder of the runs and the report. Finished runs in it are used as they are.
+        out: Output folder for the runs and the report. Finished runs in it are reused.
 
     Returns:
         The scores of every row of the printed table.
@@ -110,7 +110,7 @@ def _make_config(kind: str, name: str, steps: int | None, source: str, out: Path
 
 
 def train_together(configs: Mapping[str, Config], out: Path) -> dict[str, Run]:
-    """Train several configurations at the same time, one process each. Finished runs are used as they are."""
+    """Train several configurations at the same time, one process each. Finished runs are reused."""
     missing = {name: config for name, config in configs.items() if not (out / name / "scores.json").is_file()}
     with ProcessPoolExecutor(max(1, len(missing)), mp_context=get_context("spawn")) as pool, ExitStack() as stack:
         futures = {name: pool.submit(_train, config, out / name) for name, config in missing.items()}

@@ -1,6 +1,10 @@
-"""The error for data, files and configurations."""
+"""The error for data, files and configurations, and a hint for missing packages."""
 
 from __future__ import annotations
+
+import re
+from importlib import metadata
+from pathlib import Path
 
 LONGEST = 2000
 
@@ -20,3 +24,18 @@ class NearfarError(Exception):
         line = " ".join(part.strip() for part in message.splitlines())
         line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
         super().__init__(line if len(line) <= LONGEST else f"{line[: LONGEST // 2]} ... {line[-LONGEST // 2 :]}")
+
+
+def install_hint(extra: str) -> str:
+    """Return the command that installs an optional dependency, such as "web".
+
+    In a source tree or an editable install, it installs the extra. Otherwise it names the packages, because nearfar
+    itself is not on a package index.
+    """
+    project = Path(__file__).parents[2]
+    if (project / "pyproject.toml").is_file():
+        return f"pip install -e '.[{extra}]' in {project}"
+    required = [
+        re.fullmatch(r"([^;]+?)\s*;\s*extra == ['\"](.+)['\"]", line) for line in metadata.requires("nearfar") or ()
+    ]
+    return " ".join(["pip install", *(f"'{match[1]}'" for match in required if match and match[2] == extra)])

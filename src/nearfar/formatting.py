@@ -31,8 +31,8 @@ def counted(count: int, word: str) -> str:
 def slug(text: str) -> str:
     """Return a text as a folder name.
 
-    >>> slug("My Photos (2)-mpa-ap")
-    'my-photos-2-mpa-ap'
+    >>> slug("My Images (2)-mpa-ap")
+    'my-images-2-mpa-ap'
     """
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "run"
 

@@ -33,7 +33,8 @@ LINE_MARKERS = ("o", "s", "^", "D")
 MARKERS = (*LINE_MARKERS, "v")  # five, so that with seven colors no two of 35 look alike
 # lengths of strokes and gaps in points; the first line is solid
 DASHES = ((), (7, 3), (2, 3), (9, 3, 2, 3), (4, 2), (12, 4), (1, 2), (6, 2, 2, 2, 2, 2))
-# Distance between the error bars of neighboring lines and between the first and the last line, as shares of the axis.
+# Horizontal offset between the error bars of neighboring lines, and maximum offset between the first and the last line,
+# as fractions of the x range.
 DODGE, MAX_DODGE = 0.011, 0.065
 # Text stays text, and names are not parsed as formulas.
 PARAMETERS: dict[Any, Any] = {
@@ -48,7 +49,7 @@ _LOCK = RLock()  # matplotlib's parameters are global
 
 @dataclass(frozen=True)
 class Style:
-    """Look of a line: a name of COLORS, a marker of matplotlib, and an index of DASHES."""
+    """Style of a line: a key of COLORS, a matplotlib marker, and an index into DASHES."""
 
     color: str
     marker: str = "o"
@@ -161,7 +162,7 @@ def draw_note(axes: Any, text: str) -> None:
 
 
 def to_svg(figure: Any, *, salt: str = "nearfar") -> str:
-    """Return a figure as the text of an SVG file; its ids depend on `salt`."""
+    """Return a figure as an SVG string; `salt` determines the element ids."""
     buffer = io.StringIO()
     with _parameters({"svg.hashsalt": salt}):
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
@@ -172,7 +173,7 @@ def check_format(path: Path) -> str:
     """Return the suffix of a file name; raise `NearfarError` unless it is .svg or .png."""
     suffix = path.suffix.lower()
     if suffix not in FORMATS:
-        raise NearfarError(f"{path}: a plot is an .svg or a .png file, choose one of these suffixes")
+        raise NearfarError(f"{path}: plots are saved as .svg or .png: use one of these suffixes")
     return suffix
 
 

@@ -6,7 +6,7 @@ checkpoint/          the complete state of training, to resume from
 log.jsonl            one JSON object per line
 scores.json          scores on the test split, and how the epoch was selected
 report.html          a report of the results
-noise.json           the true labels, if labels were made wrong on purpose
+noise.json           the true labels, if label noise was injected
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ class Run:
         path = self.path / "scores.json"
         if not path.is_file():
             raise NearfarError(
-                f"{self.path}: has no scores, training is not finished: run nearfar train --resume --out {self.path}"
+                f"{self.path}: has no scores because training is not finished: "
+                f"run nearfar train --resume --out {self.path}"
             )
         try:
             results = json.loads(path.read_bytes())
@@ -89,7 +90,8 @@ class Run:
         path = self.path / "model.safetensors"
         if not path.is_file():
             raise NearfarError(
-                f"{self.path}: has no model, training is not finished: run nearfar train --resume --out {self.path}"
+                f"{self.path}: has no model because training is not finished: "
+                f"run nearfar train --resume --out {self.path}"
             )
         return load_embedder(path).to(device)
 
@@ -202,4 +204,4 @@ def _check_shapes(config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     wrong = [name for name in {**expected, **tensors} if name not in expected or name not in tensors]
     wrong += [name for name, value in expected.items() if name in tensors and value.shape != tensors[name].shape]
     if wrong:
-        raise ValueError(f"{len(wrong)} tensors do not match the header, the first is {wrong[0]}")
+        raise ValueError(f"{len(wrong)} tensors do not match the header; the first is {wrong[0]}")

@@ -10,7 +10,7 @@ import pytest
 
 from nearfar.advise import TrialData, open_trial_data, parse_candidates, recommend, run_trials, successive_halving
 from nearfar.advise.candidate import Candidate
-from nearfar.advise.successive_halving import TrialCost, affordable_steps, needed_seconds, planned_splits, round_sizes
+from nearfar.advise.schedule import TrialCost, affordable_steps, needed_seconds, planned_splits, round_sizes
 from nearfar.advise.trial import run_trial
 from nearfar.config.merge import OURS
 from nearfar.errors import NearfarError
@@ -121,7 +121,7 @@ def test_other_recipes_or_data_need_another_out(many: str, vectors: str, tmp_pat
     data = open_trial_data(many, tmp_path, seconds=100)
     scores(data, tmp_path)
     with pytest.raises(
-        NearfarError, match=r"trials.jsonl: holds trials of other data or recipes: choose another --out"
+        NearfarError, match=r"trials.jsonl: contains trials on different data or recipes: choose another --out"
     ):
         run_trials(data, parse_candidates("contrastive, supcon"), tmp_path, seconds=10)
     with pytest.raises(NearfarError, match="choose another --out"):

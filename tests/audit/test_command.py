@@ -21,14 +21,14 @@ def audited(*arguments: str) -> str:
 
 def test_on_vectors_with_noise_and_back(vectors: str, tmp_path: Path) -> None:
     printed = audited(vectors, "--noise", "0.1", "--out", str(tmp_path / "found"))
-    assert "24 labels were made wrong on purpose" in printed
+    assert "24 labels were corrupted" in printed
     assert float(printed.split("AUROC ")[1].split()[0]) > 0.85
     rows = list(csv.DictReader((tmp_path / "found" / "audit.csv").open()))
     assert len(rows) == 240
     assert (tmp_path / "found" / "index.html").is_file()
     decisions = tmp_path / "decisions.csv"
     page = audited(vectors, "--out", str(tmp_path / "clean"))
-    assert "wrong on purpose" not in page
+    assert "corrupted" not in page
     first = next(csv.DictReader((tmp_path / "clean" / "audit.csv").open()))
     with decisions.open("w", newline="") as file:
         writer = csv.DictWriter(file, [*first, "decision", "new_label"])
@@ -44,7 +44,7 @@ def test_on_a_run_with_its_noise(vectors: str, tmp_path: Path) -> None:
     run = train(config, tmp_path / "run", say=lambda _: None)
     printed = audited(str(run.path), "--split", "train", "--out", str(tmp_path / "found"))
     assert "120 samples" in printed
-    assert "24 labels were made wrong on purpose" in printed
+    assert "24 labels were corrupted" in printed
 
 
 def test_apply_needs_an_output_file(vectors: str, tmp_path: Path) -> None:

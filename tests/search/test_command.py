@@ -168,7 +168,7 @@ def test_errors_are_one_line(run: Path, vectors: str, drawing_run: Run, drawings
     np.save(tmp_path / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
     assert "is not an array that can be read" in failed("search", run, tmp_path / "objects.npy")
     np.save(tmp_path / "nan.npy", np.full(8, np.nan))
-    assert "must hold finite numbers" in failed("search", run, tmp_path / "nan.npy")
+    assert "must be an array of finite numbers" in failed("search", run, tmp_path / "nan.npy")
     (tmp_path / "text.png").write_text("not an image")
     assert "was trained on vectors" in failed("search", run, tmp_path / "text.png")
     assert "remove --kind hnsw" in failed("index", run, vectors, "--add", "--kind", "hnsw")

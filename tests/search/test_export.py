@@ -45,7 +45,7 @@ def test_onnx_matches_torch_for_any_batch(
     run: Run = request.getfixturevalue(kind)
     result = CliRunner().invoke(main, ["export", str(run.path), "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
-    assert float(result.output.split("difference to torch is ")[1]) < 1e-4
+    assert float(result.output.split("difference from torch is ")[1]) < 1e-4
     session = runtime.InferenceSession(str(tmp_path / "model.onnx"))
     manifest = run.manifest().subset("train")
     if kind == "vector_run":
@@ -85,7 +85,7 @@ def test_missing_extra_names_the_install_command(vector_run: Run, tmp_path: Path
         patch.setitem(sys.modules, "onnx", None)
         result = CliRunner().invoke(main, ["export", str(vector_run.path), "--out", str(tmp_path)])
     assert result.exit_code == 1
-    assert "pip install 'nearfar[onnx]'" in result.output
+    assert "pip install -e '.[onnx]'" in result.output
 
 
 def test_safetensors_with_a_model_card(drawing_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

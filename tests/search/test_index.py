@@ -228,7 +228,7 @@ LABELED: dict[str, Any] = {"labels": [0, 1, 1], "classes": ("ant", "owl")}
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda i: i.search(np.ones(3)), "queries must be numbers [N, d], got float64 of shape [3]"),
+        (lambda i: i.search(np.ones(3)), "queries must be a numeric array of shape [N, d], got float64 of shape [3]"),
         (lambda i: i.search(np.ones((2, 4))), "queries must have 3 columns, got shape [2, 4]"),
         (lambda i: i.search([[np.nan, 1, 2]]), "queries has NaN"),
         (lambda i: i.search(np.ones((1, 3)), 0), "k must be an integer of at least 1, got 0"),

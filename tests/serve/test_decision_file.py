@@ -76,5 +76,5 @@ def test_invalid_decisions(tmp_path: Path, arguments: tuple[int, str], words: st
 def test_decisions_on_other_data_are_refused(tmp_path: Path) -> None:
     DecisionFile(tmp_path / "decisions.csv", data()).decide(3, "keep")
     other = Manifest(labels=[0, 1], classes=("ant", "owl"), split=["train"] * 2, paths=("x", "y"))
-    with pytest.raises(NearfarError, match="the data has no row 3"):
+    with pytest.raises(NearfarError, match="row 3 is out of range"):
         DecisionFile(tmp_path / "decisions.csv", other)

@@ -58,7 +58,7 @@ def test_errors_are_one_line(run_path: Path, tmp_path: Path, monkeypatch: pytest
         assert words in result.output
         assert len(result.output.splitlines()) == 1
     monkeypatch.setitem(sys.modules, "fastapi", None)
-    with pytest.raises(NearfarError, match=r"needs fastapi: pip install 'nearfar\[web\]'"):
+    with pytest.raises(NearfarError, match=r"needs fastapi: pip install -e '\.\[web\]' in"):
         serve_command(run_path, host="127.0.0.1", port=8000, token=None, split="all")
 
 

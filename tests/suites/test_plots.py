@@ -192,7 +192,7 @@ def test_the_command(runs: Path, tmp_path: Path) -> None:
         ),
         (("map", str(runs / "isa"), str(runs / "mpa"), "--out", out), "takes one source, got 2"),
         (("map", str(tmp_path), "--out", out), "is not a run directory"),
-        (("decay", str(runs / "isa"), "--out", str(tmp_path / "x.pdf")), "a plot is an .svg or a .png file"),
+        (("decay", str(runs / "isa"), "--out", str(tmp_path / "x.pdf")), "plots are saved as .svg or .png"),
     ):
         failed = run(*args)
         assert failed.exit_code == 1

@@ -142,7 +142,7 @@ def test_resume_with_other_settings_or_data_is_an_error(vectors: str, drawings: 
     quiet(config, tmp_path / "run", stop_after=2)
     with pytest.raises(NearfarError, match=r"optimizer.lr is 0.5 now and was 0.001"):
         quiet(configured("features", vectors, "supcon", "optimizer.lr=0.5"), tmp_path / "run", resume=True)
-    with pytest.raises(NearfarError, match="already holds a run"):
+    with pytest.raises(NearfarError, match="already contains a run"):
         quiet(config, tmp_path / "run")
     known = replace(config, data=replace(config.data, fingerprint="0" * 64))
     with pytest.raises(NearfarError, match="files, classes or split have changed"):

@@ -18,7 +18,7 @@ from nearfar.training.splits import open_manifest
 
 MAX_SAMPLES = 10_000
 MIN_CLASSES = 4  # two to train on, two to score on
-HELD_OUT = 0.2  # share of the classes; at least two are held out
+HELD_OUT = 0.2  # fraction of the classes; at least two are held out
 IMAGE_SIZE = 112
 TIMED_IMAGES = 32  # images embedded first to estimate the time of the rest
 
@@ -30,7 +30,7 @@ class TrialData:
     Attributes:
         source: the dataset as the user named it.
         manifest: the samples.
-        held_out: share of the classes that a trial is scored on.
+        held_out: fraction of the classes that a trial is scored on.
         description: one line about the data.
         seconds: time it took to prepare the data.
     """
@@ -108,7 +108,7 @@ def _embed_images(images: Manifest, path: Path, seconds: float, say: Callable[[s
     if path.is_file():
         cached = open_data(path)
         if cached.source != images.fingerprint:
-            raise NearfarError(f"{path}: holds vectors of other data: choose another --out")
+            raise NearfarError(f"{path}: contains vectors computed from different data: choose another --out")
         return cached
     fingerprint = images.fingerprint
 

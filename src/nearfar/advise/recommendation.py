@@ -44,7 +44,7 @@ class Recommendation:
     Attributes:
         winner: the best candidate of the last round.
         recommended: the winner, or the faster of the winner and the runner-up if their difference is not significant.
-        is_too_close: whether the interval of the difference to the runner-up includes zero.
+        is_too_close: whether the interval of the difference from the runner-up includes zero.
         comparisons: the winner against the runner-up, then against the baselines.
         summaries: the candidates, best first.
         failed: error messages by candidate.
@@ -81,7 +81,7 @@ def recommend(lines: Sequence[Mapping[str, Any]], names: Sequence[str], *, held_
     Args:
         lines: the lines of `trials.jsonl`, as `run_trials` returns them.
         names: candidates in order of preference, which decides between equally good and fast ones.
-        held_out: share of the classes that trials were scored on.
+        held_out: fraction of the classes that trials were scored on.
     """
     failed = {line["candidate"]: str(line["message"]) for line in lines if "message" in line}
     rounds = [line for line in lines if line["kind"] == "round"]

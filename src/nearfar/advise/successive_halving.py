@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import time
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +17,7 @@ from typing import Any
 
 from nearfar.advise.candidate import Candidate
 from nearfar.advise.data import TrialData
+from nearfar.advise.schedule import TrialCost, affordable_steps, needed_seconds, planned_splits, round_sizes
 from nearfar.advise.trial import Clock, count_full_steps, run_trial
 from nearfar.errors import NearfarError
 from nearfar.formatting import duration
@@ -28,19 +28,7 @@ KINDS = ("advise", "probe", "round", "trial")
 PROBE_STEPS = 3
 MIN_STEPS = 10  # fewer steps do not separate recipes
 MAX_SPLITS = (5, 10)  # in a round before the last, and in the last
-RESERVE = 0.05  # share of the time that is not planned
-
-
-@dataclass(frozen=True)
-class TrialCost:
-    """Estimated time of a trial: overhead + steps * step."""
-
-    overhead: float
-    step: float
-
-    def seconds(self, steps: int) -> float:
-        """Return the seconds of a trial of this length."""
-        return self.overhead + steps * self.step
+RESERVE = 0.05  # fraction of the time budget that is kept in reserve
 
 
 @dataclass(frozen=True)
@@ -49,56 +37,6 @@ class Round:
 
     candidates: tuple[str, ...]
     steps: int
-
-
-def round_sizes(candidates: int) -> list[int]:
-    """Return the number of candidates in each round, down to two.
-
-    >>> round_sizes(8), round_sizes(5), round_sizes(2)
-    ([8, 4, 2], [5, 3, 2], [2])
-    """
-    sizes = [candidates]
-    while sizes[-1] > 2:
-        sizes.append((sizes[-1] + 1) // 2)
-    return sizes
-
-
-def planned_splits(rounds: int) -> list[int]:
-    """Return the number of class splits in each round: one, then two, and three in the last.
-
-    >>> planned_splits(4), planned_splits(1)
-    ([1, 2, 2, 3], [3])
-    """
-    return [*[1, *([2] * rounds)][: rounds - 1], 3]
-
-
-def needed_seconds(cost: TrialCost, trials: Sequence[int], steps: int, full: int) -> float:
-    """Return the time of all rounds, where the length doubles from round to round.
-
-    Args:
-        cost: cost of a trial.
-        trials: number of trials in each round.
-        steps: length of a trial in the first round.
-        full: maximum length.
-
-    >>> needed_seconds(TrialCost(1, 0.1), [4, 6], 10, full=15)
-    23.0
-    """
-    return sum(count * cost.seconds(min(full, steps * 2**i)) for i, count in enumerate(trials))
-
-
-def affordable_steps(cost: TrialCost, trials: Sequence[int], seconds: float, full: int) -> int:
-    """Return the largest length of the first round, at most `full`, with which all rounds fit into the time.
-
-    >>> cost = TrialCost(1, 0.1)
-    >>> affordable_steps(cost, [4, 6], 100, full=1000), affordable_steps(cost, [4, 6], 5, full=1000)
-    (56, 0)
-    """
-
-    def needed(steps: int) -> float:
-        return needed_seconds(cost, trials, steps, full)
-
-    return max(0, bisect_right(range(full + 1), seconds, key=needed) - 1)
 
 
 def run_trials(
@@ -127,7 +65,7 @@ def run_trials(
         if not file.lines:
             file.append({"kind": "advise", **header, "source": data.source, "seconds": data.seconds})
         elif any(file.lines[0].get(key) != value for key, value in header.items()):
-            raise NearfarError(f"{file.path}: holds trials of other data or recipes: choose another --out")
+            raise NearfarError(f"{file.path}: contains trials on different data or recipes: choose another --out")
         return _SuccessiveHalving(data, candidates, file, seconds, say, clock).run()
 
 
@@ -298,7 +236,7 @@ def collect_scores(lines: Iterable[Record]) -> dict[tuple[str, int, int], float]
 
 
 def rank_candidates(lines: Sequence[Record], names: Iterable[str]) -> list[str]:
-    """Sort candidates by their mean score in the last round over the splits that all of them have, best first."""
+    """Sort candidates by their mean score in the last round over the splits they share, best first."""
     scores, steps = collect_scores(lines), [int(line["steps"]) for line in lines if line["kind"] == "round"][-1]
     names = list(names)
     splits = [{split for key, length, split in scores if key == name and length == steps} for name in names]

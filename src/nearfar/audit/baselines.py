@@ -22,7 +22,7 @@ def loss_ranking(embeddings: Tensor, labels: Tensor) -> Floats:
 
 
 def knn_vote(embeddings: Tensor, labels: Tensor, *, k: int = 20) -> Floats:
-    """Return the share of each sample's k nearest neighbors that have another label."""
+    """Return the fraction of each sample's k nearest neighbors that have another label."""
     x = unit(embeddings.float())
     scores = []
     for start in range(0, len(x), 1024):

@@ -37,7 +37,7 @@ def audit_command(
         model: A run directory whose network embeds the data.
         split: The split to audit, or "all".
         size: Image size for the pretrained network.
-        noise: Share of labels to replace at random first, to measure the audit.
+        noise: Fraction of the labels to replace at random first, to measure the audit.
         shown: The largest number of samples on the page.
         decisions: A table of decisions to apply instead of an audit.
         out: Directory of the audit, or file of the corrected manifest.
@@ -83,7 +83,7 @@ def _open(target: str, run: Run | None) -> tuple[Manifest, NoiseRecord | None]:
 def embed_for_audit(manifest: Manifest, run: Run | None, model: Path | None, size: int | None) -> Tensor:
     """Embed a dataset for the audit.
 
-    The network of `model` is used, or else that of `run`. Without either, photos are embedded by a pretrained
+    The network of `model` is used, or else that of `run`. Without either, image files are embedded by a pretrained
     EfficientNet-Lite0, and feature vectors and pixels are used as they are.
     """
     if run is not None or model is not None:
@@ -98,5 +98,5 @@ def embed_for_audit(manifest: Manifest, run: Run | None, model: Path | None, siz
 def _print_detection(score: np.ndarray[tuple[int], np.dtype[np.float64]], record: NoiseRecord) -> None:
     count = int(record.wrong.sum())
     at_100, at_count = (precision_at(score, record.wrong, n) for n in (100, count))
-    print(f"{count:,} labels were made wrong on purpose: they are {at_100:.0%} of the first 100 suggestions and")
-    print(f"{at_count:.0%} of the first {count:,}; AUROC {auroc(score, record.wrong):.3f}")
+    print(f"{count:,} labels were corrupted. Of the first 100 suggestions, {at_100:.0%} are corrupted labels; of the")
+    print(f"first {count:,}, {at_count:.0%}. AUROC {auroc(score, record.wrong):.3f}")

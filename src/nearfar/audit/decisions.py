@@ -112,7 +112,7 @@ def _check_row(manifest: Manifest, cells: dict[str, str], where: str) -> Decisio
     except (TypeError, ValueError):
         raise NearfarError(f"{where}: row must be a number, got {cells['row']!r}") from None
     if not 0 <= row < len(manifest):
-        raise NearfarError(f"{where}: the data has no row {row}, its rows are 0 to {len(manifest) - 1}")
+        raise NearfarError(f"{where}: row {row} is out of range: the data has rows 0 to {len(manifest) - 1}")
     old = manifest.classes[manifest.labels[row]]
     if cells["path"] != manifest.name(row) or cells["label"] != old:
         actual, expected = f"{manifest.name(row)} ({old})", f"{cells['path']} ({cells['label']})"

@@ -79,9 +79,9 @@ def make_noise_table(
     Args:
         source: A dataset of features or drawings.
         split: The split to use.
-        rate: Share of wrong labels.
+        rate: Fraction of wrong labels.
         seeds: Number of noise seeds.
-        classes: Use only this many classes, from the first.
+        classes: Use only the first N classes.
     """
     data = open_data(source).subset(split)
     if classes:

@@ -82,24 +82,28 @@ def audit(
 ) -> Audit:
     """Rank samples by how likely their label is wrong.
 
-    score = z(center) + z(votes) + 0.5 z(self-paced), where z subtracts the mean and divides by the standard deviation:
+    score = z(class means) + z(votes) + 0.5 z(self-paced), where z subtracts the mean and divides by the standard
+    deviation:
 
-    - center: cosine to the nearest other class mean minus cosine to the mean of the sample's class without the sample;
+    - class means: cosine to the nearest other class mean minus cosine to the mean of the sample's class without the
+      sample;
     - votes: log(1 + most votes of another label) - log(1 + votes of the given label) among the k nearest neighbors;
-    - self-paced: 1 minus the mean of BSPML's weights (mu=1, threshold=1) over the given shares.
+    - self-paced: 1 minus the mean of BSPML's weights (mu=1, threshold=1) over the given fractions.
 
-    The factors 1, 1 and 0.5, k=20 and the shares are ours, chosen on CUB feature vectors and on pixels of drawings with
-    injected noise (docs/methods/bspml.md has the numbers). The computation is blockwise: no N x N matrix is stored.
+    The factors 1, 1 and 0.5, k=20 and the fractions are ours, chosen on CUB feature vectors and on pixels of drawings
+    with injected noise (docs/methods/bspml.md has the numbers). The computation is blockwise: no N x N matrix is
+    stored.
 
     Args:
         embeddings: Embeddings of any model, [N, d].
         labels: Class ids, [N].
         classes: Names of the class ids.
         k: Number of neighbors that vote.
-        center: Whether to subtract the mean embedding first. It helps features that are all positive, whose cosines
-            are all high otherwise.
-        shares: Shares of samples for which self-paced weights are computed.
-        memory_mb: Size of a block.
+        center: Whether to subtract the mean embedding first. This helps with non-negative features, whose
+            cosines would otherwise all be high.
+        shares: Fractions of the samples to keep. The self-paced weights are computed once for each fraction and
+            averaged.
+        memory_mb: Memory limit of a block, in MiB.
 
     >>> rows = torch.cat([torch.eye(2)[[0]].repeat(5, 1), torch.eye(2)[[1]].repeat(5, 1)]) + 0.01 * torch.randn(10, 2)
     >>> result = audit(rows, [0, 0, 0, 0, 1, 1, 1, 1, 1, 1], k=3)
@@ -128,16 +132,16 @@ def audit(
     evidence = _collect_evidence(x, y, min(k, len(x) - 1), memory_mb)
     weight = compute_self_paced_weight(x, y, shares=shares, memory_mb=memory_mb)
 
-    center_score = standardize(evidence["center_other"] - evidence["center_own"])
+    class_score = standardize(evidence["class_other"] - evidence["class_own"])
     vote_score = standardize(np.log1p(evidence["votes_other"]) - np.log1p(evidence["votes_own"]))
-    score = center_score + vote_score + SELF_PACED_WEIGHT * standardize(1 - weight)
+    score = class_score + vote_score + SELF_PACED_WEIGHT * standardize(1 - weight)
 
-    # Compare the two rivals, by center and by votes, on both kinds of evidence in the units of the score.
+    # Compare the two rivals, by class mean and by votes, on both kinds of evidence in the units of the score.
     sims, votes = evidence["rival_similarity"], evidence["rival_votes"]
-    scale = _deviation(evidence["center_other"] - evidence["center_own"])
+    scale = _deviation(evidence["class_other"] - evidence["class_own"])
     vote_scale = _deviation(np.log1p(evidence["votes_other"]) - np.log1p(evidence["votes_own"]))
     strength = sims / scale + np.log1p(votes) / vote_scale
-    own = evidence["center_own"] / scale + np.log1p(evidence["votes_own"]) / vote_scale
+    own = evidence["class_own"] / scale + np.log1p(evidence["votes_own"]) / vote_scale
     line, chosen = np.arange(len(x)), strength.argmax(1)
     rival = evidence["rivals"][line, chosen]
     return Audit(
@@ -147,7 +151,7 @@ def audit(
         rival=ids[rival].astype(np.int64),
         neighbors=evidence["neighbors"],
         votes=np.stack([evidence["votes_own"], votes[line, chosen]], 1),
-        similarity=np.stack([evidence["center_own"], sims[line, chosen]], 1),
+        similarity=np.stack([evidence["class_own"], sims[line, chosen]], 1),
         weight=weight,
         classes=None if classes is None else tuple(classes),
     )
@@ -156,7 +160,7 @@ def audit(
 def compute_self_paced_weight(
     x: Tensor, y: Tensor, *, shares: Sequence[float] = SHARES, memory_mb: int = MEMORY_MB
 ) -> Floats:
-    """Return the mean over the shares of BSPML's weights at these embeddings, [N]."""
+    """Return BSPML's weights at these embeddings, [N], averaged over the fractions of samples to keep."""
     pos, neg = hardness(x, y, memory_mb=memory_mb)
     problem = WeightProblem.of(pos.cpu().numpy(), neg.cpu().numpy(), y.cpu().numpy(), age=0.0, mu=1.0)
     weight: Floats = np.mean([solve_for_share(problem, share, tolerance=1e-3)[0].weights for share in shares], axis=0)
@@ -205,8 +209,8 @@ def _collect_evidence(x: Tensor, y: Tensor, k: int, memory_mb: int) -> dict[str,
                 "rivals": rivals,
                 "rival_similarity": to_center.gather(1, rivals),
                 "rival_votes": votes.gather(1, rivals),
-                "center_own": own_center,
-                "center_other": to_center.gather(1, by_center[:, None])[:, 0],
+                "class_own": own_center,
+                "class_other": to_center.gather(1, by_center[:, None])[:, 0],
                 "votes_own": own_votes,
                 "votes_other": votes.gather(1, by_votes[:, None])[:, 0],
             }

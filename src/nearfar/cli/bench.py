@@ -103,7 +103,7 @@ def bench_run(
 @click.option(
     "--seeds", default=5, show_default=True, type=click.IntRange(min=1), help="Number of repetitions with other noise."
 )
-@click.option("--classes", type=click.IntRange(min=2), help="Number of classes to use, from the first on.")
+@click.option("--classes", type=click.IntRange(min=2), help="Use only the first N classes.")
 @click.option("--threads", default=1, show_default=True, type=click.IntRange(min=1), help="Number of torch threads.")
 def bench_audit(source: str, split: str, rate: float, seeds: int, classes: int | None, threads: int) -> None:
     """Make labels of DATA (vectors or drawings) wrong and measure how well the audit and other methods find them."""

@@ -12,7 +12,7 @@ import torch
 
 from nearfar.config.schema import Config
 from nearfar.data import Manifest
-from nearfar.errors import NearfarError
+from nearfar.errors import NearfarError, install_hint
 from nearfar.formatting import counted, duration
 from nearfar.metrics.names import expand_names
 from nearfar.training.trackers import TRACKERS, open_trackers
@@ -74,7 +74,7 @@ def _check_names(config: Config) -> None:
         if name not in TRACKERS:
             open_trackers((name,), Path(), {})  # raises an error that suggests a name
         if find_spec(name) is None:
-            raise NearfarError(f"track={name} needs the package {name}: pip install 'nearfar[track]'")
+            raise NearfarError(f"track={name} needs the package {name}: {install_hint('track')}")
 
 
 def _now() -> float:

@@ -140,17 +140,17 @@ def advise(**options: Any) -> None:
 @click.command()
 @click.option("--steps", type=click.IntRange(min=1), help="Number of training steps per recipe.")
 @click.option(
-    "--pretrained", "photos", metavar="FOLDER", help="Use a folder of your images and a pretrained EfficientNet-Lite0."
+    "--pretrained", "images", metavar="FOLDER", help="Use a folder of your images and a pretrained EfficientNet-Lite0."
 )
 @click.option(
     "--out",
     default="runs/demo",
     show_default=True,
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder of the runs and the report.",
+    help="Output folder for the runs and the report.",
 )
-def demo(steps: int | None, photos: str | None, out: Path) -> None:
+def demo(steps: int | None, images: str | None, out: Path) -> None:
     """Train on the built-in drawings, then search among classes that training never saw."""
     from nearfar.demo import run
 
-    run(steps=steps, source=photos or "sketches", out=out)
+    run(steps=steps, source=images or "sketches", out=out)

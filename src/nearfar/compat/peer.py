@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor, nn, random
 
-from nearfar.errors import NearfarError
+from nearfar.errors import NearfarError, install_hint
 from nearfar.losses import (
     AngularLoss,
     ArcFaceLoss,
@@ -223,7 +223,7 @@ def peer_modules() -> SimpleNamespace:
     try:
         return SimpleNamespace(**{part: import_module(f"pytorch_metric_learning.{part}") for part in PARTS})
     except ImportError as error:
-        raise NearfarError(f"loss.peer needs {NAME}: pip install 'nearfar[peers]' ({error})") from None
+        raise NearfarError(f"loss.peer needs {NAME} ({error}): {install_hint('peers')}") from None
 
 
 def _require(loss: Loss, option: str, value: object) -> None:

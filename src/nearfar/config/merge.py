@@ -91,7 +91,8 @@ def resolve(
     batches = changes.get("batches")
     if isinstance(batches, Mapping):
         sampler = batches.get("name", tree.get("batches", {}).get("name", Batches.name))
-        tree["batches"] = _readable(tree.get("batches", {}), sampler)  # nor do those of its sampler to another one
+        # options of the recipe's sampler do not apply to another sampler
+        tree["batches"] = _readable(tree.get("batches", {}), sampler)
         if batches.get("size") is not None and "classes" not in batches:
             tree["batches"].pop("classes", None)  # an explicit size replaces the recipe's number of classes
         if shared:
@@ -114,7 +115,7 @@ def from_dict(tree: Mapping[str, Any]) -> Config:
 
 
 def _options(sampler: Any) -> Iterable[str] | None:
-    """The settings that a sampler reads, or None if there is no such sampler."""
+    """Return the settings that a sampler reads, or None if there is no such sampler."""
     known = isinstance(sampler, str) and sampler in samplers.names()
     return samplers.options(sampler) if known else None
 
@@ -147,7 +148,7 @@ def _gather_options(batches: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _from_recipe(name: str, setting: str, benchmark: str | None) -> dict[str, Any]:
-    """The part of a recipe that this setting uses."""
+    """Return the part of a recipe that this setting uses."""
     if setting not in ("ours", "paper"):
         raise NearfarError(f"setting must be ours or paper, got {setting!r}")
     try:

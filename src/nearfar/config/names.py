@@ -1,4 +1,4 @@
-"""Which setting a person meant who wrote an unknown key."""
+"""Suggest the setting that an unknown key most likely meant."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from nearfar.spelling import closest
 
-# Names of other libraries, and the setting here.
+# Names in other libraries, and the corresponding setting here.
 ALIASES: dict[str, str] = {
     "amp": "autocast",
     "arch": "model.backbone",

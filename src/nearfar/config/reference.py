@@ -71,7 +71,7 @@ def describe_settings(key: str | None = None) -> str:
     if not lines:
         known = [name for name, _, _ in walk(Config)]
         near = suggest_setting(str(key).rpartition(".")[2], known, "", known)
-        raise NearfarError(f"there is no setting {key!r}{near} `nearfar settings` lists all")
+        raise NearfarError(f"there is no setting {key!r}{near} Run `nearfar settings` to list all settings")
     return "\n".join(lines)
 
 
@@ -154,7 +154,10 @@ def recipe_schema() -> dict[str, Any]:
 
 
 def _config_object() -> dict[str, Any]:
-    """The object of a configuration, with the registered names for completion. Other names may be registered later."""
+    """Return the JSON schema of a configuration, with the registered names for completion.
+
+    Other names are valid too, because they may be registered later.
+    """
     from nearfar import losses, models, pacing, samplers  # they import torch
 
     schema = _object(Config)

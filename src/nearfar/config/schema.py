@@ -21,7 +21,7 @@ BENCHMARKS = ("cub", "cars", "sop", "inshop")
 
 @dataclass(frozen=True)
 class Noise:
-    """Wrong labels that are added on purpose, to measure robustness (BSPML section 4.3)."""
+    """Injected label noise, to measure robustness (BSPML section 4.3)."""
 
     rate: float = option(0.0, "Fraction of the training samples that get a wrong label.", least=0, below=1)
     kind: str = option(
@@ -39,8 +39,8 @@ class Data:
     source: str = option("sketches", "Folder of class folders, tar of one, CSV, .npz, benchmark, or sketches.")
     split: str = option(
         "auto",
-        "auto uses the split of the data, or else the first half of the classes for training; class-order always does "
-        "the latter; all trains on everything and leaves no test split.",
+        "auto: use the split that the data defines, or else train on the first half of the classes. class-order: "
+        "always train on the first half of the classes. all: train on all samples, without a test split.",
         choices=("auto", "class-order", "all"),
     )
     root: str | None = option(None, "Folder of the images that a table names; null is the folder of the table.")
@@ -69,7 +69,7 @@ class Data:
     cache_size: int | None = option(
         None, "Side of the cached images in pixels; null is 256/224 of the input size.", above=0
     )
-    noise: Noise = section(Noise, "Wrong labels that are added on purpose.")
+    noise: Noise = section(Noise, "Injected label noise.")
     fingerprint: str | None = option(
         None, "Fingerprint of the data, which the run fills in. Other data with this configuration is an error."
     )
@@ -165,7 +165,7 @@ class Schedule:
         choices=("constant", "cosine", "step"),
     )
     every: int | None = option(None, "Number of epochs between two steps of the step schedule.", above=0)
-    factor: float = option(0.5, "Factor of the step schedule.", above=0)
+    factor: float = option(0.5, "Factor by which the step schedule multiplies the learning rate.", above=0)
     warm_up: float = option(0.1, "Fraction of the steps in which the rate rises from 0.", least=0, below=1)
     warm_up_epochs: int = option(0, "Number of epochs at the start in which the backbone is frozen.", least=0)
 
@@ -236,7 +236,8 @@ class Config:
     )
     save_every: float = option(60.0, "Number of seconds between two checkpoints.", least=0, neutral=True)
     metrics: tuple[str, ...] = option(
-        ("recall@1", "recall@2", "recall@4", "recall@8", "r-precision", "map@r"), "Metrics of the test."
+        ("recall@1", "recall@2", "recall@4", "recall@8", "r-precision", "map@r"),
+        "Metrics to compute on the test split.",
     )
     test: bool = option(True, "Score the test split at the end.", neutral=True)
     untrained: bool = option(True, "Also score the test split before training.")

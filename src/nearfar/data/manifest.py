@@ -66,7 +66,8 @@ class Manifest:
         labels: Class of each sample [N], an index into `classes`.
         classes: Names of the classes. A class may have no samples, see `compact`.
         split: "train", "val" or "test" for each sample.
-        paths: Paths of image files relative to `root`. Together with an array, names of the samples.
+        paths: Paths of image files relative to `root`. If the samples are in an array (`features` or `pixels`), the
+            paths only name them.
         features: Feature vectors [N, d].
         pixels: uint8 images [N, H, W] or [N, H, W, 3], in memory or memory-mapped.
         role: "query" or "gallery" for each sample, if a benchmark evaluates one against the other.
@@ -121,13 +122,14 @@ class Manifest:
             if column is not None and len(column) != rows:
                 raise ValueError(f"{name} has {len(column)} rows but labels has {rows}")
         if self.features is not None and (self.features.ndim != 2 or self.features.dtype.kind not in "fiu"):
-            raise ValueError(f"features must be numbers [N, d], got {self.features.dtype} {list(self.features.shape)}")
+            shape = f"{self.features.dtype} of shape {list(self.features.shape)}"
+            raise ValueError(f"features must be a numeric array of shape [N, d], got {shape}")
         if self.pixels is not None and not (
             self.pixels.dtype == np.uint8
             and (self.pixels.ndim == 3 or (self.pixels.ndim == 4 and self.pixels.shape[3] == 3))
         ):
-            shape = f"{self.pixels.dtype} {list(self.pixels.shape)}"
-            raise ValueError(f"pixels must be uint8 [N, H, W] or [N, H, W, 3], got {shape}")
+            shape = f"{self.pixels.dtype} of shape {list(self.pixels.shape)}"
+            raise ValueError(f"pixels must be a uint8 array of shape [N, H, W] or [N, H, W, 3], got {shape}")
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)

@@ -25,7 +25,7 @@ def open_data(
 
     The source is one of:
 
-    - `sketches`: the embedded drawings (write `./sketches` for a folder of this name);
+    - `sketches`: the built-in drawings (write `./sketches` for a folder of this name);
     - a folder: CUB-200-2011, Cars-196, Stanford Online Products or In-Shop in their official layout (also one folder
       deeper, as their archives unpack), otherwise class folders, or `train/` and `test/` with class folders;
     - `.tar`, `.tar.gz`, `.tgz`: class folders, read without unpacking to a folder;
@@ -59,7 +59,7 @@ def _find_layout(source: str | Path) -> tuple[str, Path | None]:
         if inner and name in LAYOUTS.names():
             return name, Path(inner).expanduser()
         similar = suggest(str(source), [*embedded_names(), *_siblings(path)])
-        raise NearfarError(f"{source}: no such file, folder or embedded dataset{similar}")
+        raise NearfarError(f"{source}: no such file, folder or built-in dataset{similar}")
     layout = recognize(path)
     if layout is None:
         raise NearfarError(f"{source}: no data layout recognizes this file. Known: {', '.join(layout_names())}")

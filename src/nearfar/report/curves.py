@@ -20,8 +20,8 @@ WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 340, 200, 54, 14, 12, 26
 MAX_POINTS, MIN_SMOOTHED = 240, 40
 # Values that a step may log besides its loss, with their titles.
 STEP_VALUES = {
-    "active_pairs": "Share of pairs with a gradient",
-    "anchors_without_positives": "Share of anchors without a positive",
+    "active_pairs": "Fraction of pairs with a gradient",
+    "anchors_without_positives": "Fraction of anchors without a positive",
     "effective_rank": "Effective rank of the batch",
     "norm_mean": "Mean norm of the embeddings",
 }

@@ -165,7 +165,7 @@ def find_worst_queries(data: Manifest, ranked: RankedQueries, *, queries: int = 
 def find_confusions(data: Manifest, ranked: RankedQueries, *, pairs: int = 8) -> list[Confusion]:
     """Return the pairs of classes that are confused most.
 
-    Pairs are ordered by the share of their queries whose nearest neighbor is of the other class; ties are in class
+    Pairs are ordered by the fraction of their queries whose nearest neighbor is of the other class; ties are in class
     order.
     """
     actual, predicted = data.labels[ranked.rows], data.labels[ranked.nearest]

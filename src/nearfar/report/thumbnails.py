@@ -19,7 +19,7 @@ from nearfar.errors import NearfarError
 
 SIDE, SMALL_SIDE = 96, 44
 LEVELS = 16
-# A drawing on black is mostly black, with a median of 0; the median of a gray photo is hardly ever below this.
+# A drawing on black is mostly black, with a median of 0; the median of other gray images is hardly ever below this.
 MAX_DARK_MEDIAN = 32
 ThumbnailKind = Literal["drawings", "images", "text"]
 

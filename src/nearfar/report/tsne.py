@@ -9,7 +9,7 @@ PCA follows Kobak and Berens, Nature Communications 2019; the step size N / exag
 volume.
 
 Why this is not openTSNE 1.0.4, measured on one thread with default options (CPU seconds; trustworthiness and preserved
-share of the 10 nearest neighbors), drawings as pixels and 30 Gaussian classes in 64 dimensions:
+fraction of the 10 nearest neighbors), drawings as pixels and 30 Gaussian classes in 64 dimensions:
 
     data              this module              openTSNE
     600 drawings      0.7 s, 0.845, 0.293      2.0 s, 0.854, 0.292

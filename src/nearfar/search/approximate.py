@@ -98,11 +98,11 @@ class ApproximateIndex:
 
     @property
     def removed_share(self) -> float:
-        """The share of slots whose vector was removed."""
+        """The fraction of slots whose vector was removed."""
         return 0.0 if self.slots is None or not len(self.slots) else float((self.slots < 0).mean())
 
     def add(self, vectors: Vectors, *, first_row: int) -> None:
-        """Add vectors, which get the rows from `first_row` on."""
+        """Add vectors, which are stored in rows starting at `first_row`."""
         self.faiss.add(vectors if self.kind == "hnsw" else _pad(vectors))
         if self.slots is not None:
             self.slots = np.concatenate([self.slots, first_row + np.arange(len(vectors))])

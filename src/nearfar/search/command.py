@@ -74,7 +74,7 @@ def export_command(run: Path, *, style: str, out: Path | None) -> None:
     folder = out or run / "export" / style
     if style == "onnx":
         path, difference = export_onnx(encoder, folder)
-        print(f"{path}: checked with onnxruntime, the largest difference to torch is {difference:.1e}")
+        print(f"{path}: checked with onnxruntime; the largest difference from torch is {difference:.1e}")
     elif style == "safetensors":
         print(export_safetensors(encoder, folder))
     else:

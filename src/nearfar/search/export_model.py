@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from nearfar.errors import NearfarError
+from nearfar.errors import NearfarError, install_hint
 from nearfar.files import atomic
 from nearfar.models import Embedder
 from nearfar.ops.geometry import unit
@@ -52,7 +52,7 @@ def export_onnx(encoder: Encoder, folder: Path) -> tuple[Path, float]:
     """Write model.onnx and README.md.
 
     Returns:
-        The path of the file, and the largest difference to torch over several batch sizes.
+        The path of the file, and the largest difference from torch over several batch sizes.
 
     Raises:
         NearfarError: If the difference is above 1e-4 (our choice). Nothing is written then.
@@ -116,7 +116,7 @@ def _check_packages() -> None:
         try:
             import_module(name)
         except ImportError:
-            raise NearfarError(f"ONNX export needs {name}: pip install 'nearfar[onnx]'") from None
+            raise NearfarError(f"ONNX export needs {name}: {install_hint('onnx')}") from None
 
 
 @contextmanager

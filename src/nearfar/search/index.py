@@ -30,7 +30,7 @@ from nearfar.validation import Embeddings, Ints, check_choice, check_count
 if TYPE_CHECKING:
     from nearfar.runs import Run
 
-# A faiss index is rebuilt once more than this share of its vectors has been removed (our choice).
+# A faiss index is rebuilt once more than this fraction of its vectors has been removed (our choice).
 MAX_REMOVED_SHARE = 0.25
 TUNING_QUERIES = 100
 
@@ -93,14 +93,14 @@ class Index:
         """Create an index of vectors.
 
         Args:
-            vectors: Numbers [N, d] of any length; N can be 0.
+            vectors: Vectors [N, d]; they need not be normalized, and N can be 0.
             ids: Distinct integers [N], by default 0..N-1.
             labels: Class numbers [N].
             classes: Class names, by default the class numbers.
             names: Names of the samples [N].
             kind: "exact", "hnsw", "ivf-pq" or "auto": exact up to 200,000 vectors, hnsw up to 2,000,000, then ivf-pq.
                 Approximate kinds raise their search effort until they find 95% of the ten nearest neighbors of a sample
-                of vectors, or reach their maximum; `measure` returns the share.
+                of vectors, or reach their maximum; `measure` returns this fraction.
         """
         x = as_unit_vectors("vectors", vectors)
         check_choice("kind", kind, ("auto", *KINDS))
@@ -184,8 +184,8 @@ class Index:
         """Append vectors and return their ids. Each call copies the index, so add many vectors at a time.
 
         Args:
-            vectors: Numbers [N, dim].
-            ids: New ids [N], by default counted from the largest id on.
+            vectors: Vectors of shape [N, dim].
+            ids: Ids of the new vectors [N]. Default: consecutive ids after the largest existing id.
             labels: Class numbers [N], required if the index has labels.
             classes: Names of the classes in `labels`, by default those of the index. New names are appended to them.
             names: Names of the samples [N].
@@ -270,8 +270,8 @@ class Index:
         return self._search_approximate(queries, k)
 
     def _search_approximate(self, queries: Vectors, k: int, *, unchecked: Embeddings | None = None) -> Neighbors:
-        # `unchecked` are queries that may hold NaN or overflow. Their neighbors have no clear order, so checking them
-        # only where the order is not clear is enough.
+        # `unchecked` are queries that may contain NaN or infinity. Such queries never pass `accept_order`, so it is
+        # enough to check them after it has failed.
         assert self.approximate is not None
         similarity, rows = self.approximate.candidates(queries, k)
         result = accept_order(similarity, rows, self.dim) if self.approximate.has_exact_cosines else None

@@ -36,10 +36,12 @@ def check_finite(name: str, vectors: Vectors) -> None:
 
 
 def as_float32(name: str, vectors: Embeddings, *, dim: int | None = None) -> Vectors:
-    """Return a float32 copy of numbers [N, d], where N can be 0."""
+    """Return a float32 copy of a numeric array of shape [N, d], where N can be 0."""
     array = vectors.detach().cpu().numpy() if isinstance(vectors, Tensor) else np.asarray(vectors)
     if array.ndim != 2 or not array.shape[1] or array.dtype.kind not in "fiu":
-        raise ValueError(f"{name} must be numbers [N, d], got {array.dtype} of shape {list(array.shape)}")
+        raise ValueError(
+            f"{name} must be a numeric array of shape [N, d], got {array.dtype} of shape {list(array.shape)}"
+        )
     if dim not in (None, array.shape[1]):
         raise ValueError(f"{name} must have {dim} columns, got shape {list(array.shape)}")
     copy: Vectors = np.array(array, dtype=np.float32, order="C")
@@ -47,7 +49,7 @@ def as_float32(name: str, vectors: Embeddings, *, dim: int | None = None) -> Vec
 
 
 def assign_ids(ids: ArrayLike | None, count: int, used: Ints) -> Ints:
-    """Check the ids of new vectors, or number them from the largest used id on.
+    """Check the ids of new vectors, or assign consecutive ids after the largest used id.
 
     Args:
         ids: Distinct integers [count] of at least 0 that are not in `used`, or None.

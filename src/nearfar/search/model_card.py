@@ -42,7 +42,7 @@ def model_card(encoder: Encoder, usage: str) -> str:
         f"- method: {method}, {trained}, seed {config.seed}",
         f"- data: {data} (fingerprint `{(config.data.fingerprint or 'unknown')[:12]}`), split {config.data.split}",
         f"- network: {config.model.backbone}, {'pretrained' if config.model.pretrained else 'from scratch'}",
-        *([f"- training labels made wrong on purpose: {config.data.noise.rate:.0%}"] if config.data.noise.rate else []),
+        *([f"- injected label noise: {config.data.noise.rate:.0%}"] if config.data.noise.rate else []),
         "- all settings are in config.yaml of the run",
         "",
         "## Scores",

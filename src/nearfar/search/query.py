@@ -92,7 +92,7 @@ def _read_vectors(path: Path) -> Vectors:
         vectors = as_float32("the array", array[None] if array.ndim == 1 else array)
         check_finite("the array", vectors)
     except ValueError as error:
-        raise NearfarError(f"{path}: must hold finite numbers [d] or [Q, d]: {error}") from None
+        raise NearfarError(f"{path}: must be an array of finite numbers of shape [d] or [Q, d]: {error}") from None
     if not len(vectors):
-        raise NearfarError(f"{path}: must hold finite numbers [d] or [Q, d], but it is empty")
+        raise NearfarError(f"{path}: must be an array of finite numbers of shape [d] or [Q, d], but is empty")
     return vectors

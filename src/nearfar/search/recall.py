@@ -13,7 +13,7 @@ from nearfar.validation import Ints, check_count
 def measure_recall(
     vectors: Vectors, search: Callable[[Vectors, int], Neighbors], *, sample: int = 1000, k: int = 10
 ) -> float:
-    """Return recall@k: the share of the k nearest others of some vectors that `search` finds.
+    """Return recall@k: the fraction of the k nearest others of some vectors that `search` finds.
 
     The queries are `sample` vectors drawn with a fixed seed. A neighbor counts as found if it is as near as the exact
     k-th neighbor, up to rounding.

@@ -73,7 +73,7 @@ def _sample_names(manifest: Manifest, rows: Ints, *, first: int = 0) -> list[str
 
 
 def _part(run: Run, manifest: Manifest, source: str, *, first: int) -> Part:
-    """Describe the origin of ids from `first` on; paths are absolute, so that they work from any directory."""
+    """Describe the origin of ids starting at `first`; paths are absolute, so that they work from any directory."""
     path = Path(source).expanduser()
     absolute = str(path.resolve()) if source and path.exists() else source
     is_run_data = manifest.fingerprint == run.config.data.fingerprint

@@ -107,7 +107,7 @@ def _load(folder: Path, *, mmap: bool) -> Index:
         if not files[name].is_file():
             raise NearfarError(f"{files[name]}: is missing: {REBUILD}")
         if compute_sha256(files[name]) != file["sha256"]:
-            raise NearfarError(f"{files[name]}: is damaged, its sha256 does not match {INDEX_FILE}: {REBUILD}")
+            raise NearfarError(f"{files[name]}: is damaged (its sha256 does not match {INDEX_FILE}): {REBUILD}")
     count, kind = header["count"], header["kind"]
     vectors = _load_array(files["vectors"], np.float32, (count, header["dim"]), mmap=mmap)
     ids = _load_array(files["ids"], np.int64, (count,))
@@ -141,14 +141,14 @@ def _read_header(path: Path) -> dict[str, Any]:
     try:
         header = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise NearfarError(f"{path}: is damaged, it is not valid JSON ({error}): {REBUILD}") from None
+        raise NearfarError(f"{path}: is damaged and not valid JSON ({error}): {REBUILD}") from None
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise NearfarError(f"{path}: is not an index of nearfar, or is damaged: {REBUILD}")
     if header.get("version") != VERSION:
         versions = f"version {header.get('version')!r}, but this nearfar reads version {VERSION}"
         raise NearfarError(f"{path}: has {versions}: update nearfar, or {REBUILD}")
     if header.pop("sha256", None) != _digest(header):
-        raise NearfarError(f"{path}: is damaged or was edited, its sha256 does not match: {REBUILD}")
+        raise NearfarError(f"{path}: is damaged or was edited (its sha256 does not match): {REBUILD}")
     required = {"vectors", "ids", "names"} | ({"index"} if header["kind"] in APPROXIMATE else set())
     names_are_valid = all(FILE_NAME.fullmatch(file["name"]) for file in header["files"].values())
     if header["kind"] not in KINDS or not required <= set(header["files"]) or not names_are_valid:
@@ -180,7 +180,7 @@ def _load_array(path: Path, dtype: Any, shape: tuple[int | None, ...], *, mmap: 
     )
     if array.dtype != dtype or not shape_matches:
         raise NearfarError(
-            f"{path}: holds {array.dtype} {list(array.shape)}, which does not match {INDEX_FILE}: {REBUILD}"
+            f"{path}: contains {array.dtype} of shape {list(array.shape)}, which does not match {INDEX_FILE}: {REBUILD}"
         )
     return np.asarray(array)
 

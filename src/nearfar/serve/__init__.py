@@ -2,5 +2,5 @@
 
 `collection.open_collection(run)` opens the data to serve, `api.create_app(collection)` returns the application,
 `server.guard_app(app)` adds access control, and `server.serve(run)` does all of it and runs a server. Install it with
-`pip install 'nearfar[web]'`.
+`pip install -e '.[web]'` in the project folder.
 """

@@ -189,7 +189,7 @@ def _audit_routes(service: Service) -> APIRouter:
     def suspects(
         offset: Offset = 0, limit: Limit = 20, state: Literal["all", "open", "decided"] = "all"
     ) -> SuspectPage:
-        """List samples whose label may be wrong, most suspicious first; 202 while the audit is computed."""
+        """List samples whose label may be wrong, most suspicious first; respond with 202 while the audit is running."""
         suspect_list = _result_or_202(service.suspects)
         return suspect_list.page(service.decisions.all(), offset=offset, limit=limit, state=state)
 

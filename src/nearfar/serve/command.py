@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nearfar.errors import NearfarError
+from nearfar.errors import NearfarError, install_hint
 
 
 def serve_command(run: Path, *, host: str, port: int, token: str | None, split: str) -> None:
@@ -13,7 +13,7 @@ def serve_command(run: Path, *, host: str, port: int, token: str | None, split: 
         import fastapi  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:
-        raise NearfarError(f"nearfar serve needs {error.name}: pip install 'nearfar[web]'") from None
+        raise NearfarError(f"nearfar serve needs {error.name}: {install_hint('web')}") from None
     from nearfar.serve.server import serve
 
     serve(run, host=host, port=port, token=token, split=split)

@@ -1,9 +1,9 @@
-"""Strokes of a pen rendered like the drawings of Quick, Draw! in the embedded dataset.
+"""Strokes of a pen rendered like the drawings of Quick, Draw! in the built-in dataset.
 
 The strokes are first simplified as in Quick, Draw!: moved to the top left corner, scaled so that the longer side is
 255, and thinned by the Ramer-Douglas-Peucker algorithm with epsilon 2. Then they are drawn one pixel wide by Wu's
 algorithm (SIGGRAPH 1991), in which two pixels share each step along the longer axis, in four gray levels. Measurements
-on the embedded drawings show these properties: each column of a flat line sums to 1, and each drawing starts in the
+on the built-in drawings show these properties: each column of a flat line sums to 1, and each drawing starts in the
 first row and column and fills the longer side.
 """
 

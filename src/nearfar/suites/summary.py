@@ -24,8 +24,8 @@ class Row:
         expected: number of seeds of the suite.
         n: number of seeds with scores.
         scores: means over these seeds, by metric.
-        differences: differences to the baseline over the seeds that both have, by metric.
-        seconds: training time without the test, the median over seeds.
+        differences: differences from the baseline over the seeds that both have, by metric.
+        seconds: training time, excluding the final test; the median over seeds.
         selected_by: how epochs were selected.
         batch: batch size, if the cells record it.
         swept: whether the method uses the value of the sweep.

@@ -1,6 +1,6 @@
 """Tuning: the same number of trials for every method of a suite, scored on validation classes only.
 
-A trial is a run with one combination of the suite's `tune.space`, on a seed that no table uses. It does not read the
+A trial is a run with one combination of the suite's `tune.space`, with a seed that no table uses. It does not read the
 test split. The best combination by `tune.metric` becomes part of the method's settings for that dataset. It is written
 to the results file and shown below the tables.
 """

@@ -22,8 +22,8 @@ class Diagnosis:
     """Measurements of a batch.
 
     Attributes:
-        active_pairs: Share of the pairs with a nonzero gradient of the loss.
-        anchors_without_positives: Share of the anchors without a positive.
+        active_pairs: Fraction of the pairs with a nonzero gradient of the loss.
+        anchors_without_positives: Fraction of the anchors without a positive.
         norm_mean: Mean norm of the embeddings.
         norm_std: Standard deviation of the norms.
         effective_rank: Number of directions that the embeddings span, between 1 (collapsed to a line) and min(B, d).
@@ -90,7 +90,7 @@ def pair_activity(
     ref_weights: Tensor | None = None,
     representatives: int | None = None,
 ) -> tuple[float, float]:
-    """Return the shares of active pairs and of anchors without positives, as in `Diagnosis`.
+    """Return the fractions of active pairs and of anchors without positives, as in `Diagnosis`.
 
     Costs about as much as the loss.
     """

@@ -1,7 +1,7 @@
 """Initialize the head and the proxies from the training data, and share the result between runs of one process.
 
-All methods of a suite start from the same network on the same data. The PCA of its head and its scores before training
-each need a pass over the training or test samples, so they are computed once.
+All methods of a suite start from the same network on the same data. The PCA of the head needs a pass over the
+training samples, and the scores before training need one over the test samples, so both are computed once.
 """
 
 from __future__ import annotations

@@ -70,13 +70,14 @@ def train(
             say(f"{out} is already finished")
         else:
             if not resume and (out / "config.yaml").exists():
-                raise NearfarError(f"{out}: already holds a run: continue it with --resume, or choose another --out")
+                raise NearfarError(f"{out}: already contains a run: continue it with --resume, or choose another --out")
             process_group.check_ranks_agree(
                 f"{resume} {config.to_yaml()}", "start all of them with the same command, with --out on a shared disk"
             )
             initial = None if initial_states is None else initial_states.get(config)
             trainer = Trainer(config, manifest, out, say=say, initial=initial)
-            _write_config(config, out)  # after all parts are created, so that an error leaves no half of a run
+            # written only after everything was created, so that an error does not leave an incomplete run directory
+            _write_config(config, out)
             if resume and trainer.state.load(out, say=say):
                 say(f"resuming at step {trainer.state.step:,} of {trainer.steps:,}")
             else:

@@ -11,7 +11,7 @@ from nearfar.errors import NearfarError
 
 
 class Selection:
-    """Remembers the best epoch. `by` is validation, test or last; auto is resolved."""
+    """Keep track of the best epoch. `by` is validation, test or last; auto is resolved."""
 
     def __init__(self, config: Select, *, validation: bool, test: bool) -> None:
         """Resolve and check the settings.

@@ -23,7 +23,7 @@ class Splits:
         train: The training samples, with classes numbered without gaps.
         validation: The samples of the validation classes, if any are held out.
         test: The test samples, if the data has any.
-        noise: Record of the labels that were made wrong on purpose.
+        noise: Record of the injected label noise.
         wrong: Mask of the training samples with a wrong label, if there is label noise.
     """
 
@@ -86,7 +86,7 @@ def assign_splits(manifest: Manifest, config: Config) -> tuple[Manifest, NoiseRe
 
 
 def _validation_rows(labels: NDArray[np.int64], data: Data) -> NDArray[np.int64]:
-    """Return the rows of the validation classes: one fold, or a random share of the classes."""
+    """Return the rows of the validation classes: one fold, or a random fraction of the classes."""
     classes = len(np.unique(labels))
     if data.folds is None:
         if classes < 2:

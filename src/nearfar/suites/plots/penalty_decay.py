@@ -19,7 +19,7 @@ def draw_penalty_decay(run: Path) -> Any:
     options = dict(Run(run).config.loss)
     if options.pop("name") != "proxy-isa":
         raise NearfarError(
-            f"{run}: plot decay needs a run with the loss proxy-isa, this run has {Run(run).config.loss['name']}"
+            f"{run}: plot decay needs a run with the loss proxy-isa, but this run has {Run(run).config.loss['name']}"
         )
     loss = create("proxy-isa", classes=1, dim=1, **options)
     assert isinstance(loss, ProxyISALoss)

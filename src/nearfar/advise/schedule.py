@@ -1,0 +1,71 @@
+"""The rounds of successive halving: their numbers of candidates, of class splits and of steps, and their time."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class TrialCost:
+    """Estimated time of a trial: overhead + steps * step."""
+
+    overhead: float
+    step: float
+
+    def seconds(self, steps: int) -> float:
+        """Return the seconds of a trial of this length."""
+        return self.overhead + steps * self.step
+
+
+def round_sizes(candidates: int) -> list[int]:
+    """Return the number of candidates in each round, down to two.
+
+    >>> round_sizes(8), round_sizes(5), round_sizes(2)
+    ([8, 4, 2], [5, 3, 2], [2])
+    """
+    sizes = [candidates]
+    while sizes[-1] > 2:
+        sizes.append((sizes[-1] + 1) // 2)
+    return sizes
+
+
+def planned_splits(rounds: int) -> list[int]:
+    """Return the number of class splits in each round: one, then two, and three in the last.
+
+    >>> planned_splits(4), planned_splits(1)
+    ([1, 2, 2, 3], [3])
+    """
+    return [*[1, *([2] * rounds)][: rounds - 1], 3]
+
+
+def needed_seconds(cost: TrialCost, trials: Sequence[int], steps: int, full: int) -> float:
+    """Return the time of all rounds, where the length doubles from round to round.
+
+    Args:
+        cost: cost of a trial.
+        trials: number of trials in each round.
+        steps: length of a trial in the first round.
+        full: maximum length.
+
+    >>> needed_seconds(TrialCost(1, 0.1), [4, 6], 10, full=15)
+    23.0
+    """
+    return sum(count * cost.seconds(min(full, steps * 2**i)) for i, count in enumerate(trials))
+
+
+def affordable_steps(cost: TrialCost, trials: Sequence[int], seconds: float, full: int) -> int:
+    """Return the largest number of steps per trial in the first round for which all rounds fit into the time budget.
+
+    It is at most `full`.
+
+    >>> cost = TrialCost(1, 0.1)
+    >>> affordable_steps(cost, [4, 6], 100, full=1000), affordable_steps(cost, [4, 6], 5, full=1000)
+    (56, 0)
+    """
+
+    def needed(steps: int) -> float:
+        return needed_seconds(cost, trials, steps, full)
+
+    return max(0, bisect_right(range(full + 1), seconds, key=needed) - 1)
