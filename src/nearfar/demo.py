@@ -34,7 +34,7 @@ from nearfar.training.log import read_log
 from nearfar.training.prepare import cache_or_check_images
 from nearfar.training.splits import open_manifest
 
-# ours, chosen on held-out classes of the training half (docs/training.md)
+# our settings, chosen on held-out classes of the training half (docs/training.md)
 RECIPES: dict[str, dict[str, Any]] = {
     "supcon": {"batches": {"classes": 16, "per_class": 4}},
     "proxy-anchor": {"batches": {"size": 64}},
@@ -153,8 +153,8 @@ def _split(manifest: Manifest, config: Config) -> tuple[Manifest, Manifest]:
     counts = {name: len(np.unique(manifest.labels[manifest.rows(name)])) for name in ("train", "test")}
     if min(counts.values()) < 2:
         raise NearfarError(
-            f"{config.data.source}: the demo trains on half of the classes and searches in the other half, "
-            f"so it needs at least four, got {sum(counts.values())}"
+            f"{config.data.source}: the demo needs at least two classes for training and two for testing, "
+            f"got {counts['train']} and {counts['test']}"
         )
     manifest = cache_or_check_images(manifest, config.data, size=config.images.crop or 28, say=tqdm.write)
     return manifest.subset("test"), manifest.subset("train")

@@ -27,10 +27,10 @@ class NearfarError(Exception):
 
 
 def install_hint(extra: str) -> str:
-    """Return the command that installs an optional dependency, such as "web".
+    """Return the command that installs the packages of an extra, such as "web".
 
-    In a source tree or an editable install, it installs the extra. Otherwise it names the packages, because nearfar
-    itself is not on a package index.
+    In a source tree or an editable install, the command is `pip install -e '.[extra]'`. Otherwise it lists the
+    packages, because nearfar itself is not on a package index.
     """
     project = Path(__file__).parents[2]
     if (project / "pyproject.toml").is_file():

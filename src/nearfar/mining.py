@@ -102,7 +102,9 @@ def distance_weighted(
     """
     if distances is None:
         if not torch.compiler.is_compiling() and not bool((pairs.sim.detach().abs() < 1.01).all()):
-            raise ValueError("pairs.sim must be cosines, got values beyond 1: pass distances= [A, R] of unit vectors")
+            raise ValueError(
+                "pairs.sim must be cosines, got values outside [-1, 1] or NaN: pass the distances [A, R] as distances="
+            )
         d2 = 2 - 2 * pairs.sim.detach()
     else:
         d2 = distances.detach().square()
@@ -152,7 +154,7 @@ def create_miner(mine: str | Mapping[str, Any]) -> Callable[[Pairs], Pairs]:
 
 
 def _first(score: Tensor, mask: Tensor, k: int | Tensor) -> Tensor:
-    """Return the part of a mask [A, R] with the k (or k[i]) largest scores of each row; the first of equal scores."""
+    """Keep the k (or k[i]) entries of a mask [A, R] with the largest scores in each row; ties keep the first."""
     if isinstance(k, int) and k == 1:
         best = torch.where(mask, score, -torch.inf).argmax(1, keepdim=True)
         return torch.zeros_like(mask).scatter_(1, best, True) & mask

@@ -152,7 +152,7 @@ def test_names_replace_images_of_missing_data(run: Path, vectors: str, tmp_path:
     moved.unlink()
     result = nearfar("search", run, 3, "--html", tmp_path / "found.html")
     assert result.exit_code == 0
-    assert "no images of" in result.stderr
+    assert "cannot show the images of" in result.stderr
     assert "row 3" in (tmp_path / "found.html").read_text()
 
 

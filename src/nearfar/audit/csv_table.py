@@ -39,4 +39,4 @@ def check_same_rows(audit: Audit, manifest: Manifest) -> None:
             f"audit has {len(audit)} samples but {manifest!r} has {len(manifest)}: pass the audit of this data"
         )
     if (audit.labels != manifest.labels).any():
-        raise ValueError(f"audit has other labels than {manifest!r}: pass the audit of this data")
+        raise ValueError(f"the labels of the audit differ from those of {manifest!r}: pass the audit of this data")

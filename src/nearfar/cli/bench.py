@@ -155,13 +155,19 @@ def bench_figure(file: Path, x: str, metric: str, methods: tuple[str, ...], out:
 @click.argument("sources", metavar="RUN...", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @click.option("--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="An .svg or .png file.")
 @click.option(
-    "--split", type=click.Choice(["train", "val", "test"]), help="map, similarity: part of the data.  [default: train]"
+    "--split",
+    type=click.Choice(["train", "val", "test"]),
+    help="For KIND map and similarity: the split.  [default: train]",
 )
-@click.option("--classes", type=click.IntRange(min=1), help="map, similarity: number of random classes.  [default: 20]")
-@click.option("--seed", type=int, help="map, similarity: seed that chooses the classes.  [default: 0]")
-@click.option("--x", metavar="KEY", help="settings: the setting that the suite sweeps.")
-@click.option("--y", metavar="KEY", help="settings: a setting in which the methods differ.")
-@click.option("--metric", help="settings, overfitting: the metric.  [default: recall@1]")
+@click.option(
+    "--classes",
+    type=click.IntRange(min=1),
+    help="For KIND map and similarity: number of random classes.  [default: 20]",
+)
+@click.option("--seed", type=int, help="For KIND map and similarity: seed of the choice of classes.  [default: 0]")
+@click.option("--x", metavar="KEY", help="For KIND settings: the key on the x axis, which the suite sweeps.")
+@click.option("--y", metavar="KEY", help="For KIND settings: the key on the y axis, in which the methods differ.")
+@click.option("--metric", help="For KIND settings and overfitting: the metric.  [default: recall@1]")
 def bench_plot(kind: str, sources: tuple[Path, ...], out: Path, **options: Any) -> None:
     """Plot a RUN: its embedding space, similarities or penalty decay, or a metric over the epochs of several runs.
 

@@ -80,7 +80,7 @@ class MultiSimilarityLoss(PairBased):
 class LiftedStructureLoss(PairBased):
     """`nearfar.losses.lifted.song`; a positive without negatives costs 1/2 [D - pos_margin]_+^2, as in the peer."""
 
-    takes_references = False  # with references, the peer takes the negatives of a wrong anchor
+    takes_references = False  # with references, pytorch-metric-learning uses the negatives of another anchor
     reducer_kinds = (MeanReducer, SumReducer)
     needs_both = True
 

@@ -227,7 +227,7 @@ class Manifest:
         )
 
     def compact(self) -> Manifest:
-        """Remove classes without samples and number the others from 0 in the same order, as proxies need it."""
+        """Remove classes without samples and renumber the others 0..C-1 in the same order, as proxy losses require."""
         used, labels = np.unique(self.labels, return_inverse=True)
         return replace(self, labels=labels.astype(np.int64), classes=tuple(self.classes[i] for i in used.tolist()))
 

@@ -85,8 +85,8 @@ def add_label_noise(
       replacement, get the label of another train class, drawn uniformly.
     - "small-cluster" (PRISM, Liu et al., CVPR 2021): round(rate * classes) random train classes are dissolved. K-means
       splits each of them into half as many clusters as it has samples, and each cluster gets the label of a random
-      remaining class. We recall the number of clusters from the paper and have not checked it again; the released CUB
-      lists that we read are consistent with it.
+      remaining class. The number of clusters is from memory of the paper, not verified against it; the released CUB
+      lists agree with it.
 
     Args:
         manifest: The data, with at least two train classes.

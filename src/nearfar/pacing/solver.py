@@ -97,7 +97,8 @@ class _Descent:
         pos, neg, size, norm = problem.pos[rows], problem.neg[rows], problem.sizes[c], problem.pair_norm[c]
         mean = sums.mean[c]
         rest = (sums.mean.sum() - mean) / others
-        slope = (sums.pos[c] + (mean * size - 2 * w) * pos) * norm  # N_c dL/dw
+        # slope = N_c dL/dw: first the positive term, then all others
+        slope = (sums.pos[c] + (mean * size - 2 * w) * pos) * norm
         slope += (sums.neg.sum() - sums.neg[c]) / others + rest * neg + 2 * problem.mu * (mean - rest) - problem.age
         if target is None:
             target = _minimizer(w, slope, size, problem.mu)

@@ -66,8 +66,8 @@ class Mark:
 def choose_rows(labels: Ints, *, points: int, classes: int, seed: int = 0) -> Ints:
     """Choose which samples the map shows.
 
-    At most `points` samples are all shown. Otherwise `classes` classes are chosen at random, and at most
-    points / classes random samples of each.
+    If there are at most `points` samples, all are shown. Otherwise `classes` random classes with two or more samples
+    are chosen, and at most points / classes random samples of each.
 
     Returns:
         Rows in ascending order.

@@ -18,7 +18,7 @@ from nearfar.runs import Run
 from nearfar.training.class_subset import sample_whole_classes
 from nearfar.training.evaluate import score
 
-MAX_SAMPLES = 20_000  # a report of more would take longer than seconds
+MAX_SAMPLES = 20_000  # a report on more samples would take more than a few seconds
 
 
 def report_run(run: Run, embedded: tuple[Manifest, Tensor] | None = None) -> Path:

@@ -109,9 +109,9 @@ def neighbor_probabilities(square: Tensor, perplexity: float) -> Tensor:
 
 
 def _initialize(x: Tensor, seed: int) -> Tensor:
-    """Return the first two principal components plus noise, the first scaled to a standard deviation of 1e-4.
+    """Return the first two principal components plus noise, scaled so that the first has a deviation of 1e-4.
 
-    The sign of a component is chosen so that its largest entry is positive.
+    Both components have the same scale. The sign of each makes its entry of largest magnitude positive.
     """
     centered = x.double() - x.double().mean(0)
     if x.shape[1] <= len(x):

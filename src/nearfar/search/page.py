@@ -36,7 +36,7 @@ class SampleImages:
             try:
                 thumbnails.append((part, Thumbnails(self._manifest(part))))
             except NearfarError as error:
-                self.say(f"no images of {part.source or 'the data of the run'}: {error}")
+                self.say(f"cannot show the images of {part.source or 'the data of the run'}: {error}")
         return thumbnails
 
     def _manifest(self, part: Part) -> Manifest:

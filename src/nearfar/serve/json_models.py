@@ -22,7 +22,7 @@ class SearchRequest(BaseModel):
 
 
 class DecisionRequest(BaseModel):
-    """A decision about a suspect. `label` is the number of the new class for "relabel"; "" undoes a decision."""
+    """A decision about a suspect; `decision` "" undoes an earlier one, and `label` is the new class for "relabel"."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     decision: Literal["keep", "relabel", "remove", ""]

@@ -142,5 +142,5 @@ def cache_or_check_images(manifest: Manifest, data: Data, *, size: int, say: Say
                 say(f"skipped: {reason}")
             manifest = drop_rows(manifest, report.broken)
     if len(manifest) < total:
-        say(f"skipped {total - len(manifest)} of {total} images that cannot be read")
+        say(f"skipped {total - len(manifest)} of {total} images, because they cannot be read")
     return manifest

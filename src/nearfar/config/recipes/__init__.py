@@ -91,7 +91,7 @@ def load(name: str, *, data: str | None = None) -> dict[str, Any]:
 
 @cache
 def sections() -> dict[str, tuple[str, ...] | None]:
-    """Return the keys of a recipe and those inside of them; None where a plain value or free options stand."""
+    """Map each key of a recipe to the keys allowed inside it, or to None for a plain value or free options."""
     hints = type_hints(Config)
     own = {key: tuple(type_hints(hints[key])) if is_section(hints[key]) else None for key in (*METHOD, *PAPER_ONLY)}
     return {**dict.fromkeys(ABOUT), **own, "data": BENCHMARKS}

@@ -58,7 +58,7 @@ class ProxyLoss(Loss):
             self.classes_option = self.class_names
         self.dim, classes = check_count("dim", dim), self.classes
         shape = (classes, dim) if per_class is None else (classes, check_count("proxies_per_class", per_class), dim)
-        # The loss depends only on directions, but an optimizer step rotates a long proxy less than a short one.
+        # The initial length matters although the loss depends only on directions: a step rotates a long proxy less.
         std = 1.0 if gain is None else gain / math.sqrt(classes * (per_class or 1))
         self.proxies = nn.Parameter(torch.randn(shape) * std)
 

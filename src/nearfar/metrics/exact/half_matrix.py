@@ -26,7 +26,7 @@ TILE = 1024
 MIN_SAMPLES, MIN_DIM = 4 * TILE, 64
 # with more positives per query, or a larger fraction of similarities above their thresholds, whole rows are cheaper
 MAX_POSITIVES, MAX_ABOVE = 32, 0.06
-# memory per positive
+# bytes per pair of a query and one of its positives
 PAIR_BYTES = 200
 
 

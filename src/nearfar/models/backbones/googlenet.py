@@ -1,4 +1,7 @@
-"""GoogLeNet (Inception v1), the backbone of PROFS: as published without batch norm, and as in torchvision with it."""
+"""GoogLeNet (Inception v1), the backbone of PROFS.
+
+It has two variants: the published one, without batch norm, and that of torchvision, with batch norm.
+"""
 
 from __future__ import annotations
 

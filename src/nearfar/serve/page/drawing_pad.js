@@ -36,14 +36,14 @@ export function createPad({onChange, label}) {
     canvas.classList.toggle('empty', strokes.length === 0);
   }
 
-  const positionOf = event => {
+  const pointerPosition = event => {
     const box = canvas.getBoundingClientRect();
     return [event.clientX - box.left, event.clientY - box.top];
   };
   canvas.addEventListener('pointerdown', event => {
     if (event.button) return;
     canvas.setPointerCapture(event.pointerId);
-    current = {pointer: event.pointerId, points: [positionOf(event)]};
+    current = {pointer: event.pointerId, points: [pointerPosition(event)]};
     strokes.push(current.points);
     paint();
     event.preventDefault();
@@ -51,7 +51,7 @@ export function createPad({onChange, label}) {
   canvas.addEventListener('pointermove', event => {
     if (event.pointerId !== current?.pointer) return;
     for (const part of event.getCoalescedEvents?.() ?? [event]) {
-      const [x, y] = positionOf(part),
+      const [x, y] = pointerPosition(part),
         [u, v] = current.points.at(-1);
       if (Math.hypot(x - u, y - v) >= MIN_STEP) current.points.push([x, y]);
     }

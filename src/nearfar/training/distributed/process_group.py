@@ -126,7 +126,7 @@ def local_part(items: S) -> S:
 
 
 def largest_part_size(total: int) -> int:
-    """Return the size of the largest part of `total` items."""
+    """Return the largest number of items that one process gets from `local_part` of `total` items."""
     return -(-total // world_size())
 
 
