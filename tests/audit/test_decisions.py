@@ -93,7 +93,7 @@ def test_new_classes_only_on_request(tmp_path: Path) -> None:
     [
         ({"decision": "delete"}, "row 2: unknown decision 'delete': use keep, relabel, remove"),
         ({"row": "x"}, "row must be a number, got 'x'"),
-        ({"row": 40}, r"has no row 40, its rows are 0 to 39"),
+        ({"row": 40}, "row 40 is out of range: the data has rows 0 to 39"),
         ({"label": "f"}, "decisions belong to other data"),
         ({"path": "other"}, "decisions belong to other data"),
         ({"suggested": ""}, "relabel needs a label"),
