@@ -121,9 +121,8 @@ def _encode(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
         return {kind: [_encode(inner, f"{name}/{i}", tensors) for i, inner in enumerate(value)]}
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise TypeError(
-        f"{name or 'the state'}: a checkpoint holds tensors, numbers, strings, None, lists, tuples and dicts, got {type(value).__name__}"
-    )
+    known = "tensors, numbers, strings, None, lists, tuples and dicts"
+    raise TypeError(f"{name or 'the state'}: a checkpoint can hold {known}, got {type(value).__name__}")
 
 
 def _decode(tree: Any, tensors: dict[str, Tensor]) -> Any:
