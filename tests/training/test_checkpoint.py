@@ -40,7 +40,7 @@ def test_the_memory_layout_survives_saving_and_loading(tmp_path: Path) -> None:
 
 
 def test_values_that_need_pickle_are_errors(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="a/0: a checkpoint can hold tensors, .+ and dicts, got set"):
+    with pytest.raises(TypeError, match=r"a/0: a checkpoint can hold tensors, .+ and dicts, got set"):
         save_state(tmp_path / "s", {"a": [set()]})
     assert not list(tmp_path.iterdir())
 
