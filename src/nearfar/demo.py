@@ -1,8 +1,8 @@
 """The demo: train on drawings, then search among classes that training never saw.
 
 The demo trains two recipes from scratch on half of the classes of the built-in drawings. On the other half it compares
-them with raw pixels and the untrained network. Then it searches and writes a report. With a folder of images it does
-the same, but starts from the public weights of EfficientNet-Lite0.
+them with raw pixels and the untrained network. Then it searches and writes a report. With a folder of images it
+fine-tunes EfficientNet-Lite0 from its public weights and compares it only with the network before training.
 """
 
 from __future__ import annotations

@@ -188,15 +188,15 @@ def save(figure: Any, path: Path) -> None:
 
 
 def to_inline_svg(figure: Any, *, label: str, classes: Mapping[str, str]) -> str:
-    """Return a figure as an SVG element for an HTML page that gives colors and fonts by CSS.
+    """Return a figure as an SVG element for an HTML page whose CSS sets colors and fonts.
 
-    Styles become attributes, as a Content-Security-Policy may forbid style attributes. Ids are made unique by `label`,
-    as a page holds several figures.
+    Each CSS property of a `style` attribute becomes an SVG attribute such as `fill`, because a Content-Security-Policy
+    may forbid `style`. `label` makes the ids unique on a page with several figures.
 
     Args:
         figure: The figure.
         label: Description for readers who do not see the image; different for each figure of a page.
-        classes: CSS class in place of each color (in lower case); drawn in `currentColor`.
+        classes: Maps a color (lower case) to a CSS class. Elements of that color get the class and `currentColor`.
     """
     root = ElementTree.fromstring(to_svg(figure, salt=label))
     for parent in root.iter():

@@ -132,7 +132,7 @@ class Run:
         """
         config, manifest = self.config, self.manifest(source)
         is_named = split != "all"
-        # a cache holds all images of the run, and noise and validation classes depend on all readable ones
+        # prepare all samples first: the cache holds all images, and noise and validation depend on all readable ones
         if source is None and (config.data.cache is not None or split in ("train", "val")):
             manifest = prepare(config, manifest, embedder, say=say).manifest
             if split in ("train", "val"):

@@ -20,7 +20,7 @@ import click
 )
 @click.option("--size", type=click.IntRange(min=32), help="Side of the images for EfficientNet-Lite0.  [default: 224]")
 @click.option(
-    "--shown", default=100, show_default=True, type=click.IntRange(min=1), help="Number of samples on the page."
+    "--shown", default=100, show_default=True, type=click.IntRange(min=1), help="Largest number of samples on the page."
 )
 @click.option(
     "--noise",

@@ -104,7 +104,7 @@ class LiftedStructureLoss(PairBased):
 
 
 class NTXentLoss(PairBased):
-    """`nearfar.losses.NTXentLoss`."""
+    """The formula of `nearfar.losses.NTXentLoss`, with a distance and a reducer."""
 
     default_distance = CosineSimilarity()
     needs_both = True
@@ -122,7 +122,7 @@ class NTXentLoss(PairBased):
 
 
 class SupConLoss(PairBased):
-    """`nearfar.losses.SupConLoss`."""
+    """The formula of `nearfar.losses.SupConLoss`, with a distance and a reducer."""
 
     default_distance = CosineSimilarity()
     default_reducer = AvgNonZeroReducer()

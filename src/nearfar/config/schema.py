@@ -129,7 +129,9 @@ class Images:
     """How images reach the network."""
 
     crop: int | None = option(None, "Side of the network input in pixels; null is the backbone's.", above=0)
-    resize: int | None = option(None, "Side to which a test image is resized before its center crop.", above=0)
+    resize: int | None = option(
+        None, "Short side of a test image before its center crop; null is crop * 256 / 224.", above=0
+    )
     min_scale: float = option(
         0.16, "Smallest area of a random training crop, as a fraction of the image.", above=0, most=1
     )

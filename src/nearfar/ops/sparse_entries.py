@@ -48,7 +48,8 @@ def draw(p: Tensor, n: int, seed: Tensor) -> Tensor:
     generator = torch.Generator(p.device).manual_seed(int(seed))
     steps = p.flatten().cumsum(0, dtype=torch.float64)
     u = torch.rand(n, generator=generator, dtype=torch.float64, device=p.device) * steps[-1]
-    # The first cumulative sum above u never belongs to an entry with p = 0. Rounding can exceed the last sum, so clamp.
+    # The first cumulative sum above u never belongs to an entry with p = 0.
+    # Rounding can make u equal to the last sum, so clamp.
     last = torch.searchsorted(steps, steps[-1])
     return torch.searchsorted(steps, u, right=True).clamp_max(last)
 

@@ -100,7 +100,7 @@ def _draw_distinct(counts: Ints, k: int, rng: np.random.Generator) -> Ints:
     """Draw k different numbers below each count, [len(counts), k], padded with -1 if count < k (Floyd's method)."""
     chosen = np.full((len(counts), k), -1)
     for column in range(k):
-        # the column-th of min(k, count) draws is below count - min(k, count) + column + 1
+        # Floyd's method: draw number `column` is uniform on 0..limit; if already taken, `limit` is used instead
         limit = np.maximum(counts - k, 0) + column
         draw = rng.integers(np.maximum(limit, 0) + 1)
         taken = (chosen[:, :column] == draw[:, None]).any(1)

@@ -1,4 +1,4 @@
-"""PRISM: drop the samples of a batch that are far from the running mean of their class."""
+"""PRISM: drop the samples of a batch that are not close enough to their class mean, compared with other classes."""
 
 from __future__ import annotations
 

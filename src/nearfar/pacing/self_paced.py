@@ -74,8 +74,10 @@ class SelfPaced(Pacer):
         super().__init__(samples=samples, classes=classes, warm_up=warm_up, every=every)
         self.by_age = age is not None
         if noise_rate is not None:
-            if self.by_age or not 0 <= noise_rate < 1:
-                raise ValueError(f"noise_rate must be at least 0 and below 1, and needs age=None, got {noise_rate}")
+            if self.by_age:
+                raise ValueError(f"noise_rate={noise_rate} and age={age} cannot be combined: pass one of them")
+            if not 0 <= noise_rate < 1:
+                raise ValueError(f"noise_rate must be at least 0 and below 1, got {noise_rate}")
             share = most = 1 - noise_rate
         self.schedule = make_schedule(share=share, age=age, growth=growth, most=most)
         if not mu >= 0:

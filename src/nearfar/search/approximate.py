@@ -116,7 +116,7 @@ class ApproximateIndex:
         self._present_bits = None
 
     def candidates(self, queries: Vectors, k: int) -> Neighbors:
-        """Return similarities and rows [Q, w >= k] of about the nearest vectors; the row is -1 for none."""
+        """Return similarities and rows, both [Q, w], of the approximately nearest vectors; a missing one has row -1."""
         effort, width = max(self.effort, 2 * k), k
         if self.kind != "hnsw":
             effort, width = self.effort, min(CANDIDATES_PER_NEIGHBOR * k, self.faiss.ntotal)

@@ -34,7 +34,7 @@ from nearfar.training.splits import assign_splits, split_manifest
 CACHE_FOLDER, CACHE_VERSION = "serve", 1
 Size = Literal["small", "medium", "large"]
 SIDES: dict[Size, int] = {"small": 56, "medium": 168, "large": 640}
-# Arrays up to this side are enlarged and saved without loss.
+# Images with sides up to SMALL_ARRAY are enlarged to at most ENLARGED pixels and saved as PNG, without loss.
 SMALL_ARRAY, ENLARGED = 64, 280
 # The number of encoded images in memory.
 IMAGE_CACHE = 8192

@@ -32,7 +32,7 @@ class Log:
                 for entry in read_log(path)
                 if entry["step"] <= step
                 and entry["kind"] != "end"
-                # the entry of an epoch has the step of its last batch; a checkpoint of that step may lie before its end
+                # an epoch entry has the step of its last batch, but that checkpoint may precede the end of the epoch
                 and not (entry["kind"] == "epoch" and entry.get("epoch", -1) >= epoch)
             ]
             with atomic(path) as draft:

@@ -31,10 +31,10 @@ def is_image(name: str) -> bool:
 
 
 def manifest_from_paths(paths: Sequence[str], *, root: Path, source: str, notes: Iterable[str] = ()) -> Manifest:
-    """Create a manifest from paths `class/.../image`, or `train/class/.../image` and `test/class/.../image`.
+    """Create a manifest from paths `class/.../image`, or `SPLIT/class/.../image` with train and test or val.
 
-    Single folders around all images (`images/`) are skipped. Without train and test folders the split is by class
-    order: the first half of the classes is for training, the second half for testing.
+    Outer folders that contain all images (`images/`) are ignored. Without split folders the split is by class order:
+    the first half of the classes is for training, the second half for testing.
     """
     if not paths:
         raise NearfarError(

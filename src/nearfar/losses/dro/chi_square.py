@@ -1,4 +1,4 @@
-"""The chi-square uncertainty set: the mean plus a multiple of the standard deviation."""
+"""The chi-square uncertainty set, whose worst case is the mean loss plus a multiple of its standard deviation."""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ def count_classes(classes: int | Sequence[str]) -> tuple[int, list[str] | None]:
 
 
 def class_ids(labels: Labels, names: Sequence[str] | None, loss: str) -> Tensor:
-    """Return labels as a tensor of class ids. Class names require a loss created with `names`."""
+    """Return labels as a tensor of class ids. Class names require `names`, the list passed as `classes`."""
     if isinstance(labels, Tensor):
         return labels
     if names is None and as_labels(labels).dtype.kind in "US":

@@ -85,7 +85,7 @@ class ConvBN(nn.Module):
 
 
 class BNInceptionBlock(nn.Module):
-    """Four concatenated branches (Ioffe and Szegedy, Fig. 5). With stride 2, 1x1 branch and projection are absent."""
+    """Four concatenated branches (Ioffe and Szegedy, Fig. 5), or three with stride 2, without a projection."""
 
     def __init__(self, inputs: int, widths: tuple[int, int, int, int, int, int], *, pool: str = "average") -> None:
         super().__init__()

@@ -25,7 +25,9 @@ def create_from_library(name: str, *, channels: int | None, pretrained: bool | s
     elif isinstance(pretrained, bool):
         backbone = Transformer(model, pretrained=pretrained)
     else:
-        raise ValueError(f"pretrained must be True or False for {name!r}, which names its weights, got {pretrained!r}")
+        raise ValueError(
+            f"pretrained must be True or False for {name!r}, got {pretrained!r}: name a directory of weights instead"
+        )
     if channels not in (None, backbone.channels):
         raise ValueError(f"backbone {name!r} has {backbone.channels} channels, got channels={channels}")
     return backbone
