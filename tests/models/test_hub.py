@@ -73,7 +73,7 @@ def test_an_absent_model_is_not_downloaded(tmp_path: Path) -> None:
         create("transformers:nobody/nothing", pretrained=True)
 
 
-@pytest.mark.parametrize(("library", "cure"), [("transformers", r"nearfar\[hub\]"), ("timm", "matches this torch")])
+@pytest.mark.parametrize(("library", "cure"), [("transformers", r"pip install .*hub"), ("timm", "matches this torch")])
 def test_a_library_that_cannot_be_imported_says_what_to_do(
     library: str, cure: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -117,7 +117,7 @@ def test_unknown_names_and_options() -> None:
         ({"warm_up": 0}, "warm_up must be an integer"),
         ({"every": 0}, "every must be an integer"),
         ({"noise_rate": 1.0}, "noise_rate must be at least 0 and below 1"),
-        ({"noise_rate": 0.2, "age": 1.0}, "needs age=None"),
+        ({"noise_rate": 0.2, "age": 1.0}, "noise_rate=0.2 and age=1.0 cannot be combined"),
     ],
 )
 def test_bad_options(options: dict[str, Any], words: str) -> None:
