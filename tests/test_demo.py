@@ -28,9 +28,9 @@ def test_a_short_demo_learns_writes_its_page_and_goes_on(tmp_path: Path, capsys:
         run(steps=61, source=source, out=tmp_path / "out")
 
 
-def test_too_few_classes_are_told(tmp_path: Path) -> None:
+def test_error_for_too_few_classes(tmp_path: Path) -> None:
     pixels = np.zeros((6, 8, 8), dtype=np.uint8)
     data = Manifest(labels=[0, 0, 1, 1, 2, 2], classes=("a", "b", "c"), split=["train"] * 6, pixels=pixels)
     save_manifest(data.split_by_class_order(), tmp_path / "three.npz")
-    with pytest.raises(NearfarError, match="at least four, got 3"):
+    with pytest.raises(NearfarError, match="two for testing, got 1 and 2"):
         run(steps=1, source=str(tmp_path / "three.npz"), out=tmp_path / "out")

@@ -127,7 +127,7 @@ def test_npz_images_with_is_eval_per_class(tmp_path):
         ({"features": np.eye(2), "labels": [0, 2], "classes": ["a", "b"]}, "but there are 2 class names"),
         ({"features": np.eye(2), "labels": [0, 1], "classes": ["a", "a"]}, "repeat"),
         ({"features": np.array([[1.0], [np.nan]]), "labels": [0, 1]}, "NaN .* row 1"),
-        ({"features": np.ones((2, 2, 2)), "labels": [0, 1]}, "must be numbers"),
+        ({"features": np.ones((2, 2, 2)), "labels": [0, 1]}, "must be a numeric array"),
         ({"features": np.eye(2), "labels": [0, 1], "split": ["train", "x"]}, "split has 'x'"),
         ({"features": np.eye(2), "labels": [0, 1], "split": ["train"] * 3}, "one entry for each of the 2 rows"),
         ({"features": np.eye(2), "labels": np.array([{}, {}], dtype=object)}, "without pickled objects"),

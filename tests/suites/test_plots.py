@@ -97,7 +97,7 @@ def test_decay_shows_the_penalties_of_the_loss(runs: Path) -> None:
     assert lines["1 / max(1, E)"][150] == pytest.approx(1 / float(want.effective))
     assert lines["sigma"][0] == lines["nu"][0] == 1
     assert len(lines["sigma"]) == 201
-    with pytest.raises(NearfarError, match="needs a run with the loss proxy-isa, this run has mpa"):
+    with pytest.raises(NearfarError, match="needs a run with the loss proxy-isa, but this run has mpa"):
         draw_penalty_decay(runs / "mpa")
 
 
