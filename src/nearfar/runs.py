@@ -122,10 +122,11 @@ class Run:
     def load_split(
         self, split: str, embedder: Embedder, *, source: str | Path | None = None, say: Say = print
     ) -> Manifest:
-        """Load the samples of a split as in training: from the cache, or without unreadable files.
+        """Load the samples of a split, prepared as in training: from the image cache, or else without unreadable files.
 
         Args:
-            split: train, val, test or all. The run's own train and val have its validation classes and label noise.
+            split: train, val, test or all. On the run's own data, train leaves out its validation classes, val holds
+                them, and both have its label noise.
             embedder: The network that the samples are for.
             source: Other data, by default that of the run.
             say: Function that prints a message.

@@ -137,7 +137,7 @@ def audit(
     score = class_score + vote_score + SELF_PACED_WEIGHT * standardize(1 - weight)
 
     # There are two rivals: the class with the nearest mean and the class with the most votes. Take the one with the
-    # larger sum of similarity and log votes, each divided by its standard deviation as in the score.
+    # larger sum of similarity and log votes, each scaled as in the score.
     sims, votes = evidence["rival_similarity"], evidence["rival_votes"]
     scale = _deviation(evidence["class_other"] - evidence["class_own"])
     vote_scale = _deviation(np.log1p(evidence["votes_other"]) - np.log1p(evidence["votes_own"]))

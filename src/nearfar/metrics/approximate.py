@@ -14,7 +14,7 @@ from nearfar.metrics.retrieval import Columns, compute_metrics, empty_columns
 from nearfar.validation import Ints
 
 BLOCK = 1024
-# smallest number of neighbors to request, so that mrr does not depend on the other metrics
+# smallest number of neighbors to request: mrr counts a match beyond the requested ones as none
 MIN_NEIGHBORS = 1000
 
 

@@ -28,16 +28,15 @@ def classes_by_size(labels: Ints) -> list[Ints]:
 
 
 def best_sets(problem: WeightProblem, w: Floats, sums: ClassSums, tables: list[Ints]) -> Floats:
-    """Return weights [N] that are 1 in the best set of each class and 0 outside, with all other classes fixed.
+    """Return new weights: for each class, 1 in its best set and 0 outside, with all other classes fixed.
 
-    For a class of N samples, let m be the mean of w in each other class, averaged over these classes, and v the same
-    for w xi-. A set S of s samples costs
+    For a class of n samples, let m be the average over the other classes of their mean w, and v the average of their
+    mean w xi-. A set S of s samples costs
 
-        (1/N) [sum_{a in S} ((s - 1)/(N - 1) xi+_a + m xi-_a) + s (v - age)] + mu ((s/N)^2 - 2 m s/N)
+        (1/n) [sum_{a in S} ((s - 1)/(n - 1) xi+_a + m xi-_a) + s (v - age)] + mu ((s/n)^2 - 2 m s/n)
 
-    For a given s, the best set has the s samples with the smallest (s - 1)/(N - 1) xi+ + m xi-. Every s is tried, or 65
-    evenly spaced ones in classes larger than 64. A class keeps its current weights if they are
-    at least as good.
+    For a given s, the best set has the s samples with the smallest (s - 1)/(n - 1) xi+ + m xi-. Every s is tried, or 65
+    evenly spaced ones in classes larger than 64. A class keeps its current weights if they cost no more.
     """
     target: Floats = w.copy()
     others = problem.classes - 1
