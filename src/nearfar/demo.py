@@ -103,7 +103,7 @@ def _make_config(kind: str, name: str, steps: int | None, source: str, out: Path
         "data": {"source": source, "workers": 0, **settings.get("data", {})},
         "steps": steps or settings["steps"],
         "metrics": list(METRICS),
-        "untrained": name == first,  # all recipes start from the same weights
+        "untrained": name == first,  # score the untrained network once: all recipes start from the same weights
         "threads": 1,
     }
     return resolve(kind, recipe=name, file=tree)

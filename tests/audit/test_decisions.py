@@ -114,7 +114,7 @@ def test_bad_tables(tmp_path: Path) -> None:
     with pytest.raises(NearfarError, match="column 'row' is missing"):
         apply_decisions(manifest, tmp_path / "x.csv")
     twice = table(tmp_path / "t.csv", [decision(manifest, 0, "relabel"), decision(manifest, 0, "remove")])
-    with pytest.raises(NearfarError, match="a second decision on row 0"):
+    with pytest.raises(NearfarError, match="a second decision on sample 0"):
         apply_decisions(manifest, twice)
 
 

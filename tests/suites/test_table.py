@@ -308,7 +308,7 @@ def test_figure_of_a_metric_that_only_some_data_show() -> None:
     data = [{"name": "d", "metrics": ["recall@1"]}, {"name": "gone", "metrics": ["recall@1", "ndcg@8"]}]
     results = results_of(values=(0, 1), data=data)
     assert ">d</text>" in draw_figure(results, x="data.noise.rate", metric="recall@1")
-    with pytest.raises(NearfarError, match="no dataset with results shows 'ndcg@8'"):
+    with pytest.raises(NearfarError, match="no dataset with results has the metric 'ndcg@8'"):
         draw_figure(results, x="data.noise.rate", metric="ndcg@8")
 
 

@@ -89,7 +89,7 @@ def read_rows(manifest: Manifest, path: Path) -> list[DecisionRow]:
         decision = _check_row(manifest, cells, f"{path}, row {line}")
         if decision.change is not None and decision.row in changed:
             raise NearfarError(
-                f"{path}, row {line}: a second decision on row {decision.row} ({decision.path}): keep one of them"
+                f"{path}, row {line}: a second decision on sample {decision.row} ({decision.path}): keep one of them"
             )
         if decision.change is not None:
             changed.add(decision.row)

@@ -44,7 +44,9 @@ class Data:
         choices=("auto", "class-order", "all"),
     )
     root: str | None = option(None, "Folder of the images that a table names; null is the folder of the table.")
-    labels: str | None = option(None, "Labels of a .npy file; null looks for a labels file next to it.")
+    labels: str | None = option(
+        None, "File with the labels of a .npy data file; null looks for a labels file next to the data."
+    )
     allow_partial: bool = option(False, "Accept a benchmark in its official layout if image files are missing.")
     validation: float = option(
         0.0,

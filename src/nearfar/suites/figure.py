@@ -47,7 +47,7 @@ def draw_figure(results: Results, *, x: str, metric: str, methods: Sequence[str]
         if metric in suite.metrics_of(block.source):
             panels.setdefault(block.title, []).append(block)
     if not panels:
-        raise NearfarError(f"{suite.name}: no dataset with results shows {metric!r}")
+        raise NearfarError(f"{suite.name}: no dataset with results has the metric {metric!r}")
     figure, all_axes = new_line_figure(len(panels))
     for axes, (data, blocks) in zip(all_axes, panels.items(), strict=True):
         _draw_panel(axes, results, data, blocks, metric, methods or names)

@@ -46,7 +46,7 @@ def draw_settings_grid(results: Path, *, x: str, y: str, metric: str = "recall@1
                 cell = order.index(row.method), values.index(block.sweep)
                 grid[cell] = 100 * row.scores[metric].mean, row.n < row.expected
     if not grids:
-        raise NearfarError(f"{results}: no dataset with results shows {metric!r}")
+        raise NearfarError(f"{results}: no dataset with results has the metric {metric!r}")
     figure, panels = new_figure(len(grids), width=4.6, height=4.0)
     for axes, (data, grid) in zip(panels, grids.items(), strict=True):
         image = np.full((len(order), len(values)), np.nan)
