@@ -38,7 +38,7 @@ def embedding(indices: list[int], step: int) -> Tensor:
 
 
 def run(sampler: Profs, count: int, *, first: int = 0) -> Iterator[tuple[int, list[int]]]:
-    """(cycle, batch) of so many steps, with a loop that tells the sampler everything; its losses fall, then plateau."""
+    """Yield (cycle, batch) of `count` steps and report each to the sampler; losses fall, then plateau."""
     step = first
     while step < first + count:
         stream = iter(sampler)
