@@ -1,1 +1,1 @@
-"""Measurement scripts. Each can be run with `python -m benchmarks.NAME` and writes the docs page that quotes it."""
+"""Measurement scripts. Run one with `python -m benchmarks.NAME`; most can write their page in docs/benchmarks."""

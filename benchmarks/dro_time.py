@@ -1,9 +1,9 @@
-"""Time of DRO against mining: `python -m benchmarks.dro_time`.
+"""Time of the DRO losses compared with mining: `python -m benchmarks.dro_time`.
 
-Reproduces Fig. 3 of DRO (Qi et al., arXiv 1912.11194): forward and backward pass of the DRO losses, of losses that mine
-for each anchor, and of lifted structure, at the paper's batch sizes, d = 1024 and five samples per class. It also
-compares every uncertainty set with the plain mean of its pair loss at B = 640, d = 512. All candidates run in turn in
-one process, and the best time of each is reported.
+Reproduces Fig. 3 of DRO (Qi et al., arXiv 1912.11194): the time of a forward and backward pass of the DRO losses, of
+losses that mine pairs for each anchor, and of lifted structure. Batches have the paper's sizes B, with dimension
+d = 1024 and five samples per class. The script also compares every uncertainty set with the mean of its pair loss over
+all pairs at B = 640, d = 512. All candidates run in turn in one process, and the best time of each is reported.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ PAIRS = ("pair-margin", "binomial", "contrastive")
 
 
 def figure_times(batches: Sequence[int], dim: int, repeats: int) -> dict[str, list[float]]:
-    """Measure each curve and the plain mean of the margin loss at each batch size, in milliseconds."""
+    """Measure the milliseconds of each curve, and of the mean of the margin loss over all pairs, at each batch size."""
     times: dict[str, list[float]] = {}
     for size in batches:
         x, y = class_batch(size, dim, per_class=PER_CLASS)
         x.requires_grad_()
         made = {MEAN: create("pair-margin"), **{name: make() for name, (make, _) in (DRO | OTHERS).items()}}
-        # Small batches are fast and noisy: they get more repeats, which cost little.
+        # Times of small batches are noisy, and more repeats of them cost little.
         turns = repeats * max(1, round(640 / size))
         for name, ms in best_ms({name: step(loss, x, y) for name, loss in made.items()}, repeats=turns).items():
             times.setdefault(name, []).append(round(ms, 4))
@@ -68,7 +68,7 @@ def figure_times(batches: Sequence[int], dim: int, repeats: int) -> dict[str, li
 
 
 def set_times(size: int, dim: int, repeats: int) -> dict[str, dict[str, float]]:
-    """Measure every uncertainty set on every pair loss, and the pair loss itself, in milliseconds."""
+    """Measure the milliseconds of every uncertainty set with every pair loss, and of the pair loss itself."""
     x, y = class_batch(size, dim, per_class=PER_CLASS)
     x.requires_grad_()
     candidates: dict[str, Callable[[], object]] = {}
@@ -81,7 +81,7 @@ def set_times(size: int, dim: int, repeats: int) -> dict[str, dict[str, float]]:
 
 
 def figure(batches: Sequence[int], times: dict[str, list[float]], dim: int) -> str:
-    """Draw the times, and the times relative to the plain mean, in two panels."""
+    """Draw the times, and the times relative to the mean of all pairs, in two panels."""
     styles = {name: style for name, (_, style) in (DRO | OTHERS).items()} | {MEAN: Style("black", "o", 1)}
     ratios = {
         name: [a / b for a, b in zip(line, times[MEAN], strict=True)] for name, line in times.items() if name != MEAN
@@ -103,10 +103,10 @@ def figure(batches: Sequence[int], times: dict[str, list[float]], dim: int) -> s
 
 
 def report(result: dict[str, Any], command: str, figure_name: str | None) -> str:
-    """Return the page docs/benchmarks/dro-time.md."""
+    """Return the text of docs/benchmarks/dro-time.md."""
     batches, times, sets = result["batches"], result["times"], result["sets"]
     not_faster = [
-        f"{ours} and {other} at B = {b}"
+        f"{ours} vs {other} at B = {b}"
         for ours in DRO
         for other in OTHERS
         for i, b in enumerate(batches)
@@ -115,10 +115,12 @@ def report(result: dict[str, Any], command: str, figure_name: str | None) -> str
     parts = [
         "# Time of DRO (Fig. 3 of the paper)\n",
         f"Made by `{command}` on {result['machine']}.\n",
-        f"Forward and backward pass of one batch in milliseconds, d = {result['dim']}, {PER_CLASS} samples per class, "
-        "K = 2B, gamma = 0.1, best of several interleaved repeats. The paper claims that choosing among all pairs at "
-        "once is faster than mining for each anchor and than lifted structure. With our implementations, this holds "
-        "for every curve and batch size" + (f", except {', '.join(not_faster)}." if not_faster else ".") + "\n",
+        f"Milliseconds of a forward and backward pass of one batch of size B, with d = {result['dim']}, {PER_CLASS} "
+        "samples per class, K = 2B and gamma = 0.1; the best of several interleaved repeats. The paper claims that "
+        "choosing among all pairs at once is faster than mining for each anchor and faster than lifted structure. With "
+        "our implementations, this holds for every DRO loss and batch size"
+        + (f", with these exceptions: {'; '.join(not_faster)}." if not_faster else ".")
+        + "\n",
     ]
     if figure_name:
         parts.append(f"![Time per iteration against batch size]({figure_name})\n")
@@ -130,7 +132,7 @@ def report(result: dict[str, Any], command: str, figure_name: str | None) -> str
     )
     parts.append(
         f"\n## Uncertainty sets relative to their pair loss\n\nB = {result['set_batch']}, d = {result['set_dim']}; "
-        "1 is the time of the pair loss itself, the mean over all pairs. Budget: 1.3.\n"
+        "1 is the time of the pair loss itself, averaged over all pairs. The ratio should be at most 1.3.\n"
     )
     parts.append(
         markdown_table(
@@ -147,13 +149,17 @@ def main(argv: list[str] | None = None) -> None:
     )
     parser.add_argument("--batch", type=int, nargs="+", default=list(BATCHES), help="batch sizes")
     parser.add_argument("--dim", type=int, default=DIM, help="embedding dimension (default 1024)")
-    parser.add_argument("--set-batch", type=int, default=640, help="batch size of the second table (default 640)")
-    parser.add_argument("--set-dim", type=int, default=512, help="dimension of the second table (default 512)")
+    parser.add_argument(
+        "--set-batch", type=int, default=640, help="batch size for the table of uncertainty sets (default 640)"
+    )
+    parser.add_argument(
+        "--set-dim", type=int, default=512, help="embedding dimension for the table of uncertainty sets (default 512)"
+    )
     parser.add_argument("--threads", type=int, default=1, help="torch threads (default 1)")
-    parser.add_argument("--repeats", type=int, default=15, help="repeats of each candidate at B = 640 (default 15)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers as JSON")
-    parser.add_argument("--figure", type=Path, metavar="FILE.svg", help="draw the figure")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the page")
+    parser.add_argument("--repeats", type=int, default=15, help="timed calls of each candidate at B = 640 (default 15)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers to this file as JSON")
+    parser.add_argument("--figure", type=Path, metavar="FILE.svg", help="draw the figure to this file")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the report to this file")
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
     batches = sorted(args.batch)

@@ -1,10 +1,10 @@
-"""Time and memory of an evaluation, against its own matrix product, pytorch-metric-learning and plain faiss.
+"""Time and memory of an evaluation, compared with the matrix product alone, pytorch-metric-learning and faiss.
 
     python -m benchmarks.evaluation --markdown docs/benchmarks/evaluation.md
 
-Every candidate runs in its own process with the same data and threads, so that its peak memory can be measured. A round
-runs all candidates in turn, and the best time over the rounds is reported. Extra memory is the peak of the process
-during the evaluation, minus its memory before (the embeddings, the imports and a small warm-up).
+Every candidate runs in its own process with the same data and number of threads, so that its peak memory can be
+measured. A round runs all candidates in turn, and the best time over the rounds is reported. Extra memory is the peak
+memory of the process minus its memory just before the evaluation, after imports, data and a small warm-up.
 """
 
 import argparse
@@ -30,13 +30,13 @@ CANDIDATES = {
     "nearfar": "nearfar, " + ", ".join(FULL),
     "nearfar-shared": "nearfar, " + ", ".join(SHARED),
     "pml": "pytorch-metric-learning AccuracyCalculator, " + ", ".join(SHARED),
-    "faiss": "faiss IndexFlatIP, ids of the 1000 nearest only",
+    "faiss": "faiss IndexFlatIP, only the ids of the 1000 nearest neighbors",
 }
 BLOCK = 512
 
 
 def data(samples: int, dim: int, classes: int) -> tuple[torch.Tensor, NDArray[np.int64]]:
-    """Make unit vectors around class centers, by default 2 to 8 per class (5.3 on average, as in SOP's test set)."""
+    """Return unit vectors around class centers, and labels. By default a class has 2 to 8 vectors, 5.3 on average."""
     rng = np.random.default_rng(0)
     sizes = np.full(classes, samples // classes)
     sizes[: samples - sizes.sum()] += 1
@@ -55,7 +55,7 @@ def data(samples: int, dim: int, classes: int) -> tuple[torch.Tensor, NDArray[np
 
 
 def product(rows: torch.Tensor, labels: NDArray[np.int64]) -> dict[str, float]:
-    """Compute all similarities in blocks and discard them: the lower bound for visiting each pair twice."""
+    """Compute all similarities in blocks and discard them: the minimum for methods that compute each pair twice."""
     out = torch.empty(BLOCK, len(rows))
     for start in range(0, len(rows), BLOCK):
         block = rows[start : start + BLOCK]
@@ -105,12 +105,12 @@ RUN: dict[str, Callable[[torch.Tensor, NDArray[np.int64]], dict[str, float]]] = 
 
 
 def resident_mb(field: str) -> float:
-    """Return the resident memory of this process on Linux: "VmRSS" now, "VmHWM" its peak."""
+    """Return the resident memory of this process in MB (Linux): now for field "VmRSS", its peak for "VmHWM"."""
     return int(Path("/proc/self/status").read_text().partition(f"{field}:")[2].split()[0]) / 1024
 
 
 def measure(candidate: str, samples: int, dim: int, classes: int, threads: int) -> dict[str, Any]:
-    """Measure one candidate in this process: wall-clock and CPU seconds, extra memory in MB, and its values."""
+    """Measure one candidate in this process: wall-clock and CPU seconds, extra memory in MB, and metric values."""
     torch.set_num_threads(threads)
     if candidate in ("faiss", "pml"):
         import faiss
@@ -145,7 +145,10 @@ def compare(samples: int, dim: int, classes: int, threads: int, rounds: int, nam
 
 
 def _check_values(best: dict[str, dict[str, Any]]) -> None:
-    """Check that the values agree. Rounding may change the order of near ties in one query of ten thousand."""
+    """Check that the metric values of all candidates agree to 1e-4.
+
+    The tolerance allows for rounding, which may swap neighbors of almost equal similarity in one of 10,000 queries.
+    """
     for name in set(best) - {"product", "nearfar"}:
         for metric, value in best[name]["values"].items():
             ours = best["nearfar"]["values"].get(metric, best.get("nearfar-shared", {}).get("values", {}).get(metric))
@@ -154,14 +157,14 @@ def _check_values(best: dict[str, dict[str, Any]]) -> None:
 
 
 def markdown(result: dict[str, Any]) -> str:
-    """Return the page: a table with times, ratios and memory, and the command that reproduces it."""
+    """Return the report: a table with times, ratios and memory, and the command that reproduces it."""
     runs = result["runs"]
     floor = runs["product"]["seconds"]
     lines = [
         "# Evaluation: time and memory",
         "",
-        f"{result['samples']:,} embeddings of {result['dim']} dimensions in {result['classes']:,} classes, each a "
-        f"query against all others; {result['threads']} thread(s), best of {result['rounds']} interleaved round(s), "
+        f"{result['samples']:,} embeddings of {result['dim']} dimensions in {result['classes']:,} classes; each is a "
+        f"query against all others. {result['threads']} thread(s), best of {result['rounds']} interleaved round(s), "
         f"torch {torch.__version__}, {platform.machine()}.",
         "",
         *([result["note"], ""] if result["note"] else []),
@@ -175,7 +178,7 @@ def markdown(result: dict[str, Any]) -> str:
     if "pml" in runs and "nearfar-shared" in runs:
         faster = runs["pml"]["seconds"] / runs["nearfar-shared"]["seconds"]
         lines += ["", f"For the metrics that both compute, nearfar is {faster:.1f}x faster than AccuracyCalculator."]
-    lines += ["", "Values (all candidates agree to 1e-4):", "", "| metric | value |", "|---|---:|"]
+    lines += ["", "Metric values (all candidates agree to 1e-4):", "", "| metric | value |", "|---|---:|"]
     lines += [f"| {metric} | {value:.6f} |" for metric, value in runs["nearfar"]["values"].items()]
     command = "python -m benchmarks.evaluation " + " ".join(
         f"--{option} {result[option]}" for option in ("samples", "dim", "classes", "threads", "rounds")
@@ -185,19 +188,21 @@ def markdown(result: dict[str, Any]) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--samples", type=int, default=60502)
-    parser.add_argument("--dim", type=int, default=512)
-    parser.add_argument("--classes", type=int, default=11316)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--samples", type=int, default=60502, help="number of embeddings (default 60502, as in SOP)")
+    parser.add_argument("--dim", type=int, default=512, help="embedding dimension (default 512)")
+    parser.add_argument("--classes", type=int, default=11316, help="number of classes (default 11316, as in SOP)")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="threads (default: as in torch)")
+    parser.add_argument("--rounds", type=int, default=2, help="number of rounds (default 2)")
     parser.add_argument("--only", nargs="+", choices=list(RUN), help="measure only these candidates")
-    parser.add_argument("--note", default="", help="a sentence for the page, for example what else ran on the machine")
-    parser.add_argument("--json", type=Path, help="write the numbers here")
-    parser.add_argument("--markdown", type=Path, help="write the page here")
+    parser.add_argument(
+        "--note", default="", help="a sentence to add to the report, for example what else ran on the machine"
+    )
+    parser.add_argument("--json", type=Path, help="write the numbers to this file")
+    parser.add_argument("--markdown", type=Path, help="write the report to this file")
     parser.add_argument("--measure", choices=list(RUN), help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.samples < 2 * options.classes or options.samples < 1000:
-        parser.error("--samples must be at least 1000 and twice --classes")
+        parser.error(f"--samples {options.samples}: must be at least 1000 and at least twice --classes")
     sizes = (options.samples, options.dim, options.classes, options.threads)
     if options.measure:
         print(json.dumps(measure(options.measure, *sizes)))

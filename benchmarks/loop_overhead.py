@@ -1,11 +1,11 @@
-"""Overhead of the training loop over a bare loop with the same operations: loading, forward, loss, backward, step.
+"""Overhead of the training loop compared with a minimal loop that does only loading, forward, loss, backward and step.
 
     python -m benchmarks.loop_overhead --markdown docs/benchmarks/loop.md
 
-Both loops train the same network on the same batches, in turn in one process. The best CPU time over the rounds is
-reported, which other work on the machine hardly affects. The training loop also schedules the learning rate, logs every
-20 steps, monitors the embeddings, shows progress, and checks when to save. Evaluation and the last checkpoint are not
-part of an epoch and are not measured.
+Both loops train the same network on the same batches, in turn in one process. The script reports the best CPU time
+over the rounds, because other work on the machine hardly affects it. The training loop also schedules the learning
+rate, logs every 20 steps, monitors the embeddings, shows progress, and checks whether to save a checkpoint. Evaluation
+and the last checkpoint are not part of an epoch and are not measured.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from nearfar.training.trainer import Trainer
 
 
 def vectors(folder: Path, samples: int = 6400, classes: int = 100, width: int = 1280) -> str:
-    """Save random vectors of the size of the CUB vectors and return the path."""
+    """Save random vectors, as many and as long as features of CUB's training images, and return the path."""
     rng = np.random.default_rng(0)
     labels = np.arange(samples) % classes
     features = rng.normal(size=(samples, width)).astype(np.float32)
@@ -43,7 +43,7 @@ def make_trainer(kind: str, source: str, recipe: str, steps: int, out: Path, *se
 
 
 def time_bare_loop(trainer: Trainer) -> float:
-    """Measure the CPU seconds of the same steps in a bare loop."""
+    """Measure the CPU seconds of the trainer's steps in a minimal loop."""
     state = trainer.state
     state.set_train_mode()
     done = 0
@@ -81,7 +81,7 @@ CASES = {
 
 
 def measure(rounds: int, folder: Path) -> list[tuple[str, float, float]]:
-    """Return (case, milliseconds per step of the bare loop, milliseconds per step of the training loop)."""
+    """Return (case, milliseconds per step of the minimal loop, milliseconds per step of the training loop) per case."""
     source = vectors(folder)
     rows = []
     for name, (kind, recipe, steps) in CASES.items():
@@ -101,9 +101,9 @@ def measure(rounds: int, folder: Path) -> list[tuple[str, float, float]]:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--markdown", type=Path, help="write the page here")
+    parser.add_argument("--rounds", type=int, default=15, help="number of rounds (default 15)")
+    parser.add_argument("--threads", type=int, default=1, help="torch threads (default 1)")
+    parser.add_argument("--markdown", type=Path, help="write the report to this file")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     with tempfile.TemporaryDirectory() as folder:
@@ -111,12 +111,12 @@ def main(arguments: list[str] | None = None) -> None:
     lines = [
         "# Overhead of the training loop",
         "",
-        "CPU milliseconds per step of a bare loop (loading, forward, loss, backward, step) and of `nearfar.training`, "
-        "which also schedules the learning rate, logs every 20 steps and monitors the embeddings. "
+        "CPU milliseconds per step of a minimal loop (loading, forward, loss, backward, step) and of "
+        "`nearfar.training`, which also schedules the learning rate, logs every 20 steps and monitors the embeddings. "
         f"{options.threads} thread(s), best of {options.rounds} interleaved rounds, torch {torch.__version__}, "
-        f"{platform.machine()}. Budget: 5%.",
+        f"{platform.machine()}. The overhead should be at most 5%.",
         "",
-        "| case | bare | nearfar | overhead |",
+        "| case | minimal loop | nearfar | overhead |",
         "|---|---:|---:|---:|",
         *(f"| {name} | {plain:.2f} | {loop:.2f} | {loop / plain - 1:+.1%} |" for name, plain, loop in rows),
         "",

@@ -1,9 +1,10 @@
-"""Tables 1 to 3 and Fig. 1 of MPA, measured: `python -m benchmarks.mpa_tables`.
+"""Tables 1 to 3 and Fig. 1 of MPA (Saeki et al., arXiv 2110.03997): `python -m benchmarks.mpa_tables`.
 
-Saeki et al., arXiv 2110.03997. Table 1 and Fig. 1 show which similarities a gradient depends on; the script computes
-the second derivatives of each loss with respect to the similarities S(x, c) of a batch. Table 2 gives training
-complexities; the script measures a loss before and after doubling the samples M, classes C and proxies P. Table 3
-compares metrics on five rankings.
+- Table 1 and Fig. 1 show which similarities a gradient depends on. The script computes the second derivatives of each
+  loss with respect to the similarities S(x, c) of the samples x of a batch to the classes c.
+- Table 2 gives training complexities. The script measures how the time of a loss grows when the number of samples M,
+  classes C or proxies per class P is doubled.
+- Table 3 compares metrics on five rankings.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from nearfar.metrics import evaluate
 
 PROXY = ("proxy-nca", "proxy-anchor", "soft-triple", "mpa", "mpa-dw", "mpa-ap")
 PERSPECTIVES = ("stability", "manifold", "similarity", "P-P", "N-N", "P-N")
-# Table 1; (✓), "not necessarily taken into account", counts, because our batch has two samples of a class
+# Table 1 of the paper. (✓), "not necessarily taken into account", counts as true, because our batch has classes with
+# two samples.
 PRINTED: dict[str, set[str]] = {
     "proxy-nca": {"stability", "N-N"},
     "proxy-anchor": {"similarity", "P-P", "N-N"},
@@ -35,21 +37,25 @@ PRINTED: dict[str, set[str]] = {
     "mpa-dw": {"stability", "manifold", "similarity", "N-N"},
     "mpa-ap": {"stability", "manifold", "similarity", "N-N", "P-N"},
 }
-LABELS = (0, 0, 1, 2, 2)  # labels of the batch for Table 1, of four classes
-# Table 2
+LABELS = (0, 0, 1, 2, 2)  # labels of the batch for Table 1; there are four classes
+# Table 2 of the paper: complexities
 ORDERS = {
     "contrastive": "M^2",
     **dict.fromkeys(("triplet", "multi-similarity"), "M^3"),
     **dict.fromkeys(("proxy-nca", "proxy-anchor"), "M C"),
     **dict.fromkeys(("soft-triple", "mpa", "mpa-dw", "mpa-ap"), "M C P^2"),
 }
-# Table 3: positions of the hits among the first ten, for four positives
+# Table 3 of the paper: positions of the positives among the first ten results, for a query with four positives
 RANKINGS = ((1,), (1, 10), (1, 3), (1, 3, 7, 10), (1, 2, 3, 4))
 METRICS = ("recall@10", "precision@10", "map@r", "map@10", "ndcg@10")
 
 
 def influences(name: str) -> Tensor:
-    """Compute |d^2 L / dS_ci dS_ej|, [C, B, C, B], by central differences where no term is saturated."""
+    """Compute d^2 L / (dS_ci dS_ej), [C, B, C, B], by central differences.
+
+    S_ci is the similarity of sample i to class c, for C = 4 classes and the B samples of LABELS. The similarities are
+    chosen so that no term of the losses is saturated.
+    """
     labels = torch.tensor(LABELS)
     loss = create(name, classes=4, dim=2)
     assert isinstance(loss, ProxyLoss)
@@ -69,7 +75,7 @@ def influences(name: str) -> Tensor:
 
 
 def characteristics(name: str) -> set[str]:
-    """Return the perspectives of Table 1 that hold for a loss."""
+    """Return the properties of Table 1 (PERSPECTIVES) that a loss has."""
     found = influences(name)
     size = found[0, 0].numel()
     matrix, labels = found.reshape(size, size), torch.tensor(LABELS)
@@ -85,7 +91,9 @@ def characteristics(name: str) -> set[str]:
     holds = {
         "stability": not some(sample[:, None] != sample),
         "manifold": hasattr(create(name, classes=4, dim=2), "proxies_per_class"),
-        "similarity": bool((matrix.sum(1).abs() > floor).any()),  # all similarities grow by the same amount
+        "similarity": bool(
+            (matrix.sum(1).abs() > floor).any()
+        ),  # gradients change if all similarities grow by the same amount
         "P-P": some(both & other),
         "N-N": some(neither & other),
         "P-N": some(~both & ~neither),
@@ -94,7 +102,7 @@ def characteristics(name: str) -> set[str]:
 
 
 def exponents(*, samples: int, classes: int, proxies: int, dim: int, repeats: int) -> dict[str, dict[str, float]]:
-    """Return for each loss log2 of the slowdown when M, C or P is doubled."""
+    """Return log2 of the slowdown of each loss when M, C or P is doubled."""
     sizes = {"": (samples, classes, proxies), "M": (2 * samples, classes, proxies)}
     sizes |= {"C": (samples, 2 * classes, proxies), "P": (samples, classes, 2 * proxies)}
     candidates: dict[str, Callable[[], object]] = {}
@@ -117,7 +125,7 @@ def exponents(*, samples: int, classes: int, proxies: int, dim: int, repeats: in
 
 
 def ranking_scores(hits: Sequence[int]) -> dict[str, float]:
-    """Compute metrics in percent of a query with positives at these positions and the rest of the four at the end."""
+    """Compute metrics in percent for a query with four positives: at the positions `hits`, and the rest at the end."""
     count = 20
     angles = torch.linspace(0.1, 1.5, count, dtype=torch.float64)
     gallery = torch.stack([angles.cos(), angles.sin()], dim=1)
@@ -130,7 +138,10 @@ def ranking_scores(hits: Sequence[int]) -> dict[str, float]:
 
 
 def figure() -> str:
-    """Draw Fig. 1: what changes the gradient of a positive and of a negative similarity, darker where it is more."""
+    """Draw Fig. 1: how much each similarity influences the gradient of a positive and of a negative similarity.
+
+    Darker cells mean more influence.
+    """
     side, gap = 18, 34
     width, height = 40 + len(PROXY) * (len(LABELS) * side + gap), 60 + 2 * (4 * side + gap)
     parts = []
@@ -138,7 +149,9 @@ def figure() -> str:
         x0 = 40 + column * (len(LABELS) * side + gap)
         parts.append(f'<text x="{x0}" y="24" font-weight="bold">{escape(name)}</text>')
         found = influences(name).abs()
-        for row, (c, i) in enumerate(((0, 0), (1, 0))):  # the first sample, with its own class and with another
+        for row, (c, i) in enumerate(
+            ((0, 0), (1, 0))
+        ):  # similarities of the first sample to its class 0 and to class 1
             y0 = 44 + row * (4 * side + gap)
             share = found[c, i] / found[c, i].max().clamp_min(1e-30)
             for e in range(4):
@@ -155,7 +168,7 @@ def figure() -> str:
     for row, what in enumerate(("positive", "negative")):
         y = 44 + row * (4 * side + gap) + 2 * side
         parts.append(f'<text x="20" y="{y}" text-anchor="middle" transform="rotate(-90 20 {y})">{what}</text>')
-    note = "rows: classes, columns: samples, +: positive; outlined: the similarity whose gradient changes"
+    note = "rows: classes, columns: samples, +: positive; outlined: the similarity whose gradient is shown"
     parts.append(f'<text x="40" y="{height - 10}" font-size="11">{note}</text>')
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
@@ -185,17 +198,17 @@ def report(orders: Mapping[str, Mapping[str, float]], command: str) -> str:
             f"Made by `{command}` on {machine()}.",
             "## What a gradient depends on (Table 1)",
             "Computed from the second derivatives with respect to the similarities of five samples; two classes have "
-            "two "
-            "samples. The paper's (✓) counts as yes.",
+            "two samples. The paper's (✓) counts as yes.",
             markdown_table(["loss", *PERSPECTIVES, "paper"], first),
             "## Time (Table 2)",
-            "Forward and backward pass of one batch: the exponent is log2 of the slowdown when the number is doubled. "
-            "The "
-            "paper counts terms; our losses are a few matrix products, whose fixed cost dominates at small sizes.",
+            "Time of a forward and backward pass of one batch with M samples, C classes and P proxies per class. An "
+            "exponent is log2 of the slowdown when that number is doubled. The paper counts terms of the loss. Our "
+            "losses use a few matrix products, whose fixed cost dominates at small sizes.",
             markdown_table(["loss", "paper", "measured"], second),
             "## Metrics (Table 3)",
-            "One query with four positives: those listed are among the first ten, the others far behind. In percent.",
-            markdown_table(["positions of the hits", *METRICS], third),
+            "Metrics in percent for one query with four positives. The positions of those among the first ten are "
+            "listed; the others come later.",
+            markdown_table(["positions of the positives", *METRICS], third),
         ]
     )
 
@@ -204,13 +217,13 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.mpa_tables", description=__doc__.split("\n")[0] if __doc__ else None
     )
-    parser.add_argument("--samples", type=int, default=512, help="M (default 512)")
-    parser.add_argument("--classes", type=int, default=1000, help="C (default 1000)")
-    parser.add_argument("--proxies", type=int, default=4, help="P (default 4)")
+    parser.add_argument("--samples", type=int, default=512, help="number of samples M (default 512)")
+    parser.add_argument("--classes", type=int, default=1000, help="number of classes C (default 1000)")
+    parser.add_argument("--proxies", type=int, default=4, help="number of proxies per class P (default 4)")
     parser.add_argument("--dim", type=int, default=64, help="embedding dimension (default 64)")
-    parser.add_argument("--repeats", type=int, default=7, help="repeats of each candidate (default 7)")
-    parser.add_argument("--figure", type=Path, metavar="FILE.svg", help="draw Fig. 1")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the page")
+    parser.add_argument("--repeats", type=int, default=7, help="number of timed calls of each candidate (default 7)")
+    parser.add_argument("--figure", type=Path, metavar="FILE.svg", help="draw Fig. 1 to this file")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the report to this file")
     args = parser.parse_args(argv)
     torch.set_num_threads(1)
     sizes = {"samples": args.samples, "classes": args.classes, "proxies": args.proxies, "dim": args.dim}

@@ -1,10 +1,13 @@
 """The weight solver of BSPML: `python -m benchmarks.pacing_speed`.
 
-- Our solver against Algorithm 3 from the same start: which has the lower objective after 50 N of its steps, over
-  several seeds.
-- Time of xi+ and xi- and of the solver at the size of Stanford Online Products, and the memory of xi.
-- The objective over the steps (Theorem 1) and over rounds of training and solving (Theorem 2), and the mean and spread
-  of the class weights over lambda and mu (Figs. 3 and 4 of the paper) on the built-in drawings.
+N is the number of samples and C the number of classes. The script measures:
+
+- The objective that our solver and Algorithm 3 of the paper reach from the same start, over several seeds. Algorithm 3
+  takes 50 N steps.
+- The time of the solver, and the time and memory of computing the hardness xi+ and xi-, at the size of Stanford Online
+  Products.
+- The objective over the steps of a solver (Theorem 1) and over rounds of training and solving (Theorem 2).
+- The mean and spread of the class weights for several lambda and mu, on the built-in drawings (Figs. 3 and 4).
 """
 
 from __future__ import annotations
@@ -46,7 +49,7 @@ AGES = (1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0)
 
 
 def noisy_batch(samples: int, classes: int, dim: int, *, seed: int) -> tuple[Tensor, Tensor]:
-    """Make unit vectors in noisy classes, 20% of them with a random label and every class with at least one sample."""
+    """Return unit vectors around class centers and their labels; 20% of the labels are random, no class is empty."""
     x, labels = class_batch(samples, dim, per_class=1, seed=seed)
     generator = torch.Generator().manual_seed(seed)
     truth = torch.arange(samples) % classes
@@ -59,7 +62,10 @@ def noisy_batch(samples: int, classes: int, dim: int, *, seed: int) -> tuple[Ten
 
 
 def noisy_problem(samples: int, classes: int, *, mu: float, seed: int) -> tuple[WeightProblem, Floats]:
-    """Make the weight problem of such vectors at the age of the easiest 80%, which are also the start."""
+    """Return the weight problem of a noisy batch, and the weights to start from.
+
+    The start has weight 1 for the easiest 80% of the samples. The age of the problem is the one that selects them.
+    """
     x, labels = noisy_batch(samples, classes, 64, seed=seed)
     pos, neg = hardness(x, labels)
     problem = WeightProblem.of(pos, neg, labels, age=0.0, mu=mu)
@@ -68,7 +74,7 @@ def noisy_problem(samples: int, classes: int, *, mu: float, seed: int) -> tuple[
 
 
 def compare_solvers(samples: int, classes: int, *, mu: float, seed: int) -> dict[str, list[float]]:
-    """Return the objective of the three solvers at each of PASSES; a pass is N steps, or one sweep of ours."""
+    """Return the objective of three solvers after each of PASSES: sweeps of ours, or N steps of Algorithm 3 each."""
     problem, start = noisy_problem(samples, classes, mu=mu, seed=seed)
     traces: dict[str, list[float]] = {OURS: list(solve(problem, start).trace)}
     first = 0.5 * samples / problem.classes
@@ -85,7 +91,7 @@ def compare_solvers(samples: int, classes: int, *, mu: float, seed: int) -> dict
 
 
 def count_wins(kinds: Sequence[tuple[int, int, float]], seeds: int) -> list[dict[str, Any]]:
-    """Count for each N, C and mu how often ours is at least as good as Algorithm 3, with the mean difference."""
+    """Count how often our objective is at most that of Algorithm 3, for each (N, C, mu), with the mean difference."""
     found = []
     for samples, classes, mu in kinds:
         ends = [{k: v[-1] for k, v in compare_solvers(samples, classes, mu=mu, seed=s).items()} for s in range(seeds)]
@@ -96,9 +102,9 @@ def count_wins(kinds: Sequence[tuple[int, int, float]], seeds: int) -> list[dict
 
 
 def speed(samples: int, classes: int, dim: int) -> dict[str, Any]:
-    """Measure seconds and extra bytes of xi, and seconds and sweeps of the solver, once each.
+    """Measure the seconds and memory of computing xi, and the seconds and sweeps of the solver, once each.
 
-    Seconds are CPU time summed over threads, because wall-clock time is unreliable on a busy machine.
+    Seconds are CPU time summed over threads, because other work on the machine would affect wall-clock time.
     """
     x, labels = noisy_batch(samples, classes, dim, seed=0)
     result: dict[str, Any] = {"samples": samples, "classes": classes, "dim": dim, "solver": []}
@@ -120,7 +126,7 @@ def speed(samples: int, classes: int, dim: int) -> dict[str, Any]:
 
 
 def rounds(number: int, *, samples: int = 1000, classes: int = 20, dim: int = 32) -> list[float]:
-    """Return L(theta, w; lambda) after each round of BSPML with a linear embedder. By Theorem 2 it converges."""
+    """Return the objective after each round of BSPML with a linear network. It converges according to Theorem 2."""
     x, labels = noisy_batch(samples, classes, 2 * dim, seed=0)
     torch.manual_seed(0)
     net = nn.Linear(2 * dim, dim)
@@ -141,7 +147,7 @@ def rounds(number: int, *, samples: int = 1000, classes: int = 20, dim: int = 32
 
 
 def drawings(classes: int, each: int) -> tuple[Tensor, Tensor]:
-    """Return the pixels of drawings, blurred and centered, with 20% wrong labels."""
+    """Return pixels of drawings at half resolution, with mean 0, and their labels, of which 20% are wrong."""
     data = load_sketches()
     data = data.subset(np.flatnonzero((np.arange(len(data)) % 100 < each) & (data.labels < classes))).compact()
     noisy, _ = add_label_noise(data.subset(np.arange(len(data))), 0.2)
@@ -151,7 +157,7 @@ def drawings(classes: int, each: int) -> tuple[Tensor, Tensor]:
 
 
 def weights_over_age(classes: int, each: int) -> dict[str, dict[str, list[float]]]:
-    """Compute MAW and SDAW of the solution at each age, for each mu (Figs. 3 and 4)."""
+    """Compute the mean (MAW) and spread (SDAW) of the class weights at each age for each mu (Figs. 3 and 4)."""
     x, labels = drawings(classes, each)
     pos, neg = hardness(x, labels)
     found: dict[str, dict[str, list[float]]] = {"maw": {}, "sdaw": {}}
@@ -165,7 +171,7 @@ def weights_over_age(classes: int, each: int) -> dict[str, dict[str, list[float]
 
 
 def figures(result: dict[str, Any]) -> tuple[str, str]:
-    """Draw the traces of Theorems 1 and 2, and Figs. 3 and 4."""
+    """Draw two figures as SVG: the objectives of Theorems 1 and 2, and Figs. 3 and 4."""
     trace, values = result["trace"], result["rounds"]
     traces, (left, right) = new_line_figure(2)
     draw_lines(
@@ -197,16 +203,16 @@ def figures(result: dict[str, Any]) -> tuple[str, str]:
 
 
 def report(result: dict[str, Any], command: str, names: Sequence[str]) -> str:
-    """Return the page docs/benchmarks/pacing.md."""
+    """Return the text of docs/benchmarks/pacing.md."""
     sop = result["speed"]
     parts = [
         "# The weight solver of BSPML\n",
-        f"Made by `{command}` on {result['machine']}. The method: [BSPML](../methods/bspml.md).\n",
-        "## Our solver against Algorithm 3\n",
-        "Both start from the same weights, on noisy clusters with 20% wrong labels and lambda from the easiest 80%. "
-        "Algorithm 3 takes 50 N steps with a constant rate of 0.5 N/C, or with a rate that decreases as 1/(1 + "
-        "t/(2N)). "
-        "The table shows how often our objective is at least as low, and by how much it is lower on average:\n",
+        f"Made by `{command}` on {result['machine']}. [BSPML](../methods/bspml.md) describes the method.\n",
+        "## Our solver compared with Algorithm 3 of the paper\n",
+        "The data are N vectors in C noisy clusters, with 20% random labels. Both solvers start with weight 1 for the "
+        "easiest 80% of the samples, and lambda is chosen to select these samples. Algorithm 3 takes 50 N steps with a "
+        "constant rate of 0.5 N/C, or with a rate that decreases as 1/(1 + t/(2N)) over its steps t. The table shows "
+        "for how many seeds our objective is at most that of Algorithm 3, and by how much it is lower on average:\n",
         markdown_table(
             ["N, C, mu", "vs constant rate", "vs decreasing rate", "lower by (constant)", "lower by (decreasing)"],
             [
@@ -224,8 +230,8 @@ def report(result: dict[str, Any], command: str, names: Sequence[str]) -> str:
         parts.append(f"![The objective over passes and rounds]({names[0]})\n")
     parts += [
         f"## Time at N = {sop['samples']:,}, C = {sop['classes']:,}, d = {sop['dim']}\n",
-        f"CPU seconds. xi+ and xi-, exact over all pairs, take {sop['xi_seconds']:.0f} s and "
-        f"{sop['xi_megabytes']:.0f} MB in addition to the embeddings. The solver:\n",
+        f"Computing xi+ and xi- exactly over all pairs takes {sop['xi_seconds']:.0f} CPU seconds and "
+        f"{sop['xi_megabytes']:.0f} MB in addition to the embeddings. CPU seconds of the solver:\n",
         markdown_table(
             ["mu", "seconds", "sweeps", "residual", "mean weight"],
             [
@@ -236,8 +242,7 @@ def report(result: dict[str, Any], command: str, names: Sequence[str]) -> str:
         "",
         "## Figs. 3 and 4 of the paper\n",
         "Measured on the pixels of the built-in drawings with 20% wrong labels. The mean of the class weights rises "
-        "with "
-        "lambda, and their spread falls with mu.\n",
+        "with lambda, and their spread falls with mu.\n",
     ]
     if names:
         parts.append(f"![Mean and spread of the class weights]({names[1]})\n")
@@ -249,14 +254,29 @@ def main(argv: list[str] | None = None) -> None:
         prog="python -m benchmarks.pacing_speed", description=__doc__.split("\n")[0] if __doc__ else None
     )
     parser.add_argument(
-        "--samples", type=int, default=6000, help="number of samples N of the comparison (default 6000)"
+        "--samples",
+        type=int,
+        default=6000,
+        help="number of samples N for the comparison with Algorithm 3 (default 6000)",
     )
-    parser.add_argument("--seeds", type=int, default=10, help="number of seeds of the comparison (default 10)")
+    parser.add_argument("--seeds", type=int, default=10, help="number of seeds for the comparison (default 10)")
     parser.add_argument(
-        "--large", type=int, nargs=3, default=list(SOP), metavar=("N", "C", "D"), help="size for the timing"
+        "--large",
+        type=int,
+        nargs=3,
+        default=list(SOP),
+        metavar=("N", "C", "D"),
+        help="samples, classes and dimension for the timing (default: as in SOP)",
     )
     parser.add_argument("--rounds", type=int, default=40, help="number of training rounds (default 40)")
-    parser.add_argument("--drawings", type=int, nargs=2, default=[40, 50], metavar=("C", "EACH"), help="for Figs. 3, 4")
+    parser.add_argument(
+        "--drawings",
+        type=int,
+        nargs=2,
+        default=[40, 50],
+        metavar=("C", "EACH"),
+        help="classes and drawings per class for Figs. 3 and 4 (default 40 50)",
+    )
     parser.add_argument("--threads", type=int, default=1, help="torch threads (default 1)")
     parser.add_argument("--out", type=Path, metavar="STEM", help="write STEM.md, .json, .svg and .weights.svg")
     args = parser.parse_args(argv)

@@ -1,6 +1,7 @@
-"""The losses of pytorch-metric-learning that match ours (extra `peers`), and a guard against their memory and time.
+"""The losses of pytorch-metric-learning (the peer) that match ours, and a guard against their use of memory and time.
 
-A call is first tried in another process with limits of 8 GB and 60 seconds. Only calls within the limits are timed.
+The guard first tries each call in another process, with limits of 8 GB and 60 seconds. Only calls that stay within the
+limits are timed. Needs the extra `peers`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def peer(label: str) -> Loss | None:
-    """Return the peer's counterpart of a row of `benchmarks.speed`, or None if it has none."""
+    """Return the peer's loss for a label of `benchmarks.speed`, or None if the peer has no such loss."""
     from benchmarks.speed import LOSSES
 
     # Rows without an exact counterpart are compared with the closest loss of the peer.
@@ -37,7 +38,7 @@ def peer(label: str) -> Loss | None:
 
 
 def counterpart(loss: nn.Module) -> Loss | None:
-    """Return the peer's loss with the options of ours, or None if it has none."""
+    """Return the peer's loss with the same options as ours, or None if the peer has no such loss."""
     load_peers()
     try:
         return peer_loss(loss)  # type: ignore[arg-type]
@@ -50,7 +51,7 @@ def load_peers() -> Any:
     try:
         return peer_modules()
     except NearfarError as error:
-        raise SystemExit(f"the columns of the peer need it: {error}") from error
+        raise SystemExit(f"cannot measure pytorch-metric-learning: {error}") from error
 
 
 def _distance_weighted_margin(peers: Any) -> Loss:
@@ -59,7 +60,7 @@ def _distance_weighted_margin(peers: Any) -> Loss:
 
 
 class Guard:
-    """Tries the peer's loss of one label in another process, with growing sizes, until one exceeds the limits."""
+    """A process that tries the peer's loss on batches of increasing size, until one exceeds the limits."""
 
     def __init__(self, label: str, threads: int) -> None:
         context = multiprocessing.get_context("spawn")
@@ -70,7 +71,7 @@ class Guard:
         self._failed = False
 
     def allows(self, x: Tensor, y: Tensor) -> bool:
-        """Return whether one step on this batch stays within the limits. After a failure, nothing larger is tried."""
+        """Return whether one step on this batch stays within the limits; after a failure, return False at once."""
         if self._failed:
             return False
         self._pipe.send((x.numpy(), y.numpy()))

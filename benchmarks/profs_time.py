@@ -1,9 +1,14 @@
 """Time of PROFS: `python -m benchmarks.profs_time`.
 
-Measures what hard negative class mining and the projection term add to a step. Choosing the classes of a batch, at the
-size of the largest benchmark (L = 11,318 classes, d = 512, B = 128, two samples per class), is compared with the matrix
-products of a pair loss and with the network that embeds the batch. The projection term on all parameters of a ResNet-50
-is compared with its step. All candidates of a table run in turn in one process, and the best time of each is reported.
+Measures the time that hard negative class mining (HNCM) and the projection term add to a training step.
+
+- Mining: choosing the classes of a batch is compared with the matrix products of a pair loss and with the network that
+  embeds the batch. The size is that of Stanford Online Products: L = 11,318 classes, dimension d = 512, batch size
+  B = 128, two samples per class.
+- Projection: adding the term to the gradients of all parameters of a ResNet-50 is compared with a training step of the
+  network.
+
+All candidates of a table run in turn in one process, and the best time of each is reported.
 """
 
 from __future__ import annotations
@@ -32,7 +37,7 @@ ONE_SEED = "HNCM, one seed: choose the classes"
 
 
 def mining_times(classes: int, dim: int, batch: int, repeats: int) -> dict[str, float]:
-    """Measure the choice of classes and the other costs of a batch except the network, in milliseconds."""
+    """Measure the milliseconds of choosing the classes of a batch, and of other work per batch except the network."""
     count = batch // PER_CLASS
     rows, _ = class_batch(classes, dim, per_class=1)
     rng = np.random.default_rng(0)
@@ -65,7 +70,7 @@ def mining_times(classes: int, dim: int, batch: int, repeats: int) -> dict[str, 
 
 
 def step_times(backbone: str, images: int, size: int, repeats: int) -> dict[str, float]:
-    """Measure a step without the projection term, the term, and the snapshot, in milliseconds."""
+    """Measure the milliseconds of a step without the projection term, of the term, and of its weight snapshot."""
     net = create_embedder(backbone, dim=DIM).train()
     projection = Projection(net.parameters(), weight=1e-3)
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-5, foreach=True)
@@ -77,7 +82,7 @@ def step_times(backbone: str, images: int, size: int, repeats: int) -> dict[str,
         loss(net(pixels), labels, representatives=images // 2).backward()
         optimizer.step()
 
-    # measured in turn with the step, so that the caches are in the same state as in training
+    # term and snapshot run after a step, as in training, so that the CPU caches are in a realistic state
     times = best_ms(
         {"step": step, "term": projection.add_to_gradients, "snapshot": projection.snapshot},
         repeats=repeats,
@@ -87,7 +92,7 @@ def step_times(backbone: str, images: int, size: int, repeats: int) -> dict[str,
 
 
 def report(result: dict[str, Any], command: str) -> str:
-    """Return the page docs/benchmarks/profs-time.md."""
+    """Return the text of docs/benchmarks/profs-time.md."""
     mining, steps = result["mining"], result["steps"]
     network = steps[-1]["step"] / steps[-1]["images"] * result["batch"]
     whole = network + mining[PRODUCTS] + mining[GATHER]
@@ -95,25 +100,26 @@ def report(result: dict[str, Any], command: str) -> str:
     return "\n".join(
         [
             "# Time of PROFS\n",
-            f"Made by `{command}` on {result['machine']}. Milliseconds, best of several interleaved repeats.\n",
+            f"Made by `{command}` on {result['machine']}. Times are in milliseconds, the best of several interleaved "
+            "repeats.\n",
             "## Hard negative class mining\n",
             f"L = {result['classes']:,} classes, d = {result['dim']}, B = {result['batch']}, {PER_CLASS} samples "
-            "per class; the table of class vectors is full.\n",
+            "per class. The class vectors of all classes are known.\n",
             markdown_table(
                 ["", "ms", "relative to the products"],
                 [[name, f"{ms:.3f}", f"{ms / mining[PRODUCTS]:.2f}"] for name, ms in mining.items()],
             ),
             f"\nA step of {result['backbone']}, which consists almost entirely of matrix products, takes "
             f"{network / 1e3:.1f} s for a batch of {result['batch']} images ({result['image_size']} pixels; scaled "
-            "from "
-            f"{steps[-1]['images']} images). Choosing the classes with one seed takes {100 * share:.3f}% of the step, "
-            "the "
-            f"products of the loss and the gather together; budget: 1%. It reads the table once, which every exact "
-            f"choice by distance must do. With feature vectors instead of a network, it takes "
-            f"{mining[ONE_SEED] / mining[PRODUCTS]:.1f} times as long as the products of the loss.\n",
+            f"from {steps[-1]['images']} images). Choosing the classes with one seed takes {100 * share:.3f}% of the "
+            "total time of this step, the matrix products of the loss and the gather; it should take at most 1%. It "
+            "reads the table of class vectors once, as every exact choice by distance must. In training on feature "
+            "vectors, there is no such network; choosing the classes then takes "
+            f"{mining[ONE_SEED] / mining[PRODUCTS]:.1f} times as long as the matrix products of the loss.\n",
             "## Projection term\n",
-            f"All {result['parameters'] / 1e6:.1f} million parameters of {result['backbone']}, Adam. The term is added "
-            f"at every step, the snapshot is taken once per cycle. Budget: 2% of a step.\n",
+            f"Milliseconds for all {result['parameters'] / 1e6:.1f} million parameters of {result['backbone']}, with "
+            "Adam. The term is added at every step. The snapshot of the weights is taken once per cycle. The term "
+            "should take at most 2% of a step.\n",
             markdown_table(
                 ["images per batch", "step", "term", "snapshot", "term / step"],
                 [
@@ -125,7 +131,7 @@ def report(result: dict[str, Any], command: str) -> str:
                     for row in steps
                 ],
             ),
-            "\nThe time of the step grows with the batch, that of the term does not.\n",
+            "\nThe time of the step grows with the batch size; the time of the term does not depend on it.\n",
         ]
     )
 
@@ -149,16 +155,18 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.profs_time", description=__doc__.split("\n")[0] if __doc__ else None
     )
-    parser.add_argument("--classes", type=int, default=CLASSES, help="classes L (default 11318, SOP)")
-    parser.add_argument("--dim", type=int, default=DIM, help="embedding dimension of the table (default 512)")
+    parser.add_argument("--classes", type=int, default=CLASSES, help="number of classes L (default 11318, as in SOP)")
+    parser.add_argument("--dim", type=int, default=DIM, help="dimension of the class vectors (default 512)")
     parser.add_argument("--batch", type=int, default=BATCH, help="batch size (default 128)")
-    parser.add_argument("--backbone", default="resnet50", help="network of the step (default resnet50)")
-    parser.add_argument("--images", type=int, nargs="+", default=list(IMAGES), help="batch sizes of the measured steps")
-    parser.add_argument("--image-size", type=int, default=224, help="pixels (default 224)")
+    parser.add_argument("--backbone", default="resnet50", help="network of the training step (default resnet50)")
+    parser.add_argument(
+        "--images", type=int, nargs="+", default=list(IMAGES), help="batch sizes of the training step (default 4 8)"
+    )
+    parser.add_argument("--image-size", type=int, default=224, help="image size in pixels (default 224)")
     parser.add_argument("--threads", type=int, default=1, help="torch threads (default 1)")
-    parser.add_argument("--repeats", type=int, default=3, help="repeats of a step of the network (default 3)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers as JSON")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the page")
+    parser.add_argument("--repeats", type=int, default=3, help="timed calls of the training step (default 3)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers to this file as JSON")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the report to this file")
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
     result = run(args)

@@ -1,14 +1,15 @@
-"""Cost of scale: evaluation and xi of large datasets in bounded memory, and the cost of several processes per step.
+"""Time and memory on large datasets, and the cost of training with several processes.
 
-    python -m benchmarks.scale whole --samples 200000       every sample against all others
-    python -m benchmarks.scale xi --samples 200000          BSPML's hardness of every sample
-    python -m benchmarks.scale gallery --samples 1000000    10,000 queries, exact and with an IVF index
-    torchrun --nproc-per-node 2 -m benchmarks.scale step    the small network, with and without communication
-    torchrun --nproc-per-node 2 -m benchmarks.scale shards  a million classes, split over the ranks
-    ... --json docs/benchmarks/scale.json                      writes the result there, under the name of the part
+    python -m benchmarks.scale whole --samples 200000       evaluate every sample against all others
+    python -m benchmarks.scale xi --samples 200000          compute BSPML's hardness (xi) of every sample
+    python -m benchmarks.scale gallery --samples 1000000    evaluate 10,000 queries, exactly and with an IVF index
+    torchrun --nproc-per-node 2 -m benchmarks.scale step    train the small network, with and without communication
+    torchrun --nproc-per-node 2 -m benchmarks.scale shards  train a million proxies that are split over the processes
 
-Embeddings are read from a memory-mapped file. Memory is the peak of the process, including Python, torch and the pages
-of the file that it has read; `before` is the memory at the start of the measurement.
+With `--json docs/benchmarks/scale.json`, the result is also written to that file, under the name of the part.
+
+Embeddings are read from a memory-mapped file. `peak_mb` is the peak memory of the process, including Python, torch and
+the pages of the file that it has read; `before_mb` is the peak memory before the measurement.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ Result = dict[str, Any]
 
 
 def written(path: Path, samples: int, *, seed: int = 0) -> tuple[NDArray[np.float32], Ints]:
-    """Make unit vectors in classes of ten, in random order, as a memory-mapped file, and their labels."""
+    """Write random unit vectors in classes of ten to a file; return them memory-mapped, and their labels."""
     rng = np.random.default_rng(seed)
     labels = rng.permutation(np.arange(samples) // PER_CLASS)
     centers = np.random.default_rng(1).standard_normal((samples // PER_CLASS + 1, DIM), dtype=np.float32)
@@ -62,12 +63,12 @@ def written(path: Path, samples: int, *, seed: int = 0) -> tuple[NDArray[np.floa
 
 
 def peak_mb() -> float:
-    """Return the peak memory of this process."""
+    """Return the peak memory of this process in MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def measured(work: Callable[[], Result]) -> Result:
-    """Run the work and return its result, seconds and memory."""
+    """Call `work` and return its result with seconds and memory added."""
     before, start, cpu = peak_mb(), time.perf_counter(), time.process_time()
     result = work()
     spent = {"seconds": round(time.perf_counter() - start, 1), "cpu_seconds": round(time.process_time() - cpu, 1)}
@@ -81,7 +82,7 @@ def whole(folder: Path, samples: int, memory_mb: int) -> Result:
 
 
 def xi(folder: Path, samples: int, memory_mb: int) -> Result:
-    """Compute xi+ and xi- of every sample."""
+    """Compute BSPML's hardness of every sample: xi+ from its positive pairs, and xi- from its negative pairs."""
     rows, labels = written(folder / "rows.npy", samples)
 
     def work() -> Result:
@@ -92,7 +93,7 @@ def xi(folder: Path, samples: int, memory_mb: int) -> Result:
 
 
 def gallery(folder: Path, samples: int, memory_mb: int) -> Result:
-    """Evaluate queries against a gallery: exact, and with an inverted file that probes 1 in 64 of its lists."""
+    """Evaluate queries against a gallery: exactly, and with an IVF index that probes 1 in 64 or 1 in 8 of its lists."""
     rows, labels = written(folder / "rows.npy", samples)
     queries, ids = written(folder / "queries.npy", QUERIES, seed=2)
     exact = measured(lambda: dict(evaluate(rows, labels, queries=(queries, ids), metrics=METRICS, memory_mb=memory_mb)))
@@ -128,9 +129,10 @@ def gallery(folder: Path, samples: int, memory_mb: int) -> Result:
 
 
 def interleaved(candidates: dict[str, Callable[[], object]], repeats: int) -> dict[str, dict[str, float]]:
-    """Best milliseconds of each, of the clock and of this process alone, all ranks at the same one at a time.
+    """Return the best milliseconds of each candidate: wall-clock time ("clock") and CPU time of this process ("own").
 
-    On a machine with other work the clock tells how long one waits for it; the process's own time does not.
+    A barrier before each call makes all processes run the same candidate at the same time. Other work on the machine
+    affects the wall-clock time much more than the CPU time.
     """
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in candidates}
     for turn in range(repeats + 2):
@@ -159,7 +161,7 @@ def step(folder: Path, batch: int, repeats: int) -> Result:
     x = to_device(given.x, ours.device)
 
     def without() -> None:
-        """Run the same samples through the network and as many through the loss, on this rank alone."""
+        """Train on this process's samples without communication; the loss gets a batch of the full size."""
         alone.optimizer.zero_grad(set_to_none=True)
         rows = alone.embedder(x)
         everybody = torch.cat([rows, rows.detach().repeat(process_group.world_size() - 1, 1)])[:batch]
@@ -190,7 +192,7 @@ def step(folder: Path, batch: int, repeats: int) -> Result:
 
 
 def shards(classes: int, dim: int, batch: int, repeats: int) -> Result:
-    """Measure steps of normalized softmax and Adam with proxies that are split over the ranks."""
+    """Measure training steps of normalized softmax with Adam, with proxies that are split over the processes."""
     torch.manual_seed(0)
     loss = ShardedProxies(create("normalized-softmax", classes=classes, dim=dim))  # type: ignore[arg-type]
     adam = torch.optim.Adam(loss.parameters(), lr=1e-2, fused=True)
@@ -224,13 +226,17 @@ def shards(classes: int, dim: int, batch: int, repeats: int) -> Result:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=["whole", "xi", "gallery", "step", "shards"])
-    parser.add_argument("--samples", type=int, default=200_000)
-    parser.add_argument("--memory-mb", type=int, default=256)
-    parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--classes", type=int, default=1_000_000)
-    parser.add_argument("--repeats", type=int, default=30)
-    parser.add_argument("--json", type=Path, help="results file, in which the result of this part is replaced")
+    parser.add_argument("part", choices=["whole", "xi", "gallery", "step", "shards"], help="what to measure, see above")
+    parser.add_argument("--samples", type=int, default=200_000, help="number of embeddings (default 200000)")
+    parser.add_argument(
+        "--memory-mb", type=int, default=256, help="memory limit of whole, xi and gallery (default 256)"
+    )
+    parser.add_argument("--batch", type=int, default=256, help="batch size of step and shards (default 256)")
+    parser.add_argument("--classes", type=int, default=1_000_000, help="number of classes of shards (default 1000000)")
+    parser.add_argument("--repeats", type=int, default=30, help="timed repeats of step and shards (default 30)")
+    parser.add_argument(
+        "--json", type=Path, help="file to add the result to; it replaces an earlier result of the part"
+    )
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     faiss.omp_set_num_threads(1)

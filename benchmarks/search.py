@@ -1,11 +1,12 @@
-"""Search time compared with faiss used directly: exact search with IndexFlatIP, HNSW on the same graph.
+"""Search time compared with calling faiss directly: exact search with IndexFlatIP, and HNSW on the same graph.
 
     python -m benchmarks.search --markdown docs/benchmarks/search.md
 
-Calls run in turn with one thread. The lower quartile of the CPU time over many calls is reported, which other work on
-the machine hardly affects. Vectors are unit vectors around centers; queries are such vectors of any norm. Both sides
-normalize them, faiss with normalize_L2 on a copy. nearfar also does what faiss leaves to its caller: it checks the
-queries, ranks ties so that the result does not depend on the batch, and maps indices to ids.
+faiss and nearfar are called in turn with one thread. The script reports the lower quartile of the CPU time over many
+calls, because other work on the machine hardly affects it. The indexed vectors are unit vectors around random centers.
+The queries are not normalized: nearfar normalizes them itself, and for faiss the script calls normalize_L2 on a copy.
+nearfar also does work that faiss leaves to its caller: it checks the queries, orders neighbors of equal distance so
+that the result does not depend on the batch, and maps indices to ids.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from nearfar.search.index import Index
 from nearfar.search.inputs import as_unit_vectors
 
 K = 10
-# seconds after which a comparison stops
+# CPU seconds after which a comparison stops
 ENOUGH = 20.0
 # number of different queries
 DISTINCT = 200
@@ -35,7 +36,7 @@ Row = tuple[str, int, int, float, float]
 
 
 def rows_around_centers(count: int, dim: int, *, seed: int, centers: int = 1000) -> Vectors:
-    """Make unit vectors in noisy groups around fixed centers."""
+    """Return `count` random unit vectors around `centers` centers; the centers are the same for every seed."""
     middle = np.random.default_rng(0).standard_normal((centers, dim), dtype=np.float32)
     rng = np.random.default_rng(seed)
     rows = middle[rng.integers(0, centers, count)]
@@ -44,15 +45,16 @@ def rows_around_centers(count: int, dim: int, *, seed: int, centers: int = 1000)
 
 
 def cpu_ms(calls: dict[str, Callable[[Vectors], object]], batches: list[Vectors], repeats: int) -> dict[str, float]:
-    """Measure the CPU milliseconds of each call: the lower quartile over batches and repeats.
+    """Return the CPU milliseconds of each call: the lower quartile over batches and repeats.
 
-    The calls alternate from batch to batch, so that none gets a batch that another has just loaded into the cache.
+    The calls alternate from batch to batch. So no call searches for a batch whose data another call has just loaded
+    into the CPU cache.
     """
     names = list(calls)
     taken: dict[str, list[float]] = {name: [] for name in names}
     first = time.process_time()
     for turn in range(repeats):
-        # every call has had every batch
+        # stop only when every call has searched for every batch equally often
         if turn % len(names) == 0 and turn and time.process_time() - first > ENOUGH:
             break
         for place, batch in enumerate(batches):
@@ -64,10 +66,18 @@ def cpu_ms(calls: dict[str, Callable[[Vectors], object]], batches: list[Vectors]
 
 
 def compare(what: str, index: Index, direct: Callable[[Vectors], Any], sizes: list[int], repeats: int) -> list[Row]:
-    """Measure faiss and nearfar for batches of queries of these sizes, in milliseconds."""
+    """Measure faiss and nearfar in milliseconds, for batches of each of `sizes` queries.
+
+    Args:
+        what: Name of the kind of index, for the table.
+        index: Index of nearfar.
+        direct: Searches for normalized queries with faiss.
+        sizes: Numbers of queries per batch.
+        repeats: Maximum number of repeats.
+    """
     found = []
     for size in sizes:
-        # many different queries, because repeated ones would find their neighbors in the cache
+        # many different queries: the neighbors of repeated queries would already be in the CPU cache
         asked = 3 * rows_around_centers(max(size, DISTINCT), index.dim, seed=size)
         batches = [asked[start : start + size] for start in range(0, len(asked) - size + 1, size)]
         calls: dict[str, Callable[[Vectors], object]] = {
@@ -88,7 +98,7 @@ def _unit(queries: Vectors) -> Vectors:
 
 
 def exact(count: int, dim: int, sizes: list[int], repeats: int) -> list[Row]:
-    """Compare exact search with IndexFlatIP, and check that both find the same."""
+    """Compare exact search with IndexFlatIP, and check that both find neighbors at the same distances."""
     index = Index.from_vectors(rows_around_centers(count, dim, seed=1), kind="exact")
     flat = faiss.IndexFlatIP(dim)
     flat.add(index.vectors)
@@ -100,7 +110,7 @@ def exact(count: int, dim: int, sizes: list[int], repeats: int) -> list[Row]:
 
 
 def hnsw(count: int, dim: int, sizes: list[int], repeats: int) -> tuple[list[Row], float, int]:
-    """Compare with faiss on the same graph and efSearch; also return recall and efSearch."""
+    """Compare HNSW search with faiss, with the same graph and efSearch; also return recall and efSearch."""
     index = Index.from_vectors(rows_around_centers(count, dim, seed=1), kind="hnsw")
     assert index.approximate is not None
     graph, effort = index.approximate.faiss, index.approximate.effort
@@ -114,11 +124,17 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--exact", type=int, default=1_000_000, help="number of vectors in the exact index")
     parser.add_argument("--hnsw", type=int, default=100_000, help="number of vectors in the HNSW index")
-    parser.add_argument("--dim", type=int, default=128)
-    parser.add_argument("--queries", type=int, nargs="+", default=[1, 10, 100], help="batch sizes")
-    parser.add_argument("--repeats", type=int, default=40, help="repeats of each batch; fewer if they take long")
-    parser.add_argument("--note", default="", help="a sentence for the page, for example what else ran on the machine")
-    parser.add_argument("--markdown", type=Path, help="write the page here")
+    parser.add_argument("--dim", type=int, default=128, help="dimension of the vectors (default 128)")
+    parser.add_argument(
+        "--queries", type=int, nargs="+", default=[1, 10, 100], help="numbers of queries per call (default 1 10 100)"
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=40, help="repeats of each batch (default 40); fewer if they take more than 20 s"
+    )
+    parser.add_argument(
+        "--note", default="", help="a sentence to add to the report, for example what else ran on the machine"
+    )
+    parser.add_argument("--markdown", type=Path, help="write the report to this file")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     faiss.omp_set_num_threads(1)
@@ -132,16 +148,18 @@ def main(arguments: list[str] | None = None) -> None:
     lines = [
         "# Search time compared with faiss",
         "",
-        f"The {K} nearest neighbors by cosine in {options.dim} dimensions: CPU milliseconds, lower quartile of many "
-        f"calls, faiss {faiss.__version__}, {machine()}. Exact search is compared with IndexFlatIP, HNSW with faiss on "
-        f"the same graph (M {LINKS}, efConstruction {CONSTRUCTION}, efSearch {effort}: recall@{K} {recall:.1%}). The "
-        "queries are not normalized; on the side of faiss, normalize_L2 does it. Budget: 1.10 times faiss.",
+        f"CPU milliseconds to find the {K} nearest neighbors by cosine in {options.dim} dimensions, lower quartile of "
+        f"many calls, with faiss {faiss.__version__}, {machine()}. Exact search is compared with IndexFlatIP. HNSW is "
+        f"compared with faiss on the same graph (M {LINKS}, efConstruction {CONSTRUCTION}, efSearch {effort}: "
+        f"recall@{K} {recall:.1%}). The times include the normalization of the queries, with normalize_L2 for faiss. "
+        "nearfar should take at most 1.10 times as long as faiss.",
         "",
         *([options.note, ""] if options.note else []),
         markdown_table(["index", "vectors", "queries", "faiss", "nearfar", "ratio"], cells),
         "",
-        "With four or more queries, exact search multiplies blocks in torch instead of scanning with faiss. The other "
-        "work of nearfar (checks, ranking ties, ids) is visible only if the search itself is short.",
+        "With four or more queries, exact search of nearfar uses matrix products of blocks in torch instead of faiss. "
+        "The additional work of nearfar (checks, order of equal distances, ids) is noticeable only if the search "
+        "itself is short.",
         "",
         "Made by",
         "",

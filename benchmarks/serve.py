@@ -2,11 +2,12 @@
 
     python -m benchmarks.serve RUN --seconds 60 --hostile 10000 --markdown docs/benchmarks/serve.md
 
-The script starts `nearfar serve RUN` in its own process. Each client keeps one connection and sends the next request as
-soon as it has an answer. The first requests search with an image, which the server decodes, embeds and searches; the
-second ask for the neighbors of a sample, which the server only searches. For comparison, the script measures the
-forward pass of the network alone, with one image and with 32. Then it sends the hostile requests of
-tests.harness.hostile, with a canary file in the run directory.
+The script starts `nearfar serve RUN` in another process. Each client keeps one connection open and sends the next
+request when it has received an answer. There are two kinds of requests: a search with an image, which the server must
+decode and embed before it searches, and a search for the neighbors of a sample, whose embedding the server already has.
+For comparison, the script measures the forward pass of the network alone, with one image and with 32. Finally it sends
+the hostile requests of tests.harness.hostile. Meanwhile, the run directory contains a file with a secret, which no
+answer may reveal.
 """
 
 from __future__ import annotations
@@ -41,7 +42,16 @@ STARTING = 600.0
 
 @dataclass(frozen=True)
 class Load:
-    """Response times in milliseconds, and answers per second."""
+    """The result of one load test.
+
+    Attributes:
+        name: Kind of request.
+        answers: Number of answers.
+        p50: Median response time in milliseconds.
+        p99: 99th percentile of the response time in milliseconds.
+        rate: Answers per second.
+        errors: Number of answers that are not successful or lack neighbors.
+    """
 
     name: str
     answers: int
@@ -53,7 +63,7 @@ class Load:
 
 @contextmanager
 def served(run: Path) -> Iterator[int]:
-    """Run `nearfar serve` in another process for the duration of the block; yield its port."""
+    """Run `nearfar serve` in another process while the block runs, and yield its port."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]
@@ -66,7 +76,7 @@ def served(run: Path) -> Iterator[int]:
                     break
             except OSError:
                 if process.poll() is not None or time.monotonic() > end:
-                    raise NearfarError(f"{run}: nearfar serve did not start") from None
+                    raise NearfarError(f"{run}: `nearfar serve` did not start, see its output above") from None
                 time.sleep(0.2)
         yield port
     finally:
@@ -75,13 +85,13 @@ def served(run: Path) -> Iterator[int]:
 
 
 def image_requests(collection: Collection, count: int = 200) -> list[bytes]:
-    """Make searches with images of the data, as a browser sends them."""
+    """Return HTTP requests that search with images of random samples, as a browser sends them."""
     rows = np.random.default_rng(0).choice(collection.ids, min(count, len(collection.ids)), replace=False)
     requests = []
     for row in rows.tolist():
         image = collection.thumbnails.load_image(row, 224)
         if image is None:
-            raise NearfarError(f"{collection.run.path}: has no images to search with")
+            raise NearfarError(f"{collection.run.path}: has no images to search with: choose a run on images")
         buffer = io.BytesIO()
         image.save(buffer, "PNG" if max(image.size) <= 64 else "JPEG")
         head = f"POST /api/search?k=24 HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {buffer.tell()}\r\n\r\n"
@@ -90,13 +100,13 @@ def image_requests(collection: Collection, count: int = 200) -> list[bytes]:
 
 
 def sample_requests(collection: Collection, count: int = 200) -> list[bytes]:
-    """Make requests for the neighbors of samples."""
+    """Return HTTP requests for the neighbors of random samples."""
     rows = np.random.default_rng(1).choice(collection.ids, min(count, len(collection.ids)), replace=False)
     return [f"GET /api/samples/{row}/neighbors?k=24 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode() for row in rows]
 
 
 async def load(name: str, port: int, requests: Sequence[bytes], *, clients: int, seconds: float) -> Load:
-    """Send requests from several clients for a time."""
+    """Send requests from `clients` concurrent clients for `seconds`."""
     times: list[float] = []
     errors = 0
     start = time.perf_counter()
@@ -124,7 +134,7 @@ async def load(name: str, port: int, requests: Sequence[bytes], *, clients: int,
 
 @torch.inference_mode()
 def forward_pass(collection: Collection, batch: int, *, rounds: int = 30) -> float:
-    """Measure the milliseconds per image of the network alone, the best of the rounds."""
+    """Measure the milliseconds per image of the network alone; return the best of the rounds."""
     x = collection.queries.read_image(_png(collection, int(collection.ids[0]))).x
     stacked = torch.stack([x] * batch).contiguous(memory_format=torch.channels_last)
     best = float("inf")
@@ -144,7 +154,7 @@ def _png(collection: Collection, row: int) -> bytes:
 
 
 def hostile(run: Path, port: int, count: int) -> Outcome:
-    """Send hostile requests. It is also wrong if the server is down afterwards, or if a decision was stored."""
+    """Send hostile requests and return what was wrong, including a server that is down or that stored a decision."""
     canary = run / "canary.txt"
     decisions = run / "decisions.csv"
     before = decisions.read_bytes() if decisions.is_file() else None
@@ -172,7 +182,8 @@ def page(loads: Sequence[Load], passes: dict[int, float], attacked: Outcome, abo
     cost = " and ".join(f"{value:.2f} ms per image in batches of {batch}" for batch, value in passes.items())
     count = sum(attacked.statuses.values())
     statuses = ", ".join(
-        f"{number:,} {status or 'closed without an answer'}" for status, number in sorted(attacked.statuses.items())
+        f"{status or 'no answer, connection closed'}: {number:,}"
+        for status, number in sorted(attacked.statuses.items())
     )
     lines = [
         "# Serving under load",
@@ -184,11 +195,11 @@ def page(loads: Sequence[Load], passes: dict[int, float], attacked: Outcome, abo
         *rows,
         "",
         f"The forward pass of the network alone takes {cost}. Waiting queries are embedded and searched together, up "
-        "to "
-        f"{MAX_BATCH} at a time.",
+        f"to {MAX_BATCH} at a time.",
         "",
-        f"{count:,} hostile requests (paths, numbers, methods, headers, bombs, JSON, decisions, other sites): "
-        f"{len(attacked.wrong)} wrong answers, the server stayed up. Answers by status: {statuses}.",
+        f"The script sent {count:,} hostile requests: malformed paths, numbers, methods, headers and JSON, "
+        "decompression bombs, decisions that must not be stored, and requests from other sites. The server gave "
+        f"{len(attacked.wrong)} wrong answers and stayed up. Number of answers by HTTP status: {statuses}.",
         "",
         "Made by",
         "",
@@ -200,12 +211,14 @@ def page(loads: Sequence[Load], passes: dict[int, float], attacked: Outcome, abo
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("run", type=Path)
-    parser.add_argument("--clients", type=int, default=50)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--hostile", type=int, default=10_000)
-    parser.add_argument("--note", default="", help="a sentence for the page, for example what else ran on the machine")
-    parser.add_argument("--markdown", type=Path, help="write the page here")
+    parser.add_argument("run", type=Path, help="run directory, of a run on images")
+    parser.add_argument("--clients", type=int, default=50, help="number of concurrent clients (default 50)")
+    parser.add_argument("--seconds", type=float, default=60.0, help="duration for each kind of request (default 60)")
+    parser.add_argument("--hostile", type=int, default=10_000, help="number of hostile requests (default 10000)")
+    parser.add_argument(
+        "--note", default="", help="a sentence to add to the report, for example what else ran on the machine"
+    )
+    parser.add_argument("--markdown", type=Path, help="write the report to this file")
     options = parser.parse_args(arguments)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))
     collection = open_collection(options.run)
@@ -223,10 +236,10 @@ def main(arguments: list[str] | None = None) -> None:
         print(dict(attacked.statuses), attacked.wrong[:5], flush=True)
     config = Run(options.run).config
     about = (
-        f"{options.clients} concurrent clients on loopback for {options.seconds:g} s each, "
-        f"{len(collection.ids):,} samples of {Path(config.data.source).name}, "
-        f"{collection.vectors.shape[1]} dimensions, {config.model.backbone}. Server and clients share "
-        f"{os.cpu_count()} cores, torch {torch.__version__} with "
+        f"{options.clients} concurrent clients on the same machine send each kind of request for "
+        f"{options.seconds:g} s. The data are {len(collection.ids):,} samples of {Path(config.data.source).name} with "
+        f"embeddings of {collection.vectors.shape[1]} dimensions; the backbone is {config.model.backbone}. Server and "
+        f"clients share {os.cpu_count()} cores, torch {torch.__version__} with "
         f"{torch.get_num_threads()} thread(s). {options.note}"
     ).strip()
     command = (

@@ -1,10 +1,10 @@
-"""Frame times of the embedding map with many samples, dragged and zoomed in a browser.
+"""Frame times of the embedding map with many samples, while it is dragged and zoomed in a browser.
 
     python -m benchmarks.serve_map --samples 60000 --markdown docs/benchmarks/serve-map.md
 
-The script trains a run on vectors for a few steps and serves it. Headless chromium without a GPU drags the map and
-zooms in and out, with one mouse move per frame. The clock of the page gives the time between frames and the part of it
-that the page itself works. Needs chromium and chromedriver (make browser) and selenium.
+The script trains a run on random vectors for a few steps and serves it. It drags and zooms the map in headless chromium
+without a GPU, with one mouse event per frame. It measures, inside the page, the time between frames and the time that
+the page takes to draw a frame. Needs selenium, and chromium with chromedriver (`make browser` installs them).
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from nearfar.training import train
 
 DIM, CLASSES, WAIT = 64, 300, 900.0
 WINDOW = (1400, 900)
-# one event per frame; records the time between frames and the time to paint one
+# JavaScript that sends one event per frame and records the time between frames and the time to draw each frame
 MOVES = """
 const done = arguments[arguments.length - 1], kind = arguments[0], count = arguments[1];
 const plane = document.querySelector('canvas.plane'), box = plane.getBoundingClientRect();
 const at = (type, x, y) => plane.dispatchEvent(new PointerEvent(type, {pointerId: 1, isPrimary: true, button: 0,
   buttons: 1, bubbles: true, clientX: box.left + x, clientY: box.top + y}));
-plane.setPointerCapture = () => {};  // there is no such pointer
+plane.setPointerCapture = () => {};  // the pointer of a synthetic event cannot be captured
 const gaps = [], work = [];
 let last = 0, frame = 0;
 const request = window.requestAnimationFrame;
@@ -65,7 +65,7 @@ request(next);
 
 
 def trained(folder: Path, samples: int) -> Path:
-    """Train a run on noisy groups of vectors."""
+    """Train a run on random vectors around class centers and return its run directory."""
     rng = np.random.default_rng(0)
     labels = rng.integers(0, CLASSES, samples)
     centers = rng.standard_normal((CLASSES, DIM), dtype=np.float32)
@@ -77,7 +77,7 @@ def trained(folder: Path, samples: int) -> Path:
 
 
 def browser(*flags: str) -> Any:
-    """Start headless chromium with these flags and a readable console."""
+    """Start headless chromium with these flags; the browser console is logged."""
     try:
         from selenium import webdriver
         from selenium.webdriver.chrome.service import Service
@@ -85,7 +85,7 @@ def browser(*flags: str) -> Any:
         raise NearfarError("selenium is not installed: pip install 'nearfar[dev]'") from None
     program, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if program is None or driver is None:
-        raise NearfarError("there is no chromium with chromedriver: make browser installs them")
+        raise NearfarError("chromium or chromedriver was not found: install them with `make browser`")
     options = webdriver.ChromeOptions()
     options.binary_location = program
     for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", *flags):
@@ -95,7 +95,7 @@ def browser(*flags: str) -> Any:
 
 
 def moved(page: Any, port: int, frames: int) -> dict[str, dict[str, list[float]]]:
-    """Measure the milliseconds between frames and of the page's work, for each kind of move."""
+    """Return the milliseconds between frames ("gaps") and of drawing ("work"), while dragging and while zooming."""
     page.get(f"http://127.0.0.1:{port}/#/map")
     end = time.monotonic() + WAIT
     there = "return !!document.querySelector('canvas.plane')?.width && !document.querySelector('.busy')"
@@ -109,10 +109,10 @@ def moved(page: Any, port: int, frames: int) -> dict[str, dict[str, list[float]]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--samples", type=int, default=60_000)
-    parser.add_argument("--frames", type=int, default=120)
-    parser.add_argument("--screenshot", type=Path, help="save a screenshot of the map as PNG")
-    parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--samples", type=int, default=60_000, help="number of samples on the map (default 60000)")
+    parser.add_argument("--frames", type=int, default=120, help="number of frames for each kind of move (default 120)")
+    parser.add_argument("--screenshot", type=Path, help="save a screenshot of the map to this PNG file")
+    parser.add_argument("--markdown", type=Path, help="write the report to this file")
     options = parser.parse_args()
     page = browser(f"--window-size={WINDOW[0]},{WINDOW[1]}")
     page.set_script_timeout(300)
@@ -122,7 +122,7 @@ def main() -> None:
             started = time.monotonic()
             with served(run) as port:
                 found = moved(page, port, options.frames)
-                print(f"served, laid out and moved in {time.monotonic() - started:.0f} s")
+                print(f"starting the server, computing the map and moving it took {time.monotonic() - started:.0f} s")
                 if options.screenshot is not None:
                     page.save_screenshot(str(options.screenshot))
     finally:
@@ -132,7 +132,7 @@ def main() -> None:
         gaps, work = np.array(times["gaps"]), np.array(times["work"])
         values = (*np.percentile(work, [50, 95]), *np.percentile(gaps, [50, 95]))
         rows.append([kind, str(len(gaps)), *(f"{value:.1f}" for value in values)])
-    head = ["move", "frames", "page work, median ms", "95%", "between frames, median ms", "95%"]
+    head = ["move", "frames", "drawing, median ms", "95th percentile", "between frames, median ms", "95th percentile"]
     text = markdown_table(head, rows)
     print(text)
     if options.markdown is not None:
@@ -140,7 +140,8 @@ def main() -> None:
             "# Frame times of the embedding map",
             "",
             f"{options.samples:,} samples in a window of {WINDOW[0]} x {WINDOW[1]} pixels, headless chromium without "
-            f"a GPU, {machine()}. One mouse move per frame.",
+            f"a GPU, {machine()}. The browser receives one mouse event per "
+            "frame.",
             "",
             text,
             "",

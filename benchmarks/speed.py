@@ -1,7 +1,8 @@
 """Speed of the losses: `python -m benchmarks.speed`.
 
-Compares the forward and backward pass of every loss with its floor, the three matrix products that every pair loss
-needs (S = X X^T, and G X and G^T X for the gradient), and with pytorch-metric-learning. All candidates of a size run in
+Measures the forward and backward pass of every loss on a batch of embeddings X [B, d]. It is compared with
+pytorch-metric-learning (the peer) and with the floor: the time of the three matrix products that every pair loss needs,
+S = X X^T for the similarities, and G X and G^T X for the gradient, where G = dL/dS. All candidates of a size run in
 turn in one process, and the best time of each is reported.
 """
 
@@ -33,13 +34,14 @@ DIMS = (128, 512)
 
 
 def distance_weighted_margin() -> PairLoss:
-    """Create the margin loss with distance-weighted negatives; its similarities are negative distances."""
+    """Create the margin loss with distance-weighted sampling of negatives."""
     loss = MarginLoss()
+    # the similarities of this loss are negative distances
     loss.mine = lambda pairs: distance_weighted(pairs, dim=512, distances=-pairs.sim)
     return loss
 
 
-# label -> function that creates the loss; the first word is the name of the loss
+# label -> function that creates the loss; the first word of a label is the registered name of the loss
 LOSSES: dict[str, Callable[[], nn.Module]] = {
     "angular": lambda: create("angular"),
     "binomial": lambda: create("binomial"),
@@ -62,7 +64,7 @@ LOSSES: dict[str, Callable[[], nn.Module]] = {
     "margin distance-weighted": distance_weighted_margin,
     "multi-similarity": lambda: create("multi-similarity"),
     "multi-similarity unmined": lambda: create("multi-similarity", epsilon=None),
-    "n-pair": lambda: create("n-pair", l2_reg=0.0),  # the peer has no such term
+    "n-pair": lambda: create("n-pair", l2_reg=0.0),  # the peer's loss has no such regularization
     "n-pair all pairs": lambda: create("n-pair", all_pairs=True),
     "nt-xent": lambda: create("nt-xent"),
     "pair-margin": lambda: create("pair-margin"),
@@ -76,12 +78,12 @@ LOSSES: dict[str, Callable[[], nn.Module]] = {
     "triplet hard": lambda: create("triplet", mining="hard"),
     "triplet semi-hard": lambda: create("triplet", mining="semi-hard"),
 }
-# N-pair batches hold an anchor and a positive per class; all others hold five samples per class.
+# Samples per class in a batch; N-pair needs an anchor and a positive of each class. The default is five.
 PER_CLASS = {"n-pair": 2}
 
 
 def floor(x: Tensor) -> Callable[[], None]:
-    """Return the three matrix products of a pair loss on this batch."""
+    """Return a function that computes the three matrix products of a pair loss on this batch."""
     x = x.detach()
     g = torch.randn(len(x), len(x))
 
@@ -92,7 +94,7 @@ def floor(x: Tensor) -> Callable[[], None]:
 
 
 def measure(label: str, guard: Guard | None, batch: int, dim: int, repeats: int) -> Row:
-    """Time one loss at one size."""
+    """Time one loss at one size; with a guard, also the peer's loss if the guard allows it."""
     loss = LOSSES[label]()
     x, y = class_batch(batch, dim, per_class=PER_CLASS.get(label, 5))
     stopped = guard is not None and not guard.allows(x, y)
@@ -123,7 +125,7 @@ def measure(label: str, guard: Guard | None, batch: int, dim: int, repeats: int)
 
 
 def run(labels: list[str], batches: list[int], dims: list[int], *, peers: bool, repeats: int) -> Iterator[Row]:
-    """Yield one row per measurement."""
+    """Measure all losses at all sizes and yield one row per measurement."""
     with tqdm(total=len(labels) * len(batches) * len(dims), unit="cell", disable=None) as bar:
         for label in labels:
             for dim in dims:
@@ -144,20 +146,23 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--batch", type=int, nargs="+", default=list(BATCHES), help="batch sizes")
     parser.add_argument("--dim", type=int, nargs="+", default=list(DIMS), help="embedding dimensions")
     parser.add_argument(
-        "--only", nargs="+", metavar="LOSS", help="names of losses, with all their forms, or one form in quotes"
+        "--only",
+        nargs="+",
+        metavar="LOSS",
+        help="losses to measure: a name, such as dro, for all its variants, or a quoted label, such as 'dro topk'",
     )
     parser.add_argument("--no-peers", action="store_true", help="do not measure pytorch-metric-learning")
     parser.add_argument("--threads", type=int, default=1, help="torch threads (default 1)")
-    parser.add_argument("--repeats", type=int, default=7, help="repeats of each candidate (default 7)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows as JSON")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the page")
+    parser.add_argument("--repeats", type=int, default=7, help="number of timed calls of each candidate (default 7)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the measurements to this file as JSON")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the report to this file")
     args = parser.parse_args(argv)
     labels = [n for n in LOSSES if args.only is None or n in args.only or n.split()[0] in args.only]
     proxied = [n for n in PROXY_LOSSES if args.only is None or n in args.only]
     known = {*LOSSES, *PROXY_LOSSES, *(name.split()[0] for name in LOSSES)}
     for name in args.only or ():
         if name not in known:
-            parser.error(f"--only {name}: no such loss. Known: {', '.join([*LOSSES, *PROXY_LOSSES])}")
+            parser.error(f"--only {name}: there is no such loss. Known: {', '.join([*LOSSES, *PROXY_LOSSES])}")
     torch.set_num_threads(args.threads)
     rows = []
     options = {"peers": not args.no_peers, "repeats": args.repeats}
@@ -170,7 +175,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _changed(parser: argparse.ArgumentParser, args: argparse.Namespace) -> str:
-    """Return the arguments that differ from their defaults, except files, as typed on the command line."""
+    """Return the arguments that differ from their defaults, except output files, in command line syntax."""
     words = []
     for name, value in vars(args).items():
         if name in ("json", "markdown") or value == parser.get_default(name):

@@ -1,4 +1,4 @@
-"""The page of the speed benchmark: one row per measurement."""
+"""The report of the speed benchmark."""
 
 from __future__ import annotations
 
@@ -11,7 +11,23 @@ from nearfar.formatting import markdown_table
 
 @dataclass(frozen=True)
 class Row:
-    """One measurement. `peer_ratio` is the peer's time divided by ours; a stopped peer counts as 60 seconds."""
+    """One measurement.
+
+    Attributes:
+        loss: Label of the loss.
+        B: Batch size.
+        d: Embedding dimension.
+        ms: Milliseconds of one forward and backward pass.
+        floor_ratio: This time divided by that of the matrix products alone.
+        peer_ratio: Time of pytorch-metric-learning (the peer) divided by ours; None if it was not measured.
+        peak_mb: Peak memory in MB.
+        peak_floats: Peak memory in floats, divided by B^2, or by C K d for a proxy loss.
+        peer_ms: Milliseconds of the peer; 60,000 if it was stopped.
+        peer_stopped: Whether the peer exceeded the limits on memory or time.
+        peer_same_value: Whether both losses have the same value; None if they were not compared.
+        C: Number of classes; None for a pair loss.
+        K: Number of proxies per class; None for a pair loss.
+    """
 
     loss: str
     B: int
@@ -29,30 +45,30 @@ class Row:
 
 
 def geometric_mean(values: list[float]) -> float:
-    """Compute exp(mean(log)); nan for an empty list."""
+    """Return the geometric mean, or nan for an empty list."""
     return math.exp(sum(map(math.log, values)) / len(values)) if values else math.nan
 
 
 def report(rows: list[Row], command: str) -> str:
-    """Return the page docs/benchmarks/speed.md."""
+    """Return the text of docs/benchmarks/speed.md."""
     every, rows = rows, [r for r in rows if r.C is None]
     ratios = [r.peer_ratio for r in rows if r.peer_ratio is not None]
     parts = [
         "# Speed of the losses\n",
         f"Made by `{command}` on {machine()}.\n",
-        "Forward and backward pass, best of several interleaved repeats. **floor** is the time divided by that of the "
-        "three matrix products that a pair loss needs (it can be below 1: a batch against itself needs two of them). "
-        "**peer** is the time of pytorch-metric-learning divided by ours; `>` marks a peer that was stopped at 8 GB or "
-        "60 s and counts as 60 s; `~` marks a peer with another formula, where only the time is comparable. **floats** "
-        "is the peak of allocated memory in units of B^2 floats.\n",
+        "Time of a forward and backward pass for B embeddings of dimension d, the best of several interleaved repeats. "
+        "**floor** is this time divided by that of the three matrix products that a pair loss needs (it can be below "
+        "1, because two products suffice if a batch is compared with itself). **peer** is the time of "
+        "pytorch-metric-learning divided by ours: `>` marks a peer that was stopped at 8 GB or 60 s and counts as "
+        "60 s; `~` marks a peer with a different formula, where only the time is comparable. **floats** is the peak of "
+        "allocated memory in units of B^2 floats.\n",
     ]
     if ratios:
         same = [r.peer_ratio for r in rows if r.peer_ratio is not None and r.peer_same_value is not False]
         parts.append(
-            f"Compared with the peer: {geometric_mean(ratios):.1f}x faster in the geometric mean of {len(ratios)} "
-            "cells "
-            f"({geometric_mean(same):.1f}x over the {len(same)} with the same formula or a stopped peer), "
-            f"{min(ratios):.2f}x in the worst case.\n"
+            f"nearfar is {geometric_mean(ratios):.1f}x as fast as the peer in the geometric mean of {len(ratios)} "
+            f"measurements ({geometric_mean(same):.1f}x over the {len(same)} with the same formula or a stopped peer), "
+            f"and {min(ratios):.2f}x as fast in the worst case.\n"
         )
     for dim in sorted({r.d for r in rows}):
         batches = sorted({r.B for r in rows if r.d == dim})
@@ -72,9 +88,9 @@ def report(rows: list[Row], command: str) -> str:
     if proxied:
         parts.append("## Proxy losses\n")
         parts.append(
-            "The floor is the three products of a proxy loss, X P^T and the two of its gradient, with all C x K "
-            "proxies. "
-            "**floats** is the peak memory in units of the size of the proxies, C K d; their gradient takes 1 of it.\n"
+            "Here the floor is the three matrix products of a proxy loss with K proxies P for each of C classes: X P^T "
+            "and two products for its gradient. **floats** is the peak memory in units of C K d floats, the size of "
+            "the proxies; the gradient of the proxies alone takes 1 unit.\n"
         )
         header = ["loss", "B", "d", "C", "K", "ms", "floor", "peer", "floats"]
         body = [[r.loss, str(r.B), str(r.d), str(r.C), str(r.K), *cell(r).split(" | ")] for r in proxied]

@@ -1,4 +1,4 @@
-"""Timing on a busy machine: candidates run in turn in one process, and the best time of each is reported."""
+"""Timing that other work on the machine hardly affects: candidates run in turn, and the best time of each counts."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from torch import Tensor
 def best_ms(
     candidates: Mapping[str, Callable[[], object]], *, repeats: int = 7, budget: float = 20.0
 ) -> dict[str, float]:
-    """Measure the best milliseconds of each candidate, with one call of each in turn.
+    """Return the shortest time of each candidate in milliseconds.
 
-    Every candidate is called once untimed, then timed `repeats` times. A candidate that would take more than `budget`
-    seconds in total is timed fewer times, at least once.
+    Each candidate is first called once without timing. Then all candidates are called and timed in turn, `repeats`
+    times. A candidate that would take more than `budget` seconds in total is timed fewer times, but at least once.
     """
     best: dict[str, float] = {}
     spent = dict.fromkeys(candidates, 0.0)
@@ -35,7 +35,7 @@ def best_ms(
 
 
 def peak_bytes(call: Callable[[], object]) -> int:
-    """Return the peak memory of tensors allocated during the call, from the profiler of torch."""
+    """Return the peak memory of the tensors that the call allocates, as measured by the profiler of torch."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as recorded:
         call()
     results = recorded.profiler.kineto_results if recorded.profiler else None
@@ -48,7 +48,10 @@ def peak_bytes(call: Callable[[], object]) -> int:
 
 
 def class_batch(batch: int, dim: int, *, per_class: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Make unit vectors in noisy classes, as during training, and their labels; the last class may be smaller."""
+    """Return random unit vectors [batch, dim] around class centers, and their labels.
+
+    Each class has `per_class` vectors; the last class may have fewer.
+    """
     generator = torch.Generator().manual_seed(seed)
     labels = torch.arange(batch) // per_class
     centers = torch.randn(int(labels.max()) + 1, dim, generator=generator)
@@ -57,7 +60,7 @@ def class_batch(batch: int, dim: int, *, per_class: int, seed: int = 0) -> tuple
 
 
 def step(loss: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor) -> Callable[[], None]:
-    """Return a function that runs one forward and backward pass."""
+    """Return a function that runs one forward and backward pass of the loss on the batch (x, y)."""
 
     def call() -> None:
         x.grad = None
@@ -67,7 +70,7 @@ def step(loss: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor) -> Call
 
 
 def machine() -> str:
-    """Return one line about the machine and versions of a measurement."""
+    """Return a line with the versions, number of threads and CPU of a measurement."""
     return (
         f"torch {torch.__version__}, {torch.get_num_threads()} thread(s), Python {platform.python_version()}, {_cpu()}"
     )

@@ -1,4 +1,10 @@
+import os
+import shutil
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +20,42 @@ pytest.register_assert_rewrite(
 
 # One thread, because the batches are tiny, and so that sums have the same order on every machine.
 torch.set_num_threads(1)
+
+# Checks of images are cached per user. Tests, and the processes that they start, have a cache of their own.
+_cache = TemporaryDirectory(prefix="nearfar-test-cache-")
+os.environ["NEARFAR_CACHE"] = _cache.name
+
+CHROMIUM_FLAGS = (
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--force-device-scale-factor=1",
+)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip tests that are marked slow, unless they are asked for: pytest -m slow."""
+    if "slow" in (config.option.markexpr or ""):
+        return
+    for item in items:
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.skip(reason="slow: pytest -m slow"))
+
+
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A browser without a window. Tests that use it are skipped if Chromium is not installed."""
+    if shutil.which("chromium") is None or shutil.which("chromedriver") is None:
+        warnings.warn("THE PAGES ARE NOT TESTED: there is no chromium with chromedriver (make browser)", stacklevel=1)
+        pytest.skip("no chromium with chromedriver: make browser installs them")
+    pytest.importorskip("selenium.webdriver")
+    from benchmarks.serve_map import browser
+
+    found = browser(*CHROMIUM_FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}")
+    yield found
+    found.quit()
 
 
 @pytest.fixture(autouse=True)

@@ -195,5 +195,5 @@ def test_hard_baseline_equals_the_loop(name: str, seed: int) -> None:
 def test_only_pair_losses_mine_and_by_known_names() -> None:
     with pytest.raises(ValueError, match=r"mine must be one of .* did you mean 'closest-negatives'"):
         create("contrastive", mine="closest-negative")
-    with pytest.raises(ValueError, match="loss 'proxy-anchor' has none: remove mine"):
+    with pytest.raises(ValueError, match="loss 'proxy-anchor' does not use pairs: remove mine"):
         create("proxy-anchor", classes=3, dim=2, mine="hardest")

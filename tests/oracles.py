@@ -225,6 +225,8 @@ def triplets(batch: Batch, mining: str) -> list[tuple[Sample, Sample, Sample]]:
         pos, neg = positives(i, refs), negatives(i, refs)
         if batch.representatives is not None:
             out += [(i, p, n) for p, n in zip(pos, closest(i, neg), strict=False)]
+        elif mining == "paired":
+            out += [(i, p, n) for p, n in zip(closest(i, pos), closest(i, neg), strict=False)]
         elif mining == "all":
             out += [(i, p, n) for p in pos for n in neg]
         elif mining == "hard":
@@ -650,7 +652,7 @@ def case(name: str, **options: Any) -> Case:
         facts["scales"] = bool(options.get("normalize"))
     if name == "n-pair":
         facts["scales"] = bool(options.get("normalize")) and options.get("l2_reg") == 0
-    if options.get("mining") in ("hard", "semi-hard"):
+    if options.get("mining") in ("hard", "semi-hard", "paired"):
         facts["twice"] = "none"  # one negative is picked: of two equal ones the second does not count
     if name == "smooth-ap":
         facts["twice"] = "negatives"  # the leading 1 of the ranks has no weight
@@ -685,6 +687,8 @@ CASES = [
     case("triplet", mining="hard", average="nonzero"),
     case("triplet", mining="semi-hard"),
     case("triplet", mining="semi-hard", squared=False, average="nonzero"),
+    case("triplet", mining="paired"),
+    case("triplet", mining="paired", squared=False, average="nonzero"),
     case("rdml"),
     case("rdml", eta=0.0),
     case("rdml", eta=3.0, margin=0.4),

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from nearfar.errors import NearfarError
 from nearfar.losses import create
 from nearfar.losses.proxies.sharded import SHARDABLE, ShardedProxies
+from nearfar.training.compactness import measure_compactness
 from nearfar.training.distributed import process_group
 from nearfar.training.distributed.sync_norm import SyncedBatchNorm, sync_batch_norms
 
@@ -147,6 +148,17 @@ def sharded_proxies_equal_the_loss() -> None:
         ShardedProxies(create("arcface", classes=3, dim=4))
 
 
+def compactness_counts_the_proxies_of_all_processes() -> None:
+    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(2))
+    torch.manual_seed(4)  # all processes create equal losses
+    for name in ("proxy-anchor", "mpa"):
+        whole = create(name, classes=9, dim=4)
+        expected = measure_compactness(x, whole)
+        found = measure_compactness(x, ShardedProxies(whole))
+        assert len(whole.proxies) < 9
+        assert found == pytest.approx(expected, abs=1e-6)
+
+
 def close(found: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
 
@@ -161,5 +173,6 @@ CHECKS: dict[str, Callable[[], None]] = {
         the_main_process_broadcasts,
         every_process_has_equally_many_chunks,
         sharded_proxies_equal_the_loss,
+        compactness_counts_the_proxies_of_all_processes,
     )
 }

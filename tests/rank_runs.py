@@ -26,9 +26,10 @@ import torch
 from nearfar.config.merge import from_dict
 from nearfar.losses.proxies.class_memory import ClassMemory
 from nearfar.runs import BEST, CHECKPOINT
-from nearfar.training.checkpoint import save_state
+from nearfar.training.checkpoint import load_state, save_state
 from nearfar.training.components import make_projection
 from nearfar.training.distributed import process_group
+from nearfar.training.resume import resumed_settings
 from nearfar.training.splits import open_manifest
 from nearfar.training.state import TrainState
 from nearfar.training.trainer import Trainer
@@ -53,7 +54,9 @@ def run_job(job: Job) -> None:
     if "begin" in job:
         if process_group.is_main_process():
             (out / CHECKPOINT).parent.mkdir(parents=True, exist_ok=True)
-            (out / CHECKPOINT).write_bytes(Path(job["begin"]).read_bytes())
+            # jobs differ in settings that must not change the result, such as micro_batch
+            begin = load_state(Path(job["begin"])) | {"settings": resumed_settings(config)}
+            save_state(out / CHECKPOINT, begin)
             best = Path(job["begin"]).with_name(STOPPED_BEST)
             if best.exists():
                 (out / BEST).write_bytes(best.read_bytes())
@@ -67,7 +70,7 @@ def run_job(job: Job) -> None:
             if (out / BEST).exists():
                 (out / STOPPED_BEST).write_bytes((out / BEST).read_bytes())
     trainer.fit(progress=False, stop_after=job.get("steps"))
-    ended = trainer.state.state_dict() | {"warned": None}  # rank 0 alone warns
+    ended = trainer.state.state_dict() | {"warned": None, "settings": None}  # rank 0 alone warns
     return save_state(out / f"state-{process_group.rank()}.safetensors", ended)
 
 

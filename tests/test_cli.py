@@ -83,7 +83,8 @@ def test_train_eval_and_resume_from_the_command_line(vectors: str, tmp_path: Pat
     short = ["--set", "steps=12", "--set", "model.dim=8", "--set", "batches.size=24", "--out", str(out)]
     done = CliRunner().invoke(main, ["train", vectors, "--recipe", "proxy-anchor", *short])
     assert done.exit_code == 0, done.output
-    assert "before training:" in done.output
+    assert "raw features:" in done.output
+    assert "before training (PCA head):" in done.output
     assert (out / "report.html").is_file()
     scores = json.loads(CliRunner().invoke(main, ["eval", str(out), "--json"]).output)
     assert scores["values"]["recall@1"] == pytest.approx(
@@ -103,7 +104,7 @@ def test_train_eval_and_resume_from_the_command_line(vectors: str, tmp_path: Pat
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "no data"),
+        ([], "DATA is missing"),
         (["DATA", "--recipe", "proxy-anker"], "did you mean 'proxy-anchor'"),
         (["DATA", "--set", "optimiser.lr=1"], "did you mean 'optimizer'"),
         (["DATA", "--set", "data.sourse=1"], "data has no 'sourse'"),

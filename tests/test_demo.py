@@ -1,11 +1,15 @@
+import os
+import signal
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from nearfar.data import Manifest, load_sketches, save_manifest
-from nearfar.demo import run
+from nearfar.demo import _end_with_parent, run
 from nearfar.errors import NearfarError
+from processes import FORK, start
 
 
 def test_a_short_demo_learns_writes_its_page_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -24,7 +28,7 @@ def test_a_short_demo_learns_writes_its_page_and_goes_on(tmp_path: Path, capsys:
     assert "Searching with" in printed
     again = run(steps=60, source=source, out=tmp_path / "out")
     assert again["supcon"] == scores["supcon"]
-    with pytest.raises(NearfarError, match="another demo, of 60 steps"):
+    with pytest.raises(NearfarError, match=r"a demo with other settings \(60 steps on .*few\.npz\)"):
         run(steps=61, source=source, out=tmp_path / "out")
 
 
@@ -34,3 +38,33 @@ def test_error_for_too_few_classes(tmp_path: Path) -> None:
     save_manifest(data.split_by_class_order(), tmp_path / "three.npz")
     with pytest.raises(NearfarError, match="two for testing, got 1 and 2"):
         run(steps=1, source=str(tmp_path / "three.npz"), out=tmp_path / "out")
+
+
+def test_workers_end_with_a_killed_parent(tmp_path: Path) -> None:
+    def work() -> None:
+        _end_with_parent()
+        (tmp_path / str(os.getpid())).touch()
+        time.sleep(60)
+
+    def start_worker() -> None:
+        FORK.Process(target=work).start()
+        time.sleep(60)
+
+    parent = start(start_worker)
+    while not (found := list(tmp_path.iterdir())):
+        time.sleep(0.01)
+    assert parent.pid is not None
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.join()
+    end = time.monotonic() + 10
+    while _is_running(int(found[0].name)):
+        assert time.monotonic() < end, "the worker survived its parent"
+        time.sleep(0.02)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        # the process may stay as a zombie, because nobody waits for it
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

@@ -58,11 +58,25 @@ def test_semi_hard_is_between_a_positive_and_its_margin(seed: int) -> None:
             assert kept.diff[i, j].item() == any(p - margin < s < p for p in positives)
 
 
-def test_semi_hard_with_a_threshold() -> None:
-    pairs = batch()
+@pytest.mark.parametrize("seed", range(5))
+def test_semi_hard_with_a_threshold_keeps_all_positives_and_as_many_negatives(seed: int) -> None:
+    pairs = batch(seed=seed)
     kept = semi_hard(pairs, margin=0.2, threshold=0.5)
-    assert torch.equal(kept.diff, pairs.diff & (pairs.sim > 0.3) & (pairs.sim < 0.5))
-    assert torch.equal(kept.same, pairs.same & (pairs.sim > 0.5) & (pairs.sim < 0.7))
+    assert torch.equal(kept.same, pairs.same)
+    for i in range(len(pairs.sim)):
+        candidates = [j for j in pairs.diff[i].nonzero().flatten().tolist() if 0.3 < pairs.sim[i, j] < 0.5]
+        closest = sorted(candidates, key=lambda j, i=i: -pairs.sim[i, j])[: int(pairs.same[i].sum())]
+        assert kept.diff[i].nonzero().flatten().tolist() == sorted(closest)
+
+
+def test_the_semi_hard_baseline_of_dro_has_as_many_pairs_as_the_paper_says() -> None:
+    """Section 4.2.3 of arXiv 1912.11194: 2,560 pairs at B = 640 with 5 samples per class, half of them positive."""
+    generator = torch.Generator().manual_seed(0)
+    centers = torch.randn(128, 6, generator=generator).repeat_interleave(5, 0)  # few dimensions: many close classes
+    x = centers + 0.1 * torch.randn(640, 6, generator=generator)
+    pairs = Pairs(cosine_matrix(x), *pair_masks(torch.arange(640) // 5))
+    kept = semi_hard(pairs, margin=0.2, threshold=0.5)
+    assert (int(kept.same.sum()), int(kept.diff.sum())) == (2560, 2560)  # ordered pairs: twice 1,280
 
 
 def test_multi_similarity_sets_are_empty_together() -> None:
@@ -100,7 +114,7 @@ def test_distance_weighted_prefers_by_the_inverse_density() -> None:
 def test_distance_weighted_wants_cosines_or_distances() -> None:
     pairs = batch()
     far = Pairs(-(2 - 2 * pairs.sim).clamp_min(0).sqrt() - 0.5, pairs.same, pairs.diff)
-    with pytest.raises(ValueError, match="as distances="):
+    with pytest.raises(ValueError, match="pass the argument distances"):
         distance_weighted(far, dim=6)
     distances = (2 - 2 * pairs.sim).clamp_min(0).sqrt()
     a, b = (torch.Generator().manual_seed(0) for _ in range(2))

@@ -1,17 +1,21 @@
 """The demo: train on drawings, then search among classes that training never saw.
 
 The demo trains two recipes from scratch on half of the classes of the built-in drawings. On the other half it compares
-them with raw pixels and the untrained network. Then it searches and writes a report. With a folder of images it
-fine-tunes EfficientNet-Lite0 from its public weights and compares it only with the network before training.
+them with raw pixels and the untrained network. Then it searches and writes a report. Given a folder of images, the demo
+instead fine-tunes a pretrained EfficientNet-Lite0 and compares both recipes only with the network before training.
 """
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
-from multiprocessing import get_context
+from functools import partial
+from multiprocessing import active_children, get_context, parent_process
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +28,7 @@ from nearfar.config.schema import Data
 from nearfar.data import Manifest
 from nearfar.data.layouts.sketches import credit
 from nearfar.errors import NearfarError
-from nearfar.formatting import metric_title
+from nearfar.formatting import clean_text, metric_title
 from nearfar.metrics import Scores, evaluate
 from nearfar.report import search_examples, write_report
 from nearfar.training import Config, Run, train
@@ -34,7 +38,7 @@ from nearfar.training.log import read_log
 from nearfar.training.prepare import cache_or_check_images
 from nearfar.training.splits import open_manifest
 
-# our settings, chosen on held-out classes of the training half (docs/training.md)
+# Our settings, tuned on held-out classes of the training half (docs/training.md).
 RECIPES: dict[str, dict[str, Any]] = {
     "supcon": {"batches": {"classes": 16, "per_class": 4}},
     "proxy-anchor": {"batches": {"size": 64}},
@@ -49,11 +53,11 @@ def run(*, steps: int | None = None, source: str = "sketches", out: Path = Path(
 
     Args:
         steps: Number of training steps per recipe.
-        source: The built-in drawings, or a folder of class folders.
+        source: "sketches" for the built-in drawings, or the path of a folder with one subfolder per class.
         out: Output folder for the runs and the report. Finished runs in it are reused.
 
     Returns:
-        The scores of every row of the printed table.
+        The scores in the printed table, by the name of the row.
     """
     started = time.monotonic()
     manifest = open_manifest(Data(source=source))
@@ -110,9 +114,16 @@ def _make_config(kind: str, name: str, steps: int | None, source: str, out: Path
 
 
 def train_together(configs: Mapping[str, Config], out: Path) -> dict[str, Run]:
-    """Train several configurations at the same time, one process each. Finished runs are reused."""
+    """Train several configurations in parallel, each in its own process, and return the runs. Reuse finished runs."""
     missing = {name: config for name, config in configs.items() if not (out / name / "scores.json").is_file()}
-    with ProcessPoolExecutor(max(1, len(missing)), mp_context=get_context("spawn")) as pool, ExitStack() as stack:
+    others = active_children()
+    with (
+        ProcessPoolExecutor(
+            max(1, len(missing)), mp_context=get_context("spawn"), initializer=_end_with_parent
+        ) as pool,
+        ExitStack() as stack,
+    ):
+        stack.push(partial(_end_workers, others))
         futures = {name: pool.submit(_train, config, out / name) for name, config in missing.items()}
         bars = {
             name: stack.enter_context(
@@ -127,6 +138,26 @@ def train_together(configs: Mapping[str, Config], out: Path) -> dict[str, Run]:
         for future in futures.values():
             future.result()
     return {name: _load_run(out / name, config) for name, config in configs.items()}
+
+
+def _end_with_parent() -> None:
+    """End this worker process when its parent ends, even if the parent is killed."""
+    parent = parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def _end_workers(others: list[BaseProcess], kind: type[BaseException] | None, *_: object) -> None:
+    """End the worker processes if the demo is interrupted, because the pool would wait until they have trained."""
+    if kind is not None and not issubclass(kind, Exception):
+        for process in active_children():
+            if process not in others:
+                process.terminate()
 
 
 def _train(config: Config, out: Path) -> None:
@@ -145,7 +176,10 @@ def _update_bar(run: Path, bar: Any) -> None:
 def _load_run(path: Path, config: Config) -> Run:
     run = Run(path)
     if run.config.steps != config.steps or run.config.data.source != config.data.source:
-        raise NearfarError(f"{path}: belongs to another demo, of {run.config.steps} steps: choose another --out")
+        raise NearfarError(
+            f"{path}: belongs to a demo with other settings ({run.config.steps} steps on {run.config.data.source}): "
+            "choose another --out"
+        )
     return run
 
 
@@ -178,7 +212,7 @@ def _print_search(data: Manifest, embeddings: Tensor, name: str) -> None:
         neighbors = (
             name if right else f"({name})" for name, right in zip(example.names, example.is_match, strict=True)
         )
-        print(f"  {example.name:16s} -> {', '.join(neighbors)}")
+        print(f"  {clean_text(example.name):16s} -> {clean_text(', '.join(neighbors))}")
 
 
 def _lead(seen: Manifest, unseen: Manifest, best: str, from_scratch: bool) -> str:
@@ -195,7 +229,7 @@ def _count_classes(data: Manifest) -> int:
 
 def _examples(data: Manifest) -> str:
     names = [data.classes[i] for i in np.unique(data.labels)]
-    return ", ".join(names[:: max(1, len(names) // 5)][:4])
+    return clean_text(", ".join(names[:: max(1, len(names) // 5)][:4]))
 
 
 def _add_row(table: dict[str, Scores], name: str, scores: Scores, seconds: float | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The error for data, files and configurations, and a hint for missing packages."""
+"""The exception for problems that users can fix, and the command that installs a missing package."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import re
 from importlib import metadata
 from pathlib import Path
 
+from nearfar.formatting import clean_text
+
 LONGEST = 2000
+OUT_OF_MEMORY = ("can't allocate memory", "cannot allocate memory", "not enough memory", "out of memory")
 
 
 class NearfarError(Exception):
@@ -20,14 +23,28 @@ class NearfarError(Exception):
     """
 
     def __init__(self, message: str) -> None:
-        # file names and messages of parsers may contain line breaks and terminal control codes
+        # file names and parser messages may contain line breaks and terminal control codes
         line = " ".join(part.strip() for part in message.splitlines())
-        line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
+        line = clean_text(line)
         super().__init__(line if len(line) <= LONGEST else f"{line[: LONGEST // 2]} ... {line[-LONGEST // 2 :]}")
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an exception of Python, NumPy or torch means that memory could not be allocated.
+
+    torch raises a RuntimeError on CPUs, and an OutOfMemoryError, which is a RuntimeError too, on GPUs.
+
+    >>> is_out_of_memory(MemoryError()), is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory"))
+    (True, True)
+    """
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and any(phrase in text for phrase in OUT_OF_MEMORY)
+
+
 def install_hint(extra: str) -> str:
-    """Return the command that installs the packages of an extra, such as "web".
+    """Return the command that installs the packages of an optional extra, such as "web".
 
     In a source tree or an editable install, the command is `pip install -e '.[extra]'`. Otherwise it lists the
     packages, because nearfar itself is not on a package index.

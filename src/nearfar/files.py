@@ -1,23 +1,36 @@
-"""Atomic writes and digests of files."""
+"""Atomic file writes, file locks and file digests."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
-from collections.abc import Iterator
+import platform
+import re
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from nearfar.errors import NearfarError
 
+try:
+    import fcntl
+except ImportError:  # Windows, where files are not locked
+    fcntl = None  # type: ignore[assignment]
+
+DAY_SECONDS = 86400.0
+# Process ids are unique on one machine only.
+_HOST = hashlib.sha256(platform.node().encode("utf-8", "replace")).hexdigest()[:8]
+
 
 @contextlib.contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`, which replaces `path` at the end and is removed on an error.
+    """Yield a temporary path next to `path`. On success the temporary file replaces `path`; on an error it is deleted.
 
-    The content reaches the disk before the rename, so a crash leaves either the old file or the new one.
+    The content is flushed to disk before the rename, so after a crash `path` is either the old file or the new one.
     """
-    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
+    draft = path.with_name(f".{path.name}.{_HOST}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield draft
@@ -34,11 +47,111 @@ def atomic(path: Path) -> Iterator[Path]:
             draft.unlink()
 
 
-def remove_drafts(folder: Path) -> None:
-    """Remove the temporary files of `atomic` that a killed process left in a folder."""
-    for draft in folder.glob(".*.part"):
+def expand_user(path: str | Path) -> Path:
+    """Replace a leading `~` or `~user` by the home directory.
+
+    Raises:
+        NearfarError: If there is no such user.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise NearfarError(
+            f"{path}: there is no home directory for {Path(path).parts[0]}: write out the path"
+        ) from None
+
+
+def path_exists(path: Path) -> bool:
+    """Return whether a path exists.
+
+    Raises:
+        NearfarError: If the system cannot answer, for example because a name is too long or a folder is not readable.
+    """
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise NearfarError(f"{path}: is a loop of symbolic links: remove or correct the links") from None
+        raise NearfarError(f"{path}: cannot be used ({error.strerror}): check the path and its permissions") from None
+    except ValueError:  # the name contains a null byte
+        return False
+    return True
+
+
+def user_cache() -> Path:
+    """Return the folder for results that are kept only to save time: $NEARFAR_CACHE, or nearfar in the user's cache."""
+    if os.environ.get("NEARFAR_CACHE"):
+        return Path(os.environ["NEARFAR_CACHE"])
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path(os.path.expanduser("~")) / ".cache") / "nearfar"
+
+
+def is_draft(path: Path) -> bool:
+    """Return whether a path has the name of a temporary file of `atomic`."""
+    return path.name.startswith(".") and path.name.endswith(".part")
+
+
+def remove_drafts(folder: Path, name: str = "*") -> None:
+    """Delete the temporary files in a folder that `atomic` left behind because its process was killed.
+
+    Files of living processes are kept. Files of other machines that share the disk are kept for a day.
+
+    Args:
+        folder: The folder.
+        name: The name of the file that the temporary files belong to, by default any.
+    """
+    for draft in folder.glob(f".{name}.part" if name == "*" else f".{name}.*.part"):
         with contextlib.suppress(OSError):
-            draft.unlink()
+            if _is_stale(draft):
+                draft.unlink()
+
+
+def _is_stale(draft: Path) -> bool:
+    match = re.search(r"\.([0-9a-f]{8})\.([0-9]+)\.part$", draft.name)
+    if match is None or match[1] != _HOST:
+        return time.time() - draft.lstat().st_mtime > DAY_SECONDS
+    try:
+        os.kill(int(match[2]), 0)
+    except ProcessLookupError:
+        return True
+    except (PermissionError, OverflowError):
+        return False
+    return False
+
+
+def check_not_read(out: Path, read: Iterable[Path], *, remedy: str) -> None:
+    """Raise an error if writing `out` would overwrite one of the files that were read, even through a link.
+
+    Args:
+        out: The file to write.
+        read: The files that were read. Those that do not exist are ignored.
+        remedy: What the user can do.
+    """
+    for path in read:
+        if out.exists() and path.exists() and out.samefile(path):
+            raise NearfarError(f"{out}: was read by this command and would be overwritten: {remedy}")
+
+
+def lock(handle: int, *, shared: bool = False, wait: bool = True) -> bool:
+    """Lock an open file until its handle is closed or the process ends, even if it is killed.
+
+    Args:
+        handle: Descriptor of the open file.
+        shared: Other processes can hold a shared lock at the same time.
+        wait: Wait for other processes that hold the lock.
+
+    Returns:
+        False if another process holds the lock and `wait` is False. On Windows, nothing is locked and the result is
+        always True.
+    """
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    return True
 
 
 def compute_sha256(path: Path) -> str:

@@ -1,15 +1,16 @@
-"""Numbers, names and settings as text."""
+"""Format numbers, names and settings as text."""
 
 from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 
 def duration(seconds: float) -> str:
-    """Return a duration in seconds, minutes or hours.
+    """Format a number of seconds as seconds, minutes or hours.
 
     >>> duration(42), duration(600), duration(9000)
     ('42 s', '10 min', '2.5 h')
@@ -19,17 +20,45 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def counted(count: int, word: str) -> str:
-    """Return a count with its noun, in the plural unless it is 1.
+def counted(count: int, word: str, plural: str | None = None) -> str:
+    """Format a count with its noun. The noun is plural unless the count is 1. By default, the plural ends in s.
 
-    >>> counted(1, "step"), counted(1200, "step")
-    ('1 step', '1,200 steps')
+    >>> counted(1, "step"), counted(1200, "step"), counted(2, "class", "classes")
+    ('1 step', '1,200 steps', '2 classes')
     """
-    return f"{count:,} {word}{'' if count == 1 else 's'}"
+    return f"{count:,} {word if count == 1 else plural or f'{word}s'}"
+
+
+def memory_size(count: int) -> str:
+    """Format a number of bytes as MB or GB, in powers of 1024.
+
+    >>> memory_size(100), memory_size(500 * 2**20), memory_size(3 * 2**29)
+    ('1 MB', '500 MB', '1.5 GB')
+    """
+    if count < 2**30:
+        return f"{max(1, round(count / 2**20)):,} MB"
+    return f"{count / 2**30:.1f} GB"
+
+
+def clean_text(text: str) -> str:
+    r"""Return a name or message as one line that is safe to print on a terminal.
+
+    Names of files can contain terminal control codes, line breaks, and bytes that are not UTF-8. Such characters are
+    replaced with their escapes.
+
+    >>> print(clean_text("a\x1b[31m\n Jos\udce9"))
+    a\x1b[31m\n Jos\udce9
+    """
+    return "".join(char if _is_safe(char) else repr(char)[1:-1] for char in text)
+
+
+def _is_safe(char: str) -> bool:
+    # Python counts all spaces but " " as not printable, and the joiners that words and emoji are composed with.
+    return char.isprintable() or char in "\u200c\u200d" or unicodedata.category(char) == "Zs"
 
 
 def slug(text: str) -> str:
-    """Return a text as a folder name.
+    """Convert a text to a folder name of lower-case letters, digits and hyphens.
 
     >>> slug("My Images (2)-mpa-ap")
     'my-images-2-mpa-ap'
@@ -56,7 +85,7 @@ def metric_title(name: str) -> str:
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the leaves of nested mappings by their dotted keys; an empty mapping is a leaf.
+    """Flatten nested mappings into one dict with dotted keys. An empty mapping counts as a value.
 
     >>> flatten({"loss": {"name": "supcon", "scale": 16.0}, "seed": 0, "pacing": {}})
     {'loss.name': 'supcon', 'loss.scale': 16.0, 'seed': 0, 'pacing': {}}
@@ -69,7 +98,7 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def settings_lines(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return settings as pairs of a dotted key and a value, both in the form that `--set` takes.
+    """Return settings as pairs of a dotted key and a value, both as text that `--set` accepts.
 
     >>> settings_lines({"loss": {"name": "supcon", "scale": 16.0}, "tags": []})
     [('loss.name', 'supcon'), ('loss.scale', '16.0'), ('tags', '[]')]

@@ -1,7 +1,7 @@
-"""Mining: functions from Pairs to Pairs that keep fewer pairs.
+"""Miners: functions that take Pairs and return Pairs with only the selected pairs in the masks.
 
-Pairs are selected by their similarities, which are constants in the gradient. Of equal similarities, the one with the
-earlier reference comes first.
+Pairs are selected by their similarities; no gradient flows through the selection. Of two pairs with equal similarity,
+the one with the lower reference index is preferred.
 
     pairs = Pairs(cosine_matrix(x), *pair_masks(labels))
     hard = hardest(pairs, k=2)
@@ -24,7 +24,7 @@ from nearfar.validation import check_choice, check_positive
 
 
 def hardest(pairs: Pairs, *, k: int = 1) -> Pairs:
-    """Keep the k farthest positives and the k closest negatives of each anchor, or all if there are fewer."""
+    """Keep the k farthest positives and the k closest negatives of each anchor, or all if there are fewer than k."""
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")
     sim = pairs.sim.detach()
@@ -32,29 +32,33 @@ def hardest(pairs: Pairs, *, k: int = 1) -> Pairs:
 
 
 def closest_negatives(pairs: Pairs) -> Pairs:
-    """Keep all positives of each anchor and the same number of its closest negatives (PROFS, "-Hard" baselines)."""
+    """Keep all positives of each anchor and the same number of its closest negatives, or all if there are fewer.
+
+    This is the selection of the "-Hard" baselines in the PROFS paper (arXiv 1907.07585).
+    """
     return replace(pairs, diff=_first(pairs.sim.detach(), pairs.diff, row_count(pairs.same)))
 
 
 def semi_hard(pairs: Pairs, *, margin: float = 0.2, threshold: float | None = None) -> Pairs:
-    """Keep all positives and the semi-hard negatives: those farther than some positive, but by less than the margin.
+    """Keep all positives, and the negatives that are farther than some positive but by less than the margin.
 
-    A negative n is kept if S_ap - margin < S_an < S_ap for some positive p of a (Schroff et al., CVPR 2015, on
-    similarities).
+    A negative n of anchor a is kept if S_ap - margin < S_an < S_ap for at least one positive p of a, where S is the
+    similarity. Schroff et al. (CVPR 2015) define the same condition on distances.
 
     Args:
         pairs: Pairs to select from.
         margin: Maximum difference in similarity.
-        threshold: If given, compare with this fixed similarity instead of S_ap (DRO, Fig. 1). Positives are then kept
-            only if threshold < S_ap < threshold + margin.
+        threshold: If given, S_an is compared with this fixed similarity instead of S_ap. Each anchor then keeps all its
+            positives and the same number of semi-hard negatives, or all of them if there are fewer. This is the
+            baseline of DRO (arXiv 1912.11194, section 4.2.3, Figs. 1 and 5). The paper gives only the number of
+            negatives; to keep the closest ones is our choice.
     """
     check_positive("margin", margin)
     sim = pairs.sim.detach()
     if threshold is not None:
-        near = (sim > threshold - margin) & (sim < threshold)
-        far = (sim > threshold) & (sim < threshold + margin)
-        return replace(pairs, same=pairs.same & far, diff=pairs.diff & near)
-    # Only the smallest S_ap above S_an matters.
+        near = pairs.diff & (sim > threshold - margin) & (sim < threshold)
+        return replace(pairs, diff=_first(sim, near, row_count(pairs.same)))
+    # It suffices to check the smallest S_ap above S_an.
     above = torch.where(pairs.same, sim, torch.inf).sort(1).values
     index = torch.searchsorted(above, sim, right=True).clamp_max(sim.shape[1] - 1)
     next_positive = above.gather(1, index)
@@ -64,7 +68,8 @@ def semi_hard(pairs: Pairs, *, margin: float = 0.2, threshold: float | None = No
 def multi_similarity(pairs: Pairs, *, epsilon: float = 0.1) -> Pairs:
     """Keep positives with S_ip < max_n S_in + epsilon and negatives with S_in > min_p S_ip - epsilon.
 
-    These are Eqs. 6 and 7 of Wang et al., CVPR 2019. An anchor without positives or without negatives keeps no pair.
+    S_ip and S_in are the similarities of anchor i to a positive p and a negative n (Wang et al., CVPR 2019, Eqs. 6 and
+    7). An anchor without positives or without negatives keeps no pair.
     """
     sim = pairs.sim.detach()
     nearest_negative = torch.where(pairs.diff, sim, -torch.inf).amax(1, keepdim=True)
@@ -85,25 +90,27 @@ def distance_weighted(
     nonzero_loss_cutoff: float = 1.4,
     generator: torch.Generator | None = None,
 ) -> Pairs:
-    """Keep all positives of each anchor and draw the same number of negatives, with weight 1/q(D).
+    """Keep all positives of each anchor, and draw the same number of negatives at random, weighted by distance.
 
-    This is Eq. 5 of Wu et al., ICCV 2017: log w = (2 - d) log D - (d - 3)/2 log(1 - D^2/4). Negatives are
-    drawn without replacement, by adding Gumbel noise to log w and taking the largest values of each anchor. No
-    exponential is computed, so nothing underflows or overflows in high dimensions and no anchor is lost. If too few
-    negatives are below `nonzero_loss_cutoff`, the rest are drawn uniformly from those above.
+    A negative at distance D has weight w = 1/q(D), where q is the density of the distance between random points on the
+    unit sphere: log w = (2 - d) log D - (d - 3)/2 log(1 - D^2/4) (Wu et al., ICCV 2017, Eq. 5). To draw negatives
+    without replacement, Gumbel noise is added to log w, and the largest values of each anchor are taken. w itself is
+    never computed, so high dimensions cause no underflow or overflow. If an anchor has too few negatives below
+    `nonzero_loss_cutoff`, the rest are drawn uniformly from those beyond it.
 
     Args:
         pairs: Pairs to select from.
         dim: The dimension d of the embeddings.
-        distances: The distances [A, R] of unit vectors; by default computed from `pairs.sim`, which must be cosines.
-        cutoff: Smaller distances are clipped to this value.
-        nonzero_loss_cutoff: Only distances below this value are weighted.
-        generator: Random generator; default: torch's global one.
+        distances: The distances [A, R] between unit vectors. By default they are computed from `pairs.sim`, which must
+            then be cosines.
+        cutoff: Distances below this value are raised to it.
+        nonzero_loss_cutoff: Negatives at this distance or beyond are drawn only if there are too few closer ones.
+        generator: Random generator. The default is torch's global generator.
     """
     if distances is None:
         if not torch.compiler.is_compiling() and not bool((pairs.sim.detach().abs() < 1.01).all()):
             raise ValueError(
-                "pairs.sim must be cosines, got values outside [-1, 1] or NaN: pass the distances [A, R] as distances="
+                "pairs.sim must be cosines, got values outside [-1, 1] or NaN: pass the argument distances [A, R]"
             )
         d2 = 2 - 2 * pairs.sim.detach()
     else:
@@ -112,12 +119,12 @@ def distance_weighted(
     log_w = (2 - dim) / 2 * d2.log() - (dim - 3) / 2 * torch.log1p(-d2 / 4)
     beyond = d2 >= nonzero_loss_cutoff**2
     noise = torch.empty_like(d2).exponential_(generator=generator).log_().neg_()
-    # Negatives beyond the cutoff have uniform weights, below all others.
+    # Negatives beyond the cutoff get equal weights that are far below the weights of all others.
     score = torch.where(beyond, log_w.amin() - 1e4 + noise, log_w + noise)
     return replace(pairs, diff=_first(score, pairs.diff, row_count(pairs.same)))
 
 
-# By name, for `create_miner`; the last three expect cosines.
+# The miners that `create_miner` knows by name. The defaults of the last three are meant for cosine similarities.
 MINERS: dict[str, Callable[..., Pairs]] = {
     "hardest": hardest,
     "closest-negatives": closest_negatives,
@@ -128,7 +135,9 @@ MINERS: dict[str, Callable[..., Pairs]] = {
 
 
 def create_miner(mine: str | Mapping[str, Any]) -> Callable[[Pairs], Pairs]:
-    """Create a miner from its name or {name, ...options}, for `nearfar.losses.create(..., mine=)` and recipes.
+    """Create a miner from its name, or from a mapping with its name and options.
+
+    `nearfar.losses.create` passes its argument `mine` to this function.
 
     >>> from nearfar.ops.pairs import pair_masks
     >>> create_miner({"name": "hardest", "k": 2})(Pairs(torch.eye(3), *pair_masks(torch.tensor([0, 0, 1])))).diff.sum()
@@ -154,13 +163,17 @@ def create_miner(mine: str | Mapping[str, Any]) -> Callable[[Pairs], Pairs]:
 
 
 def _first(score: Tensor, mask: Tensor, k: int | Tensor) -> Tensor:
-    """Keep the k (or k[i]) entries of a mask [A, R] with the largest scores in each row; ties keep the first."""
+    """Keep, in each row i of a mask [A, R], the k (or k[i]) true entries with the largest scores.
+
+    Of equal scores, those with the lower column index are kept.
+    """
     if isinstance(k, int) and k == 1:
         best = torch.where(mask, score, -torch.inf).argmax(1, keepdim=True)
         return torch.zeros_like(mask).scatter_(1, best, True) & mask
     masked = torch.where(mask, score, -torch.inf)
     k = torch.as_tensor(k, device=mask.device).expand(len(mask))
-    # Keep scores above the k-th largest, and the first of those equal to it; topk alone breaks ties arbitrarily.
+    # topk breaks ties arbitrarily. So use it only to find the k-th largest score, then keep all scores above it and as
+    # many of the scores equal to it as are missing, in order of the column.
     most = mask.shape[1] if torch.compiler.is_compiling() else max(1, min(int(k.max()), mask.shape[1]))
     kth = masked.topk(most, dim=1).values.gather(1, (k.clamp(1, most) - 1)[:, None])
     above, equal = masked > kth, masked == kth

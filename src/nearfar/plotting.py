@@ -1,6 +1,7 @@
-"""Plots by matplotlib, drawn with its object-oriented API: the same input gives the same bytes.
+"""Draw plots with matplotlib's object-oriented API. The same input gives a byte-identical file.
 
-Every plot of the package is drawn here or on axes made here. matplotlib is imported when the first plot is drawn.
+Every matplotlib plot in the package is drawn here or on axes created here. matplotlib is imported when the first plot
+is drawn.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from nearfar.errors import NearfarError
 from nearfar.files import atomic
 
 FORMATS = (".svg", ".png")
-# Okabe and Ito's colors, distinct for every kind of color vision
+# The color-blind-safe palette of Okabe and Ito.
 COLORS = {
     "blue": "#0072B2",
     "sky": "#56B4E9",
@@ -30,13 +31,14 @@ COLORS = {
     "black": "#000000",
 }
 LINE_MARKERS = ("o", "s", "^", "D")
-MARKERS = (*LINE_MARKERS, "v")  # five, so that with seven colors no two of 35 look alike
-# lengths of strokes and gaps in points; the first line is solid
+# Cycling through 5 markers and 7 colors gives 35 distinct combinations, because 5 and 7 have no common factor.
+MARKERS = (*LINE_MARKERS, "v")
+# Dash patterns: lengths of strokes and gaps in points. The empty pattern is a solid line.
 DASHES = ((), (7, 3), (2, 3), (9, 3, 2, 3), (4, 2), (12, 4), (1, 2), (6, 2, 2, 2, 2, 2))
 # Horizontal offset between the error bars of neighboring lines, and maximum offset between the first and the last line,
 # as fractions of the x range.
 DODGE, MAX_DODGE = 0.011, 0.065
-# Text stays text, and names are not parsed as formulas.
+# Write text as SVG text elements, not as paths, and do not parse "$" in names as math.
 PARAMETERS: dict[Any, Any] = {
     "svg.fonttype": "none",
     "font.size": 9,
@@ -57,29 +59,37 @@ class Style:
 
 
 def style_for(number: int) -> Style:
-    """Return the style of a line by its number; consecutive lines differ in color, marker and dashes."""
+    """Return the style of line `number`, from 0. Consecutive lines differ in color, marker and dashes."""
     colors = list(COLORS)
     return Style(colors[number % len(colors)], LINE_MARKERS[number % len(LINE_MARKERS)], number % len(DASHES))
 
 
 def line_style(dash: int) -> str | tuple[int, tuple[int, ...]]:
-    """Return an index of DASHES as a line style of matplotlib."""
+    """Convert an index into DASHES to a matplotlib line style."""
     return (0, DASHES[dash]) if dash else "-"
 
 
 def new_figure(
-    panels: int = 1, *, width: float = 5.0, height: float = 4.0, layout: Literal["constrained"] | None = "constrained"
+    panels: int = 1,
+    *,
+    rows: int = 1,
+    width: float = 5.0,
+    height: float = 4.0,
+    layout: Literal["constrained"] | None = "constrained",
 ) -> tuple[Any, list[Any]]:
-    """Return a figure and its axes, side by side; width and height of one panel are in inches."""
+    """Create a figure with rows of `panels` panels side by side.
+
+    Return it and the axes of each panel, row by row; sizes are inches per panel.
+    """
     from matplotlib.figure import Figure
 
     with _parameters():
-        figure = Figure(figsize=(width * panels, height), layout=layout)
-        return figure, list(figure.subplots(1, panels, squeeze=False)[0])
+        figure = Figure(figsize=(width * panels, height * rows), layout=layout)
+        return figure, list(figure.subplots(rows, panels, squeeze=False).flat)
 
 
 def new_line_figure(panels: int = 1) -> tuple[Any, list[Any]]:
-    """Return a figure and its axes for `draw_lines`, with space for the names of the lines."""
+    """Create a figure for `draw_lines`, with space for a legend on the right. Return it and the axes of each panel."""
     return new_figure(panels, width=6.8, height=4.0)
 
 
@@ -96,11 +106,11 @@ def draw_lines(
     log_y: bool = False,
     bars: Mapping[str, Sequence[tuple[float, float]]] | None = None,
 ) -> None:
-    """Draw lines over a common x, with their names on the right in the order of their last values.
+    """Draw lines that share their x values. The legend lists them by their last value, highest first.
 
     Args:
-        axes: Where to draw.
-        x: Positions, shared by all lines; each gets a tick.
+        axes: The axes to draw on.
+        x: The x values of all lines. Each gets a tick.
         lines: Values at each x, by name.
         styles: Styles, by name.
         title: Title of the panel.
@@ -108,8 +118,8 @@ def draw_lines(
         y_label: Label of the y axis.
         log_x: Whether the x axis is logarithmic.
         log_y: Whether the y axis is logarithmic.
-        bars: Lowest and highest value at each x, by name. Lines with bars are moved sideways a little so that their
-            bars do not hide each other.
+        bars: Error bars as (lowest, highest) value at each x, by name. If given, the lines are shifted sideways a
+            little so that their bars do not hide each other.
     """
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
@@ -155,7 +165,7 @@ def draw_lines(
 
 
 def draw_note(axes: Any, text: str) -> None:
-    """Write a remark in red above the plot, below its title."""
+    """Write a note in red between the title and the plot."""
     with _parameters():
         axes.set_title(axes.get_title(loc="left"), loc="left", fontweight="bold", pad=18)
         axes.text(0, 1.02, text, transform=axes.transAxes, color="#a00000", fontsize=8, wrap=True)
@@ -191,12 +201,13 @@ def to_inline_svg(figure: Any, *, label: str, classes: Mapping[str, str]) -> str
     """Return a figure as an SVG element for an HTML page whose CSS sets colors and fonts.
 
     Each CSS property of a `style` attribute becomes an SVG attribute such as `fill`, because a Content-Security-Policy
-    may forbid `style`. `label` makes the ids unique on a page with several figures.
+    may forbid `style`. Text keeps only its anchor and the colors in `classes`.
 
     Args:
         figure: The figure.
-        label: Description for readers who do not see the image; different for each figure of a page.
-        classes: Maps a color (lower case) to a CSS class. Elements of that color get the class and `currentColor`.
+        label: Description for screen readers. It also determines the element ids, so it must differ between the figures
+            on a page.
+        classes: CSS class by color (lower case). Elements of that color get the class and the color `currentColor`.
     """
     root = ElementTree.fromstring(to_svg(figure, salt=label))
     for parent in root.iter():
@@ -220,7 +231,7 @@ def to_inline_svg(figure: Any, *, label: str, classes: Mapping[str, str]) -> str
                 element.set(name, "currentColor")
             elif element.tag != "text" or name == "text-anchor":
                 element.set(name, value)
-        for name in ("d", "x", "y"):  # to a tenth of a pixel
+        for name in ("d", "x", "y"):  # round coordinates to a tenth of a pixel
             if name in element.attrib:
                 element.set(name, re.sub(r"\d+\.\d\d+", lambda number: f"{float(number[0]):.1f}", element.attrib[name]))
         element.tail = None
@@ -243,7 +254,7 @@ def _label(axes: Any, title: str, x_label: str, y_label: str) -> None:
 
 
 def _dodge(x: Sequence[float], number: int, count: int, is_log: bool) -> list[float]:
-    """Move positions sideways by the number of their line."""
+    """Shift the x positions of line `number` of `count` so that the error bars of the lines do not overlap."""
     gap = min(DODGE, MAX_DODGE / max(1, count - 1)) * (number - (count - 1) / 2)
     low, high = min(x), max(x)
     if is_log:

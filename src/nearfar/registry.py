@@ -1,7 +1,7 @@
-"""Registries: losses, samplers, pacers, backbones, layouts and uncertainty sets by name.
+"""Registries that look up losses, samplers, pacers, backbones, layouts and uncertainty sets by name.
 
-A module registers what it defines with a decorator. The modules of the registry's package are imported on first
-lookup, so adding a built-in takes only a new file. Users register their own entries with the same decorator.
+Modules use a decorator to register their classes and functions. The modules of the registry's package are imported on
+first lookup, so adding a built-in takes only a new file. Users register their own entries with the same decorator.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Registry(Generic[T]):
     """Map names to classes or functions of one kind.
 
     Args:
-        kind: What an entry is, for error messages: "loss", "sampler".
+        kind: What the entries are, such as "loss" or "sampler", for error messages.
         package: The package whose modules hold the built-in entries.
 
     >>> shapes: Registry[type] = Registry("shape")
@@ -72,10 +72,10 @@ class Registry(Generic[T]):
         return sorted(self._entries)
 
     def get(self, name: str) -> T:
-        """Return the entry of this name.
+        """Return the entry with this name.
 
         Raises:
-            ValueError: If the name is unknown. The message suggests a similar one and lists all.
+            ValueError: If the name is unknown. The message suggests a similar name and lists all names.
         """
         self._discover()
         if name not in self._entries:
@@ -84,7 +84,7 @@ class Registry(Generic[T]):
         return self._entries[name]
 
     def options(self, name: str, *, supplied: tuple[str, ...] = ()) -> dict[str, inspect.Parameter]:
-        """Return the parameters that the entry of this name accepts, without those in `supplied`."""
+        """Return the parameters that the entry with this name accepts, except those in `supplied`."""
         parameters = inspect.signature(self.get(name)).parameters
         return {key: value for key, value in parameters.items() if key not in supplied}
 

@@ -1,4 +1,4 @@
-"""Suggestions for misspelled names. Without torch, so that commands can use it and start at once."""
+"""Suggest corrections for misspelled names. This module does not import torch, so commands that use it start fast."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ CUTOFF = 0.6
 def closest(word: str, known: Iterable[str], *, cutoff: float = CUTOFF) -> str | None:
     """Return the known name that `word` most likely means, or None.
 
-    A name matches if its letters are similar, or if `word` is a whole part of it.
+    A name matches if its spelling is similar, or if `word` has at least three letters and is one of its parts between
+    hyphens, underscores or spaces.
 
     >>> closest("tripelt", ["triplet", "margin"]), closest("anchor", ["margin", "proxy-anchor"])
     ('triplet', 'proxy-anchor')
@@ -31,7 +32,7 @@ def closest(word: str, known: Iterable[str], *, cutoff: float = CUTOFF) -> str |
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """Return the end of a sentence about an unknown name: "; did you mean 'x'?", or "." if nothing is similar.
+    """Return the end of an error message about an unknown name: "; did you mean 'x'?", or "." without a similar name.
 
     >>> suggest("margn", ["margin"]), suggest("foo", ["fold"])
     ("; did you mean 'margin'?", '.')

@@ -1,4 +1,4 @@
-"""Checks and conversions of arguments. Each error names the argument, the value that was passed, and what to do.
+"""Check and convert arguments. Each error names the argument and the value that was passed.
 
 Checks of shapes and types always run. Checks of values run only in eager mode, because they would break the graph under
 torch.compile.
@@ -26,7 +26,10 @@ Labels = Tensor | ArrayLike | Sequence[str]
 
 
 def check_embeddings(name: str, x: Tensor, *, dim: int | None = None) -> None:
-    """Check that `x` is a finite floating-point tensor [N, d], N and d at least 1, with d equal to `dim` if given."""
+    """Check that `x` is a non-empty floating-point tensor [N, d] whose values and row norms are finite.
+
+    If `dim` is given, d must be equal to it.
+    """
     if not isinstance(x, Tensor):
         raise ValueError(f"{name} must be a tensor [N, d], got {type(x).__name__}")
     if x.ndim != 2:
@@ -59,7 +62,7 @@ def _describe_not_finite(x: Tensor, norm: Tensor) -> str:
 def as_embeddings(embeddings: Embeddings, *, name: str, device: torch.device | None = None) -> Tensor:
     """Return a detached floating-point tensor [N, d] that shares memory with the input where possible.
 
-    Integers become float32. Half precision is kept; callers widen it block by block.
+    Integers become float32. Half precision is not converted here; callers convert it block by block.
     """
     if isinstance(embeddings, Tensor):
         x = embeddings.detach()
@@ -82,7 +85,14 @@ def as_embeddings(embeddings: Embeddings, *, name: str, device: torch.device | N
 
 
 def check_labels(name: str, labels: Tensor, *, rows: int, rows_name: str) -> None:
-    """Check that `labels` is a tensor of class ids [N], or multi-hot [N, C], with one entry per embedding."""
+    """Check that `labels` is a tensor of class ids [N], or a multi-hot tensor [N, C] for C classes.
+
+    Args:
+        name: The argument to name in error messages.
+        labels: The labels.
+        rows: The required N.
+        rows_name: The argument that determines `rows`, such as "embeddings".
+    """
     if not isinstance(labels, Tensor):
         raise ValueError(f"{name} must be an integer tensor, got {type(labels).__name__}: use torch.as_tensor")
     if labels.is_floating_point() or labels.is_complex():
@@ -100,13 +110,13 @@ def check_labels(name: str, labels: Tensor, *, rows: int, rows_name: str) -> Non
 
 
 def as_labels(labels: Labels, rows: int | None = None, *, name: str = "labels") -> Array:
-    """Return labels as an array: int64 or str [N] (Python ints beyond int64 stay objects), or multi-hot bool [N, C].
+    """Return labels as an array: int64 or str [N] (objects if an integer exceeds int64), or multi-hot bool [N, C].
 
-    Integers of any size and strings stay exact: they are never rounded to a float.
+    Integers of any size stay exact, because they are never converted to floating point.
 
     Args:
         labels: Integers or strings [N], or multi-hot [N, C] of 0 and 1.
-        rows: The required N.
+        rows: The required N; None accepts any.
         name: The argument to name in error messages.
 
     >>> as_labels([2**24, 2**24 + 1], 2).tolist()
@@ -159,7 +169,7 @@ def _as_multi_hot(array: Array, name: str) -> Array:
 
 
 def as_class_labels(labels: Labels, *, name: str = "labels") -> Array:
-    """Return labels as `as_labels` does, and raise a ValueError for multi-hot ones: every sample has one class."""
+    """Return labels [N] as `as_labels` does. Raise a ValueError for multi-hot labels."""
     array = as_labels(labels, name=name)
     if array.ndim != 1:
         raise ValueError(f"{name} must be [N] with one label per sample, got shape {array.shape}")
@@ -197,8 +207,16 @@ def as_label_tensor(labels: Labels, *, class_names: Sequence[str] | None = None,
     return torch.from_numpy(array)
 
 
+def as_signed_ids(labels: Tensor) -> Tensor:
+    """Return labels of the types uint16, uint32 and uint64, for which torch lacks most operations, as int64.
+
+    Different ids stay different: ids from 2**63 become negative.
+    """
+    return labels.to(torch.int64) if labels.dtype in (torch.uint16, torch.uint32, torch.uint64) else labels
+
+
 def check_weights(name: str, weights: Tensor, *, rows: int, rows_name: str) -> None:
-    """Check that `weights` is a floating-point tensor [N], finite and not negative, with one entry per embedding."""
+    """Check that `weights` is a floating-point tensor [N], finite and at least 0. Arguments as in `check_labels`."""
     if not isinstance(weights, Tensor):
         raise ValueError(f"{name} must be a tensor [N], got {type(weights).__name__}")
     if weights.shape != (rows,):
@@ -209,7 +227,7 @@ def check_weights(name: str, weights: Tensor, *, rows: int, rows_name: str) -> N
         raise ValueError(f"{name} must be floating point, got {weights.dtype}")
     if not torch.compiler.is_compiling() and not bool(((weights >= 0) & (weights < torch.inf)).all()):
         bad = int((~((weights >= 0) & (weights < torch.inf))).nonzero()[0])
-        raise ValueError(f"{name} must be finite and not negative, got {float(weights[bad])} at {bad}")
+        raise ValueError(f"{name} must be finite and not negative, got {float(weights[bad])} at index {bad}")
 
 
 def check_count(name: str, value: int) -> int:
@@ -226,8 +244,15 @@ def check_positive(name: str, value: float) -> float:
     return value
 
 
+def check_not_negative(name: str, value: float) -> float:
+    """Check that the value is a finite number of at least 0, and return it."""
+    if not 0 <= value < float("inf"):
+        raise ValueError(f"{name} must be finite and not negative, got {value}")
+    return value
+
+
 def check_choice(name: str, value: str, choices: Iterable[str]) -> str:
-    """Check that the value is one of the choices, and return it. The error lists them and suggests a similar one."""
+    """Check that the value is one of the choices, and return it. The error lists the choices and suggests one."""
     choices = list(choices)
     if value not in choices:
         raise ValueError(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from PIL import Image
 
 from data import builders
 from nearfar.advise import successive_halving, trial
@@ -44,7 +45,7 @@ def test_output_ends_with_a_train_command(data: str, tmp_path: Path, request: py
 
 def test_errors_are_one_line(many: str, tmp_path: Path) -> None:
     code, text = advise(many, "--minutes", "-1", "--out", str(tmp_path))
-    assert (code, text) == (1, "Error: --minutes must be above 0, got -1\n")
+    assert (code, text) == (1, "Error: --minutes must be a number above 0, got -1\n")
     code, text = advise(many, "--recipes", "supcn, mpa", "--out", str(tmp_path))
     assert (code, text.count("\n")) == (1, 1)
     assert "did you mean 'supcon'" in text
@@ -64,8 +65,8 @@ def test_images_are_embedded_once(birds: str, tmp_path: Path) -> None:
     code, text = advise(*words)
     assert code == 0, text
     assert (
-        "2 recipes on 16 features of a frozen EfficientNet-Lite0 of 4 classes (training split: 16 samples of 4 classes)"
-        in text
+        "2 recipes on 16 samples (features of a frozen EfficientNet-Lite0) of 4 classes "
+        "(training split: 16 samples of 4 classes)" in text
     )
     made = vectors.stat().st_mtime_ns
     code, resumed = advise(*words)
@@ -80,6 +81,24 @@ def test_images_with_the_whole_network(birds: str, tmp_path: Path, monkeypatch: 
     words = (birds, "--recipes", "supcon, contrastive", "--minutes", "100", "--out", str(tmp_path / "out"), "--whole")
     code, text = advise(*words)
     assert code == 0, text
-    assert "2 recipes on 16 files of 4 classes" in text
+    assert "2 recipes on 16 samples (files) of 4 classes" in text
     assert "over 2 class splits, 2 steps" in text
     assert not (tmp_path / "out" / "vectors.npz").exists()
+
+
+def test_too_few_minutes_are_refused_before_images_are_embedded(
+    many: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, text = advise(many, "--minutes", "0.001", "--out", str(tmp_path / "vectors"))
+    assert code == 1
+    assert "0.001 minutes are too few to compare 8 recipes: use --minutes " in text
+    assert not (tmp_path / "vectors" / "trials.jsonl").exists()
+    images = tmp_path / "images"
+    for label in range(8):
+        (images / str(label)).mkdir(parents=True)
+        for number in range(3):
+            Image.new("RGB", (8, 8), (30 * label, 80 * number, 0)).save(images / str(label) / f"{number}.png")
+    monkeypatch.setattr("nearfar.advise.data.embed_pretrained", None)  # not reached
+    code, text = advise(str(images), "--minutes", "0.001", "--out", str(tmp_path / "out"))
+    assert code == 1
+    assert "minutes are too few" in text

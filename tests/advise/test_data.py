@@ -56,6 +56,6 @@ def test_large_data_is_subsampled_evenly_and_reproducibly(tmp_path: Path, monkey
     monkeypatch.setattr(data_module, "MAX_SAMPLES", 80)  # at least eight samples per class, so fewer classes
     assert np.bincount(open_trial_data(source, tmp_path, seconds=1).manifest.labels).tolist() == [8] * 10
     assert (
-        "80 features of 10 classes (training split: 600 samples of 20 classes)"
+        "80 samples (features) of 10 classes (training split: 600 samples of 20 classes)"
         in open_trial_data(source, tmp_path, seconds=1).description
     )

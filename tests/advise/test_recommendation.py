@@ -66,3 +66,13 @@ def test_interval_follows_nadeau_and_bengio() -> None:
     s = stats.tstd(values)
     half = stats.t.ppf(0.975, 3) * s * math.sqrt(1 / 4 + 0.25 / 0.75)
     assert (found.low, found.high) == pytest.approx((0.01 - half, 0.01 + half))
+
+
+def test_scores_are_means_over_the_same_splits() -> None:
+    """The third split is hard. Without pairing, the candidate that was not scored on it would look better."""
+    found = recommend(lines_of([0.78, 0.79], [0.79, 0.80, 0.55]), NAMES, held_out=0.2)
+    assert found.winner == "b"
+    by_name = {each.name: each for each in found.summaries}
+    assert (by_name["a"].splits, by_name["b"].splits) == (2, 2)
+    assert by_name["b"].score - by_name["a"].score == pytest.approx(0.01)
+    assert [each.name for each in found.summaries][:2] == ["b", "a"]

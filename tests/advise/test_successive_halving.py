@@ -78,7 +78,8 @@ def test_error_when_all_finalists_fail_names_working_recipes(
     monkeypatch.setattr(successive_halving, "run_trial", breaks_late)
     for _ in range(2):  # the second call resumes
         with pytest.raises(
-            NearfarError, match=r"every recipe of this round failed; .*: it broke\. Compare the recipes that still work"
+            NearfarError,
+            match=r"every recipe of this round failed; .*: it broke\. To compare only the recipes that still",
         ):
             run_trials(data, candidates, tmp_path / "out", seconds=1000, clock=time.process_time, say=lambda _: None)
 

@@ -110,7 +110,7 @@ def test_auroc_is_the_share_of_pairs() -> None:
     score, wrong = rng.integers(8, size=60) / 8, rng.random(60) < 0.3
     pairs = [(a > b) + 0.5 * (a == b) for a in score[wrong] for b in score[~wrong]]
     assert auroc(score, wrong) == pytest.approx(np.mean(pairs))
-    with pytest.raises(ValueError, match="both kinds"):
+    with pytest.raises(ValueError, match="wrong must contain both True and False"):
         auroc([1.0], [True])
     with pytest.raises(ValueError, match=r"count must be in 1..1, got 2"):
         precision_at([1.0], [True], 2)

@@ -23,7 +23,8 @@ def test_small_run() -> None:
     assert ended.exit_code == 0, ended.output
     lines = ended.output.splitlines()
     assert lines[0].startswith("| rate 0.2, 2 seeds")
-    assert {"audit", "kNN vote, k=20", "loss ranking"} <= {line.split("|")[1].strip() for line in lines[2:]}
+    assert {"audit", "kNN vote, k=20", "loss ranking"} <= {line.split("|")[1].strip() for line in lines[2:-2]}
+    assert lines[-1].startswith("At its cut-off, the audit calls ")
 
 
 def test_measures_the_score_it_names(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from nearfar import samplers
 from nearfar.config import recipes
 from nearfar.config.merge import OURS, from_dict, resolve
 from nearfar.config.schema import Batches
-from nearfar.config.tree import parse_setting, read_config
+from nearfar.config.tree import merge_trees, parse_setting, read_config
 from nearfar.errors import NearfarError
 
 
@@ -21,7 +21,8 @@ def test_every_recipe_resolves_for_every_kind_of_data_and_round_trips_through_ya
     config = resolve(kind, recipe=name)
     (tmp_path / "config.yaml").write_text(config.to_yaml())
     assert from_dict(read_config(tmp_path / "config.yaml")) == config
-    assert config.loss == recipes.load(name)["loss"]
+    recipe = recipes.load(name)
+    assert config.loss == merge_trees(recipe["loss"], recipe.get("ours", {}).get(kind, {}).get("loss", {}))
     assert config.model.backbone == OURS[kind]["model"]["backbone"]
 
 
@@ -32,7 +33,58 @@ def test_paper_setting_uses_the_values_of_the_recipe(name: str) -> None:
     assert config.steps is None
     for section in ("model", "optimizer", "images", "schedule", "batches"):
         for key, value in recipe[section].items():
-            assert getattr(getattr(config, section), key) == value, (section, key)
+            used = getattr(getattr(config, section), key)
+            assert (list(used) if isinstance(used, tuple) else used) == value, (section, key)
+
+
+@pytest.fixture
+def tuned_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the recipe dro-topk an `ours` section."""
+    plain = recipes.text
+    section = """\
+ours:
+  features:
+    loss:
+      uncertainty:
+        k: 7  # ours: test
+    optimizer:
+      lr: 0.25  # ours: test
+  pixels:
+    schedule:
+      warm_up: 0.5  # ours: test
+model:
+"""
+    monkeypatch.setattr(recipes, "text", lambda name: plain(name).replace("model:\n", section, 1))
+
+
+@pytest.mark.usefixtures("tuned_recipe")
+def test_ours_applies_to_its_kind_of_data_over_the_method_and_below_settings() -> None:
+    config = resolve("features", recipe="dro-topk")
+    assert config.loss["uncertainty"] == {"name": "topk", "k": 7}
+    assert (config.optimizer.lr, config.optimizer.weight_decay) == (0.25, OURS["features"]["optimizer"]["weight_decay"])
+    assert resolve("features", recipe="dro-topk", settings=["optimizer.lr=0.5"]).optimizer.lr == 0.5
+    pixels = resolve("pixels", recipe="dro-topk")
+    assert pixels.loss["uncertainty"]["k"] == "2B"
+    assert (pixels.optimizer.lr, pixels.schedule.warm_up) == (OURS["pixels"]["optimizer"]["lr"], 0.5)
+
+
+@pytest.mark.usefixtures("tuned_recipe")
+def test_ours_does_not_apply_in_the_setting_of_the_paper() -> None:
+    recipe = recipes.load("dro-topk")
+    config = resolve("features", recipe="dro-topk", settings=["setting=paper"])
+    assert config.loss["uncertainty"]["k"] == "2B"
+    assert config.optimizer.lr == recipe["optimizer"]["lr"]
+
+
+@pytest.mark.usefixtures("tuned_recipe")
+def test_ours_is_shown_as_a_default() -> None:
+    shown = recipes.annotate("dro-topk")
+    default, mark, rest = shown.partition("# Applies by default to this kind of data, over the values above:\nours:\n")
+    assert "# Applies by default:\nloss:" in default
+    assert mark
+    ours, _, paper = rest.partition("# Applies only with --set setting=paper:")
+    assert "k: 7" in ours
+    assert "\nmodel:" in paper
 
 
 def test_later_sources_override_earlier_ones() -> None:
@@ -64,14 +116,14 @@ def test_a_different_sampler_does_not_inherit_options_and_its_config_resolves(tm
 @pytest.mark.parametrize(
     ("recipe", "setting", "owner"),
     [
-        ("proxy-anchor", "batches.per_class=4", "batches.name=pk or profs alone, and the name is shuffled"),
-        ("proxy-anchor", "batches.epoch=classes", "batches.name=pk alone, and the name is shuffled"),
-        ("contrastive", "batches.rho=3", "batches.name=profs alone, and the name is pk: set batches.name=profs"),
-        ("c-profs", "batches.epoch=classes", "batches.name=pk alone, and the name is profs"),
+        ("proxy-anchor", "batches.per_class=4", "only to batches.name=pk or profs, but batches.name is shuffled"),
+        ("proxy-anchor", "batches.epoch=classes", "only to batches.name=pk, but batches.name is shuffled"),
+        ("contrastive", "batches.rho=3", "only to batches.name=profs, but batches.name is pk: set batches.name=profs"),
+        ("c-profs", "batches.epoch=classes", "only to batches.name=pk, but batches.name is profs"),
     ],
 )
 def test_a_setting_that_the_sampler_does_not_read_is_an_error(recipe: str, setting: str, owner: str) -> None:
-    with pytest.raises(NearfarError, match=f"^{setting} is read by {owner}"):
+    with pytest.raises(NearfarError, match=f"^{setting} applies {owner}"):
         resolve("pixels", recipe=recipe, settings=[setting])
 
 
@@ -107,7 +159,7 @@ def test_steps_replace_epochs_and_vice_versa() -> None:
         ("steps", "a setting is KEY=VALUE"),
         ("track=[[", "not valid YAML"),
         ("select.by=luck", "select.by must be one of"),
-        ("schedule.name=step", "schedule.every is needed"),
+        ("schedule.name=step", "schedule.name=step needs schedule.every"),
         ("setting=theirs", "ours or paper"),
         ("recipe=proxy-anker", "did you mean 'proxy-anchor'"),
     ],
@@ -147,3 +199,9 @@ def test_an_explicit_batch_size_replaces_the_classes_of_a_recipe() -> None:
     assert batches("batches.size=40") == (40, None)
     assert batches("batches.size=40", "batches.classes=4") == (40, 4)
     assert batches("batches.per_class=4") == (None, 16)
+
+
+def test_a_suite_compares_recipes_without_our_changes() -> None:
+    own, suite = (resolve("features", recipe="bspml", shared=shared).loss["threshold"] for shared in (False, True))
+    assert (own, suite) == (recipes.load("bspml")["ours"]["features"]["loss"]["threshold"], 1.0)
+    assert own != suite

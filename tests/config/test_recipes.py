@@ -10,7 +10,13 @@ import torch
 
 from nearfar import losses
 from nearfar.config import recipes
+from nearfar.config.merge import resolve
+from nearfar.data import Manifest
+from nearfar.losses.triplet import paired_triplets
+from nearfar.ops.geometry import cosine_matrix
+from nearfar.ops.pairs import Pairs, pair_masks
 from nearfar.samplers import Profs
+from nearfar.training.components import make_loss, make_pacer
 from nearfar.training.projection import Projection
 
 EVERY = pytest.mark.parametrize("name", recipes.names())
@@ -49,7 +55,7 @@ def test_every_method_and_every_loss_has_a_recipe() -> None:
 @EVERY
 def test_recipe_is_complete(name: str) -> None:
     recipe = recipes.load(name)
-    assert set(recipe) - {"setup", "projection", "pacing"} == SECTIONS
+    assert set(recipe) - {"setup", "projection", "pacing", "ours"} == SECTIONS
     assert ("projection" in recipe) == (recipe["batches"]["name"] == "profs")
     assert recipe["name"] == name
     assert recipe["data"]
@@ -108,8 +114,11 @@ def test_profs_sampler_can_be_created_and_trained_on(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(HARD))
 def test_hard_baselines_differ_from_the_plain_ones_in_mining_only(name: str) -> None:
     hard, plain = recipes.load(name), recipes.load(name.removesuffix("-hard"))
-    assert hard["loss"].pop("mine") == "closest-negatives"
-    different = ("name", "purpose")
+    if name == "triplet-hard":  # one triplet per positive; all pairs of a positive and a closest negative are nine
+        assert hard["loss"].pop("mining") == "paired"
+    else:
+        assert hard["loss"].pop("mine") == "closest-negatives"
+    different = ("name", "purpose", "ours")
     assert {key: value for key, value in hard.items() if key not in different} == {
         key: value for key, value in plain.items() if key not in different
     }
@@ -128,6 +137,16 @@ def test_every_number_names_its_source(name: str) -> None:
         if re.match(r" *\w+: ([-\d\[]|true|false)", line):
             _, _, comment = line.partition("#")
             assert re.match(r" (paper|released code|ours)\b", comment), line
+
+
+@EVERY
+def test_options_of_ours_are_options_of_the_loss_and_of_the_pacer(name: str) -> None:
+    for kind in recipes.KINDS:
+        config = resolve(kind, width=8, recipe=name)
+        make_loss(config, classes=5, dim=8)
+        make_pacer(
+            config, Manifest(labels=[0, 1], classes=("a", "b"), split=["train"] * 2, features=torch.eye(2).numpy())
+        )
 
 
 @EVERY
@@ -167,3 +186,34 @@ def test_unknown_names_are_errors_with_a_suggestion() -> None:
         recipes.check({"optimiser": {}})
     with pytest.raises(ValueError, match="optimizer has no 'weight_deacy'; did you mean 'weight_decay'"):
         recipes.check({"data": {"cub": {"optimizer": {"weight_deacy": 0}}}})
+    with pytest.raises(ValueError, match="ours has no 'feature'; did you mean 'features'"):
+        recipes.check({"ours": {"feature": {}}})
+    with pytest.raises(ValueError, match=r"ours\.features has no 'optimiser'; did you mean 'optimizer'"):
+        recipes.check({"ours": {"features": {"optimiser": {}}}})
+    with pytest.raises(ValueError, match="optimizer has no 'lrr'; did you mean 'lr'"):
+        recipes.check({"ours": {"features": {"optimizer": {"lrr": 1}}}})
+    with pytest.raises(ValueError, match=r"ours\.files has no 'epochs'"):
+        recipes.check({"ours": {"files": {"epochs": 3}}})
+
+
+@pytest.mark.parametrize("name", ["bspml", "spms", "fastap", "rdml", "snr"])
+def test_plain_sgd_has_no_momentum(name: str) -> None:
+    """The paper of BSPML trains them with SGD and states no momentum."""
+    config = resolve("files", recipe=name, settings=["setting=paper"])
+    assert (config.optimizer.name, config.optimizer.momentum) == ("sgd", 0.0)
+
+
+@pytest.mark.parametrize("name", sorted(PROFS | HARD))
+def test_profs_and_its_baselines_use_the_second_beta_of_the_paper(name: str) -> None:
+    assert resolve("files", recipe=name, settings=["setting=paper"]).optimizer.betas == (0.9, 0.99)
+
+
+def test_triplet_hard_has_as_many_triplets_as_positives() -> None:
+    """T-PROFS has one triplet per positive pair of a representative, so its baseline has as many per anchor."""
+    labels = torch.arange(8).repeat_interleave(4)
+    loss = create_loss(recipes.load("triplet-hard"))
+    batch = torch.randn(32, 8, generator=torch.Generator().manual_seed(0))
+    pairs = Pairs(cosine_matrix(batch), *pair_masks(labels))
+    gap, mass = paired_triplets(pairs, by_similarity=True)
+    assert mass.sum(1).tolist() == [3.0] * 32
+    torch.testing.assert_close(loss(batch, labels), loss.mean_cost(gap, mass))

@@ -8,10 +8,11 @@ import pytest
 
 from nearfar import samplers
 from nearfar.config import recipes
+from nearfar.config.keys import all_settings, neutral_settings
 from nearfar.config.merge import resolve
 from nearfar.config.names import ALIASES
 from nearfar.config.reference import config_schema, recipe_schema, settings_page
-from nearfar.config.schema import Config, all_settings, neutral_settings
+from nearfar.config.schema import Config
 from nearfar.config.setting import walk
 from nearfar.errors import NearfarError
 
@@ -84,7 +85,7 @@ def test_a_new_sampler_brings_options_of_its_own() -> None:
         config = resolve("features", recipe="triplet", settings=["batches.name=every", "batches.window=5"])
         assert config.batches.options == {"window": 5}
         assert resolve("features", file=config.to_dict()) == config
-        with pytest.raises(NearfarError, match=r"batches\.window=5 is read by batches\.name=every alone"):
+        with pytest.raises(NearfarError, match=r"batches\.window=5 applies only to batches\.name=every, but"):
             resolve("features", recipe="triplet", settings=["batches.window=5"])
     finally:
         del samplers.batch_sampler.SAMPLERS._entries["every"]

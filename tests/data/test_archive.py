@@ -1,5 +1,7 @@
 import os
+import stat
 import tarfile
+import zipfile
 
 import pytest
 
@@ -59,7 +61,7 @@ def test_hostile_members(tmp_path, extra, message):
         open_data(path)
     m = open_data(path, allow_partial=True)
     assert len(m) == 6
-    assert "1 members refused" in m.notes[0]
+    assert "1 member refused" in m.notes[0]
     assert len(scan_images(m).broken) == 0
 
 
@@ -96,3 +98,90 @@ def test_workers_read_the_archive(tmp_path):
     alone = [b.x for b in BatchLoader(samples).load(batches, epoch=1)]
     shared = [b.x for b in BatchLoader(samples, workers=2).load(batches, epoch=1)]
     assert all(bool((a == b).all()) for a, b in zip(alone, shared, strict=True))
+
+
+def write_zip(path, members, extra=(), **options):
+    with zipfile.ZipFile(path, "w", **options) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+        for info in extra:
+            archive.writestr(info, b"target")
+    return path
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_zip_archives_are_read_like_tars(tmp_path, compression):
+    others = {"./readme.txt": "no image", "__MACOSX/a/._0.jpg": "hidden"}
+    path = write_zip(tmp_path / "d.ZIP", MEMBERS | others, compression=compression)
+    m = open_data(path)
+    assert m.classes == ("a", "b")
+    assert m.split.tolist() == ["train"] * 3 + ["test"] * 3
+    assert m.notes == ("skipped 2 files that are not images",)
+    reader = ImageReader(m)
+    assert [reader.read_bytes(i) for i in range(6)] == list(MEMBERS.values())
+    assert os.listdir(tmp_path) == ["d.ZIP"]
+    batches = [[0, 5], [3, 1]]
+    samples = create_dataset(m, size=8)
+    alone = [b.x for b in BatchLoader(samples).load(batches, epoch=1)]
+    shared = [b.x for b in BatchLoader(samples, workers=2).load(batches, epoch=1)]
+    assert all(bool((a == b).all()) for a, b in zip(alone, shared, strict=True))
+
+
+def zip_entry(name, mode=stat.S_IFREG | 0o644):
+    info = zipfile.ZipInfo(name)
+    info.external_attr = mode << 16
+    return info
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        (zip_entry("images/a/link.jpg", stat.S_IFLNK | 0o777), "link.jpg' is a link"),
+        (zip_entry("images/a/pipe.jpg", stat.S_IFIFO), "device or a pipe"),
+        (zip_entry("/etc/x.jpg"), "absolute"),
+        (zip_entry("C:/x.jpg"), "absolute"),
+        (zip_entry("images/../../x.jpg"), r"'\.\.'"),
+        (zip_entry("images\\..\\..\\x.jpg"), r"'\.\.'"),
+    ],
+)
+def test_hostile_members_of_a_zip(tmp_path, extra, message):
+    path = write_zip(tmp_path / "d.zip", MEMBERS, [extra])
+    with pytest.raises(NearfarError, match=message):
+        open_data(path)
+    m = open_data(path, allow_partial=True)
+    assert len(m) == 6
+    assert "1 member refused" in m.notes[0]
+
+
+def test_zips_that_are_encrypted_packed_otherwise_too_large_or_damaged(tmp_path, monkeypatch):
+    whole = bytearray(write_zip(tmp_path / "d.zip", MEMBERS).read_bytes())
+    central = whole.index(b"PK\x01\x02")
+    whole[central + 8] |= 1  # the flag of an encrypted member
+    with pytest.raises(NearfarError, match="is encrypted"):
+        open_data(builders.write(tmp_path / "secret.zip", bytes(whole)))
+    with pytest.raises(NearfarError, match="only deflate can be read"):
+        open_data(write_zip(tmp_path / "lzma.zip", MEMBERS, compression=zipfile.ZIP_LZMA))
+    with pytest.raises(NearfarError, match="not a readable zip"):
+        open_data(builders.write(tmp_path / "junk.zip", b"x" * 2000))
+    stored = bytearray(write_zip(tmp_path / "e.zip", MEMBERS).read_bytes())
+    stored[200] ^= 1
+    broken = scan_images(open_data(builders.write(tmp_path / "e.zip", bytes(stored)))).broken
+    assert "its checksum differs" in broken[0]
+    monkeypatch.setattr("nearfar.data.layouts.member_names.MAX_MEMBER_BYTES", 100)
+    with pytest.raises(NearfarError, match="more than the limit of 100"):
+        open_data(write_zip(tmp_path / "large.zip", MEMBERS))
+    monkeypatch.setattr("nearfar.data.layouts.member_names.MAX_MEMBERS", 5)
+    with pytest.raises(NearfarError, match="6 members, more than the limit of 5"):
+        open_data(write_zip(tmp_path / "many.zip", MEMBERS))
+
+
+def test_a_zip_bomb_is_not_unpacked(tmp_path):
+    """A member that claims to be small is decompressed no further than its size."""
+    data = bytearray(
+        write_zip(tmp_path / "d.zip", {"a/0.jpg": bytes(10**7)}, compression=zipfile.ZIP_DEFLATED).read_bytes()
+    )
+    central = data.index(b"PK\x01\x02")
+    data[central + 24 : central + 28] = (50).to_bytes(4, "little")  # the uncompressed size
+    archive = load_archive(builders.write(tmp_path / "bomb.zip", bytes(data)))
+    with pytest.raises(NearfarError, match="is damaged"):
+        archive.read("a/0.jpg")

@@ -159,9 +159,9 @@ def test_pixels():
     assert color.fetch([0]).shape == (1, 3, 4, 4)
     with pytest.raises(ValueError, match="size must be at most"):
         create_dataset(m, size=9)
-    with pytest.raises(ValueError, match="must have 1 entries"):
+    with pytest.raises(ValueError, match="must have 1 values"):
         create_dataset(m, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
-    with pytest.raises(ValueError, match="apply to files"):
+    with pytest.raises(ValueError, match="apply only to files"):
         create_dataset(m, train_transform=foreign)
 
 
@@ -198,11 +198,11 @@ def test_cache_notices_changed_files_and_broken_ones(tmp_path):
     for _ in range(2):
         after = cache_images(m, cache, size=8, on_error="skip")
         assert after.paths == ("a/0.jpg", "b/0.jpg", "b/1.jpg")
-        assert "1 samples left out" in after.notes[-1]
+        assert "1 sample left out" in after.notes[-1]
         assert np.array_equal(after.pixels, before.pixels[[0, 2, 3]])
     with pytest.raises(NearfarError, match=r"a/1\.jpg: is empty"):
         cache_images(m, cache, size=8)
     for file in cache.glob("*.npy"):
         file.write_bytes(b"junk")
-    with pytest.raises(NearfarError, match="remove it"):
+    with pytest.raises(NearfarError, match="delete it to build it again"):
         cache_images(m, cache, size=8)

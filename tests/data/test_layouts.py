@@ -42,7 +42,7 @@ def test_folder(tmp_path):
     assert np.bincount(m.labels).tolist() == [1, 4, 2]
     assert "images/cat/more/deep.PNG" in m.paths
     assert m.subset("train").compact().classes == ("bee",)
-    assert m.notes == ("1 files that are not images skipped",)
+    assert m.notes == ("skipped 1 file that is not an image",)
     assert open_data(tmp_path / "images") != m
     assert open_data(tmp_path / "images").labels.tolist() == m.labels.tolist()
 
@@ -92,8 +92,8 @@ def test_links_are_followed_loops_and_pipes_are_not(tmp_path):
     m = open_data(root)
     assert m.classes == ("cat", "owl")
     assert len(m) == 3 + 2 - 2
-    assert any("loops" in note for note in m.notes)
-    assert any(note.startswith("2 ") and "pipes" in note for note in m.notes)
+    assert "skipped 1 link to a folder that was already read" in m.notes
+    assert any(note.startswith("skipped 2 ") and "pipes" in note for note in m.notes)
 
 
 def test_cub(tmp_path, monkeypatch):
@@ -174,6 +174,26 @@ def test_cars_mat(tmp_path, monkeypatch):
     write(tmp_path / "cars_annos.mat", b"junk")
     with pytest.raises(NearfarError, match=r"not a readable \.mat"):
         open_data(tmp_path)
+
+
+@pytest.mark.parametrize("wrong", [0, 500])
+def test_a_wrong_class_of_cars_is_named(tmp_path, wrong):
+    rows = [("car_ims/1.jpg", wrong), ("car_ims/2.jpg", 7)]
+    notes = records(["relative_im_path", "class"], rows)
+    mat(tmp_path / "cars_annos.mat", {"annotations": notes, "class_names": np.array(cars_names(), dtype=object)[None]})
+    with pytest.raises(NearfarError, match=f"has class {wrong}, but the class names are numbered 1 to 196"):
+        open_data(tmp_path)
+
+
+def test_linked_folders_are_read_once(tmp_path):
+    """Folders that link to each other have a number of paths that grows exponentially with their number."""
+    root = builders.folder(tmp_path / "d", dict.fromkeys("abcdefghijklmnop", 1))
+    for name in "abcdefghijklmnop":
+        for other in "abcdefghijklmnop":
+            (root / name / f"to-{other}").symlink_to(root / other)
+    m = open_data(root)
+    assert len(m) == 16
+    assert m.notes == ("skipped 256 links to folders that were already read",)
 
 
 def test_cars_devkit(tmp_path, monkeypatch):

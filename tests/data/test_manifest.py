@@ -38,7 +38,7 @@ def test_columns_are_frozen_and_input_arrays_stay_writable():
         ({"split": ["train"] * 4}, "shape"),
         ({"role": ["queries"] * 5}, "'queries'"),
         ({"paths": ("x",)}, "paths has 1 rows"),
-        ({"paths": None}, "needs paths"),
+        ({"paths": None}, "needs content: pass paths, features or pixels"),
         ({"features": np.zeros((4, 2))}, "features has 4 rows"),
         ({"features": np.zeros(5)}, "features must be"),
         ({"pixels": np.zeros((5, 4, 4))}, "uint8"),
@@ -113,8 +113,8 @@ def test_summary():
     text = str(table(split=["train", "test", "train", "test", "test"], notes=("hello",)).summary())
     assert "5 files, 3 classes" in text
     assert "smallest class b (1), largest a (2)" in text
-    assert "1 classes have one sample" in text
-    assert "1 classes are in train and in test" in text
+    assert "1 class has only one sample" in text
+    assert "1 class is in both train and test" in text
     assert "note: hello" in text
 
 
@@ -160,6 +160,30 @@ def test_npz_round_trip_and_wrong_kind(tmp_path):
         save_manifest(m, tmp_path / "m.csv")
     with pytest.raises(NearfarError, match=r"save it as .csv"):
         save_manifest(table(), tmp_path / "m.npz")
-    with pytest.raises(NearfarError, match=r"\.csv \(files\)"):
+    with pytest.raises(NearfarError, match=r"\.csv \(for files\)"):
         save_manifest(m, tmp_path / "m.json")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["m.npz"]
+
+
+def test_a_permutation_has_another_fingerprint():
+    pixels = np.arange(4 * 9, dtype=np.uint8).reshape(4, 3, 3)
+    m = Manifest(labels=[0, 0, 0, 0], classes=("a",), split=["train"] * 4, pixels=pixels, digest="known")
+    assert m.subset([0, 1, 2, 3]).fingerprint == m.fingerprint
+    assert m.subset([3, 2, 1, 0]).fingerprint != m.fingerprint
+    assert m.subset([3, 2, 1, 0]).fingerprint != m.subset([1, 0, 2, 3]).fingerprint
+
+
+def test_counts_are_inflected():
+    m = Manifest(labels=[0], classes=("a",), split=["train"], paths=("x",))
+    assert "manifest: 1 file, 1 class\n" in str(m.summary())
+    assert "1 sample, 1 class\n" in str(m.summary())
+    assert "every class has 1 sample\n" in str(m.summary())
+    assert "1 class has only one sample" in str(m.summary())
+
+
+def test_the_reason_for_refused_labels_fits_their_type(tmp_path):
+    for labels, has_reason in (([[0], [1]], False), ([0.0, 1.0], True)):
+        np.savez(tmp_path / "x.npz", features=np.ones((2, 2)), labels=labels)
+        with pytest.raises(NearfarError, match="labels must be integers or strings") as refused:
+            open_data(tmp_path / "x.npz")
+        assert ("floats are refused" in str(refused.value)) == has_reason

@@ -42,7 +42,7 @@ def test_tsv_and_absolute_paths(tmp_path, images):
         ),
         ("path,label,role\na/0.jpg,1,querry\n", "did you mean 'query'"),
         ("path,label\na/0.jpg,1\na/9.jpg,1\n", "1 of 2 listed files do not exist below .*a/9.jpg"),
-        ("# nearfar manifest 1: {bad\npath,label\n", "line 1: the line that nearfar wrote is damaged"),
+        ("# nearfar manifest 1: {bad\npath,label\n", "line 1: the header written by nearfar is damaged"),
         ('path,label\n"a/0.jpg,1\n', "row 2: 1 cells|not readable"),
     ],
 )
@@ -129,7 +129,7 @@ def test_npz_images_with_is_eval_per_class(tmp_path):
         ({"features": np.array([[1.0], [np.nan]]), "labels": [0, 1]}, "NaN .* row 1"),
         ({"features": np.ones((2, 2, 2)), "labels": [0, 1]}, "must be a numeric array"),
         ({"features": np.eye(2), "labels": [0, 1], "split": ["train", "x"]}, "split has 'x'"),
-        ({"features": np.eye(2), "labels": [0, 1], "split": ["train"] * 3}, "one entry for each of the 2 rows"),
+        ({"features": np.eye(2), "labels": [0, 1], "split": ["train"] * 3}, "one value for each of the 2 rows"),
         ({"features": np.eye(2), "labels": np.array([{}, {}], dtype=object)}, "without pickled objects"),
     ],
 )

@@ -1,17 +1,20 @@
-"""Fault injection: after kills, damage, a full disk or missing permissions, runs end with the same weights.
+"""Fault injection: a run that is killed, damaged, or out of disk space can be resumed and ends with the same weights.
 
     python -m tests.harness.faults --kills 50
 
-For every recipe, a run on small vectors is trained without faults. Then the same run is trained in another process that
-is killed (SIGKILL) at random moments, half of them while a file is being written, and resumed each time until it ends.
-Configuration, log and weights must be the same bit for bit. Further faults:
+For every recipe, a run on small vectors is trained without faults. Then the same run is trained in another process,
+which is killed (SIGKILL) at random moments and resumed each time, until the run ends. About half of the kills happen
+while a file is being written. Configuration, log (except times) and weights of both runs must be equal, bit for bit.
+Further faults:
 
-- damage: one byte of the newest checkpoint is changed, or its end is cut off. The run warns and uses the previous one.
-- full: the disk has room for a part of the run (a small tmpfs, or a limit on the file size without permission to
-  mount). The run ends with a one-line error and no partly written files, and can be resumed when there is room.
-- locked: the run directory is not writable. The run behaves in the same way.
+- Damage: one bit of the newest checkpoint is flipped, or its end is cut off. The resumed run must warn and use the
+  previous checkpoint.
+- Full disk: there is space for only a part of the run. The disk is a small tmpfs. If the script may not mount one, the
+  size of files is limited instead. The run must end with a one-line error and leave no partly written files. It must be
+  possible to resume it when there is space.
+- No write permission in the run directory. The requirements are the same as for a full disk.
 
-The seed decides where damage and kills happen; the exact time of a kill depends on the machine.
+The seed determines the damage and the delays before kills. The step at which a kill happens depends on the machine.
 """
 
 from __future__ import annotations
@@ -69,14 +72,14 @@ PROFS = ("batches.classes=3", "batches.steps=3")
 
 @dataclass
 class Outcome:
-    """Number of faults by kind, and everything that went wrong."""
+    """Numbers of faults and resumed runs by kind, and a description of everything that went wrong."""
 
     counts: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
 
 
 def vectors(folder: Path) -> str:
-    """Make 8 classes of 12 vectors, half of the classes for training."""
+    """Save 8 classes of 12 random vectors, half of the classes for training, and return the path."""
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(8), 12)
     features = (rng.normal(size=(8, 10))[labels] + 0.5 * rng.normal(size=(96, 10))).astype(np.float32)
@@ -95,19 +98,27 @@ def configured(recipe: str, source: str) -> Config:
 
 
 def started(config: Config, out: Path, *, before: Callable[[], object] = lambda: None) -> int:
-    """Fork a process that trains or resumes, and return its id; its messages are in OUT.said."""
+    """Fork a process that trains a run, or resumes it if it exists, and return the process id.
+
+    Args:
+        config: Configuration of the run.
+        out: Run directory. The process writes its messages to the file OUT.said.
+        before: Called in the process before training.
+    """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Python 3.12 warns about threads; the child does not use them
+        warnings.simplefilter(
+            "ignore"
+        )  # Python 3.12 warns if a process with threads forks; the child does not need them
         process = os.fork()
     if process:
         return process
     code = BROKEN
-    said = open(f"{out}.said", "w", encoding="utf-8")  # noqa: SIM115 - the process ends with it
-    said.write(" " * PAGE)  # reserve space for messages, in case the disk gets full
+    said = open(f"{out}.said", "w", encoding="utf-8")  # noqa: SIM115 - closed when the process exits
+    said.write(" " * PAGE)  # reserve space, so that messages can be written to a full disk
     said.flush()
     said.seek(0)
     try:
-        # forked processes share the lock of tqdm: one that is killed while it holds the lock would block the others
+        # Forked processes share tqdm's lock. If one were killed while it holds the lock, the others would wait forever.
         tqdm.set_lock(threading.RLock())
         before()
         resume = (out / "config.yaml").exists()
@@ -125,28 +136,28 @@ def started(config: Config, out: Path, *, before: Callable[[], object] = lambda:
 
 
 def warm_up(folder: Path, source: str) -> None:
-    """Train in this process, so that forked processes have everything imported."""
+    """Train a run in this process, so that all modules are imported before processes are forked."""
     train(configured("triplet", source), folder / "first", progress=False, say=lambda _: None)
 
 
 def ended(process: int) -> int:
-    """Return the exit code of a process, or minus the signal that ended it."""
+    """Wait for a process and return its exit code, or minus the number of the signal that ended it."""
     return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
 
 
 def last_words(out: Path) -> str:
-    """Return the messages of the process."""
+    """Return the messages that the last process of a run wrote."""
     return Path(f"{out}.said").read_text(encoding="utf-8").strip()
 
 
 def told(out: Path) -> tuple[list[Any], dict[str, torch.Tensor]]:
-    """Return the log without times, and the weights."""
+    """Return the log of a run, without times, and its weights."""
     log = [{k: v for k, v in entry.items() if k not in TIMES} for entry in read_log(out / "log.jsonl")]
     return log, load_file(out / "model.safetensors")
 
 
 def difference(one: Path, other: Path) -> str:
-    """Describe how two finished runs differ; empty if they are equal."""
+    """Return how two finished runs differ, or an empty string if they are equal."""
     (log, a), (other_log, b) = told(one), told(other)
     if (one / "config.yaml").read_bytes() != (other / "config.yaml").read_bytes():
         return "the configurations differ"
@@ -154,18 +165,18 @@ def difference(one: Path, other: Path) -> str:
         return "the logs differ"
     odd = [name for name in a if name not in b or not torch.equal(a[name], b[name])]
     if odd or a.keys() != b.keys():
-        return f"the weights differ: {', '.join(odd[:3]) or 'their names'}"
+        return f"the weights differ: {', '.join(odd[:3]) or 'their names differ'}"
     left = drafts(other)
-    return f"{left[0]} is left behind" if left else ""
+    return f"{left[0]} was not removed" if left else ""
 
 
 def drafts(out: Path) -> list[Path]:
-    """Return files that are partly written."""
+    """Return the partly written files of a run."""
     return list(out.rglob(".*.part"))
 
 
 class Case:
-    """One recipe, its undisturbed run, and the faults that are injected."""
+    """One recipe: a run without faults (`whole`), and methods that inject faults into further runs."""
 
     def __init__(self, recipe: str, folder: Path, source: str, *, seed: int) -> None:
         self.recipe, self.folder, self.rng = recipe, folder / recipe, random.Random(f"{seed} {recipe}")
@@ -181,14 +192,14 @@ class Case:
             self.outcome.wrong.append(f"{self.recipe}, {what}: {wrong}")
 
     def finish(self, out: Path, what: str) -> None:
-        """Resume without faults; the result must equal the undisturbed run."""
+        """Resume a run without faults; its result must equal that of the run without faults."""
         code = ended(started(self.config, out))
         wrong = last_words(out) if code != FINE else difference(self.whole, out)
         self.note(what, wrong)
         shutil.rmtree(out, ignore_errors=True)
 
     def kill(self, times: int) -> None:
-        """Kill and resume repeatedly, and start a new run when one finishes."""
+        """Kill and resume a run until it has been killed `times` times; start a new one whenever it finishes."""
         out, landed = self.folder / "killed", 0
         while landed < times:
             process = started(self.config, out)
@@ -198,17 +209,17 @@ class Case:
             if code == -signal.SIGKILL:
                 landed += 1
                 left = bool(drafts(out))
-                self.note("killed while a file was written" if left or writing else "killed elsewhere")
+                self.note("killed while a file was being written" if left or writing else "killed at another time")
             elif code == FINE:
-                self.note("came through", difference(self.whole, out))
+                self.note("finished between kills", difference(self.whole, out))
                 shutil.rmtree(out)
             else:
                 self.note("failed after a kill", last_words(out))
                 shutil.rmtree(out)
-        self.finish(out, "came through")
+        self.finish(out, "finished after the last kill")
 
     def _wait(self, process: int, out: Path, *, aimed: bool) -> bool:
-        """Wait for a random time; if `aimed`, then wait until a file is being written and return whether one was."""
+        """Wait for a random time; if `aimed`, wait further until a file is being written. Return whether one is."""
         until = time.monotonic() + self.rng.uniform(0, self.seconds)
         while time.monotonic() < until and not _over(process):
             time.sleep(min(0.005, max(0.0, until - time.monotonic())))
@@ -219,7 +230,7 @@ class Case:
         return False
 
     def damage(self, kind: str) -> None:
-        """Stop in the middle, damage the newest checkpoint, and resume."""
+        """Stop a run in the middle, damage its newest checkpoint (`kind`: "changed" or "cut"), and resume it."""
         out = self.folder / kind
         train(self.config, out, progress=False, say=lambda _: None, stop_after=self.rng.randint(4, STEPS - 2))
         path = out / CHECKPOINT
@@ -239,13 +250,13 @@ class Case:
         shutil.rmtree(out)
 
     def refuse(self, what: str, out: Path, *, before: Callable[[], object] = lambda: None) -> None:
-        """Check that the run ends with a one-line error about the disk and no partly written files."""
+        """Check that a run ends with a NearfarError, or finishes after all, and leaves no partly written files."""
         code = ended(started(self.config, out, before=before))
         words = last_words(out)
         self.note(what, "" if code in (FINE, REFUSED) and not drafts(out) else f"exit {code}: {words} {drafts(out)}")
 
     def fill(self, rooms: int) -> None:
-        """Limit the disk to a random part of what the run needs."""
+        """Train on a disk with space for only a random part of the run, `rooms` times."""
         need = sum(path.stat().st_size for path in self.whole.rglob("*") if path.is_file())
         largest = max(path.stat().st_size for path in self.whole.rglob("*") if path.is_file())
         for _ in range(rooms):
@@ -260,10 +271,10 @@ class Case:
                 else:
                     most = self.rng.randrange(largest)
                     self.refuse("full disk", out, before=lambda most=most: limit_files(most))  # type: ignore[misc]
-                self.finish(out, "went on with room")
+                self.finish(out, "resumed with free space")
 
     def lock(self) -> None:
-        """Remove write permission from the run directory, at the start and in the middle."""
+        """Train without write permission in the run directory, from the start and from the middle of the run."""
         for stop in (0, STEPS // 2):
             out = self.folder / "locked"
             out.mkdir()
@@ -273,10 +284,10 @@ class Case:
             for place in places:
                 place.chmod(0o555)
             Path(f"{out}.said").touch(mode=0o666)
-            self.refuse("no right to write", out, before=without_rights)
+            self.refuse("no write permission", out, before=without_rights)
             for place in places:
                 place.chmod(0o755)
-            self.finish(out, "went on with the right")
+            self.finish(out, "resumed with permission")
 
 
 def _over(process: int) -> bool:
@@ -285,7 +296,7 @@ def _over(process: int) -> bool:
 
 @contextlib.contextmanager
 def small_disk(folder: Path) -> Iterator[Path | None]:
-    """Mount a tmpfs of 8 MB; yield None without permission to mount."""
+    """Mount a tmpfs of 8 MB and yield its folder; yield None if mounting is not permitted."""
     folder.mkdir(exist_ok=True)
     mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)]
     try:
@@ -300,12 +311,12 @@ def small_disk(folder: Path) -> Iterator[Path | None]:
 
 
 def limit_files(size: int) -> None:
-    """Limit the file size of this process; larger writes raise OSError."""
+    """Limit the size of files that this process writes; larger writes raise OSError."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
 def without_rights() -> None:
-    """Switch from root to nobody, because root may write everywhere."""
+    """Switch from root to the user nobody, because root may write everywhere."""
     if os.geteuid() == 0:
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
@@ -313,7 +324,7 @@ def without_rights() -> None:
 
 
 def try_recipe(recipe: str, folder: Path, source: str, *, kills: int, rooms: int, seed: int) -> Outcome:
-    """Inject all faults into one recipe."""
+    """Inject all faults into runs of one recipe; with `rooms` = 0, only kills."""
     case = Case(recipe, folder, source, seed=seed)
     case.kill(kills)
     if rooms:
@@ -326,7 +337,7 @@ def try_recipe(recipe: str, folder: Path, source: str, *, kills: int, rooms: int
 
 
 def checkpoint_cost(folder: Path, *, steps: int = 8, saves: int = 3) -> tuple[float, float]:
-    """Return the CPU seconds of an epoch of the demo and of one of its checkpoints, the best of each."""
+    """Return the CPU seconds of an epoch of the demo, from its fastest step, and of its fastest checkpoint."""
     settings = ["batches.size=64", f"steps={steps}", "threads=1"]
     config = resolve("pixels", recipe="proxy-anchor", settings=["data.source=sketches", *settings])
     trainer = Trainer(config, open_manifest(config.data), folder / "cost", say=lambda _: None)
@@ -346,11 +357,13 @@ def checkpoint_cost(folder: Path, *, steps: int = 8, saves: int = 3) -> tuple[fl
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--kills", type=int, default=50, help="for each recipe")
-    parser.add_argument("--rooms", type=int, default=2, help="full disks for each recipe; 0: only kills")
-    parser.add_argument("--recipe", action="append", help="only this one (may be repeated)")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--cost", action="store_true", help="only what a checkpoint costs")
+    parser.add_argument("--kills", type=int, default=50, help="number of kills for each recipe (default 50)")
+    parser.add_argument(
+        "--rooms", type=int, default=2, help="number of full disks for each recipe (default 2); 0 injects only kills"
+    )
+    parser.add_argument("--recipe", action="append", help="test only this recipe (may be repeated)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the faults (default 0)")
+    parser.add_argument("--cost", action="store_true", help="only measure the time to write a checkpoint")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="nearfar-faults-") as name:
@@ -358,7 +371,9 @@ def main(arguments: list[str] | None = None) -> int:
         folder.chmod(0o755)
         if options.cost:
             epoch, cost = checkpoint_cost(folder)
-            print(f"a checkpoint {cost:.3f} s, an epoch of the demo {epoch:.1f} s: {cost / epoch:.2%}")
+            print(
+                f"a checkpoint takes {cost:.3f} s, which is {cost / epoch:.2%} of an epoch of the demo ({epoch:.1f} s)"
+            )
             return 0
         source = vectors(folder)
         warm_up(folder, source)
@@ -367,7 +382,7 @@ def main(arguments: list[str] | None = None) -> int:
             found = try_recipe(recipe, folder, source, kills=options.kills, rooms=options.rooms, seed=options.seed)
             total.update(found.counts)
             wrong += len(found.wrong)
-            print(f"{recipe:20s} {found.counts.total()} done, {len(found.wrong)} wrong", flush=True)
+            print(f"{recipe:20s} {found.counts.total()} checks, {len(found.wrong)} wrong", flush=True)
             for line in found.wrong[:3]:
                 print("   ", line)
     print(f"seed {options.seed}:")

@@ -1,14 +1,17 @@
-"""Fuzzing: random bad files, settings and requests must be accepted, or refused with one line that names them.
+"""Fuzzing: random invalid files, settings and HTTP requests must be refused with a one-line error.
 
     python -m tests.harness.fuzz --count 100000
     python -m tests.harness.fuzz --target csv --first 4711 --count 1     # repeat one input
 
-Valid files are damaged (bits, cuts, splices, huge numbers in headers), and others are assembled from parts that do not
-fit. For each target, any outcome but success or a NearfarError with the name of the file is a defect. So are an HTTP
-answer of 500 or above, more than five seconds of CPU, and a file that is left behind. An input is a function of seed,
-target and number. The memory of the process is limited, so that an input that asks for too much fails only here.
+Inputs are valid files with random damage (flipped bits, truncation, splices, huge numbers in headers), and files that
+are made from parts that do not fit together. An input may be accepted, because some damaged inputs are still valid, or
+refused with a one-line NearfarError; if it is a file, the error must name it. Everything else is a defect: another
+exception, an HTTP status of 500 or above, more than five seconds of CPU time, and a temporary file that is not removed.
 
-Not covered: the bytes of a faiss file under a matching checksum. Whoever can write both can crash faiss.
+The seed, the target and the number of an input determine the input. The memory of the process is limited, so that a
+huge allocation raises an exception instead of exhausting the machine.
+
+Not covered: a faiss file with invalid content but a matching checksum. It can crash faiss.
 """
 
 from __future__ import annotations
@@ -36,12 +39,12 @@ MEMORY = 12 << 30
 
 
 class Slow(BaseException):
-    """Raised when an input takes too much CPU time; not an Exception, so that the tested code cannot catch it."""
+    """Raised when an input takes too much CPU time. It is not an Exception, so `except Exception` does not catch it."""
 
 
 @dataclass
 class Outcome:
-    """Number of accepted and refused inputs by target, and everything that went wrong."""
+    """Numbers of accepted (`taken`) and refused inputs by target, and a description of each defect (`wrong`)."""
 
     taken: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
@@ -49,7 +52,15 @@ class Outcome:
 
 
 def attack(targets: Targets, count: int, *, seed: int = 0, only: str | None = None, first: int = 0) -> Outcome:
-    """Try inputs on all targets by their shares, or on one target."""
+    """Try about `count` inputs.
+
+    Args:
+        targets: The targets.
+        count: Number of inputs. They are distributed over the targets in proportion to the targets' shares.
+        seed: Seed of the inputs.
+        only: The only target to try; None tries all.
+        first: Number of the first input of each target.
+    """
     outcome = Outcome()
     shares = {name: share for name, (share, _) in targets.all.items() if only in (None, name)}
     total = sum(shares.values())
@@ -74,7 +85,7 @@ def _try(outcome: Outcome, name: str, attempt: Attempt, seed: int, number: int) 
     except NearfarError as error:
         outcome.refused[name] += 1
         if len(str(error).splitlines()) != 1:
-            outcome.wrong.append(f"{place}: not one line: {str(error)!r}")
+            outcome.wrong.append(f"{place}: the error is not one line: {str(error)!r}")
     except (Exception, Slow) as error:
         outcome.wrong.append(f"{place}: {type(error).__name__}: {str(error)[:300]}")
     finally:
@@ -87,10 +98,10 @@ def _files(folder: Path) -> set[Path]:
 
 @contextmanager
 def cpu_limit() -> Iterator[None]:
-    """Raise an error at SIGPROF, when an input takes too long."""
+    """Raise Slow when the timer of an input expires (SIGPROF)."""
 
     def stop(*_: object) -> None:
-        raise Slow(f"more than {SECONDS:g} s of CPU")
+        raise Slow(f"took more than {SECONDS:g} s of CPU time")
 
     before = signal.signal(signal.SIGPROF, stop)
     try:
@@ -101,7 +112,7 @@ def cpu_limit() -> Iterator[None]:
 
 @contextmanager
 def memory_limit() -> Iterator[None]:
-    """Limit the memory, so that larger allocations fail at once."""
+    """Limit the memory of this process, so that larger allocations fail at once."""
     before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, before[1]))
     try:
@@ -112,10 +123,10 @@ def memory_limit() -> Iterator[None]:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--count", type=int, default=100_000)
-    parser.add_argument("--target", help="only this one")
-    parser.add_argument("--first", type=int, default=0, help="number of the first input")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--count", type=int, default=100_000, help="number of inputs (default 100000)")
+    parser.add_argument("--target", help="try only this target")
+    parser.add_argument("--first", type=int, default=0, help="number of the first input (default 0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the inputs (default 0)")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
@@ -123,7 +134,7 @@ def main(arguments: list[str] | None = None) -> int:
         targets = Targets(Path(folder))
         outcome = attack(targets, options.count, seed=options.seed, only=options.target, first=options.first)
         targets.close()
-    print(f"seed {options.seed}\n\n| target | inputs | taken | refused | wrong |\n|---|---:|---:|---:|---:|")
+    print(f"seed {options.seed}\n\n| target | inputs | accepted | refused | failed |\n|---|---:|---:|---:|---:|")
     for name in targets.all:
         taken, refused = outcome.taken[name], outcome.refused[name]
         wrong = sum(line.startswith(f"{name},") for line in outcome.wrong)

@@ -1,4 +1,4 @@
-"""Random bad input: damaged bytes, and trees, words, settings and arrays that are not valid."""
+"""Random input that is mostly invalid: damaged files, nested values, words, settings and arrays."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from nearfar.config.schema import all_settings
+from nearfar.config.keys import all_settings
 
 Rng = random.Random
 NUMBERS = (0, 1, 127, 255, 256, 65535, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**63 - 1, 2**64 - 1)
@@ -29,7 +29,7 @@ PLACES = (*LIMITED, *SECTIONS, *OPTIONS.split(), *MORE.split(), *BATCHES.split()
 
 
 def changed(rng: Rng, seeds: Sequence[bytes]) -> bytes:
-    """Return one of the valid files with random damage."""
+    """Return the bytes of one of the valid files `seeds` with random damage."""
     data = bytearray(rng.choice(seeds))
     for _ in range(rng.choice((1, 1, 1, 2, 3, 8))):
         at = rng.randrange(len(data) + 1)
@@ -58,7 +58,7 @@ def changed(rng: Rng, seeds: Sequence[bytes]) -> bytes:
 
 
 def _other_number(rng: Rng, data: bytearray) -> None:
-    """Replace a number in text, as in JSON and numpy headers, by another one."""
+    """Replace a number that is written as text, as in JSON and numpy headers, with another one."""
     places = [i for i, byte in enumerate(data[:4096]) if 48 <= byte < 58]
     if places:
         start = end = rng.choice(places)
@@ -68,7 +68,7 @@ def _other_number(rng: Rng, data: bytearray) -> None:
 
 
 def tree(rng: Rng, depth: int = 0) -> Any:
-    """Return random nested plain values."""
+    """Return random nested dictionaries, lists and values."""
     kind = rng.randrange(10)
     if kind < 3 and depth < 4:
         return {
@@ -81,7 +81,7 @@ def tree(rng: Rng, depth: int = 0) -> Any:
 
 
 def word(rng: Rng) -> str:
-    """Return a random word, mostly a short one."""
+    """Return a random word, rarely a very long one."""
     return rng.choice(LONG if rng.random() < 0.02 else WORDS)
 
 

@@ -1,4 +1,4 @@
-"""The targets of the fuzzer: every file format that is read, settings, and HTTP requests."""
+"""The targets of the fuzzer: the file formats that nearfar reads, settings, and HTTP requests."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ Attempt = Callable[[Rng], object]
 
 
 class Targets:
-    """The targets and their valid files, all in one folder."""
+    """The targets, with valid files for them, all in one folder.
+
+    `all` maps the name of a target to its share of the inputs and a function that tries one random input.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -67,15 +70,22 @@ class Targets:
             "decisions": (4, self._decisions()),
             "http": (3, self._http()),
         }
-        if find_spec("pyarrow"):  # without it every .parquet file is refused
+        if find_spec("pyarrow"):  # without pyarrow, nearfar refuses every .parquet file
             self.all["parquet"] = (2, self._parquet())
 
     def close(self) -> None:
-        """Close the event loop of the requests."""
+        """Close the event loop that handles the HTTP requests."""
         self.loop.close()
 
     def _file(self, name: str, seeds: Sequence[bytes], read: Callable[[Path], object], *, make: Any = None) -> Attempt:
-        """Return an attempt that writes a file and reads it; `make` sometimes provides other content."""
+        """Return an attempt that writes a file with random content and reads it.
+
+        Args:
+            name: Name of the file, which an error must contain.
+            seeds: Contents of valid files, to which random damage is applied.
+            read: Reads the file.
+            make: Returns other random content, which is used in 40% of the attempts; None if there is none.
+        """
         path = self.folder / name.partition(".")[0] / name
         path.parent.mkdir(exist_ok=True)
 
@@ -86,7 +96,7 @@ class Targets:
                 read(path)
             except NearfarError as error:
                 if name not in str(error):
-                    raise AssertionError(f"{name} is not named: {error}") from error
+                    raise AssertionError(f"the error does not name {name}: {error}") from error
                 raise
 
         return attempt
@@ -105,7 +115,7 @@ class Targets:
             try:
                 from_dict(plain).to_yaml()
                 resolve("features", width=10, file=plain)
-            except NearfarError as error:  # an error about a setting names the setting
+            except NearfarError as error:  # such an error names the setting, not the file
                 raise NearfarError(f"{path}: {error}") from error
 
         return self._file(
@@ -121,7 +131,7 @@ class Targets:
             Trainer(config, open_manifest(config.data), out, say=lambda _: None)
         finally:
             if (out / "config.yaml").exists():
-                raise AssertionError("half a run was left")
+                raise AssertionError("an incomplete run directory was not removed")
             shutil.rmtree(out, ignore_errors=True)
 
     def _csv(self) -> Attempt:
@@ -376,24 +386,24 @@ class Targets:
             request = next(islice(hostile_requests(8, "127.0.0.1", seed=seed), seed % 8, None))
             status, answer = self.loop.run_until_complete(asked(app, request))
             if status >= 500:
-                raise AssertionError(f"{status} to {request[:200]!r}")
+                raise AssertionError(f"status {status} for {request[:200]!r}")
             if status >= 400:
-                raise NearfarError(answer[:200].decode("utf-8", "replace") or "no request")
+                raise NearfarError(answer[:200].decode("utf-8", "replace") or "not a valid HTTP request")
 
         return attempt
 
 
 def under_sum(tensors: dict[str, torch.Tensor], header: Any) -> bytes:
-    """Return a file of `write_tensors` with a valid checksum."""
+    """Return the bytes of a safetensors file with a header and a valid checksum, as nearfar writes it."""
     text = json.dumps(header)
     try:
         return save(tensors, metadata=make_metadata(tensors, text))
-    except UnicodeEncodeError:  # a lone surrogate
+    except UnicodeEncodeError:  # the header contains a lone surrogate
         return b""
 
 
 async def asked(app: Any, request: bytes) -> tuple[int, bytes]:
-    """Parse a raw request and return status and body of the answer; 400 if it is not HTTP."""
+    """Send a raw request to an ASGI app and return status and body of the answer; 400 if the request is not HTTP."""
     head, _, body = request.partition(b"\r\n\r\n")
     first, *lines = head.split(b"\r\n")
     words = first.split(b" ")

@@ -1,9 +1,9 @@
 """Hostile HTTP requests as raw bytes, and checks of the answers.
 
-The requests include paths outside the data, invalid ids and numbers, unknown methods, broken and giant headers, bodies
-that are bombs, truncated or of other types, labels and decisions that do not exist, and pages of other sites. The same
-seed gives the same requests. None of them may be stored as a decision, stop the server, or return a file that is not
-part of the data.
+The requests contain paths outside the data, invalid ids and numbers, unknown methods, malformed and giant headers,
+truncated images, decompression bombs and other types of files as bodies, and labels and decisions that do not exist.
+Some pretend to come from pages of other sites. The same seed gives the same requests. No request may store a decision,
+stop the server, or return a file that is not part of the data.
 """
 
 from __future__ import annotations
@@ -80,14 +80,14 @@ PATIENCE, SECONDS = 5.0, 60.0
 
 @dataclass
 class Outcome:
-    """Number of answers by status (0: closed without an answer), and everything that went wrong."""
+    """Number of answers by HTTP status (0 if the connection was closed without an answer), and what went wrong."""
 
     statuses: Counter[int] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
 
 
 def hostile_requests(count: int, host: str, *, seed: int = 0) -> Iterator[bytes]:
-    """Yield requests, cycling through the kinds."""
+    """Yield `count` requests, alternating between the kinds of requests."""
     rng = random.Random(seed)
     makers: Sequence[Callable[[Rng, str], bytes]] = (
         _path,
@@ -104,7 +104,11 @@ def hostile_requests(count: int, host: str, *, seed: int = 0) -> Iterator[bytes]
 
 
 async def attack(address: str, requests: Iterator[bytes], secrets: Sequence[bytes], *, clients: int = 16) -> Outcome:
-    """Send all requests, several at a time. A secret in an answer, a server error or no answer is wrong."""
+    """Send all requests from concurrent clients and check the answers.
+
+    An answer is wrong if it contains one of `secrets` or has a status of 500 or above. It is also wrong if a connection
+    fails or gets no answer in time.
+    """
     found, turn = urlsplit(address), asyncio.Lock()
     outcome = Outcome()
 
@@ -120,14 +124,14 @@ async def attack(address: str, requests: Iterator[bytes], secrets: Sequence[byte
                 outcome.wrong.append(f"no answer within {SECONDS:g} s to {request[:120]!r}")
                 continue
             except OSError as error:
-                outcome.wrong.append(f"{error} at {request[:120]!r}")
+                outcome.wrong.append(f"{error} after {request[:120]!r}")
                 continue
             status = int(answer[9:12]) if answer.startswith(b"HTTP/1.1 ") else 0
             outcome.statuses[status] += 1
             if status >= 500:
-                outcome.wrong.append(f"{status} to {request[:200]!r}")
+                outcome.wrong.append(f"status {status} for {request[:200]!r}")
             if any(secret in answer for secret in secrets):
-                outcome.wrong.append(f"a secret was disclosed to {request[:200]!r}")
+                outcome.wrong.append(f"a secret was disclosed in the answer to {request[:200]!r}")
 
     await asyncio.gather(*(client() for _ in range(clients)))
     return outcome
@@ -143,14 +147,14 @@ async def _send(host: str, port: int, request: bytes) -> bytes:
             try:
                 part = await asyncio.wait_for(reader.read(1 << 16), PATIENCE)
             except TimeoutError:
-                # the server waits for the rest of the announced body, which does not come
+                # the server waits for a body that is longer than the one that was sent, so end the request
                 writer.write_eof()
                 part = await reader.read(1 << 16)
             if not part:
                 return answer
             answer += part
     except ConnectionError:
-        return answer  # closing the connection is a valid answer to what is not HTTP
+        return answer  # the server may close the connection if a request is not valid HTTP
     finally:
         writer.close()
 
@@ -266,7 +270,7 @@ def _json(rng: Rng, host: str) -> bytes:
 
 
 def _decision(rng: Rng, host: str) -> bytes:
-    """Return a decision that is not valid: an unknown sample, decision or label."""
+    """Return a request to store an invalid decision: of an unknown sample, or with an unknown decision or label."""
     row = rng.choice(("0", *NUMBERS)).replace(" ", "%20")
     choice: Any = rng.choice(
         (
@@ -284,7 +288,7 @@ def _decision(rng: Rng, host: str) -> bytes:
 
 
 def _site(rng: Rng, host: str) -> bytes:
-    """Return a decision that is valid only from the page of the server itself."""
+    """Return a request to store a decision that pretends to come from a page of another site."""
     body = json.dumps({"decision": "remove"}).encode()
     origin = rng.choice(
         (f"Origin: {rng.choice(SITES)}", f"Sec-Fetch-Site: {rng.choice(('cross-site', 'same-site', 'x'))}")
@@ -293,7 +297,7 @@ def _site(rng: Rng, host: str) -> bytes:
 
 
 def _bomb(side: int) -> bytes:
-    """Return a PNG of a few hundred bytes that declares side x side pixels."""
+    """Return a small PNG file whose header declares an image of side x side pixels."""
     head = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
     return b"\x89PNG\r\n\x1a\n" + b"".join(
         _chunk(*each) for each in ((b"IHDR", head), (b"IDAT", zlib.compress(bytes(9999))), (b"IEND", b""))

@@ -1,17 +1,19 @@
-"""Every loss on extreme batches: the value and all gradients must be finite.
+"""Test every loss on extreme batches: the value and all gradients must be finite.
 
     python -m tests.harness.numerics --batches 1000
 
-Batches have embeddings with norms from 1e-8 to 1e8, within one batch or between batches, duplicates, opposite and zero
-vectors, one class, only singletons, and weights of zero, in float16, bfloat16, float32 and float64. The same seed gives
-the same batches.
+Embeddings have norms from 1e-8 to 1e8, which may differ within a batch. Batches may contain duplicates, opposite
+vectors, zero vectors and sample weights of zero. They may consist of a single class, or of classes with one sample
+each. Their dtype is float16, bfloat16, float32 or float64. The same seed gives the same batches.
 
-Limits of a dtype are not defects of a loss. A batch that overflows when it is made (the maximum of float16 is 65,504)
-must be refused with a ValueError that names the argument. A gradient may be infinite only if its value, computed in
-float64 (for float16 in float32, as in the losses), exceeds the range of the dtype. The direction of a vector of norm
-1e-6 changes a million times faster than that of a vector of norm 1, which is too fast for float16. SNR divides by the
-variance of a vector, so that beside a vector 1e15 times as long its gradient is above 3e38, which is too much for
-float32 and bfloat16.
+The limits of a dtype are not defects of a loss:
+
+- The embeddings of a batch may overflow when they are converted to float16, whose maximum is 65,504. The loss must
+  refuse such a batch with a ValueError that names the argument.
+- A gradient may be infinite only if it exceeds the range of its dtype when it is computed in float64 (for float16: in
+  float32, as the losses do). For example, the gradient of a loss of normalized embeddings is proportional to 1 / norm,
+  and for a norm of 1e-6 this exceeds the range of float16. SNR divides by the variance of an embedding. If another
+  embedding is 1e15 times as long, the gradient is above 3e38, which exceeds the range of float32 and bfloat16.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from nearfar.losses import ProxyLoss, create, loss_class, names
 
 DIM, CLASSES = 8, 6
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-# forms of a loss whose computation differs from that of the default
+# options that change how a loss is computed
 FORMS: dict[str, tuple[dict[str, Any], ...]] = {
     "angular": ({"batch": "n-pair"},),
     "contrastive": ({"form": "distance"}, {"form": "cosine"}),
@@ -41,21 +43,34 @@ FORMS: dict[str, tuple[dict[str, Any], ...]] = {
     "n-pair": ({"all_pairs": True},),
     "rdml": ({"hinge": "margin"},),
     "snr": ({"normalize": True}, {"reg": 0.1}),
-    "triplet": ({"squared": False}, {"smooth": True}, {"mining": "hard"}, {"mining": "semi-hard"}),
+    "triplet": (
+        {"squared": False},
+        {"smooth": True},
+        {"mining": "hard"},
+        {"mining": "semi-hard"},
+        {"mining": "paired"},
+    ),
 }
 EVERY = tuple((name, options) for name in names() for options in ({}, *FORMS.get(name, ())))
 
 
 @dataclass
 class Outcome:
-    """Number of batches by outcome, and everything that went wrong."""
+    """Number of batches by outcome, and a description of each defect."""
 
     counts: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
 
 
 def batches(count: int, *, seed: int, most: int = 12, alike: int | None = None) -> Iterator[dict[str, Any]]:
-    """Yield arguments for a loss; with `alike`, no class has more samples than that."""
+    """Yield random batches, as the arguments of a loss.
+
+    Args:
+        count: Number of batches.
+        seed: Seed of the batches.
+        most: Maximum batch size.
+        alike: Maximum number of samples per class; None means no maximum.
+    """
     generator = torch.Generator().manual_seed(seed)
 
     def chance(share: float) -> bool:
@@ -94,7 +109,13 @@ def batches(count: int, *, seed: int, most: int = 12, alike: int | None = None) 
 
 
 def value_and_gradients(loss: nn.Module, batch: dict[str, Any], dtype: torch.dtype | None = None) -> list[Tensor]:
-    """Return the value and the gradients of embeddings and parameters."""
+    """Return the value of a loss and its gradients with respect to the embeddings and the parameters.
+
+    Args:
+        loss: The loss.
+        batch: Arguments of the loss.
+        dtype: Dtype to convert the embeddings to; None keeps their dtype.
+    """
     batch = dict(batch)
     x, labels = batch.pop("x"), batch.pop("labels")
     x = x.detach().to(dtype or x.dtype).requires_grad_()
@@ -106,7 +127,7 @@ def value_and_gradients(loss: nn.Module, batch: dict[str, Any], dtype: torch.dty
 
 
 def look(loss: nn.Module, batch: dict[str, Any]) -> str:
-    """Describe the outcome of a loss on a batch; an outcome that begins with `wrong` is a defect."""
+    """Return a description of the outcome of a loss on a batch. If it begins with "wrong", the loss has a defect."""
     x: Tensor = batch["x"]
     fits = bool(x.isfinite().all())
     try:
@@ -122,12 +143,12 @@ def look(loss: nn.Module, batch: dict[str, Any]) -> str:
     if found[0].isfinite() and all(bool(each.isfinite().all()) for each in exact):
         above = [float(each.abs().max()) > torch.finfo(got.dtype).max for each, got in zip(exact, found, strict=True)]
         if all(bool(got.isfinite().all()) or high for got, high in zip(found, above, strict=True)):
-            return f"beyond {str(x.dtype).removeprefix('torch.')}: the gradient"
+            return f"beyond {str(x.dtype).removeprefix('torch.')}: the gradient exceeds its range"
     return f"wrong: value {float(found[0])}, gradients finite: {[bool(grad.isfinite().all()) for grad in found[1:]]}"
 
 
 def examine(name: str, options: dict[str, Any], count: int, *, seed: int = 0) -> Outcome:
-    """Test one form of a loss on a number of batches."""
+    """Test a loss with the given options on `count` batches."""
     proxies = issubclass(loss_class(name), ProxyLoss)
     most = CLASSES if proxies else 12
     alike = 2 if (name == "n-pair" and not options) or options.get("batch") == "n-pair" else None
@@ -148,15 +169,17 @@ def examine(name: str, options: dict[str, Any], count: int, *, seed: int = 0) ->
 
 
 def title(name: str, options: dict[str, Any]) -> str:
-    """Return the loss and its options as one word."""
+    """Return a title with the name and the options of a loss."""
     return "-".join([name, *(f"{key}={value}" for key, value in options.items())])
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--batches", type=int, default=1000, help="for each form of each loss")
-    parser.add_argument("--loss", action="append", help="only this one (may be repeated)")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--batches", type=int, default=1000, help="number of batches for each variant of each loss (default 1000)"
+    )
+    parser.add_argument("--loss", action="append", help="test only this loss (may be repeated)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the batches (default 0)")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     total, wrong = Counter[str](), 0
@@ -170,7 +193,8 @@ def main(arguments: list[str] | None = None) -> int:
         for line in outcome.wrong[:3]:
             print("   ", line)
     print(
-        f"{len(chosen)} forms of {len(options.loss or names())} losses, {total.total():,} batches, seed {options.seed}:"
+        f"{len(chosen)} variants of {len(options.loss or names())} losses, {total.total():,} batches, "
+        f"seed {options.seed}:"
     )
     for what, n in total.most_common():
         print(f"{n:10,} {what}")

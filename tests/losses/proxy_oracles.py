@@ -187,6 +187,7 @@ class SlowISA:
 
     classes: int
     base: str = "proxy-anchor"
+    nca_scale: float = 1.0
     alpha: float = 32.0
     delta: float = 0.1
     volume: float = 100.0
@@ -266,8 +267,11 @@ class SlowISA:
     def nca(self, s: Samples) -> Tensor:
         def term(i: int) -> Tensor:
             y, row = s.labels[i], s.sim[i]
-            own = self.positive(float(row[y].detach()), y) * (2 - 2 * row[y])
-            rest = [(1.0, -self.negative(float(row[c].detach()), c) * (2 - 2 * row[c])) for c in s.classes if c != y]
+            scale = self.nca_scale
+            own = self.positive(float(row[y].detach()), y) * scale * (2 - 2 * row[y])
+            rest = [
+                (1.0, -self.negative(float(row[c].detach()), c) * scale * (2 - 2 * row[c])) for c in s.classes if c != y
+            ]
             return own + logsum(rest)
 
         return s.mean(term)

@@ -6,6 +6,7 @@ import copy
 import math
 import warnings
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,6 +23,8 @@ from nearfar.losses.dro import names as set_names
 from nearfar.losses.dro.uncertainty import UNCERTAINTY_SETS
 from nearfar.losses.pair_loss import PairBatch
 from nearfar.losses.pair_margin import PairMarginLoss
+from nearfar.mining import hardest
+from nearfar.ops.geometry import cosine_matrix
 from nearfar.ops.pairs import Pairs, pair_masks
 from oracle_dro import SET_OPTIONS, create_dro, nest
 from tests.oracles import KINDS, case, make_batch, oracle, value_and_grads
@@ -562,3 +565,14 @@ def test_users_register_their_own_uncertainty_sets(monkeypatch: pytest.MonkeyPat
 def test_expm1_has_no_robust_value() -> None:
     with pytest.raises(ValueError, match="expm1"):
         make("kl", weights="expm1").robust_value(*batch_of())
+
+
+def test_weights_and_robust_value_are_those_of_the_mined_pairs() -> None:
+    x, labels = batch_of()
+    loss = make("kl", gamma=0.3)
+    loss.mine = partial(hardest, k=1)
+    p = loss.weights_of(x, labels)
+    kept = hardest(Pairs(cosine_matrix(x), *pair_masks(labels)), k=1)
+    assert (p[~(kept.same | kept.diff | kept.same.T | kept.diff.T)] == 0).all()
+    assert p.sum().item() == pytest.approx(1)
+    assert (gradient(loss(x, labels), x) - gradient(loss.robust_value(x, labels), x)).abs().max() < 1e-12

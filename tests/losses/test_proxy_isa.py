@@ -24,6 +24,7 @@ VARIANTS = [
     {"positive_penalty": "inverse"},
     {"positive_penalty": "nu"},
     {"base": "proxy-nca"},
+    {"base": "proxy-nca", "nca_scale": 6.0},
     {"base": "proxy-nca", "positive_penalty": "nu", "negative_penalty": "none"},
     {"init_learned_sim": 0.4, "memory_epoch": 0, "filter_epoch": 1},
 ]
@@ -166,7 +167,10 @@ def test_memory_smaller_than_a_batch_is_an_error_and_changes_nothing() -> None:
     loss = make(memory_size=4)
     state = copy.deepcopy(loss.state_dict())
     x, labels = torch.randn(5, DIM), torch.zeros(5, dtype=torch.int64)
-    with pytest.raises(ValueError, match="memory_size must be at least the batch size 5, got 4"):
+    with pytest.raises(
+        ValueError,
+        match=r"memory_size \(loss proxy-isa\) or size \(pacer prism\) must be at least the batch size 5, got 4",
+    ):
         loss(x, labels)
     assert all(torch.equal(value, state[key]) for key, value in loss.state_dict().items())
     loss.eval()(x, labels)
@@ -255,9 +259,14 @@ def test_without_weighting_and_at_the_start_it_is_proxy_anchor(weighted: bool) -
         )
 
 
-def test_proxy_nca_base_at_the_start_is_proxy_nca() -> None:
+@pytest.mark.parametrize(
+    ("scale", "options"), [(1.0, {}), (6.0, {"scale": 6.0}), (6.0, {"scale": 12.0, "form": "cosine"})]
+)
+def test_proxy_nca_base_at_the_start_is_proxy_nca(scale: float, options: dict[str, Any]) -> None:
+    """The baseline of the released code has scale 12 on cosines, which is 6 on squared distances."""
     x, labels, _ = max(stream(20), key=lambda batch: len(batch[0]))
-    loss, nca = make(base="proxy-nca", memory_size=100), create("proxy-nca", classes=CLASSES, dim=DIM).double()
+    loss = make(base="proxy-nca", nca_scale=scale, memory_size=100)
+    nca = create("proxy-nca", classes=CLASSES, dim=DIM, **options).double()
     with torch.no_grad():
         nca.proxies.copy_(loss.proxies)
     torch.testing.assert_close(loss(x, labels), nca(x, labels), rtol=1e-12, atol=1e-12)

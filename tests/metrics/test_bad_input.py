@@ -32,13 +32,13 @@ CASES = {
     "no rows": ((X[:0], []), {}, r"embeddings must be \[N, d\].*\(0, 3\)"),
     "words": ((["a", "b"], [0, 0]), {}, r"embeddings must be an \[N, d\] array of numbers"),
     "complex": ((X.astype(complex), Y), {}, "embeddings must be real"),
-    "NaN": ((BROKEN, Y), {}, "embeddings has NaN or infinity in 1 of 6 vectors, first in vector 4"),
-    "infinity": ((INFINITE, Y), {}, "embeddings has NaN or infinity in 1 of 6 vectors, first in vector 0"),
+    "NaN": ((BROKEN, Y), {}, "embeddings has NaN or infinity in 1 of 6 vectors, the first is vector 4"),
+    "infinity": ((INFINITE, Y), {}, "embeddings has NaN or infinity in 1 of 6 vectors, the first is vector 0"),
     "too long": ((X * np.float32(1e20), Y), {}, "embeddings has a vector of length"),
     "query NaN": ((X, Y), {"queries": (BROKEN, Y)}, r"queries\[0\] has NaN"),
     "no queries": ((X, Y), {"queries": (X[:0], [])}, r"queries\[0\] must be \[N, d\] with N and d at least 1"),
     "queries without labels": ((X, Y), {"queries": X}, r"queries must be a pair"),
-    "query dimension": ((X, Y), {"queries": (X[:, :2], Y)}, r"queries\[0\] has dimension 2, embeddings have 3"),
+    "query dimension": ((X, Y), {"queries": (X[:, :2], Y)}, r"queries\[0\] has dimension 2, but embeddings have 3"),
     "query labels": ((X, Y), {"queries": (X, Y[:2])}, r"queries\[1\] must have one entry for each of the 6"),
     "query label kind": ((X, Y), {"queries": (X, list("aabbcc"))}, "must be of one kind"),
     "query label width": (
@@ -50,7 +50,7 @@ CASES = {
     "k of a half": ((X, Y), {"ks": (1.5,)}, "ks must be"),
     "no ks": ((X, Y), {"ks": ()}, "ks must be"),
     "no metrics": ((X, Y), {"metrics": ()}, "metrics is empty"),
-    "unknown metric": ((X, Y), {"metrics": "recal@1"}, "unknown name 'recal@1'; did you mean 'recall@10'"),
+    "unknown metric": ((X, Y), {"metrics": "recal@1"}, "unknown name 'recal@1'; did you mean 'recall@1'"),
     "unknown metric 2": ((X, Y), {"metrics": "NDGC"}, "did you mean 'ndcg'"),
     "cut of zero": ((X, Y), {"metrics": "recall@0"}, "unknown name 'recall@0'"),
     "distance": ((X, Y), {"distance": "manhattan"}, "distance must be one of 'cosine', 'euclidean', got 'manhattan'"),
@@ -58,7 +58,7 @@ CASES = {
     "no seeds": ((X, Y), {"metrics": "nmi", "seeds": ()}, "seeds is empty"),
     "multi-hot clustering": ((X, np.eye(6, dtype=int)), {"metrics": "nmi"}, "nmi needs one label per sample"),
     "one class": ((X, [1] * 6), {"metrics": "silhouette"}, "silhouette needs at least two classes"),
-    "ignore length": ((X, Y), {"ignore": [[0]]}, "ignore must have one entry for each of the 6 queries, got 1"),
+    "ignore length": ((X, Y), {"ignore": [[0]]}, "ignore must have one index list for each of the 6 queries, got 1"),
     "ignore range": ((X, Y), {"ignore": [[6]] * 6}, r"ignore\[0\] has indices outside the gallery of 6"),
     "ignore floats": ((X, Y), {"ignore": [[0.5]] * 6}, r"ignore\[0\] must be a list of gallery indices"),
     "ignore mask": ((X, Y), {"ignore": np.zeros((6, 5), dtype=bool)}, r"ignore as a mask must have shape \(6, 6\)"),
@@ -82,7 +82,7 @@ def test_bad_protocols():
         evaluate_as("in-shop", X, Y)
     with pytest.raises(ValueError, match="sop searches within one set"):
         evaluate_as("sop", X, Y, queries=(X, Y))
-    with pytest.raises(ValueError, match="folds must be between 2 and the 3 classes"):
+    with pytest.raises(ValueError, match=r"folds must be between 2 and the number of classes \(3\), got 4"):
         mlrc_folds(Y)
     with pytest.raises(ValueError, match="fraction"):
         class_disjoint_split(Y, fraction=1.0)
@@ -92,7 +92,7 @@ def test_bad_protocols():
         concatenate([X, X[:2]])
     with pytest.raises(ValueError, match="models is empty"):
         concatenate([])
-    with pytest.raises(ValueError, match="one entry per sample"):
+    with pytest.raises(ValueError, match="labels and cameras must have the same length"):
         same_camera([1, 2], [1])
 
 

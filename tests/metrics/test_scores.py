@@ -66,7 +66,7 @@ def test_table_and_json(blobs):
     lines = scores.table().splitlines()
     assert lines[1].split() == ["recall@1", f"{100 * scores['recall@1']:.2f}"]
     assert "±" in lines[2]
-    assert "595 queries (5 without a positive left out)" in lines[-1]
+    assert "595 queries (5 more dropped: no positive)" in lines[-1]
 
 
 def test_compare(blobs):

@@ -24,7 +24,7 @@ def transformers() -> Any:
 def saved_vit(folder: Path, *, pooler: bool = True) -> Any:
     library = transformers()
     config = library.ViTConfig(
-        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, image_size=32, patch_size=16
+        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=8, image_size=32, patch_size=16
     )
     model = library.ViTModel(config, add_pooling_layer=pooler).eval()
     model.save_pretrained(folder)
@@ -45,6 +45,21 @@ def test_a_saved_vision_model_is_a_backbone(tmp_path: Path, pooler: bool) -> Non
     expected = out.pooler_output if pooler else out.last_hidden_state[:, 0]
     torch.testing.assert_close(embedder.backbone(x), expected)
     assert embedder(x).shape == (2, 4)
+
+
+@pytest.mark.parametrize("pooler", [True, False])
+@pytest.mark.parametrize("train_from", ["layers.0", "layers.1", 0.5, "head"])
+def test_a_vit_is_split_between_its_layers(tmp_path: Path, pooler: bool, train_from: str | float) -> None:
+    saved_vit(tmp_path, pooler=pooler)
+    whole = create_embedder(f"transformers:{tmp_path}", dim=4, pretrained=True).eval()
+    split = create_embedder(f"transformers:{tmp_path}", dim=4, pretrained=True, train_from=train_from).eval()
+    assert split.state_dict().keys() == whole.state_dict().keys()
+    split.load_state_dict(whole.state_dict())
+    x = torch.randn(2, 3, 32, 32)
+    torch.testing.assert_close(split.upper(split.lower(x)), whole(x))
+    frozen = split.frozen_state()
+    assert all(p.requires_grad == (name not in frozen) for name, p in split.named_parameters())
+    assert frozen
 
 
 def test_clip_uses_its_vision_part(tmp_path: Path) -> None:

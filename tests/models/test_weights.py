@@ -203,13 +203,13 @@ def test_tensors_that_do_not_fit_are_named_and_none_is_set() -> None:
     assert "weights of some.pth do not fit" in message
     assert "1 missing: layer1.0.conv2.weight" in message
     assert "1 unknown: layer5.weight" in message
-    assert "1 of another shape: layer1.0.conv1.weight [64, 64, 1, 1] instead of [64, 64, 3, 3]" in message
+    assert "1 with a different shape: layer1.0.conv1.weight [64, 64, 1, 1] instead of [64, 64, 3, 3]" in message
     assert all(torch.equal(x, before[name]) for name, x in backbone.state_dict().items())
 
 
 def test_another_architecture_is_refused(tmp_path: Path) -> None:
     torch.save(made_up(FILES["resnet18"][0]), tmp_path / "resnet18.pth")
-    with pytest.raises(NearfarError, match=r"resnet18.pth do not fit: \d+ missing"):
+    with pytest.raises(NearfarError, match=r"resnet18.pth do not fit the model: \d+ missing"):
         create("resnet50", pretrained=tmp_path / "resnet18.pth")
 
 

@@ -226,5 +226,5 @@ def test_point_wise_in_chunks_and_with_any_loss() -> None:
     each = loss.per_sample(x, labels).detach()
     assert pacer.weights.sum() == 1000
     assert each[pacer.weights == 1].max() <= each[pacer.weights == 0].min()
-    with pytest.raises(ValueError, match="needs a loss with per_sample values, got Triplet"):
+    with pytest.raises(ValueError, match="needs a loss with the method per_sample, got Triplet"):
         pacer.update(x, labels, loss=losses.create("triplet"))

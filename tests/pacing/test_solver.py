@@ -96,5 +96,5 @@ def test_order_of_the_samples_does_not_matter_much() -> None:
 
 @pytest.mark.parametrize("start", [np.ones(3), np.full(50, 1.5), np.full(50, np.nan)])
 def test_bad_start(start: np.ndarray) -> None:
-    with pytest.raises(ValueError, match=r"start must be \[50\] weights in 0..1"):
+    with pytest.raises(ValueError, match=r"start must have 50 weights in \[0, 1\]"):
         solve(random_problem(0, samples=50, classes=5, mu=0.0), start)

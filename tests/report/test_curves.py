@@ -1,9 +1,23 @@
 import math
 import re
 
-from nearfar.report.curves import HEIGHT, WIDTH, Line, collect_points, draw_curves, draw_panel, smooth, thin_out
+import torch
 
-STEPS = [{"kind": "step", "step": s, "loss": 1 / s, "lr": 0.1, "effective_rank": 3.0} for s in range(1, 101)]
+from nearfar.losses import create
+from nearfar.report.curves import (
+    HEIGHT,
+    STEP_VALUES,
+    WIDTH,
+    Line,
+    collect_points,
+    draw_curves,
+    draw_panel,
+    smooth,
+    thin_out,
+)
+from nearfar.training.diagnostics import batch_statistics
+
+STEPS = [{"kind": "step", "step": s, "loss": 1 / s, "lr": 0.1, "rank": 3.0} for s in range(1, 101)]
 EPOCH = {"kind": "epoch", "step": 50, "epoch": 0, "validation": {"recall@1": 0.4}, "pacing": {"share": 1}}
 
 
@@ -11,9 +25,15 @@ def test_every_run_has_its_own_loss_and_shares_the_rest():
     figures, more = draw_curves({"one": [*STEPS, EPOCH], "two": STEPS, "none": []})
     titles = re.findall("<figcaption>(.*?)</figcaption>", figures)
     assert titles == ["Loss of one", "Loss of two", "Validation Recall@1, percent", "Learning rate"]
-    assert re.findall("<figcaption>(.*?)</figcaption>", more) == ["Effective rank of the batch"]
+    assert re.findall("<figcaption>(.*?)</figcaption>", more) == ["Effective rank of 64 embeddings"]
     assert "one from 40 to 40" in figures  # percent
     assert figures.count('class="legend"') == 1  # of the learning rate
+
+
+def test_every_value_that_training_logs_for_a_batch_has_a_panel():
+    x, labels = torch.randn(8, 4), torch.arange(8) // 2
+    logged = batch_statistics(create("contrastive"), x, labels, weights=None, representatives=None)
+    assert set(logged) == set(STEP_VALUES)
 
 
 def test_nothing_logged_nothing_drawn():

@@ -125,5 +125,5 @@ def test_find_confusions_by_a_slow_count():
 
 
 def test_a_wrong_number_of_embeddings_is_an_error():
-    with pytest.raises(ValueError, match="embeddings has 3 rows but data has 4"):
+    with pytest.raises(ValueError, match="embeddings has 3 rows but data has 4 samples"):
         search_examples(manifest([0, 0, 1, 1]), torch.randn(3, 2))

@@ -145,7 +145,7 @@ def test_the_best_row_is_bold_and_common_columns_are_shown(tmp_path):
     single = report(tmp_path / "s.html", data, x, scores={"a": scores["a"]}).read_text()
     assert ">50.0 ± 1.2</td>" in single
     assert 'class="best"' not in single
-    with pytest.raises(ValueError, match="scores must have a metric in common"):
+    with pytest.raises(ValueError, match="scores must have at least one metric in common"):
         report(tmp_path / "x.html", data, x, scores={"a": row(map_r=0.1), "b": row(recall_1=0.1)})
     assert not (tmp_path / "x.html").exists()
 
@@ -164,7 +164,7 @@ def test_different_protocols_are_named(tmp_path):
         "b": Scores({"mrr": 0.4}, queries=4, dropped=0, gallery=5, distance="cosine", approximation={"mrr": 0.1}),
     }
     text = report(tmp_path / "r.html", data, x, scores=scores).read_text()
-    assert "a: 4 queries (1 without a positive skipped), gallery of 5, cosine; b: 4 queries" in text
+    assert "a: 4 queries (1 more skipped: no positive), gallery of 5, cosine; b: 4 queries" in text
     assert "approximate" in text
 
 
@@ -203,14 +203,14 @@ def test_tiny_data(tmp_path, labels):
     data = Manifest(labels=labels, classes=("a", "b"), split=["test"] * len(labels), features=x.numpy())
     text = report(tmp_path / "r.html", data, x).read_text()
     Checker(text)
-    assert ("nothing to judge" in text) == (labels in ([0], [0, 1]))
+    assert ("no search result can be correct" in text) == (labels in ([0], [0, 1]))
 
 
 def test_errors_name_the_argument(tmp_path):
     data, x = drawings(120)
     for changed, words in (
-        ({"embeddings": x[:5]}, "embeddings has 5 rows but data has 120"),
-        ({"proxies": torch.ones(1, 7)}, r"proxies must be \[2, 784\]"),
+        ({"embeddings": x[:5]}, "embeddings has 5 rows but data has 120 samples"),
+        ({"proxies": torch.ones(1, 7)}, r"proxies must have shape \[2, 784\]"),
         ({"queries": 0}, "queries must be at least 1, got 0"),
         ({"neighbors": -1}, "neighbors must be at least 1, got -1"),
     ):

@@ -166,7 +166,7 @@ def test_errors_are_one_line(run: Path, vectors: str, drawing_run: Run, drawings
     np.save(tmp_path / "wide.npy", np.ones(5))
     assert "has vectors of 5 numbers, but the index needs 8 or 16" in failed("search", run, tmp_path / "wide.npy")
     np.save(tmp_path / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
-    assert "is not an array that can be read" in failed("search", run, tmp_path / "objects.npy")
+    assert "cannot be read as a NumPy array" in failed("search", run, tmp_path / "objects.npy")
     np.save(tmp_path / "nan.npy", np.full(8, np.nan))
     assert "must be an array of finite numbers" in failed("search", run, tmp_path / "nan.npy")
     (tmp_path / "text.png").write_text("not an image")
@@ -174,6 +174,45 @@ def test_errors_are_one_line(run: Path, vectors: str, drawing_run: Run, drawings
     assert "remove --kind hnsw" in failed("index", run, vectors, "--add", "--kind", "hnsw")
     assert "index.json is missing" in failed("index", run, vectors, "--add", "--out", tmp_path / "none")
     assert "needs at least 256 vectors" in failed("index", run, vectors, "--kind", "ivf-pq")
-    assert "was built with other weights" in failed("search", drawing_run.path, 1, "--index", run / "index")
+    assert "was not built with the weights of" in failed("search", drawing_run.path, 1, "--index", run / "index")
     assert "has gray images, " in failed("index", run, drawings)
     assert "has vectors of 16 numbers" in failed("index", drawing_run.path, vectors, "--out", tmp_path / "none")
+
+
+def test_page_does_not_overwrite_the_query(image_run: Run, image_folder: Path, tmp_path: Path) -> None:
+    query = tmp_path / "query.png"
+    shutil.copy(image_folder / "c" / "1.png", query)
+    before = query.read_bytes()
+    assert "was read by this command and would be overwritten" in failed(
+        "search", image_run.path, query, "--html", query
+    )
+    assert query.read_bytes() == before
+
+
+def test_samples_that_are_in_the_index_are_not_added_again(image_run: Run, image_folder: Path, tmp_path: Path) -> None:
+    folder, index = tmp_path / "images", tmp_path / "index"
+    shutil.copytree(image_folder, folder)
+    (folder / "b" / "2x.png").unlink()
+    shutil.copytree(folder, tmp_path / "other")
+    done("index", image_run.path, folder, "--out", index)
+    again = done("index", image_run.path, folder, "--add", "--out", index)
+    assert again.splitlines()[0] == "30 of 30 samples are already in the index and were skipped"
+    assert len(Index.load(index)) == 30
+    assert len(Index.load(index).parts) == 1
+    for name in ("new", "newer"):
+        shutil.copy(folder / "a" / "0.png", folder / "a" / f"{name}.png")
+    grown = done("index", image_run.path, folder, "--add", "--out", index)
+    assert grown.splitlines()[0] == "30 of 32 samples are already in the index and were skipped"
+    found = Index.load(index)
+    assert found.names[30:] == ["a/new.png", "a/newer.png"]
+    assert [found.label_of(row) for row in (30, 31)] == ["a", "a"]
+    rows = found.ids[30:] - found.parts[1].first
+    assert [open_data(folder).name(int(row)) for row in rows] == ["a/new.png", "a/newer.png"]
+    assert "skipped" not in done("index", image_run.path, tmp_path / "other", "--add", "--out", index)
+    assert len(Index.load(index)) == 62
+
+
+def test_the_same_vectors_are_not_added_again(run: Path, vectors: str) -> None:
+    done("index", run, vectors)
+    assert "240 of 240 samples are already in the index" in done("index", run, vectors, "--add")
+    assert len(Index.load(run / "index")) == 240

@@ -236,7 +236,7 @@ LABELED: dict[str, Any] = {"labels": [0, 1, 1], "classes": ("ant", "owl")}
             lambda i: i.search(np.ones((1, 3)), label="awl"),
             "'awl' is not a class of the index; did you mean 'owl'?",
         ),
-        (lambda i: i.vector_of(9), "id 9 is not in the index: its 3 ids are in 0..2"),
+        (lambda i: i.vector_of(9), "id 9 is not in the index: its 3 ids are 0..2"),
         (lambda i: i.remove([0, -1]), "id -1 is not in the index"),
         (lambda i: i.add(np.ones((1, 3))), "labels are required: the index has labels"),
         (lambda i: i.add(np.ones((1, 3)), labels=[2]), "labels must be 0..1, got 2..2"),

@@ -157,7 +157,7 @@ def test_other_versions_and_foreign_files(tmp_path: Path) -> None:
         Index.load(folder)
     for text in ('{"format": "something else"}', "[1, 2]", "3", "null"):
         (folder / INDEX_FILE).write_text(text)
-        with pytest.raises(NearfarError, match="is not an index of nearfar"):
+        with pytest.raises(NearfarError, match="is not a nearfar index"):
             Index.load(folder)
     with pytest.raises(NearfarError, match=r"is not an index: index\.json is missing"):
         Index.load(tmp_path / "nowhere")
@@ -174,7 +174,7 @@ def test_valid_checksums_of_wrong_files(tmp_path: Path) -> None:
     for name in ("../secret.npy", "/etc/passwd", "vectors.npy"):
         files = about["files"] | {"vectors": about["files"]["vectors"] | {"name": name}}
         rewrite_header(folder, files=files)
-        with pytest.raises(NearfarError, match="is not an index of nearfar"):
+        with pytest.raises(NearfarError, match="is not a nearfar index"):
             Index.load(folder)
     make_index("ivf-pq").save(tmp_path / "other")
     make_index("hnsw").save(folder)

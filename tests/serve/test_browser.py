@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 import shutil
+import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,30 +15,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from benchmarks.serve_map import browser
-from nearfar.serve.collection import Collection
+from nearfar.data import open_data, save_manifest
+from nearfar.search.command import index_command
+from nearfar.serve.api import create_app
+from nearfar.serve.collection import Collection, open_collection
+from nearfar.serve.server import guard_app, run_in_background
 from serve.conftest import HOSTILE
 
-FLAGS = (
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--force-device-scale-factor=1",
-)
 Browser = Any
-
-
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    if shutil.which("chromium") is None or shutil.which("chromedriver") is None:
-        warnings.warn("THE PAGE IS NOT TESTED: there is no chromium with chromedriver (make browser)", stacklevel=1)
-        pytest.skip("no chromium with chromedriver: make browser installs them")
-    pytest.importorskip("selenium.webdriver")
-    found = browser(*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}")
-    yield found
-    found.quit()
 
 
 @pytest.fixture
@@ -368,3 +352,70 @@ def test_run_tab(page: Callable[[str], Browser]) -> None:
     title(browser, "proxy-anchor on sketches.npz")
     assert "Recall@1" in texts(browser, "th")
     assert len(all_of(browser, ".curves svg path.c0")) >= 2
+
+
+def test_names_that_are_cut_have_a_title(page: Callable[[str], Browser]) -> None:
+    for hash_, selector in (
+        ("#/classes", ".card .name"),
+        ("#/sample/50", ".card .name"),
+        ("#/audit/1", ".strip .name"),
+    ):
+        browser = page(hash_)
+        one(browser, selector)
+        script = "return [...document.querySelectorAll(arguments[0])].map(e => [e.title, e.textContent])"
+        pairs = browser.execute_script(script, selector)
+        assert pairs
+        assert all(title == text for title, text in pairs)
+
+
+def test_arrival_does_not_move_the_focus(page: Callable[[str], Browser]) -> None:
+    for hash_ in ("", "#/classes", "#/class/2", "#/map", "#/audit", "#/run"):
+        browser = page(hash_)
+        until(lambda: texts(browser, "h1, canvas.plane"))  # noqa: B023 - called at once
+        assert browser.execute_script("return document.activeElement.tagName") == "BODY"
+
+
+def test_spinner_of_the_map_ends_with_the_map(
+    chromium: Browser, run_path: Path, tmp_path: Path, collection: Collection
+) -> None:
+    """On a server that has not computed its map yet."""
+    shutil.copytree(run_path, tmp_path / "run", ignore=shutil.ignore_patterns("serve", ".*"))
+    fresh = open_collection(tmp_path / "run", say=lambda _: None)
+    is_allowed = threading.Event()
+    compute = fresh.map._work
+    fresh.map._work = lambda: is_allowed.wait(60) and compute()
+    size(chromium, 1200, 800)
+    with run_in_background(guard_app(create_app(fresh))) as where_:
+        chromium.get(f"{where_}/#/map")
+        until(lambda: texts(chromium, ".busy") and "Computing the map" in texts(chromium, ".busy")[0])
+        # leave and return while the map is computed
+        chromium.execute_script("location.hash = '#/classes'")
+        title(chromium, "Classes")
+        assert not all_of(chromium, ".busy")
+        chromium.execute_script("location.hash = '#/map?label=2'")
+        until(lambda: len(all_of(chromium, ".busy")) == 1)
+        chromium.execute_script("location.hash = '#/map/3'")
+        until(lambda: len(all_of(chromium, ".busy")) == 1)
+        is_allowed.set()
+        until(lambda: len(all_of(chromium, ".plane")) == 1)
+        assert not all_of(chromium, ".busy")
+        assert not all_of(chromium, ".spinner")
+    chromium.get("about:blank")
+
+
+def test_data_that_is_only_in_the_index_is_named(
+    chromium: Browser, run_path: Path, sketch_file: str, collection: Collection, tmp_path: Path
+) -> None:
+    shutil.copytree(run_path, tmp_path / "run", ignore=shutil.ignore_patterns(".*"))
+    added = tmp_path / "added.npz"
+    save_manifest(open_data(sketch_file).subset([1, 2, 30]), added)
+    for source, add in ((sketch_file, False), (str(added), True)):
+        index_command(tmp_path / "run", source, out=None, kind="auto", add=add)
+    said: list[str] = []
+    with run_in_background(guard_app(create_app(open_collection(tmp_path / "run", say=said.append)))) as where_:
+        chromium.get(where_)
+        until(lambda: texts(chromium, ".not-shown"))
+        assert texts(chromium, ".not-shown") == said[1:]
+    assert str(added) in said[1]
+    assert "use `nearfar search`" in said[1]
+    chromium.get("about:blank")

@@ -62,6 +62,10 @@ def test_every_response_has_the_security_headers() -> None:
         ({"authorization": f"Bearer {TOKEN}x"}, 401),
         ({"authorization": "Bearer \xe9".encode("latin-1")}, 401),
         ({"cookie": f"other=1; nearfar={TOKEN}"}, 200),
+        ({"cookie": f'a{{b}}="x y\\z; c d=e; nearfar={TOKEN}'}, 200),
+        ({"cookie": f"nearfar=stale; nearfar={TOKEN}"}, 200),
+        ({"cookie": f"nearfar-8000=stale; nearfar-8001={TOKEN}"}, 200),
+        ({"cookie": f"other={TOKEN}"}, 401),
         ({"cookie": "nearfar=wrong"}, 401),
         ({"cookie": "a b=c; nearfar"}, 401),
     ],
@@ -72,12 +76,18 @@ def test_token(headers: dict[str, str], status: int) -> None:
 
 def test_the_printed_address_sets_a_cookie_once() -> None:
     guard = Guard(echo, hosts=None, token=TOKEN)
-    response = ask(guard, path=f"/?token={TOKEN}")
-    assert (response.status_code, response.headers["location"]) == (303, "/")
-    assert response.headers["set-cookie"] == f"nearfar={TOKEN}; Path=/; HttpOnly; SameSite=Strict"
+    # Lax: a browser sends the cookie after the redirect even if the link is on a page of another site.
+    cookie = f"nearfar-8000={TOKEN}; Path=/; HttpOnly; SameSite=Lax"
+    linked = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
+    for headers in ({}, linked, {"cookie": "nearfar-8000=stale"}, {"cookie": f"nearfar-8000={TOKEN}"}):
+        response = ask(guard, path=f"/?token={TOKEN}", headers=headers)
+        assert (response.status_code, response.headers["location"]) == (303, "/")
+        assert response.headers["set-cookie"] == cookie
     assert ask(guard, path="/?token=wrong").status_code == 401
     assert ask(guard, path=f"/api/info?token={TOKEN}").status_code == 401
     assert ask(guard, "POST", f"/?token={TOKEN}").status_code == 401
+    other = ask(guard, path=f"/?token={TOKEN}", headers={"host": "photos.example"})
+    assert other.headers["set-cookie"].startswith(f"nearfar={TOKEN};")
 
 
 @pytest.mark.parametrize(

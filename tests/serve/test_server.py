@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -18,6 +18,7 @@ from nearfar.cli import main
 from nearfar.errors import NearfarError
 from nearfar.serve.collection import Collection, open_collection
 from nearfar.serve.command import serve_command
+from ports import free_port
 from tests.harness.hostile import Outcome
 
 TOKEN = "a-token-of-enough-letters"
@@ -27,7 +28,7 @@ def test_command_serves_with_a_token(run_path: Path, collection: Collection) -> 
     command = [sys.executable, "-m", "nearfar", "serve", str(run_path), "--port", "0", "--token", TOKEN]
     refused = CliRunner().invoke(main, ["serve", str(run_path), "--port", "0"])
     assert refused.exit_code == 2
-    command[command.index("0")] = port = str(_free())
+    command[command.index("0")] = port = str(free_port())
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -36,8 +37,7 @@ def test_command_serves_with_a_token(run_path: Path, collection: Collection) -> 
         assert lines[1].startswith(f"http://127.0.0.1:{port}/?token={TOKEN} ")
         where = lines[1].split()[0]
         with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
-            first = _patient(client, "/api/info")
-            assert first.status_code == 401
+            assert client.get("/api/info").status_code == 401  # it is listening once it has printed its address
             headers = {"authorization": f"Bearer {TOKEN}"}
             assert client.get("/api/info", headers=headers).json()["samples"] == 120
             assert client.get(where, follow_redirects=True).text.startswith("<!doctype html>")
@@ -62,6 +62,30 @@ def test_errors_are_one_line(run_path: Path, tmp_path: Path, monkeypatch: pytest
         serve_command(run_path, host="127.0.0.1", port=8000, token=None, split="all")
 
 
+def test_port_in_use_is_one_line_and_not_announced(run_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        result = CliRunner().invoke(main, ["serve", str(run_path), "--port", str(port)])
+    assert result.exit_code == 1
+    assert result.output == f"Error: port {port} of 127.0.0.1 is in use: choose another with --port\n"
+
+
+@pytest.mark.parametrize(
+    ("host", "words"),
+    [
+        ("192.0.2.1", "--host 192.0.2.1: is not an address of this machine"),
+        ("nobody.invalid", "--host nobody.invalid: is not an address of this machine"),
+    ],
+)
+def test_unknown_host_is_one_line(host: str, words: str, run_path: Path) -> None:
+    result = CliRunner().invoke(main, ["serve", str(run_path), "--host", host])
+    assert result.exit_code == 1
+    assert result.output.startswith(f"Error: {words}")
+    assert len(result.output.splitlines()) == 1
+
+
 def test_cached_vectors_are_used_again(run_path: Path, collection: Collection) -> None:
     kept = run_path / "serve" / "vectors-all.safetensors"
     stamp = kept.stat().st_mtime_ns
@@ -83,20 +107,3 @@ def test_load_of_the_benchmark(address: str, collection: Collection) -> None:
     text = page([found], {1: 2.5}, Outcome(), "About.", "command")
     assert f"| some | {found.answers:,} |" in text
     assert "2.50 ms per image in batches of 1" in text
-
-
-def _free() -> int:
-    import socket
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
-
-
-def _patient(client: httpx.Client, path: str) -> httpx.Response:
-    for _ in range(300):
-        try:
-            return client.get(path)
-        except httpx.ConnectError:
-            time.sleep(0.1)
-    raise AssertionError("the server did not start")

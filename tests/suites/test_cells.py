@@ -112,7 +112,7 @@ def test_sources_from_the_environment_and_the_command_line(
     assert suite_cells(suite)[0].config.data.source == vectors
     assert suite_cells(suite, sources={"here": drawings})[0].config.data.source == drawings
     nowhere = replace(suite, data=(replace(suite.data[0], source=None),))
-    with pytest.raises(NearfarError, match="here: the path of this data is not known: pass --data"):
+    with pytest.raises(NearfarError, match="here: the path of this dataset is unknown: pass --data"):
         suite_cells(nowhere)
     for wrong in ({"sources": {"hear": vectors}}, {"only": ("hear",)}):
         with pytest.raises(NearfarError, match="did you mean 'here'"):

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nearfar.config.schema import Cache
 from nearfar.errors import NearfarError
 from nearfar.metrics.protocols import evaluate_folds
 from nearfar.suites.cells import suite_cells
@@ -40,6 +41,16 @@ def suite_of(source: str, **changes: Any) -> Suite:
 
 def test_ids_of_cells_without_folds_are_what_they_were() -> None:
     assert config_id(Config(loss={"name": "proxy-anchor"})) == "e1b3d6e397b5dd35"
+
+
+def test_frozen_blocks_and_cached_activations_are_in_the_id_but_not_the_folder_of_the_cache() -> None:
+    whole = Config(loss={"name": "proxy-anchor"})
+    part = replace(whole, model=replace(whole.model, train_from="head"))
+    cached, elsewhere = (replace(part, cache=Cache(activations=folder)) for folder in ("a", "b"))
+    wide = replace(part, cache=Cache(activations="a", dtype="float32"))
+    decayed = replace(whole, optimizer=replace(whole.optimizer, layer_decay=0.9))
+    assert len({config_id(config) for config in (whole, part, cached, wide, decayed)}) == 5
+    assert config_id(cached) == config_id(elsewhere)
 
 
 def test_folds_are_in_the_id_and_replace_the_validation_share(vectors: str) -> None:
@@ -108,7 +119,7 @@ def test_tables_have_both_forms_and_trials_are_judged_on_all_folds(vectors: str,
     trials = [line for line in read_lines(out) if line["kind"] == "trial"]
     assert [len(line["epoch"]) for line in trials] == [3] * 4
     run_suite(suite, out, workers=0, say=said.append)
-    assert said[-1] == f"tiny: 2 cells, 2 of them done, to {out}"
+    assert said[-1] == f"tiny: 2 cells, 2 of them done; writing to {out}"
 
 
 def test_mistakes_are_named(vectors: str, tmp_path: Path) -> None:

@@ -86,11 +86,11 @@ def test_printed_recall_is_per_cent_and_grows_with_k(name: str) -> None:
     [
         ({"data": "cubb"}, r"paper\[0\]: no dataset of the suite has paper: cubb; did you mean 'cub'"),
         ({"methods": {"mss": [60, 20]}}, "'mss' is not a method of the suite; did you mean 'ms'"),
-        ({"methods": {"ms": [60]}}, r"ms must have 2 numbers, got \[60\]"),
-        ({"quoted": {"A": 60}}, "A must have 2 numbers, got 60"),
-        ({"methods": {"ms": [60, 120]}}, "must be percent, .* got 120"),
-        ({"methods": {"ms": [60, [20, None]]}}, "must be percent"),
-        ({"methods": {"ms": ["60", 20]}}, "must be percent, .* got '60'"),
+        ({"methods": {"ms": [60]}}, r"ms must have one number per metric \(2\), got \[60\]"),
+        ({"quoted": {"A": 60}}, r"A must have one number per metric \(2\), got 60"),
+        ({"methods": {"ms": [60, 120]}}, "must be a percentage, .* got 120"),
+        ({"methods": {"ms": [60, [20, None]]}}, "must be a percentage"),
+        ({"methods": {"ms": ["60", 20]}}, "must be a percentage, .* got '60'"),
         ({"metric": []}, "did you mean 'metrics'"),
     ],
 )
@@ -100,7 +100,7 @@ def test_mistakes_are_told(change: dict[str, Any], message: str) -> None:
 
 
 def test_a_table_needs_its_keys() -> None:
-    with pytest.raises(NearfarError, match=r"paper\[0\] must have a data, table, metrics, got"):
+    with pytest.raises(NearfarError, match=r"paper\[0\] needs the keys data, table, metrics, got"):
         suite_from_dict({"name": "s", "data": ["cub"], "methods": [{"name": "ms"}], "paper": [{"table": "T"}]})
 
 

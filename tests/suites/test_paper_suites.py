@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,17 +17,17 @@ from nearfar.suites.run import run_suite
 from nearfar.suites.suite import Suite
 from nearfar.suites.suite_file import open_suite, suite_from_dict, suite_names
 from nearfar.suites.table import table
-from nearfar.suites.tuning import suite_trials
+from nearfar.suites.tuning import search_space, suite_trials
 from nearfar.training import Config
 
 # a data set of each suite that stands for the others, and by what it is trained in the miniature
 SUITES = {
     "dro": "cub-vectors",
     "dro-recover": "cub-vectors",
-    "dro-tuned": "cub-vectors",
     "dro-imbalance": "sketches-1024",
     "dro-k": "warm-sketches",
     "profs": "cub-vectors",
+    "profs-length": "cub-vectors",
     "mpa": "cub-vectors",
     "mpa-proxies": "cub-vectors",
     "proxy-isa": "cub-vectors",
@@ -42,6 +41,8 @@ SUITES = {
     "fine-tuning": "cars-images",
     "bspml": "cub-vectors",
     "bspml-dims": "cub-vectors",
+    "bspml-long-tail": "cub-vectors",
+    "bspml-age": "cub-vectors",
 }
 
 
@@ -78,9 +79,9 @@ def test_every_method_of_a_suite_trains(name: str, vectors: str, drawings: str, 
     if open_suite(name).sweep_key == "model.dim":  # its values are wider than the vectors
         small = [*(each for each in small if not each.startswith("model.dim=")), "model.init=random"]
     suite = ends(open_suite(name), override=tuple(small))
-    if suite.sweep_key == "epochs":  # which is a length too
+    if suite.sweep_key in ("epochs", "steps"):  # the length of the run is swept
         short = tuple(each for each in small if not each.startswith(("epochs=", "steps=")))
-        suite = replace(suite, sweep={"epochs": [1, 4]}, override=short)
+        suite = replace(suite, sweep={suite.sweep_key: [1, 4]}, override=short)
     given = {data: drawings if is_image_data else vectors}
     failed = run_suite(suite, out, sources=given, only=(data,), workers=0, say=lambda _: None)
     assert failed == 0, [line["message"] for line in read_lines(out) if line["kind"] == "error"]
@@ -108,7 +109,8 @@ def test_a_tuned_contrastive_loss_and_the_untrained_network_are_in_every_table(
     trials = [trial for trial in suite_trials(maker) if trial.cell.method == "contrastive"]
     rates = maker.data[0].tune["optimizer.lr"]
     own = next(each.tune for each in suite.methods if each.name == "contrastive")
-    assert len(trials) == len(rates) * math.prod(map(len, own.values())) > 1
+    combinations = 1 if suite.tune.one_by_one else math.prod(map(len, own.values()))
+    assert len(trials) == len(rates) * combinations > 1
     assert {trial.cell.config.optimizer.lr for trial in trials} == set(rates)
     assert {trial.cell.config.loss["name"] for trial in trials} == {"contrastive"}
 
@@ -124,11 +126,25 @@ def test_methods_of_a_papers_own_track_share_its_set_up(name: str, drawings: str
         assert len(shared) == 1, source.name
 
 
-def test_what_is_searched_for_dro_is_searched_for_its_rivals(vectors: str) -> None:
-    maker = CellMaker(open_suite("dro-tuned"), sources={"cub-vectors": vectors}, only=("cub-vectors",))
-    trials = Counter(trial.cell.method for trial in suite_trials(maker))
-    assert set(trials) == {"contrastive", "ms", "topk-m", "topk-pn-m", "kl-m"}
-    assert set(trials.values()) == {20}
+@pytest.mark.parametrize(("name", "settings"), [("dro", 2), ("mpa", 4), ("mpa-proxies", 4), ("proxy-isa", 4)])
+def test_every_method_of_a_table_is_tuned_as_much_as_its_rivals(name: str, settings: int, vectors: str) -> None:
+    """The learning rate and as many further values for each; pair losses have fewer settings with more values."""
+    maker = CellMaker(open_suite(name), sources={"cub-vectors": vectors}, only=("cub-vectors",))
+    counts = {}
+    for method in maker.suite.methods:
+        space = search_space(maker.suite, maker.data[0], method)
+        assert next(iter(space)) == "optimizer.lr"
+        assert 2 <= len(space) <= settings
+        counts[method.name] = sum(len(values) - 1 for values in space.values())
+    assert max(counts.values()) - min(counts.values()) <= 1, counts
+
+
+def test_nothing_is_searched_on_the_papers_own_data(drawings: str) -> None:
+    for name in suite_names():
+        suite = open_suite(name)
+        for dataset in suite.data:
+            if dataset.track == "paper":
+                assert all(search_space(suite, dataset, method) == {} for method in suite.methods), name
 
 
 @pytest.mark.parametrize("name", ["dro", "dro-recover", "mpa", "proxy-isa", "proxy-isa-folds", "fine-tuning"])
@@ -146,8 +162,9 @@ def test_the_rivals_of_a_main_table_are_tuned_alike(name: str, vectors: str) -> 
         is_image_data = data.endswith("-images")
         rates = [value for source in tuned if source.name == data for value in source.tune["optimizer.lr"]]
         assert [each.optimizer.lr for each in configs] == rates
-        assert len(set(rates)) == len(rates) == (5 if data == "cub-vectors" else 2 if is_image_data else 4)
-        assert {(each.epochs, each.steps) for each in configs} == {(None, 200 if is_image_data else configs[0].steps)}
+        assert len(set(rates)) == len(rates) == 4
+        assert len({(each.epochs, each.steps) for each in configs}) == 1
+        assert not is_image_data or configs[0].steps == 200
         held_out = 0 if suite.folds is not None else 0.5 if data == "cub-vectors" else 0.2
         assert {each.data.validation for each in configs} == {held_out}
 

@@ -16,6 +16,7 @@ from nearfar.errors import NearfarError
 from nearfar.losses.proxy_isa import progress
 from nearfar.runs import CHECKPOINT
 from nearfar.suites.plots import (
+    draw_compactness,
     draw_embedding_space,
     draw_overfitting,
     draw_penalty_decay,
@@ -32,12 +33,13 @@ from training_cases import configured
 
 @pytest.fixture(scope="module")
 def runs(vectors: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with three proxies a class, one of Proxy-ISA, and one of a pair loss, of six epochs."""
+    """A run with three proxies a class, one of Proxy-ISA, one of a pair loss, and one on other data; of six epochs."""
     folder = tmp_path_factory.mktemp("runs")
     made = {
         "mpa": ("mpa", ("loss.proxies_per_class=3",)),
-        "isa": ("proxy-isa", ("loss.volume=20",)),
-        "ms": ("triplet", ()),
+        "isa": ("proxy-isa", ("loss.volume=20", "log_train=true")),
+        "ms": ("triplet", ("log_train=true",)),
+        "fewer": ("proxy-isa", ("data.validation=0.5",)),
     }
     for name, (recipe, settings) in made.items():
         config = configured("features", vectors, recipe, "steps=24", "data.validation=0.34", *settings)
@@ -65,18 +67,18 @@ def test_what_is_shown_is_the_end_of_training(runs: Path) -> None:
 
 
 def test_the_map_has_all_samples_and_a_star_for_each_proxy(runs: Path) -> None:
-    (axes,) = draw_embedding_space(runs / "mpa").axes
+    (axes,) = draw_embedding_space([runs / "mpa"]).axes
     samples, stars = points(axes)[::2], points(axes)[1::2]
     assert [len(each) for each in samples] == [20] * 4
     assert [len(each) for each in stars] == [3] * 4
-    (axes,) = draw_embedding_space(runs / "mpa", split="test", classes=3, points=30).axes
+    (axes,) = draw_embedding_space([runs / "mpa"], split="test", classes=3, points=30).axes
     assert sum(map(len, points(axes))) == 30
     assert "test" in axes.get_title()
     assert "stars" not in axes.get_title()
 
 
 def test_similarities_are_cosines_of_the_same_samples(runs: Path) -> None:
-    proxies, samples, _ = draw_similarity(runs / "mpa", classes=3, per_class=2).axes
+    proxies, samples, _ = draw_similarity([runs / "mpa"], classes=3, per_class=2).axes
     ours, beside = samples.images[0].get_array(), proxies.images[0].get_array()
     assert ours.shape == (6, 6)
     assert beside.shape == (6, 9)
@@ -85,7 +87,51 @@ def test_similarities_are_cosines_of_the_same_samples(runs: Path) -> None:
     assert np.abs(beside).max() <= 1 + 1e-5
     own = [beside[i, 3 * (i // 2) : 3 * (i // 2) + 3].mean() for i in range(6)]
     assert np.mean(own) > beside.mean() + 0.2
-    assert len(draw_similarity(runs / "ms", split="test").axes) == 2  # no proxies: one map and the scale
+    assert len(draw_similarity([runs / "ms"], split="test").axes) == 2  # no proxies: one map and the scale
+
+
+def test_several_maps_show_the_same_samples(runs: Path) -> None:
+    alone = draw_embedding_space([runs / "isa"], classes=3, points=30).axes[0]
+    figure = draw_embedding_space([runs / "mpa", runs / "isa", runs / "ms"], classes=3, points=30)
+    assert [axes.get_title() for axes in figure.axes] == ["mpa", "proxy-isa", "triplet"]
+    assert "30 samples of 3 classes, proxies as stars" in figure.get_suptitle()
+    for axes, stars in zip(figure.axes, (3, 1, 0), strict=True):
+        assert [len(each) for each in points(axes)] == [10, stars] * 3
+        names = [each.get_text() for each in axes.texts]
+        assert names == [each.get_text() for each in alone.texts]
+    for one, beside in zip(points(alone), points(figure.axes[1]), strict=True):
+        np.testing.assert_array_equal(one, beside)  # a run looks the same alone and beside others
+    twice = draw_embedding_space([runs / "isa", runs / "isa"], split="test", classes=2, points=20)
+    assert [axes.get_title() for axes in twice.axes] == ["proxy-isa (isa)"] * 2
+    for draw in (draw_embedding_space, draw_similarity):
+        with pytest.raises(
+            NearfarError, match=r"fewer: its train split has other samples or labels than that of .*isa"
+        ):
+            draw([runs / "isa", runs / "fewer"])
+
+
+def test_several_similarities_are_of_the_same_samples(runs: Path) -> None:
+    figure = draw_similarity([runs / "mpa", runs / "isa", runs / "ms"], classes=3, per_class=2)
+    *panels, _ = figure.axes
+    assert [axes.get_title() for axes in panels] == ["mpa", "proxy-isa", "triplet", "", "", ""]
+    assert [axes.get_xlabel() for axes in panels] == ["proxies", "proxies", "", "samples", "samples", "samples"]
+    assert not panels[2].images  # the pair loss has no proxies
+    alone = draw_similarity([runs / "isa"], classes=3, per_class=2).axes
+    for one, beside in ((alone[0], panels[1]), (alone[1], panels[4])):
+        np.testing.assert_array_equal(one.images[0].get_array(), beside.images[0].get_array())
+    assert panels[0].images[0].get_array().shape == (6, 9)
+
+
+def test_compactness_shows_what_the_logs_have(runs: Path) -> None:
+    (axes,) = draw_compactness([runs / "isa", runs / "ms"]).axes
+    lines = {line.get_label(): line for line in axes.lines}
+    assert list(lines) == ["isa, proxies", "isa, samples", "ms, samples"]
+    entries = [each for each in Run(runs / "isa").log() if each["kind"] == "epoch"]
+    for name in ("proxies", "samples"):
+        assert lines[f"isa, {name}"].get_ydata() == pytest.approx([each["compactness"][name] for each in entries])
+        assert list(lines[f"isa, {name}"].get_xdata()) == [each["epoch"] + 1 for each in entries]
+    with pytest.raises(NearfarError, match=r"mpa: the log has no compactness over epochs: train with log_train=true"):
+        draw_compactness([runs / "isa", runs / "mpa"])
 
 
 def test_decay_shows_the_penalties_of_the_loss(runs: Path) -> None:
@@ -103,11 +149,11 @@ def test_decay_shows_the_penalties_of_the_loss(runs: Path) -> None:
 
 def test_overfitting_shows_what_the_logs_have(runs: Path) -> None:
     (axes,) = draw_overfitting([runs / "mpa", runs / "isa"], metric="map@r").axes
-    assert [line.get_label() for line in axes.lines] == ["mpa, validation", "isa, validation"]
+    assert [line.get_label() for line in axes.lines] == ["mpa, validation", "isa, train", "isa, validation"]
     entries = [each for each in Run(runs / "isa").log() if each["kind"] == "epoch"]
-    assert axes.lines[1].get_ydata() == pytest.approx([100 * each["validation"]["map@r"] for each in entries])
-    assert list(axes.lines[1].get_xdata()) == [each["epoch"] + 1 for each in entries]
-    with pytest.raises(NearfarError, match="has no mrr over epochs"):
+    assert axes.lines[2].get_ydata() == pytest.approx([100 * each["validation"]["map@r"] for each in entries])
+    assert list(axes.lines[2].get_xdata()) == [each["epoch"] + 1 for each in entries]
+    with pytest.raises(NearfarError, match="has no mrr scores of epochs"):
         draw_overfitting([runs / "mpa"], metric="mrr")
 
 
@@ -154,8 +200,8 @@ def test_a_map_of_two_settings_is_ordered_by_their_values(tmp_path: Path) -> Non
     axes, _ = draw_settings_grid(results_of(tmp_path / "t.jsonl", "test"), x="loss.k", y="loss.margin").axes
     assert axes.get_title() == "d\n(epoch selected on the test set, as in the paper)"
     for wrong, message in (
-        ({"x": "loss.kk", "y": "loss.margin"}, "sweeps loss.k, not 'loss.kk'"),
-        ({"x": "loss.k", "y": "loss.margn"}, "no method of s sets 'loss.margn'"),
+        ({"x": "loss.kk", "y": "loss.margin"}, r"does not sweep 'loss\.kk': set x to the swept setting \(loss\.k\)"),
+        ({"x": "loss.k", "y": "loss.margn"}, "no method of s sets 'loss.margn' to a number"),
         ({"x": "loss.k", "y": "loss.margin", "metric": "recall@2"}, "did you mean 'recall@1'"),
     ):
         with pytest.raises(NearfarError, match=message):
@@ -182,6 +228,13 @@ def test_the_command(runs: Path, tmp_path: Path) -> None:
     done = run("overfitting", str(runs / "mpa"), str(runs / "isa"), "--metric", "map@r", "--out", out)
     assert done.exit_code == 0, done.output
     assert "isa, validation" in Path(out).read_text()
+    done = run("compactness", str(runs / "isa"), str(runs / "ms"), "--out", out)
+    assert done.exit_code == 0, done.output
+    assert "isa, proxies" in Path(out).read_text()
+    for kind in ("map", "similarity"):
+        done = run(kind, str(runs / "mpa"), str(runs / "isa"), "--classes", "2", "--split", "test", "--out", out)
+        assert done.exit_code == 0, done.output
+        assert "proxy-isa" in Path(out).read_text()
     results = str(results_of(tmp_path / "r.jsonl"))
     assert run("settings", results, "--x", "loss.k", "--y", "loss.margin", "--out", out).exit_code == 0
     for args, message in (
@@ -190,7 +243,8 @@ def test_the_command(runs: Path, tmp_path: Path) -> None:
             ("decay", str(runs / "isa"), "--split", "test", "--out", out),
             "plot decay has no option split. It takes none",
         ),
-        (("map", str(runs / "isa"), str(runs / "mpa"), "--out", out), "takes one source, got 2"),
+        (("decay", str(runs / "isa"), str(runs / "mpa"), "--out", out), "takes one source, got 2"),
+        (("compactness", str(runs / "isa"), "--classes", "3", "--out", out), "plot compactness has no option classes"),
         (("map", str(tmp_path), "--out", out), "is not a run directory"),
         (("decay", str(runs / "isa"), "--out", str(tmp_path / "x.pdf")), "plots are saved as .svg or .png"),
     ):
@@ -205,4 +259,4 @@ def test_a_run_without_its_checkpoint_is_an_error(runs: Path, tmp_path: Path) ->
     for file in ("config.yaml", "model.safetensors"):
         (tmp_path / file).write_bytes((runs / "isa" / file).read_bytes())
     with pytest.raises(NearfarError, match=CHECKPOINT.name):
-        draw_embedding_space(tmp_path)
+        draw_embedding_space([tmp_path])

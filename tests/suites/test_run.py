@@ -111,7 +111,7 @@ def test_weights_that_are_written_anew_while_it_runs_are_an_error_of_the_cell(ve
         mine = replace(cell, config=replace(config, threads=1, save_every=1e9), id=config_id(config, files=files))
         assert _check_files(mine) is None
         file.write_bytes(b"two")
-        assert "has changed since the start: run the suite again" in (_check_files(mine) or {})["message"]
+        assert "has changed since the suite was started: run the suite again" in (_check_files(mine) or {})["message"]
     file.unlink()
     assert "cannot be read" in (_check_files(mine) or {})["message"]
 
@@ -255,7 +255,7 @@ def test_from_the_command_line(vectors: str, tmp_path: Path, monkeypatch: pytest
     assert "<svg" in text
     code, text = nearfar("figure", "runs/tiny.jsonl", "--x", "data.noise.rate", "--out", "f.png")
     assert code == 2
-    assert "a figure is an .svg file, got f.png" in text
+    assert "must be an .svg file, got f.png" in text
     code, text = nearfar("run", "s.yaml", "--data", f"here={vectors}", "--set", "model.head=none-such")
     assert code == 1
     assert "4 cells failed" in text

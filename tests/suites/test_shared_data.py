@@ -45,7 +45,7 @@ def test_data_of_its_own_is_not_the_shared_one_of_that_name() -> None:
 
 
 def test_a_wrong_name_is_told() -> None:
-    with pytest.raises(NearfarError, match=r"data\[0\]: no shared data 'sketch'; did you mean 'sketches'"):
+    with pytest.raises(NearfarError, match=r"data\[0\]: there is no shared dataset 'sketch'; did you mean 'sketches'"):
         suite_of("sketch")
     with pytest.raises(NearfarError, match="did you mean 'cars-images'"):
         suite_of({"use": "cars-picture"})
@@ -69,7 +69,7 @@ def test_metrics_of_the_paper_are_measured_and_shown_where_its_numbers_are() -> 
     suite = suite_of("sketches", "cub", metrics=["recall@1"], paper=paper)
     assert [each.metrics for each in suite.data] == [("recall@1",), ("recall@1", "recall@16")]
     assert (suite.metrics, suite.compared) == (("recall@1", "recall@16"), ("recall@1",))
-    with pytest.raises(NearfarError, match="compared has 'map@r'"):
+    with pytest.raises(NearfarError, match="compared contains 'map@r'"):
         suite_of("sketches", metrics=["recall@1"], compared=["map@r"])
 
 
@@ -83,4 +83,4 @@ def test_only_takes_a_track_on_the_command_line(vectors: str, tmp_path: Path) ->
     assert [place["data"] for place in read_results(out).places] == ["b"]
     failed = CliRunner().invoke(main, ["bench", "run", str(tmp_path / "s.yaml"), "--only", "fa", "--out", str(out)])
     assert failed.exit_code == 1
-    assert "the suite has no data 'fa'" in failed.output
+    assert "the suite has no dataset 'fa'" in failed.output

@@ -43,20 +43,20 @@ def test_a_method_is_compared_to_its_own_baseline_first() -> None:
         ({"metods": []}, "did you mean 'methods'"),
         ({"methods": None}, "methods is missing"),
         ({"methods": {"ms": {}}}, "must be a list"),
-        ({"methods": [{"recipe": "ms"}]}, r"methods\[0\] must have a name"),
+        ({"methods": [{"recipe": "ms"}]}, r"methods\[0\] needs the keys name, got"),
         ({"methods": [{"name": "ms", "resipe": "ms"}]}, "did you mean 'recipe'"),
         ({"methods": [{"name": "ms"}, {"name": "ms"}]}, "'ms' twice"),
-        ({"methods": [{"name": "ms"}, {"name": "untrained"}]}, "every table has a row"),
+        ({"methods": [{"name": "ms"}, {"name": "untrained"}]}, "method name 'untrained' is reserved"),
         ({"baseline": "mss"}, "not a method of the suite; did you mean 'ms'"),
         ({"seeds": []}, "seeds is empty"),
-        ({"seeds": [0, 0]}, "seeds has 0 twice"),
-        ({"seeds": [0.5]}, "integers, got 0.5"),
+        ({"seeds": [0, 0]}, "seeds contains 0 twice"),
+        ({"seeds": [0.5]}, r"seeds\[0\] must be a whole number, got 0.5"),
         ({"sweep": {"a": [1], "b": [2]}}, "one key with a list"),
         ({"sweep": {"steps": 3}}, "one key with a list"),
         ({"sweep": {}}, "one key with a list"),
         ({"sweep": {"steps": [1, 2]}, "settings": ["steps=3"]}, "change the values of sweep"),
         ({"settings": ["seed=3"]}, "change seeds"),
-        ({"settings": ["recipe=ms"]}, "from the settings: the suite sets it"),
+        ({"settings": ["recipe=ms"]}, "remove recipe from the settings: nearfar sets it"),
         ({"settings": ["steps"]}, "KEY=VALUE"),
         ({"methods": [{"name": "ms", "settings": ["steps={sweep}"]}]}, "the suite has no sweep"),
     ],
@@ -104,11 +104,13 @@ def test_suites_that_come_along_resolve(name: str, vectors: str, monkeypatch: py
 
 def test_profs_compares_each_method_to_its_own_loss() -> None:
     suite = open_suite("profs")
-    assert len(suite.methods) == 1 + 18
+    assert len(suite.methods) == 3 + 18  # contrastive, semi-hard triplets and Proxy-NCA, and six losses in three forms
     pairs = {each.name: suite.baseline_of(each.name) for each in suite.methods}
     assert [name for name, base in pairs.items() if base is None] == [
-        *("contrastive", "contrastive-hard", "triplet-hard", "margin-hard", "lifted", "n-pair", "angular")
+        *("contrastive", "contrastive-hard", "triplet-hard", "margin-hard", "lifted", "n-pair", "angular"),
+        "proxy-nca",
     ]
+    assert pairs["triplet-semi-hard"] == "triplet-hard"
     assert pairs["m-profs"] == pairs["m-profs-hncm"] == "margin-hard"
 
 

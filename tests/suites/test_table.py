@@ -59,7 +59,7 @@ def results_of(
                         "torch": "2",
                         "machine": "m",
                     }
-    return Results(suite_from_dict(tree), tuple(places), cells, errors or {}, {})
+    return Results(suite_from_dict(tree), tuple(places), cells, errors or {}, {}, {})
 
 
 def rows_of(results: Results) -> dict[str, dict[str, str]]:
@@ -133,7 +133,9 @@ def test_different_starts_are_told() -> None:
     assert "different networks" not in table(results)
     results.cells["same/None/1"]["untrained"]["recall@1"] = 0.3
     assert summarize(results)[0].mixed
-    assert "Methods start from different networks; untrained is that of base" in table(results)
+    assert "Methods start from different networks. The row untrained shows the network of base for the seeds" in table(
+        results
+    )
 
 
 def test_a_sweep_has_a_table_for_each_value() -> None:
@@ -322,7 +324,7 @@ def test_figure_of_some_methods() -> None:
 
 
 def test_figure_mistakes_are_errors() -> None:
-    with pytest.raises(NearfarError, match=r"does not sweep 'steps', it sweeps data\.noise\.rate"):
+    with pytest.raises(NearfarError, match=r"does not sweep 'steps': it sweeps data\.noise\.rate"):
         draw_figure(results_of(values=(0, 1)), x="steps", metric="recall@1")
     with pytest.raises(NearfarError, match="it has no sweep"):
         draw_figure(results_of(), x="steps", metric="recall@1")

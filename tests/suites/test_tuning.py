@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from torch import Tensor
 
 from nearfar.data import Manifest
 from nearfar.errors import NearfarError
+from nearfar.suites import run
 from nearfar.suites.cells import CellMaker, suite_cells
 from nearfar.suites.results import read_lines, read_results
 from nearfar.suites.run import run_suite
@@ -113,7 +116,7 @@ def test_a_run_keeps_trials_without_their_test_scores_and_does_not_repeat_them(v
     assert run_suite(suite, out, workers=0, say=said.append) == 0
     assert said == [
         "tiny: 4 trials on validation classes, 4 of them done",
-        f"tiny: 2 cells, 2 of them done, to {out}",
+        f"tiny: 2 cells, 2 of them done; writing to {out}",
     ]
     assert read_lines(out) == lines
 
@@ -195,14 +198,73 @@ def test_a_trial_that_failed_does_not_undo_the_choice_when_another_method_is_run
     assert after.cell("here", "ms", None, 0) is not None
 
 
-def test_another_metric_needs_other_trials(vectors: str, tmp_path: Path) -> None:
+def test_another_metric_is_read_from_the_same_trials(vectors: str, tmp_path: Path) -> None:
     out, said = tmp_path / "r.jsonl", list[str]()
     assert run_suite(suite_of(vectors, trials=2), out, workers=0) == 0
     assert run_suite(suite_of(vectors, trials=2, metric="recall@1"), out, workers=0, say=said.append) == 0
-    assert said[0] == "tiny: 4 trials on validation classes, 0 of them done"
-    assert [line["metric"] for line in read_lines(out) if line["kind"] == "trial"] == ["map@r"] * 4 + ["recall@1"] * 4
-    with pytest.raises(NearfarError, match=r"tune\.metric=recal@1 is not among recall@1, "):
+    assert said[0] == "tiny: 4 trials on validation classes, 4 of them done"
+    trials = [line for line in read_lines(out) if line["kind"] == "trial"]
+    assert [line["metric"] for line in trials] == ["map@r"] * 4
+    best = max((line for line in trials if line["method"] == "ms"), key=lambda line: line["validation"]["recall@1"])
+    assert read_results(out).tuned["here", "ms"] == tuple(best["settings"])
+    with pytest.raises(NearfarError, match=r"tune\.metric=recal@1 is not measured: choose from recall@1, "):
         run_suite(suite_of(vectors, metric="recal@1"), tmp_path / "other.jsonl", workers=0)
+
+
+def test_a_range_whose_end_wins_is_extended_until_it_does_not_win(
+    vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The score of a trial is replaced by a curve with a known peak, at a rate of 3 and at any alpha."""
+
+    def fake(outcome_of: Any, trial: Any, outcome: dict[str, Any], metric: str) -> dict[str, Any]:
+        rate = trial.cell.config.optimizer.lr
+        return outcome_of(trial, {**outcome, "validation": {metric: -abs(math.log10(rate / 3.0))}}, metric)
+
+    monkeypatch.setattr(run, "trial_entry", partial(fake, run.trial_entry))
+    out, said = tmp_path / "r.jsonl", list[str]()
+    suite = suite_of(vectors, extend=4)
+    assert run_suite(suite, out, workers=0, methods=("ms",), say=said.append) == 0
+    results = read_results(out)
+    assert results.tuned["here", "ms"] == ("optimizer.lr=1.0",)
+    assert results.tried["here", "ms"] == {"optimizer.lr": [0.001, 0.01, 0.1, 1.0, 10.0]}
+    line = describe_choice(suite, results.tuned, suite.data[0], results.tried)
+    assert line == ["Chosen settings: ms: optimizer.lr=1.0"]
+    assert [text for text in said if "of them done" in text and "trials" in text] == [
+        "tiny: 3 trials on validation classes, 0 of them done",
+        *["tiny: 1 trials on validation classes, 0 of them done"] * 2,
+    ]
+    ids = [entry["id"] for entry in read_lines(out) if entry["kind"] == "trial"]
+    assert run_suite(suite, out, workers=0, methods=("ms",)) == 0  # nothing is repeated
+    assert [entry["id"] for entry in read_lines(out) if entry["kind"] == "trial"] == ids
+    assert run_suite(suite, out, workers=0, methods=("proxy-anchor",)) == 0  # and nothing of the other method is lost
+    assert read_results(out).tuned["here", "ms"] == ("optimizer.lr=1.0",)
+
+
+def test_settings_are_tuned_one_after_the_other(vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fake(entry_of: Any, trial: Any, outcome: dict[str, Any], metric: str) -> dict[str, Any]:
+        config = trial.cell.config
+        value = -abs(math.log10(config.optimizer.lr / 0.01)) + config.loss["alpha"] / 100
+        return entry_of(trial, {**outcome, "validation": {metric: value}}, metric)
+
+    monkeypatch.setattr(run, "trial_entry", partial(fake, run.trial_entry))
+    out = tmp_path / "r.jsonl"
+    suite = suite_of(vectors, one_by_one=True)
+    assert run_suite(suite, out, workers=0, methods=("proxy-anchor",)) == 0
+    trials = [tuple(line["settings"]) for line in read_lines(out) if line["kind"] == "trial"]
+    assert trials == [
+        *((f"optimizer.lr={rate}", "loss.alpha=16") for rate in (0.001, 0.01, 0.1)),
+        ("optimizer.lr=0.01", "loss.alpha=32"),
+    ]
+    assert read_results(out).tuned["here", "proxy-anchor"] == ("optimizer.lr=0.01", "loss.alpha=32")
+
+
+def test_the_end_of_an_extended_range_is_still_marked(vectors: str) -> None:
+    suite = suite_of(vectors, extend=1)
+    tuned = {("here", "ms"): ("optimizer.lr=1.0",)}
+    tried = {("here", "ms"): {"optimizer.lr": [0.001, 0.01, 0.1, 1.0]}}
+    assert describe_choice(suite, tuned, suite.data[0], tried) == [
+        "Chosen settings: ms: optimizer.lr=1.0 (largest tried)"
+    ]
 
 
 def with_override(suite: Suite, *settings: str) -> Suite:
@@ -248,7 +310,7 @@ def test_the_table_says_where_a_choice_is_the_last_that_was_tried(vectors: str) 
     ("tune", "message"),
     [
         ({"space": {"optimizer.lr": 0.1}}, "tune needs a list of values for optimizer.lr, got 0.1"),
-        ({"seed": 0}, "tune.seed=0 is one of seeds"),
+        ({"seed": 0}, "tune.seed=0 is also in seeds"),
         ({"trials": 0}, "tune.trials must be at least 1, got 0"),
         ({"space": {"seed": [1, 2]}}, "would be overwritten: change seeds instead"),
         ({"spaces": {}}, "did you mean 'space'"),
@@ -261,7 +323,7 @@ def test_mistakes_are_named(vectors: str, tune: dict[str, Any], message: str) ->
 
 def test_without_validation_classes_there_is_nothing_to_choose_by(vectors: str) -> None:
     suite = suite_from_dict({**suite_of(vectors).to_dict(), "settings": ["steps=3"]})
-    with pytest.raises(NearfarError, match="tune needs validation classes"):
+    with pytest.raises(NearfarError, match="tuning needs validation classes"):
         suite_trials(CellMaker(suite))
 
 

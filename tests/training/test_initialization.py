@@ -1,15 +1,21 @@
 """Runs with an equal initial state share it, and end as if each had computed its own."""
 
+import math
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
+from torch.nn.functional import normalize
 
 from nearfar.config.schema import Config
+from nearfar.losses import create
 from nearfar.runs import Run
 from nearfar.training import train
 from nearfar.training.evaluate import Evaluator
 from nearfar.training.initialization import CACHE_SIZE, InitialStateCache
+from nearfar.training.splits import open_manifest
+from nearfar.training.trainer import Trainer
 from training_cases import configured, saved_vectors
 
 
@@ -98,3 +104,43 @@ def test_an_overwritten_weight_file_gives_another_state(vectors: str, tmp_path: 
     assert initial_states.get(config) is first
     file.write_bytes(b"another")
     assert initial_states.get(config) is not first
+
+
+@pytest.mark.parametrize("proxies", ["class-means", "random"])
+def test_mpa_with_one_proxy_trains_like_proxy_anchor(vectors: str, tmp_path: Path, proxies: str) -> None:
+    """The loss is the same function, and the same initial length makes every step of the optimizer the same."""
+    weights = []
+    same = ["loss.alpha=32", "loss.delta=0.1"]
+    for name, options in (("proxy-anchor", same), ("mpa", [*same, "loss.proxies_per_class=1"])):
+        config = configured("features", vectors, "mpa", f"loss.name={name}", f"model.proxies={proxies}", *options)
+        train(config, tmp_path / name, say=quiet)
+        weights.append(load_file(tmp_path / name / "model.safetensors"))
+    assert weights[0].keys() == weights[1].keys()
+    assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
+
+
+@pytest.mark.parametrize("name", ["mpa", "mpa-dw", "mpa-ap"])
+def test_the_mpa_family_starts_with_the_proxy_length_of_proxy_anchor(name: str) -> None:
+    loss = create(name, classes=50, dim=512, proxies_per_class=8)
+    assert loss.proxies.std().item() == pytest.approx(math.sqrt(2 / (50 * 8)), rel=0.02)
+
+
+def test_proxies_start_at_random_or_at_class_means_whatever_the_head(vectors: str, tmp_path: Path) -> None:
+    starts = {}
+    for init in ("pca", "random"):
+        for proxies in ("class-means", "random", "null"):
+            config = configured("features", vectors, "proxy-anchor", f"model.init={init}", f"model.proxies={proxies}")
+            trainer = Trainer(config, open_manifest(config.data), tmp_path, say=quiet)
+            data = trainer.train_loader.dataset
+            embeddings = torch.cat([trainer.state.embedder(batch.x) for batch in trainer.train_loader.load_all()])
+            means = torch.stack([normalize(embeddings)[data.labels == c].mean(0) for c in data.labels.unique()])
+            cosine = (normalize(means) * normalize(trainer.state.loss.proxies)).sum(1).mean().item()
+            starts[init, proxies] = cosine > 0.999
+    assert starts == {
+        ("pca", "class-means"): True,
+        ("pca", "random"): False,
+        ("pca", "null"): True,
+        ("random", "class-means"): True,
+        ("random", "random"): False,
+        ("random", "null"): False,
+    }

@@ -75,7 +75,7 @@ def test_a_run_too_short_for_the_memory_of_proxy_isa_warns(
     said: list[str] = []
     small = ("steps=null", "epochs=2", "batches.size=4", "model.dim=8")
     train(configured("features", vectors, "proxy-isa", *small, *settings), tmp_path / "run", say=said.append)
-    assert ("2 epochs; before that few negatives count, try --set loss.memory_epoch=0" in said[0]) == says
+    assert ("2 epochs; until then, negatives have little weight, try --set loss.memory_epoch=0" in said[0]) == says
 
 
 def test_the_saved_configuration_repeats_the_run(vectors: str, tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_patience_stops_training(vectors: str, tmp_path: Path) -> None:
 
 def test_selection_on_the_test_set_gives_a_warning(vectors: str, tmp_path: Path) -> None:
     run = quiet(configured("features", vectors, "supcon", "select.by=test"), tmp_path / "run")
-    assert "not a fair number" in run.results()["warning"]
+    assert "test scores are too optimistic" in run.results()["warning"]
     assert run.results()["selected_by"] == "test"
     with pytest.raises(NearfarError, match=r"set data\.validation"):
         quiet(configured("features", vectors, "supcon", "select.by=validation"), tmp_path / "other")
@@ -265,7 +265,7 @@ def test_frozen_trunk_in_warm_up_epochs(drawings: str, tmp_path: Path) -> None:
 
 
 def test_wrong_backbone_for_the_data(vectors: str, tmp_path: Path) -> None:
-    with pytest.raises(NearfarError, match="does not fit data of features"):
+    with pytest.raises(NearfarError, match=r"does not fit the data .*, which has features: "):
         quiet(configured("features", vectors, "supcon", "model.backbone=small"), tmp_path / "run")
 
 

@@ -34,9 +34,9 @@ def source(folder: Path) -> str:
 def test_every_fault_leaves_the_same_weights(recipe: str, source: str, folder: Path) -> None:
     found = faults.try_recipe(recipe, folder, source, kills=4, rooms=1, seed=0)
     assert found.wrong == []
-    assert found.counts["killed while a file was written"] + found.counts["killed elsewhere"] == 4
+    assert found.counts["killed while a file was being written"] + found.counts["killed at another time"] == 4
     assert found.counts["checkpoint changed"] == found.counts["checkpoint cut"] == found.counts["full disk"] == 1
-    assert found.counts["no right to write"] == 2
+    assert found.counts["no write permission"] == 2
 
 
 def test_a_difference_is_seen(source: str, tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_a_difference_is_seen(source: str, tmp_path: Path) -> None:
         train(config, tmp_path / name, progress=False, say=lambda _: None)
     assert faults.difference(tmp_path / "one", tmp_path / "two") == ""
     (tmp_path / "two" / ".x.1.part").touch()
-    assert "left behind" in faults.difference(tmp_path / "one", tmp_path / "two")
+    assert "was not removed" in faults.difference(tmp_path / "one", tmp_path / "two")
     other = faults.configured("contrastive", source)
     train(other, tmp_path / "other", progress=False, say=lambda _: None)
     (tmp_path / "other" / "config.yaml").write_bytes((tmp_path / "one" / "config.yaml").read_bytes())

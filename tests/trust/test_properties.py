@@ -13,8 +13,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from nearfar.config.keys import all_settings
 from nearfar.config.merge import from_dict, resolve
-from nearfar.config.schema import all_settings
 from nearfar.data import open_data
 from nearfar.errors import NearfarError
 from nearfar.training.checkpoint import load_state, save_state

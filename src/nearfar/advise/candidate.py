@@ -9,12 +9,13 @@ from nearfar.config.tree import parse_setting
 from nearfar.errors import NearfarError
 from nearfar.spelling import suggest
 
-# One recipe of each kind, simple ones first. Trials have few epochs, so Proxy-ISA starts its memory at once.
+# One recipe of each kind of method, simple ones first. Trials have few epochs, so Proxy-ISA uses its memory from the
+# start.
 DEFAULT = (
     "contrastive, normalized-softmax, supcon, multi-similarity, proxy-anchor, dro-topk, mpa-ap, "
-    "proxy-isa loss.memory_epoch=0 loss.filter_epoch=1 loss.volume=30"
+    "proxy-isa loss.memory_epoch=0 loss.filter_epoch=1"
 )
-# settings that the trials fix
+# Settings whose values `nearfar advise` determines. Candidates cannot change them.
 FIXED = ("recipe", "seed", "epochs", "steps", "metrics", "select", "data")
 
 
@@ -43,14 +44,14 @@ def parse_candidates(text: str) -> tuple[Candidate, ...]:
         recipe, *settings = part.split() or [""]
         if recipe not in recipe_names:
             raise NearfarError(
-                f"--recipes: no recipe {recipe!r}{suggest(recipe, recipe_names)} `nearfar recipes` lists them"
+                f"--recipes: no recipe {recipe!r}{suggest(recipe, recipe_names)} `nearfar recipes` lists all recipes"
             )
         for setting in settings:
             if parse_setting(setting)[0][0] in FIXED:
-                raise NearfarError(f"--recipes: remove {setting!r} from {recipe}: the trials fix this setting")
+                raise NearfarError(f"--recipes: remove {setting!r} from {recipe}: the trials determine this setting")
         candidate = Candidate(recipe, tuple(settings))
         if candidate in candidates:
-            raise NearfarError(f"--recipes: {candidate.name!r} is listed twice")
+            raise NearfarError(f"--recipes: {candidate.name!r} is listed twice: remove one of them")
         candidates.append(candidate)
     if len(candidates) < 2:
         raise NearfarError(f"--recipes: list at least two recipes, got {text!r}")

@@ -1,4 +1,4 @@
-"""The data of the trials: a subset of the training split; images are replaced by feature vectors."""
+"""The data of the trials: a subset of the training split. By default, image files are replaced by feature vectors."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from nearfar.config.schema import Data
 from nearfar.data import Manifest, open_data, save_manifest
 from nearfar.data.manifest import Ints
 from nearfar.errors import NearfarError
+from nearfar.training.prepare import drop_or_refuse_broken
 from nearfar.training.pretrained_embeddings import embed_pretrained
 from nearfar.training.splits import open_manifest
 
@@ -20,7 +21,8 @@ MAX_SAMPLES = 10_000
 MIN_CLASSES = 4  # two to train on, two to score on
 HELD_OUT = 0.2  # fraction of the classes; at least two are held out
 IMAGE_SIZE = 112
-TIMED_IMAGES = 32  # images embedded first to estimate the time of the rest
+EMBEDDING_SHARE = 0.25  # largest fraction of the time budget that embedding images takes
+TIMED_IMAGES = 32  # number of images that are embedded first, to estimate the time for the rest
 
 
 @dataclass(frozen=True)
@@ -28,11 +30,11 @@ class TrialData:
     """Samples of the training split that the trials use.
 
     Attributes:
-        source: the dataset as the user named it.
+        source: name or path of the dataset, as the user passed it.
         manifest: the samples.
         held_out: fraction of the classes that a trial is scored on.
         description: one line about the data.
-        seconds: time it took to prepare the data.
+        seconds: time that it took to prepare the data.
     """
 
     source: str
@@ -49,7 +51,14 @@ class TrialData:
 
 
 def open_trial_data(
-    source: str, out: Path, *, seconds: float, whole: bool = False, say: Callable[[str], object] = print
+    source: str,
+    out: Path,
+    *,
+    seconds: float,
+    whole: bool = False,
+    skip_broken: bool = False,
+    before_embedding: Callable[[TrialData], object] = lambda _: None,
+    say: Callable[[str], object] = print,
 ) -> TrialData:
     """Open the training split for trials. The test split is dropped here, so that no trial can read it.
 
@@ -57,8 +66,10 @@ def open_trial_data(
         source: the dataset, as for `nearfar train`.
         out: directory where the feature vectors of images are cached.
         seconds: time budget; embedding images takes at most a quarter of it.
-        whole: keep images as images, so that trials train the whole network. Otherwise a frozen EfficientNet-Lite0
-            turns them into feature vectors once.
+        whole: whether to keep images, so that trials train the whole network. Otherwise image files are embedded once
+            by a frozen EfficientNet-Lite0.
+        skip_broken: whether to leave out images that cannot be read. Otherwise they are an error.
+        before_embedding: called with the image files before they are embedded.
         say: called with progress messages.
     """
     started = time.monotonic()
@@ -72,21 +83,28 @@ def open_trial_data(
         )
     train = train.subset(sizes[train.labels] > 1).compact()
     samples = train.subset(_balanced_subset(train.labels, MAX_SAMPLES))
+    samples = drop_or_refuse_broken(samples, skip=skip_broken, workers=2, say=say)
     is_embedded = train.kind == "files" and not whole
     if is_embedded:
-        samples = _embed_images(samples, out / "vectors.npz", seconds / 4, say)
+        if not (out / "vectors.npz").is_file():
+            held_out = max(HELD_OUT, 2 / len(np.unique(samples.labels)))
+            before_embedding(TrialData(source, samples, held_out, ""))
+        samples = _embed_images(samples, out / "vectors.npz", EMBEDDING_SHARE * seconds, say)
     samples = samples.compact()
     classes = len(samples.classes)
     kind = f"{samples.kind} of a frozen EfficientNet-Lite0" if is_embedded else samples.kind
     description = (
-        f"{len(samples):,} {kind} of {classes:,} classes "
+        f"{len(samples):,} samples ({kind}) of {classes:,} classes "
         f"(training split: {len(train):,} samples of {len(train.classes):,} classes)"
     )
     return TrialData(source, samples, max(HELD_OUT, 2 / classes), description, time.monotonic() - started)
 
 
 def _balanced_subset(labels: Ints, limit: int) -> Ints:
-    """Return at most `limit` indices with the same number per class; classes are dropped to keep 8 samples of each.
+    """Return the indices of all samples if there are at most `limit`, otherwise of a random subset.
+
+    The subset has at most `limit` samples, with the same maximum for every class. If this maximum would be below 8,
+    random classes are dropped, so that each remaining class can have 8 samples.
 
     >>> _balanced_subset(np.repeat(np.arange(4), 20), 40).shape
     (40,)
@@ -104,7 +122,7 @@ def _balanced_subset(labels: Ints, limit: int) -> Ints:
 
 
 def _embed_images(images: Manifest, path: Path, seconds: float, say: Callable[[str], object]) -> Manifest:
-    """Embed as many images as the time allows with the frozen network, or read the cached vectors."""
+    """Embed as many images as the time allows with the frozen network, or load the cached vectors."""
     if path.is_file():
         cached = open_data(path)
         if cached.source != images.fingerprint:
@@ -116,7 +134,7 @@ def _embed_images(images: Manifest, path: Path, seconds: float, say: Callable[[s
         started = time.monotonic()
         part = images.subset(indices)
         vectors = embed_pretrained(part, size=IMAGE_SIZE).numpy()
-        return replace(part, features=vectors, root=None, source=fingerprint), time.monotonic() - started
+        return replace(part, features=vectors, root=None, source=fingerprint, digest=""), time.monotonic() - started
 
     timed = min(TIMED_IMAGES, len(images))
     _, elapsed = embed(np.arange(timed))

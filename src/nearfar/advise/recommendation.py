@@ -1,4 +1,4 @@
-"""From trials to a recommendation with a confidence interval."""
+"""Derive a recommendation with confidence intervals from the results of the trials."""
 
 from __future__ import annotations
 
@@ -10,15 +10,20 @@ from typing import Any
 from nearfar.advise.successive_halving import collect_scores, rank_candidates
 from nearfar.metrics.intervals import Interval, interval
 
-BASELINES = ("proxy-anchor", "contrastive")  # the winner is always compared with these
-SPEEDUP = 1.1  # a recipe counts as faster if the step of the other takes at least this many times as long
+BASELINES = ("proxy-anchor", "contrastive")  # the winner is also compared with these if they are candidates
+SPEEDUP = 1.1  # a recipe counts as faster if a step of the other recipe takes more than this many times as long
 
 
 @dataclass(frozen=True)
 class Comparison:
     """Difference in MAP@R between the winner and another candidate.
 
-    The difference is paired over class splits, at the longest trials that both have.
+    Of the trials that both candidates have on the same class splits, only the longest are compared.
+
+    Attributes:
+        other: the candidate that the winner is compared with.
+        steps: number of steps of the compared trials.
+        difference: score of the winner minus score of the other, with its 95% interval over class splits.
     """
 
     other: str
@@ -28,7 +33,15 @@ class Comparison:
 
 @dataclass(frozen=True)
 class CandidateSummary:
-    """The longest trials of a candidate: their length, the number of splits, the mean score, the time per step."""
+    """The longest trials of a candidate.
+
+    Attributes:
+        name: the candidate.
+        steps: number of steps of each of these trials.
+        splits: number of class splits on which all candidates with trials of this length were scored.
+        score: mean MAP@R over these splits.
+        step_seconds: time per step in the fastest of these trials.
+    """
 
     name: str
     steps: int
@@ -43,10 +56,11 @@ class Recommendation:
 
     Attributes:
         winner: the best candidate of the last round.
-        recommended: the winner, or the faster of the winner and the runner-up if their difference is not significant.
-        is_too_close: whether the interval of the difference from the runner-up includes zero.
-        comparisons: the winner against the runner-up, then against the baselines.
-        summaries: the candidates, best first.
+        recommended: the winner, unless `is_too_close`. Then it is the faster of winner and runner-up or, if they are
+            about equally fast, the one that comes first in the list of candidates.
+        is_too_close: whether the interval of the difference between the winner and the runner-up includes zero.
+        comparisons: the winner compared with the runner-up, then with the baselines.
+        summaries: the winner, then the other candidates, those with the longest trials first.
         failed: error messages by candidate.
     """
 
@@ -59,10 +73,15 @@ class Recommendation:
 
 
 def resampled_interval(differences: Sequence[float], *, held_out: float) -> Interval:
-    """Compute the 95% interval of a mean over random splits of the same classes, which are not independent.
+    """Compute the 95% confidence interval of a mean over random splits of the same classes.
 
-    The variance of the mean is s^2 (1/n + n_test / n_train) instead of s^2 / n (Nadeau and Bengio, Inference for the
-    Generalization Error, Machine Learning 2003).
+    Such splits are not independent. For n splits with sample variance s^2, n_test held-out classes and n_train training
+    classes, the variance of the mean is therefore s^2 (1/n + n_test / n_train) instead of s^2 / n (Nadeau and Bengio,
+    Inference for the Generalization Error, Machine Learning 2003).
+
+    Args:
+        differences: one value per split.
+        held_out: fraction of the classes that are held out, n_test / (n_test + n_train).
 
     >>> values = [0.01, 0.02, 0.03]
     >>> round(resampled_interval(values, held_out=0.2).half / interval(values).half, 4)  # sqrt(1 + 3 / 4)
@@ -80,7 +99,7 @@ def recommend(lines: Sequence[Mapping[str, Any]], names: Sequence[str], *, held_
 
     Args:
         lines: the lines of `trials.jsonl`, as `run_trials` returns them.
-        names: candidates in order of preference, which decides between equally good and fast ones.
+        names: candidates in order of preference. The order decides between candidates that are equally good and fast.
         held_out: fraction of the classes that trials were scored on.
     """
     failed = {line["candidate"]: str(line["message"]) for line in lines if "message" in line}
@@ -92,7 +111,7 @@ def recommend(lines: Sequence[Mapping[str, Any]], names: Sequence[str], *, held_
     comparisons = tuple(comparison for comparison in compared if comparison is not None)
     runner_up = finalists[1] if len(finalists) > 1 else None
     is_too_close = any(c.other == runner_up and not c.difference.excludes_zero for c in comparisons)
-    summaries = {name: summary for name in names if (summary := _summarize(lines, name)) is not None}
+    summaries = _summarize(lines, names)
     pair = [summaries[name] for name in names if name in (winner, runner_up)]
     recommended = _choose_faster(pair) if is_too_close else winner
     ranked = sorted(summaries.values(), key=lambda s: (s.name == winner, s.steps, s.score), reverse=True)
@@ -110,17 +129,30 @@ def _compare(lines: Iterable[Mapping[str, Any]], winner: str, other: str, held_o
     return Comparison(other, longest, resampled_interval(differences, held_out=held_out))
 
 
-def _summarize(lines: Iterable[Mapping[str, Any]], name: str) -> CandidateSummary | None:
-    trials = [line for line in lines if line["kind"] == "trial" and line["candidate"] == name and "score" in line]
-    if not trials:
-        return None
-    steps = max(int(line["steps"]) for line in trials)
-    longest = [line for line in trials if line["steps"] == steps]
-    score = sum(float(line["score"]) for line in longest) / len(longest)
-    return CandidateSummary(name, steps, len(longest), score, min(float(line["step_seconds"]) for line in longest))
+def _summarize(lines: Sequence[Mapping[str, Any]], names: Iterable[str]) -> dict[str, CandidateSummary]:
+    """Summarize the longest trials of each candidate.
+
+    Class splits differ in difficulty. Scores are therefore means over the splits that all candidates with trials of
+    this length have, so that differences between them are paired.
+    """
+    trials: dict[str, dict[int, Mapping[str, Any]]] = {}
+    for name in names:
+        own = [line for line in lines if line["kind"] == "trial" and line["candidate"] == name and "score" in line]
+        longest = max((int(line["steps"]) for line in own), default=0)
+        if own:
+            trials[name] = {int(line["split"]): line for line in own if int(line["steps"]) == longest}
+    summaries = {}
+    for name, own_trials in trials.items():
+        steps = int(next(iter(own_trials.values()))["steps"])
+        rivals = [other for other in trials.values() if int(next(iter(other.values()))["steps"]) == steps]
+        shared = set.intersection(*(set(other) for other in rivals)) or set(own_trials)
+        score = sum(float(own_trials[split]["score"]) for split in shared) / len(shared)
+        fastest = min(float(line["step_seconds"]) for line in own_trials.values())
+        summaries[name] = CandidateSummary(name, steps, len(shared), score, fastest)
+    return summaries
 
 
 def _choose_faster(pair: Sequence[CandidateSummary]) -> str:
-    """Return the second candidate if it is clearly faster, else the first."""
+    """Return the name of the second candidate if it is clearly faster, otherwise that of the first."""
     first, second = pair
     return second.name if first.step_seconds > SPEEDUP * second.step_seconds else first.name

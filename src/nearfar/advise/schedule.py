@@ -1,4 +1,4 @@
-"""The rounds of successive halving: their numbers of candidates, of class splits and of steps, and their time."""
+"""Plan the rounds of successive halving: candidates, class splits and steps per round, and the time they take."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class TrialCost:
-    """Estimated time of a trial: overhead + steps * step."""
+    """Estimated time of a trial in seconds: overhead + steps * step."""
 
     overhead: float
     step: float
 
     def seconds(self, steps: int) -> float:
-        """Return the seconds of a trial of this length."""
+        """Return the estimated time of a trial with this number of steps, in seconds."""
         return self.overhead + steps * self.step
 
 
 def round_sizes(candidates: int) -> list[int]:
-    """Return the number of candidates in each round, down to two.
+    """Return the number of candidates in each round: half as many as in the previous round, rounded up, down to two.
 
     >>> round_sizes(8), round_sizes(5), round_sizes(2)
     ([8, 4, 2], [5, 3, 2], [2])
@@ -32,7 +32,7 @@ def round_sizes(candidates: int) -> list[int]:
 
 
 def planned_splits(rounds: int) -> list[int]:
-    """Return the number of class splits in each round: one, then two, and three in the last.
+    """Return the number of class splits in each round: one in the first, three in the last, two in between.
 
     >>> planned_splits(4), planned_splits(1)
     ([1, 2, 2, 3], [3])
@@ -41,13 +41,13 @@ def planned_splits(rounds: int) -> list[int]:
 
 
 def needed_seconds(cost: TrialCost, trials: Sequence[int], steps: int, full: int) -> float:
-    """Return the time of all rounds, where the length doubles from round to round.
+    """Return the time of all rounds in seconds. The number of steps per trial doubles from round to round.
 
     Args:
         cost: cost of a trial.
         trials: number of trials in each round.
-        steps: length of a trial in the first round.
-        full: maximum length.
+        steps: number of steps per trial in the first round.
+        full: largest number of steps per trial.
 
     >>> needed_seconds(TrialCost(1, 0.1), [4, 6], 10, full=15)
     23.0
@@ -58,7 +58,7 @@ def needed_seconds(cost: TrialCost, trials: Sequence[int], steps: int, full: int
 def affordable_steps(cost: TrialCost, trials: Sequence[int], seconds: float, full: int) -> int:
     """Return the largest number of steps per trial in the first round for which all rounds fit into the time budget.
 
-    It is at most `full`.
+    The result is at most `full`. It is 0 if not even one step per trial fits.
 
     >>> cost = TrialCost(1, 0.1)
     >>> affordable_steps(cost, [4, 6], 100, full=1000), affordable_steps(cost, [4, 6], 5, full=1000)

@@ -1,8 +1,9 @@
 """Successive halving within a time budget: train all recipes briefly, keep the better half, double the length, repeat.
 
 Jamieson and Talwalkar, Non-stochastic Best Arm Identification and Hyperparameter Optimization, AISTATS 2016. Two
-changes are ours. The length of a round is planned from the measured time of earlier trials, so that all rounds fit into
-the budget. Later rounds use more class splits (1, then 2, and 3 in the last), and still more if there is time left.
+changes are ours. The number of steps of a round is planned from the measured times of earlier trials, so that all
+rounds fit into the budget. Later rounds use more class splits (1 in the first round, 3 in the last, 2 in between), and
+still more if there is time left.
 """
 
 from __future__ import annotations
@@ -25,15 +26,16 @@ from nearfar.suites.results import ResultsFile
 
 Record = Mapping[str, Any]
 KINDS = ("advise", "probe", "round", "trial")
+TRIALS = "trials.jsonl"
 PROBE_STEPS = 3
-MIN_STEPS = 10  # fewer steps do not separate recipes
-MAX_SPLITS = (5, 10)  # in a round before the last, and in the last
-RESERVE = 0.05  # fraction of the time budget that is kept in reserve
+MIN_STEPS = 10  # with fewer steps, the scores of recipes hardly differ
+MAX_SPLITS = (5, 10)  # largest number of class splits in a round before the last, and in the last round
+RESERVE = 0.05  # fraction of the remaining time that is not planned, in case trials take longer than estimated
 
 
 @dataclass(frozen=True)
 class Round:
-    """The candidates of a round and the length of their trials."""
+    """The candidates of a round and the number of steps of their trials."""
 
     candidates: tuple[str, ...]
     steps: int
@@ -50,7 +52,8 @@ def run_trials(
 ) -> list[dict[str, Any]]:
     """Run all trials within the time budget and return the lines of `out/trials.jsonl`.
 
-    Each trial is written when it ends. Trials in the file are not run again, and their time counts.
+    Each trial is written when it ends. Trials that are already in the file are not run again, and their time counts
+    toward the budget.
 
     Args:
         data: the samples.
@@ -60,7 +63,7 @@ def run_trials(
         say: called with progress messages.
         clock: returns the current time in seconds.
     """
-    with ResultsFile(out / "trials.jsonl", kinds=KINDS) as file:
+    with ResultsFile(out / TRIALS, kinds=KINDS) as file:
         header = {"data": data.manifest.fingerprint, "candidates": [candidate.name for candidate in candidates]}
         if not file.lines:
             file.append({"kind": "advise", **header, "source": data.source, "seconds": data.seconds})
@@ -70,7 +73,7 @@ def run_trials(
 
 
 class _SuccessiveHalving:
-    """The state of the search. All of it follows from the lines of the file, so that it can be resumed."""
+    """One search with successive halving. Its state is derived from the lines of the file, so it can be resumed."""
 
     def __init__(
         self,
@@ -107,7 +110,7 @@ class _SuccessiveHalving:
 
     @cached_property
     def full(self) -> int:
-        """The maximum length of a trial. Read it after the probe, which finds the candidates that fail."""
+        """The largest number of steps of a trial. Read it only after `_probe`, which finds the candidates that fail."""
         return max(count_full_steps(self.by_name[name], self.data) for name in self._working())
 
     @property
@@ -135,10 +138,11 @@ class _SuccessiveHalving:
         return line
 
     def _probe(self) -> None:
-        """Run a few steps of every recipe to measure the time."""
+        """Run a few steps of every candidate to measure the time of a step, and report the candidates that fail."""
         done = {line["candidate"] for line in self.lines if line["kind"] == "probe"}
         if not done:
-            # The first trial of a process also pays for imports and the image cache: run one that is not timed.
+            # The first trial also includes the time for imports and for filling the image cache. Run one trial whose
+            # time is not recorded, so that this does not distort the estimates.
             run_trial(next(iter(self.by_name.values())), self.data, steps=1, split=0, cache=self._cache)
         for name in self.by_name:
             if name not in done:
@@ -170,7 +174,11 @@ class _SuccessiveHalving:
         return TrialCost(overhead, step)
 
     def _plan_steps(self, i: int, names: Sequence[str]) -> int:
-        """Return the length of a round. Later rounds are assumed to cost as much as the mean of these candidates."""
+        """Return the number of steps per trial in round i, such that this and all later rounds fit into the budget.
+
+        The trials of all these rounds are assumed to cost as much as the mean of the candidates `names`. If fewer than
+        MIN_STEPS steps fit, raise an error in the first round, and return MIN_STEPS in later rounds.
+        """
         cost, remaining = self._mean_cost(names), self.remaining * (1 - RESERVE)
         steps = affordable_steps(cost, self.trials[i:], remaining, self.full)
         shortest = min(MIN_STEPS, self.full)
@@ -189,7 +197,8 @@ class _SuccessiveHalving:
             scores = collect_scores(self.lines)
             names = self._working_in(current)
             missing = [name for name in names if (name, current.steps, split) not in scores]
-            # The last round always runs two splits, which give an interval. Further ones run only if there is time.
+            # The last round always runs two splits, because an interval needs at least two. Earlier rounds always run
+            # their planned splits. Further splits run only if there is time.
             if split >= (2 if is_last else self.splits[i]):
                 needed = sum(self._cost(name).seconds(current.steps) for name in missing)
                 later = needed_seconds(self._mean_cost(names), self.trials[i + 1 :], 2 * current.steps, self.full)
@@ -213,12 +222,15 @@ class _SuccessiveHalving:
             )
             raise NearfarError(
                 f"{self.data.source}: every recipe of this round failed; {name}: {message}. "
-                f"Compare the recipes that still work, with another --out: {', '.join(working)}"
+                f"To compare only the recipes that still work ({', '.join(working)}), choose another --out"
             )
         return names
 
     def _best(self, count: int) -> tuple[str, ...]:
-        """Return the best candidates of the last round, or all that work, in their original order."""
+        """Return the `count` best candidates of the last round (before the first round, all) in their original order.
+
+        Candidates that failed are left out.
+        """
         working, rounds = self._working(), self._rounds()
         if not rounds:
             return tuple(working)
@@ -227,7 +239,7 @@ class _SuccessiveHalving:
 
 
 def collect_scores(lines: Iterable[Record]) -> dict[tuple[str, int, int], float]:
-    """Return scores by candidate, steps and split."""
+    """Return a dictionary of scores whose keys are (candidate, steps, split)."""
     return {
         (line["candidate"], int(line["steps"]), int(line["split"])): float(line["score"])
         for line in lines
@@ -236,7 +248,7 @@ def collect_scores(lines: Iterable[Record]) -> dict[tuple[str, int, int], float]
 
 
 def rank_candidates(lines: Sequence[Record], names: Iterable[str]) -> list[str]:
-    """Sort candidates by their mean score in the last round over the splits they share, best first."""
+    """Sort candidates by their mean score in the last round, best first, over the splits that all of them have."""
     scores, steps = collect_scores(lines), [int(line["steps"]) for line in lines if line["kind"] == "round"][-1]
     names = list(names)
     splits = [{split for key, length, split in scores if key == name and length == steps} for name in names]

@@ -24,7 +24,7 @@ Clock = Callable[[], float]
 
 
 class StepTimer:
-    """Measures the mean time of a training step. The first step is slower and counts only if there are no others."""
+    """Measure the mean time of a training step. The first step is slower and only counts if it is the only one."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock, self.steps = clock, 0
@@ -40,21 +40,21 @@ class StepTimer:
 
     @property
     def step_seconds(self) -> float:
-        """The mean time of a step."""
+        """The mean time of a step in seconds."""
         return (self.end - self.start) / (self.steps - 1) if self.steps > 1 else self.first_step
 
 
 def trial_config(
     candidate: Candidate, data: TrialData, *, steps: int | None, split: int, cache: Path | None = None
 ) -> Config:
-    """Return the configuration of a trial: defaults, then the recipe, then the candidate's settings.
+    """Return the configuration of a trial: defaults, recipe, candidate's settings, trial's settings. Later ones win.
 
     Args:
         candidate: the recipe and its settings.
         data: the samples.
-        steps: length of the trial; None for the length that `nearfar train` uses.
+        steps: number of steps of the trial, or None for the number that `nearfar train` uses.
         split: number of the class split; it also seeds the initial weights.
-        cache: directory of decoded images.
+        cache: directory where decoded images are cached.
     """
     data_settings: dict[str, Any] = {"source": data.source, "validation": data.held_out, "validation_seed": split}
     settings: dict[str, Any] = {
@@ -73,7 +73,10 @@ def trial_config(
 
 
 def count_full_steps(candidate: Candidate, data: TrialData) -> int:
-    """Return the number of steps that `nearfar train` would run; no trial is longer."""
+    """Return the number of steps that `nearfar train` would run on this data.
+
+    The largest such number over the candidates limits the steps of all trials.
+    """
     config = trial_config(candidate, data, steps=None, split=0)
     return config.steps or (config.epochs or 1) * len(make_sampler(config, data.manifest))
 
@@ -87,7 +90,18 @@ def run_trial(
     cache: Path | None = None,
     clock: Clock = time.monotonic,
 ) -> dict[str, Any]:
-    """Train a candidate and return its score on held-out classes and its times, or the error message if it failed."""
+    """Train a candidate and return a line of `trials.jsonl`.
+
+    The line has the score on held-out classes and the times, or the error message if the trial failed.
+
+    Args:
+        candidate: the recipe and its settings.
+        data: the samples.
+        steps: number of steps.
+        split: number of the class split; it also seeds the initial weights.
+        cache: directory where decoded images are cached.
+        clock: returns the current time in seconds.
+    """
     started = clock()
     record = {"kind": "trial", "candidate": candidate.name, "steps": steps, "split": split}
     try:
@@ -99,7 +113,7 @@ def run_trial(
             timer.start = clock()
             trainer.fit(progress=False)
     except (NearfarError, ValueError, RuntimeError) as error:  # one failing recipe must not stop the others
-        # drop references to files in the temporary directory, which no longer exists
+        # remove paths in the temporary directory from the message, because the directory no longer exists
         message = re.sub(rf" \([^()]*{PREFIX}[^()]*\)", "", " ".join(str(error).split()))
         return {**record, "message": message, "seconds": clock() - started}
     score, seconds = float(trainer.state.selection.best["value"]), clock() - started

@@ -1,7 +1,7 @@
 """Find labels that are probably wrong, review them on a page, and write a corrected manifest.
 
 `audit(embeddings, labels)` ranks the samples. `audit_data(manifest, embeddings, folder)` also writes audit.csv and a
-page. `save_corrected(manifest, decisions, out)` applies the decisions and keeps a record of every old label.
+page. `save_corrected(manifest, decisions, out)` writes the corrected manifest and a record of every change.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Simple scores of wrong labels, the baselines of the audit."""
+"""Baselines of the audit: simple scores that are high for labels that are probably wrong."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from nearfar.validation import Floats
 
 
 def loss_ranking(embeddings: Tensor, labels: Tensor) -> Floats:
-    """Return the multi-similarity hardness of each sample among all others: G_p + G_n of BSPML with all weights 1."""
+    """Return the multi-similarity hardness of each sample, computed with all other samples.
+
+    This is G_p + G_n, the sum of the positive and the negative term of BSPML, with all weights 1.
+    """
     pos, neg = hardness(embeddings, labels)
     problem = WeightProblem.of(pos.cpu().numpy(), neg.cpu().numpy(), labels.cpu().numpy(), age=0.0, mu=0.0)
     return problem.hardness(np.ones(len(labels)))
@@ -38,7 +41,8 @@ def knn_vote(embeddings: Tensor, labels: Tensor, *, k: int = 20) -> Floats:
 def confident_learning(embeddings: Tensor, labels: Tensor, *, folds: int = 3) -> Floats:
     """Return 1 - the label quality of cleanlab (Northcutt et al., 2021) from a cross-validated logistic regression.
 
-    It needs the packages cleanlab and scikit-learn. Labels must be 0..C-1, and every fold must have each of them.
+    It needs the packages cleanlab and scikit-learn. The labels of C classes must be 0..C-1, and every fold must contain
+    samples of every class.
     """
     try:
         rank = import_module("cleanlab.rank")

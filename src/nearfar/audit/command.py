@@ -1,4 +1,4 @@
-"""`nearfar audit`: embed and audit a dataset, or write a corrected manifest from decisions."""
+"""`nearfar audit`: embed and audit a dataset, or apply decisions and write a corrected manifest."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ import numpy as np
 from torch import Tensor
 
 from nearfar.audit.dataset import audit_data
-from nearfar.audit.decisions import save_corrected
+from nearfar.audit.decisions import changes_file, save_corrected
+from nearfar.audit.ranking import Audit
 from nearfar.data import Manifest, NoiseRecord, add_label_noise, open_data
 from nearfar.errors import NearfarError
-from nearfar.formatting import slug
+from nearfar.files import check_not_read
+from nearfar.formatting import clean_text, counted, slug
 from nearfar.metrics.detection import auroc, precision_at
 from nearfar.training import Run
+from nearfar.training.prepare import drop_or_refuse_broken
 from nearfar.training.pretrained_embeddings import embed_pretrained
 from nearfar.training.splits import assign_splits
 
@@ -29,6 +32,8 @@ def audit_command(
     shown: int = 100,
     decisions: Path | None = None,
     out: Path | None = None,
+    skip_broken: bool = False,
+    force: bool = False,
 ) -> None:
     """Run `nearfar audit`.
 
@@ -37,21 +42,32 @@ def audit_command(
         model: A run directory whose network embeds the data.
         split: The split to audit, or "all".
         size: Image size for the pretrained network.
-        noise: Fraction of the labels to replace at random first, to measure the audit.
+        noise: Fraction of the labels to replace at random before the audit, to measure how many of them it finds.
         shown: The largest number of samples on the page.
-        decisions: A table of decisions to apply instead of an audit.
-        out: Directory of the audit, or file of the corrected manifest.
+        decisions: A table of decisions. If given, it is applied, and no audit is run.
+        out: Directory for the results of the audit, or file for the corrected manifest.
+        skip_broken: Whether to leave out images that cannot be read. Otherwise they are an error.
+        force: Allow the corrected manifest to overwrite the data or the decisions.
     """
     run = Run(Path(target)) if (Path(target) / "config.yaml").is_file() else None
     manifest, record = _open(target, run)
     if decisions is not None:
         if out is None:
             raise NearfarError(
-                "--apply writes a corrected manifest: pass its file with --out, a .csv, or an .npz for arrays"
+                "--apply writes a corrected manifest: pass the file to write with --out (.csv, or .npz for arrays)"
             )
+        if not force:
+            source = target if run is None else run.config.data.source
+            read = [Path(source).expanduser(), Path(source.partition(":")[2]).expanduser(), decisions]
+            for path in (out, changes_file(out)):
+                check_not_read(path, read, remedy="choose another --out, or pass --force")
+        if skip_broken:  # decisions name rows of the data that the audit saw
+            manifest = drop_or_refuse_broken(manifest, skip=True, workers=2)
         save_corrected(manifest, decisions, out)
         print(f"corrected manifest: {out}")
         return
+    if force:
+        raise NearfarError("--force is only for --apply: remove it")
     directory = out or Path("runs") / slug(f"audit-{Path(target).stem}")
     if noise > 0:
         everything = replace(manifest, split=np.full(len(manifest), "train"))
@@ -63,14 +79,32 @@ def audit_command(
         record = (
             None if record is None else replace(record, true_labels=record.true_labels[rows], wrong=record.wrong[rows])
         )
+    readable = drop_or_refuse_broken(manifest, skip=skip_broken, workers=2)
+    if record is not None and len(readable) < len(manifest):
+        kept = np.isin(manifest.paths or (), readable.paths or ())
+        record = replace(record, true_labels=record.true_labels[kept], wrong=record.wrong[kept])
+    manifest = readable
+    if len(np.unique(manifest.labels)) < 2:
+        raise NearfarError(
+            f"{manifest.source or target}: has only one class: the audit compares the classes of similar samples, so "
+            "it needs at least two"
+        )
+    if record is not None and not 0 < int(record.wrong.sum()) < len(manifest):
+        if noise > 0:
+            raise NearfarError(
+                f"--noise {noise:g} corrupted {int(record.wrong.sum()):,} of {counted(len(manifest), 'label')}, so "
+                "detection cannot be measured: choose another fraction"
+            )
+        record = None  # the run has no noise in this split
     result = audit_data(manifest, embed_for_audit(manifest, run, model, size), directory, shown=shown)
-    suspects = int((result.suggested != result.labels).sum())
-    print(f"{len(manifest):,} samples, {suspects:,} whose neighbors suggest a different label")
+    doubts, suspects = int((result.suggested != result.labels).sum()), int(result.flagged.sum())
+    print(f"{counted(len(manifest), 'sample')}, {counted(suspects, 'label')} probably wrong")
+    print(f"(neighbors suggest another label for {counted(doubts, 'sample')}, most of them with weak evidence)")
     if record is not None:
-        _print_detection(result.score, record)
+        _print_detection(result, record)
     for row in result.order()[:5].tolist():
-        label, rival = (result.name(int(values[row])) for values in (result.labels, result.rival))
-        print(f"  {manifest.name(row)}: labeled {label}, maybe {rival}?")
+        label, rival = (clean_text(result.name(int(values[row]))) for values in (result.labels, result.rival))
+        print(f"  {clean_text(manifest.name(row))}: labeled {label}, maybe {rival}?")
     print(f"table: {directory / 'audit.csv'}\npage:  {directory / 'index.html'}")
 
 
@@ -91,12 +125,20 @@ def embed_for_audit(manifest: Manifest, run: Run | None, model: Path | None, siz
         assert chosen is not None
         return chosen.embed(manifest)
     if manifest.kind == "pixels":
-        print("no pretrained network fits small images, so pixels are compared: pass --model RUN for better results")
+        print("images are compared by their pixels, because no pretrained network fits arrays of small images:")
+        print("pass --model RUN for better results")
     return embed_pretrained(manifest, size=size)
 
 
-def _print_detection(score: np.ndarray[tuple[int], np.dtype[np.float64]], record: NoiseRecord) -> None:
-    count = int(record.wrong.sum())
-    at_100, at_count = (precision_at(score, record.wrong, n) for n in (100, count))
-    print(f"{count:,} labels were corrupted. Of the first 100 suggestions, {at_100:.0%} are corrupted labels; of the")
-    print(f"first {count:,}, {at_count:.0%}. AUROC {auroc(score, record.wrong):.3f}")
+def _print_detection(result: Audit, record: NoiseRecord) -> None:
+    score, count = result.score, int(record.wrong.sum())
+    top = min(100, len(score))
+    at_top, at_count = (precision_at(score, record.wrong, n) for n in (top, count))
+    print(f"{count:,} labels were corrupted. Of the {top} most suspicious labels, {at_top:.0%} are corrupted. Of the")
+    print(f"{count:,} most suspicious labels, {at_count:.0%} are corrupted. AUROC: {auroc(score, record.wrong):.3f}")
+    found = int((result.flagged & record.wrong).sum())
+    precision = (
+        "" if not result.flagged.any() else f"{found / int(result.flagged.sum()):.0%} of them are corrupted, and "
+    )
+    print(f"{counted(int(result.flagged.sum()), 'label')} probably wrong: {precision}{found / count:.0%} of the")
+    print("corrupted labels are among them.")

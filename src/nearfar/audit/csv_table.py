@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import csv
+from collections.abc import Iterator
 from pathlib import Path
 
 from nearfar.audit.ranking import Audit
+from nearfar.csv_files import write_csv as write_rows
 from nearfar.data.manifest import Manifest
-from nearfar.files import atomic
 
 COLUMNS = ("row", "path", "label", "suggested", "score", "reason", "nearest", "decision")
 NEIGHBORS = 5
@@ -20,16 +20,17 @@ def write_csv(audit: Audit, manifest: Manifest, path: Path) -> Path:
     relabel (to the label in `suggested`, which may be edited) or remove, and pass the file to `apply_decisions`.
     """
     check_same_rows(audit, manifest)
+    return write_rows(path, _rows(audit, manifest))
+
+
+def _rows(audit: Audit, manifest: Manifest) -> Iterator[tuple[object, ...]]:
+    yield COLUMNS
     names, labels = manifest.classes, manifest.labels.tolist()
-    with atomic(path) as draft, open(draft, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        for row in audit.order().tolist():
-            near = [f"{manifest.name(i)} ({names[labels[i]]})" for i in audit.neighbors[row, :NEIGHBORS].tolist()]
-            label, suggested = names[labels[row]], names[int(audit.suggested[row])]
-            score, reason = f"{audit.score[row]:.4f}", audit.reason(row)
-            writer.writerow([row, manifest.name(row), label, suggested, score, reason, "; ".join(near), ""])
-    return path
+    for row in audit.order().tolist():
+        near = [f"{manifest.name(i)} ({names[labels[i]]})" for i in audit.neighbors[row, :NEIGHBORS].tolist()]
+        label, suggested = names[labels[row]], names[int(audit.suggested[row])]
+        score, reason = f"{audit.score[row]:.4f}", audit.reason(row)
+        yield row, manifest.name(row), label, suggested, score, reason, "; ".join(near), ""
 
 
 def check_same_rows(audit: Audit, manifest: Manifest) -> None:

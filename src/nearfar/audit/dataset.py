@@ -1,4 +1,4 @@
-"""The audit of a dataset, written to a directory as audit.csv and index.html."""
+"""Audit a dataset and write audit.csv and index.html to a directory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def audit_data(
 
     Args:
         manifest: The samples.
-        embeddings: Their embeddings, [N, d].
+        embeddings: The embeddings of the samples, [N, d].
         out_dir: The directory to write to.
         k: Number of neighbors that vote, see `audit`.
         center: Whether to subtract the mean embedding, see `audit`.

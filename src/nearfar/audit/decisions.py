@@ -1,18 +1,17 @@
-"""Apply the decisions on an audit: a corrected manifest and a record of all changes."""
+"""Apply the decisions of an audit: write a corrected manifest and a record of all changes."""
 
 from __future__ import annotations
 
-import csv
-import io
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from nearfar.data.manifest import Manifest
+from nearfar.csv_files import parse_csv, read_text, write_csv
+from nearfar.data.manifest import Ints, Manifest
 from nearfar.data.open import save_manifest
 from nearfar.errors import NearfarError
-from nearfar.files import atomic
+from nearfar.formatting import counted
 from nearfar.spelling import suggest
 
 DECISIONS = ("", "keep", "relabel", "remove")
@@ -38,7 +37,7 @@ class Change:
 
 @dataclass(frozen=True)
 class DecisionRow:
-    """A row of a table of decisions that agrees with the manifest.
+    """A row of a table of decisions, after its row number, path and label were checked against the manifest.
 
     Attributes:
         row: Row in the manifest.
@@ -56,7 +55,7 @@ class DecisionRow:
 
     @property
     def change(self) -> Change | None:
-        """The change that the decision asks for, None if the sample stays as it is."""
+        """The change that the decision requires, or None if the sample does not change."""
         if self.decision == "remove":
             return Change(self.row, self.path, self.label, "")
         if self.decision != "relabel" or self.suggested == self.label:
@@ -68,28 +67,22 @@ def read_rows(manifest: Manifest, path: Path) -> list[DecisionRow]:
     """Read a table of decisions.
 
     The table is audit.csv with its last column filled in, or decisions.csv saved from the page. It needs the columns
-    row, path, label, suggested and decision; others are ignored. Row, path and label must agree with the manifest, so
-    that a table of other data, or one that was applied before, is an error.
+    row, path, label, suggested and decision; other columns are ignored. Row, path and label must agree with the
+    manifest. This rejects tables of other data and tables that were already applied.
     """
-    try:
-        text = path.read_bytes().decode("utf-8-sig", "surrogateescape")
-    except OSError as error:
-        raise NearfarError(f"{path}: cannot be read ({error.strerror}): check the path") from error
-    try:
-        table = csv.DictReader(io.StringIO(text, newline=""))
-        names, rows = table.fieldnames or (), list(table)
-    except csv.Error as error:
-        raise NearfarError(f"{path}: cannot be read as CSV ({error})") from error
+    table = [row for row in parse_csv(read_text(path), path) if row]
+    names = table[0] if table else []
     missing = [name for name in COLUMNS if name not in names]
     if missing:
         raise NearfarError(f"{path}: column {missing[0]!r} is missing: the table needs {', '.join(COLUMNS)}")
     result = []
     changed = set()
-    for line, cells in enumerate(rows, start=2):
+    for line, row in enumerate(table[1:], start=2):
+        cells = dict.fromkeys(names, "") | dict(zip(names, row, strict=False))
         decision = _check_row(manifest, cells, f"{path}, row {line}")
         if decision.change is not None and decision.row in changed:
             raise NearfarError(
-                f"{path}, row {line}: a second decision on sample {decision.row} ({decision.path}): keep one of them"
+                f"{path}, row {line}: a second decision on sample {decision.row} ({decision.path}): keep only one"
             )
         if decision.change is not None:
             changed.add(decision.row)
@@ -98,18 +91,18 @@ def read_rows(manifest: Manifest, path: Path) -> list[DecisionRow]:
 
 
 def read_decisions(manifest: Manifest, path: Path) -> list[Change]:
-    """Read the changes that a table of decisions asks for, sorted by row; see `read_rows`."""
+    """Read a table of decisions and return the changes that it requires, sorted by row; see `read_rows`."""
     changes = [decision.change for decision in read_rows(manifest, path)]
     return sorted((change for change in changes if change is not None), key=lambda change: change.row)
 
 
 def _check_row(manifest: Manifest, cells: dict[str, str], where: str) -> DecisionRow:
-    decision = (cells["decision"] or "").strip().lower()
+    decision = cells["decision"].strip().lower()
     if decision not in DECISIONS:
         raise NearfarError(f"{where}: unknown decision {decision!r}: use {', '.join(DECISIONS[1:])} or leave it empty")
     try:
         row = int(cells["row"])
-    except (TypeError, ValueError):
+    except ValueError:
         raise NearfarError(f"{where}: row must be a number, got {cells['row']!r}") from None
     if not 0 <= row < len(manifest):
         raise NearfarError(f"{where}: row {row} is out of range: the data has rows 0 to {len(manifest) - 1}")
@@ -121,18 +114,20 @@ def _check_row(manifest: Manifest, cells: dict[str, str], where: str) -> Decisio
         )
     if decision == "relabel" and not cells["suggested"]:
         raise NearfarError(f"{where}: relabel needs a label in the column 'suggested'")
-    return DecisionRow(row, cells["path"], old, cells["suggested"] or "", decision)
+    return DecisionRow(row, cells["path"], old, cells["suggested"], decision)
 
 
 def apply_decisions(manifest: Manifest, path: Path, *, new_classes: bool = False) -> Manifest:
-    """Return a manifest with the decisions of a table applied; the given manifest does not change.
+    """Return a copy of a manifest with the decisions of a table applied.
 
-    A class that loses all its samples stays in the list of classes.
+    A class that loses all its samples stays in the list of classes. If no class is spread over several splits, samples
+    with a new label move to the split of their new class.
 
     Args:
         manifest: The samples.
-        path: The table, see `read_decisions`.
-        new_classes: Whether a label that no class has becomes a new class; otherwise it is an error.
+        path: The table of decisions, see `read_rows`.
+        new_classes: Whether a new label that is not a class of the manifest becomes a new class. Otherwise it is an
+            error.
     """
     changes = read_decisions(manifest, path)
     classes = list(manifest.classes)
@@ -152,20 +147,51 @@ def apply_decisions(manifest: Manifest, path: Path, *, new_classes: bool = False
     removed = int((~keep).sum())
     note = f"{path.name}: {len(changes) - removed:,} labels changed, {removed:,} samples removed"
     corrected = replace(manifest, classes=tuple(classes)).with_labels(labels, note)
+    corrected = _move_to_split_of_class(manifest, corrected, np.array([c.row for c in changes if c.new], np.int64))
     return corrected if not removed else corrected.subset(keep)
 
 
-def save_corrected(manifest: Manifest, decisions: Path, out: Path, *, new_classes: bool = False) -> Manifest:
-    """Write the corrected manifest to `out` (.csv or .npz) and a record of the changes to `out`.changes.csv.
+def _move_to_split_of_class(before: Manifest, after: Manifest, changed: Ints) -> Manifest:
+    """Move samples with a new label to the split of their new class, if no class was spread over several splits.
 
-    The record has the row, path, old label and new label of every change; the new label of a removed sample is empty.
-    The old manifest can be restored from the two files.
+    Otherwise the corrected class would be in two splits, and test scores would no longer be those of unseen classes.
+    All samples of a class that did not exist before go to the split that most of them come from.
+    """
+    split_of: dict[int, str] = {}
+    for label in np.unique(before.labels).tolist():
+        names = np.unique(before.split[before.labels == label])
+        if len(names) > 1:
+            return after
+        split_of[label] = str(names[0])
+    for label in set(after.labels[changed].tolist()) - split_of.keys():
+        names, counts = np.unique(before.split[after.labels == label], return_counts=True)
+        split_of[label] = str(names[counts.argmax()])
+    split = after.split.astype("<U5")
+    for row in changed.tolist():
+        split[row] = split_of[int(after.labels[row])]
+    moved = np.flatnonzero(split != before.split)
+    if not len(moved):
+        return after
+    role = None if after.role is None else after.role.astype("<U7")
+    if role is not None:
+        role[moved] = np.where(split[moved] == "train", "train", "gallery")
+    note = f"{counted(len(moved), 'sample')} moved to the split of the new class"
+    return replace(after, split=split, role=role).with_labels(after.labels, note)
+
+
+def changes_file(out: Path) -> Path:
+    """Return the file beside a corrected manifest that records its changes."""
+    return out.with_name(f"{out.stem}.changes.csv")
+
+
+def save_corrected(manifest: Manifest, decisions: Path, out: Path, *, new_classes: bool = False) -> Manifest:
+    """Write the corrected manifest to `out` (.csv or .npz), and a record of the changes beside it.
+
+    For NAME.csv or NAME.npz, the record is NAME.changes.csv. It has the row, path, old label and new label of every
+    change; the new label of a removed sample is empty. The old labels can be restored from the two files.
     """
     corrected = apply_decisions(manifest, decisions, new_classes=new_classes)
-    changes = out.with_name(f"{out.stem}.changes.csv")
-    with atomic(changes) as draft, open(draft, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("row", "path", "old_label", "new_label"))
-        writer.writerows((c.row, c.path, c.old, c.new) for c in read_decisions(manifest, decisions))
+    rows = [(c.row, c.path, c.old, c.new) for c in read_decisions(manifest, decisions)]
+    write_csv(changes_file(out), [("row", "path", "old_label", "new_label"), *rows])
     save_manifest(corrected, out)
     return corrected

@@ -1,4 +1,4 @@
-"""The page of an audit: suspicious samples beside their neighbors and their class, in one self-contained file."""
+"""The page of an audit: suspicious samples with their neighbors and other samples of their class, in a single file."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from nearfar.audit.csv_table import check_same_rows
 from nearfar.audit.ranking import Audit
+from nearfar.csv_files import encode_cell
 from nearfar.data.manifest import Ints, Manifest
 from nearfar.report.html import write_html
 from nearfar.report.thumbnails import Thumbnails
@@ -18,7 +19,7 @@ MIN_SHOWN = 10
 
 @dataclass(frozen=True)
 class CardSample:
-    """A sample on the page; `source` is the data URI of its image, None if it has none."""
+    """A sample on the page. `source` is the data URI of its image, or None if there is no image."""
 
     name: str
     label: str
@@ -27,9 +28,13 @@ class CardSample:
 
 @dataclass(frozen=True)
 class SuspectCard:
-    """A suspicious sample with its neighbors and other samples of its class."""
+    """A suspicious sample with its neighbors and other samples of its class.
+
+    `cells` are the path, the label and the suggested label as the page writes them to decisions.csv.
+    """
 
     row: int
+    cells: tuple[str, str, str]
     sample: CardSample
     label: str
     suggested: str
@@ -41,9 +46,9 @@ class SuspectCard:
 def write_page(audit: Audit, manifest: Manifest, path: Path, *, shown: int = 100, beside: int = 6) -> Path:
     """Write the page of the most suspicious samples atomically and return its path.
 
-    The page shows all samples for which another label is suggested, but at least ten and at most `shown`. Images are
-    embedded; samples without images show their names. The page is readable without scripts; with scripts, a button
-    downloads the decisions as decisions.csv, which `apply_decisions` reads.
+    The page shows all samples whose label is probably wrong, but at least ten and at most `shown`. Images are
+    embedded; samples without images show their names. The page is readable without scripts; with scripts, the browser
+    remembers the decisions, and a button downloads them as decisions.csv, which `apply_decisions` reads.
 
     Args:
         audit: The audit of all rows of `manifest`.
@@ -54,7 +59,7 @@ def write_page(audit: Audit, manifest: Manifest, path: Path, *, shown: int = 100
     """
     check_same_rows(audit, manifest)
     thumbnails, order = Thumbnails(manifest), audit.order()
-    suspects = int((audit.suggested != audit.labels).sum())
+    suspects = int(audit.flagged.sum())
     rows = order[: min(shown, max(suspects, MIN_SHOWN))]
     return write_html(
         path,
@@ -63,6 +68,8 @@ def write_page(audit: Audit, manifest: Manifest, path: Path, *, shown: int = 100
         samples=len(manifest),
         classes=len(np.unique(manifest.labels)),
         suspects=suspects,
+        key=manifest.fingerprint,
+        class_cells=[encode_cell(name) for name in manifest.classes],
         cards=[_make_card(audit, manifest, thumbnails, row, order, beside) for row in rows.tolist()],
     )
 
@@ -71,6 +78,7 @@ def _make_card(
     audit: Audit, manifest: Manifest, thumbnails: Thumbnails, row: int, order: Ints, beside: int
 ) -> SuspectCard:
     label = manifest.labels[row]
+    suggested = manifest.classes[audit.suggested[row]]
     classmates = order[(manifest.labels[order] == label) & (order != row)][::-1][:beside]
 
     def make_samples(rows: Ints) -> list[CardSample]:
@@ -81,9 +89,10 @@ def _make_card(
 
     return SuspectCard(
         row=row,
+        cells=(encode_cell(manifest.name(row)), encode_cell(manifest.classes[label]), encode_cell(suggested)),
         sample=CardSample(manifest.name(row), manifest.classes[label], thumbnails.encode_large(row)),
         label=manifest.classes[label],
-        suggested=manifest.classes[audit.suggested[row]],
+        suggested=suggested,
         reason=audit.reason(row),
         neighbors=make_samples(audit.neighbors[row, :beside]),
         classmates=make_samples(classmates),

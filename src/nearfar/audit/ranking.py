@@ -1,9 +1,10 @@
-"""Rank samples by how likely their label is wrong, from three kinds of evidence on embeddings, without training."""
+"""Rank samples by how likely their label is wrong, from three kinds of evidence in their embeddings."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from nearfar.audit.cutoff import find_cutoff
 from nearfar.ops.geometry import unit
 from nearfar.pacing.objective import Floats, Ints, WeightProblem
 from nearfar.pacing.schedule import solve_for_share
@@ -23,18 +25,18 @@ SELF_PACED_WEIGHT = 0.5
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """Result of `audit`, [N] each unless stated otherwise.
+    """The result of `audit`. Arrays have shape [N] unless stated otherwise.
 
     Attributes:
         labels: The given labels.
-        score: Higher for labels that are more likely wrong; 0 on average.
-        suggested: The label that neighbors and class centers suggest; often the given one.
-        rival: The best label other than the given one.
+        score: Higher for labels that are more likely wrong; the mean over all samples is 0.
+        suggested: The label that neighbors and class centers suggest; often the given label.
+        rival: The most likely label other than the given one.
         neighbors: Rows of the k nearest samples, nearest first, [N, k].
         votes: Number of neighbors with the given label and with the rival, [N, 2].
         similarity: Cosine to the center of the given class and of the rival, [N, 2].
-        weight: Mean self-paced weight.
-        classes: Names of the labels.
+        weight: Self-paced weight, averaged over the fractions `shares` of `audit`; low for suspicious labels.
+        classes: Names of the labels, or None.
     """
 
     labels: Ints
@@ -50,8 +52,19 @@ class Audit:
     def __len__(self) -> int:
         return len(self.score)
 
+    @cached_property
+    def cutoff(self) -> float:
+        """The score from which on a label is more likely wrong than right, see `find_cutoff`."""
+        return find_cutoff(self.score)
+
+    @cached_property
+    def flagged(self) -> NDArray[np.bool_]:
+        """Which labels are probably wrong: the score reaches the cut-off, and another label is suggested, [N]."""
+        mask: NDArray[np.bool_] = (self.score >= self.cutoff) & (self.suggested != self.labels)
+        return mask
+
     def order(self) -> Ints:
-        """Return the rows, most suspicious first; ties are ordered by row."""
+        """Return the rows, most suspicious first; equal scores are ordered by row."""
         return np.argsort(-self.score, kind="stable")
 
     def name(self, label: int) -> str:
@@ -65,7 +78,8 @@ class Audit:
         votes, cosines = self.votes[row].round().astype(int).tolist(), self.similarity[row].tolist()
         return (
             f"Of the {k} nearest neighbors, {votes[0]} are labeled {own} and {votes[1]} {other}. "
-            f"Cosine to the rest of {own}: {cosines[0]:.2f}, to {other}: {cosines[1]:.2f}. "
+            f"Cosine to the center of the other {own} samples: {cosines[0]:.2f}, "
+            f"to the center of {other}: {cosines[1]:.2f}. "
             f"Self-paced weight: {self.weight[row]:.2f}."
         )
 
@@ -85,14 +99,15 @@ def audit(
     score = z(class means) + z(votes) + 0.5 z(self-paced), where z subtracts the mean and divides by the standard
     deviation:
 
-    - class means: cosine to the nearest other class mean minus cosine to the mean of the sample's class without the
-      sample;
-    - votes: log(1 + most votes of another label) - log(1 + votes of the given label) among the k nearest neighbors;
-    - self-paced: 1 minus the mean of BSPML's weights (mu=1, threshold=1) over the given fractions.
+    - class means: cosine to the nearest mean of another class, minus cosine to the mean of the other samples of the
+      given class;
+    - votes: log(1 + v) - log(1 + u), where u is the number of votes for the given label among the k nearest neighbors,
+      and v the largest number of votes for any other label;
+    - self-paced: 1 minus BSPML's weight (mu=1, threshold=1), averaged over the fractions `shares`.
 
-    The factors 1, 1 and 0.5, k=20 and the fractions are ours, chosen on CUB feature vectors and on pixels of drawings
-    with injected noise (docs/methods/bspml.md has the numbers). The computation is blockwise: no N x N matrix is
-    stored.
+    The factors 1, 1 and 0.5, k=20 and the fractions are our choice, made on CUB feature vectors and on pixels of
+    drawings with injected noise (docs/methods/bspml.md has the numbers). The computation is blockwise: no N x N matrix
+    is stored.
 
     Args:
         embeddings: Embeddings of any model, [N, d].
@@ -136,8 +151,8 @@ def audit(
     vote_score = standardize(np.log1p(evidence["votes_other"]) - np.log1p(evidence["votes_own"]))
     score = class_score + vote_score + SELF_PACED_WEIGHT * standardize(1 - weight)
 
-    # There are two rivals: the class with the nearest mean and the class with the most votes. Take the one with the
-    # larger sum of similarity and log votes, each scaled as in the score.
+    # There are two candidates for the rival: the class with the nearest mean and the class with the most votes. Take
+    # the one with the larger sum of similarity and log(1 + votes), each scaled as in the score.
     sims, votes = evidence["rival_similarity"], evidence["rival_votes"]
     scale = _deviation(evidence["class_other"] - evidence["class_own"])
     vote_scale = _deviation(np.log1p(evidence["votes_other"]) - np.log1p(evidence["votes_own"]))
@@ -161,7 +176,7 @@ def audit(
 def compute_self_paced_weight(
     x: Tensor, y: Tensor, *, shares: Sequence[float] = SHARES, memory_mb: int = MEMORY_MB
 ) -> Floats:
-    """Return BSPML's weights at these embeddings, [N], averaged over the fractions of samples to keep."""
+    """Return BSPML's weights [N] of unit embeddings, averaged over the fractions of samples to keep."""
     pos, neg = hardness(x, y, memory_mb=memory_mb)
     problem = WeightProblem.of(pos.cpu().numpy(), neg.cpu().numpy(), y.cpu().numpy(), age=0.0, mu=1.0)
     weight: Floats = np.mean([solve_for_share(problem, share, tolerance=1e-3)[0].weights for share in shares], axis=0)
@@ -201,7 +216,8 @@ def _collect_evidence(x: Tensor, y: Tensor, k: int, memory_mb: int) -> dict[str,
 
         to_center.scatter_(1, label, -torch.inf)
         by_center = to_center.argmax(1)
-        # ties in votes go to the label whose center is nearest
+        # If several labels have the most votes, the one with the nearest center wins: a difference of one vote counts
+        # 8, and cosines differ by at most 2.
         by_votes = (votes.scatter(1, label, -1.0) * 8 + to_center).argmax(1)
         rivals = torch.stack([by_center, by_votes], 1)
         parts.append(

@@ -1,29 +1,12 @@
-"""The command `nearfar`. Its commands import torch when they run, so that --help answers at once."""
+"""The command `nearfar`. Its subcommands import torch only when they run, so that --help is fast."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import click
 
 import nearfar
-from nearfar.cli import audit, bench, listing, search, training
-from nearfar.errors import NearfarError
-
-INTERRUPTED = 130  # as in shells: 128 + SIGINT
-
-
-class OneLineErrors(click.Group):
-    """A group whose commands report a NearfarError in one line, without a traceback."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except NearfarError as error:
-            raise click.ClickException(str(error)) from None
-        except KeyboardInterrupt:
-            click.echo("Interrupted. Continue a training run with `nearfar train --resume --out RUN`.", err=True)
-            ctx.exit(INTERRUPTED)
+from nearfar.cli import audit, bench, cache, listing, search, training
+from nearfar.cli.edge import OneLineErrors
 
 
 @click.group(cls=OneLineErrors, context_settings={"help_option_names": ["-h", "--help"]})
@@ -35,7 +18,7 @@ def main() -> None:
 for command in (
     *(training.train, training.evaluate, training.advise, training.demo),
     *(search.index, search.search, search.export, search.serve),
-    *(audit.audit, bench.bench),
+    *(audit.audit, bench.bench, cache.cache),
     *(listing.data, listing.losses, listing.recipes, listing.settings),
 ):
     main.add_command(command)

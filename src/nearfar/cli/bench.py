@@ -12,7 +12,7 @@ RESULTS = click.argument("file", metavar="RESULTS", type=click.Path(exists=True,
 
 @click.group()
 def bench() -> None:
-    """Compare methods under equal conditions: run a suite, then make its tables and figures."""
+    """Compare methods under equal conditions: run a suite, then create its tables and figures."""
 
 
 @bench.command("run")
@@ -21,18 +21,17 @@ def bench() -> None:
 @click.option("--only", multiple=True, metavar="NAME", help="Use only this dataset or track of the suite; repeatable.")
 @click.option("--method", "methods", multiple=True, metavar="NAME", help="Run only this method now; repeatable.")
 @click.option("--seed", "seeds", multiple=True, type=int, help="Run only this seed now; repeatable.")
-@click.option(
-    "--peer", is_flag=True, help="Also run the same loss from pytorch-metric-learning, for methods that it has."
-)
+@click.option("--peer", is_flag=True, help="Also run the same losses from pytorch-metric-learning, where it has them.")
 @click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting that overrides the suite; repeatable."
 )
 @click.option(
-    "--out", type=click.Path(dir_okay=False, path_type=Path), help="Results file.  [default: runs/SUITE.jsonl]"
+    "--tune-by", "metric", metavar="METRIC", help="Choose tuned settings by this metric.  [default: that of the suite]"
 )
 @click.option(
-    "--workers", default=1, show_default=True, type=click.IntRange(min=1), help="Number of runs at the same time."
+    "--out", type=click.Path(dir_okay=False, path_type=Path), help="Results file.  [default: runs/SUITE.jsonl]"
 )
+@click.option("--workers", default=1, show_default=True, type=click.IntRange(min=1), help="Number of runs in parallel.")
 @click.option(
     "--threads", default=1, show_default=True, type=click.IntRange(min=1), help="Number of torch threads per run."
 )
@@ -44,13 +43,15 @@ def bench_run(
     seeds: tuple[int, ...],
     peer: bool,
     settings: tuple[str, ...],
+    metric: str | None,
     out: Path | None,
     workers: int,
     threads: int,
 ) -> None:
-    """Run the cells of SUITE that have no results yet. SUITE is the name of a built-in suite or a YAML file.
+    """Run all cells of SUITE that have no results yet. SUITE is the name of a built-in suite or a YAML file.
 
-    Each finished cell is saved at once: interrupt the command at any time and start it again to continue.
+    A cell is one dataset, method, seed and value of the swept setting. The result of each cell is saved as soon as it
+    is finished, so you can interrupt the command at any time and run it again to continue.
     """
     from dataclasses import replace
 
@@ -66,6 +67,8 @@ def bench_run(
     suite = open_suite(name)
     if settings:
         suite = suite_from_dict(replace(suite, override=(*suite.override, *settings)).to_dict(), name)
+    if metric is not None:
+        suite = replace(suite, tune=replace(suite.tune, metric=metric))
     out = out or Path("runs") / f"{suite.name}.jsonl"
     failed = run_suite(
         suite,
@@ -81,7 +84,7 @@ def bench_run(
     )
     click.echo(f"nearfar bench table {out}")
     if failed:
-        raise click.ClickException(f"{failed} cells failed, their messages are in {out}; run it again to retry them")
+        raise click.ClickException(f"{failed} cells failed (errors are in {out}): run the command again to retry them")
 
 
 @bench.command("audit")
@@ -101,12 +104,16 @@ def bench_run(
     help="Fraction of the labels to make wrong.",
 )
 @click.option(
-    "--seeds", default=5, show_default=True, type=click.IntRange(min=1), help="Number of repetitions with other noise."
+    "--seeds",
+    default=5,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Number of repetitions, each with different noise.",
 )
 @click.option("--classes", type=click.IntRange(min=2), help="Use only the first N classes.")
 @click.option("--threads", default=1, show_default=True, type=click.IntRange(min=1), help="Number of torch threads.")
 def bench_audit(source: str, split: str, rate: float, seeds: int, classes: int | None, threads: int) -> None:
-    """Make labels of DATA (vectors or drawings) wrong and measure how well the audit and other methods find them."""
+    """Make labels of DATA (vectors or drawings) wrong, and measure how well the audit and other methods find them."""
     import torch
 
     from nearfar.audit.noise_benchmark import make_noise_table
@@ -121,17 +128,17 @@ def bench_audit(source: str, split: str, rate: float, seeds: int, classes: int |
     "--format",
     "style",
     type=click.Choice(["markdown", "csv", "html", "latex"]),
-    help="Format of the table.  [default: by the suffix of --out, else markdown]",
+    help="Format of the table.  [default: from the suffix of --out, else markdown]",
 )
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Output file.  [default: print]")
 def bench_table(file: Path, style: str | None, out: Path | None) -> None:
-    """Show means over seeds and paired differences to the baseline, both with 95% intervals."""
+    """Show means over seeds and paired differences from the baseline, both with 95% confidence intervals."""
     from nearfar.suites.results import read_results
     from nearfar.suites.table import table
 
     by_suffix = {".csv": "csv", ".html": "html", ".htm": "html", ".tex": "latex"}
     suffix = "" if out is None else out.suffix.lower()
-    _write(table(read_results(file), style or by_suffix.get(suffix, "markdown")), out)
+    _write(table(read_results(file), style or by_suffix.get(suffix, "markdown")), out, read=file)
 
 
 @bench.command("figure")
@@ -146,43 +153,50 @@ def bench_figure(file: Path, x: str, metric: str, methods: tuple[str, ...], out:
     from nearfar.suites.results import read_results
 
     if out is not None and out.suffix.lower() != ".svg":
-        raise click.BadParameter(f"a figure is an .svg file, got {out}", param_hint="--out")
-    _write(draw_figure(read_results(file), x=x, metric=metric, methods=methods), out)
+        raise click.BadParameter(f"must be an .svg file, got {out}", param_hint="--out")
+    _write(draw_figure(read_results(file), x=x, metric=metric, methods=methods), out, read=file)
 
 
 @bench.command("plot")
-@click.argument("kind", type=click.Choice(["map", "similarity", "decay", "settings", "overfitting"]))
+@click.argument("kind", type=click.Choice(["map", "similarity", "compactness", "overfitting", "decay", "settings"]))
 @click.argument("sources", metavar="RUN...", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @click.option("--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="An .svg or .png file.")
 @click.option(
     "--split",
     type=click.Choice(["train", "val", "test"]),
-    help="For KIND map and similarity: the split.  [default: train]",
+    help="For map and similarity: the split.  [default: train]",
 )
 @click.option(
     "--classes",
     type=click.IntRange(min=1),
-    help="For KIND map and similarity: number of random classes.  [default: 20]",
+    help="For map and similarity: number of random classes to show.  [default: 20]",
 )
-@click.option("--seed", type=int, help="For KIND map and similarity: seed of the choice of classes.  [default: 0]")
-@click.option("--x", metavar="KEY", help="For KIND settings: the key on the x axis, which the suite sweeps.")
-@click.option("--y", metavar="KEY", help="For KIND settings: the key on the y axis, in which the methods differ.")
-@click.option("--metric", help="For KIND settings and overfitting: the metric.  [default: recall@1]")
+@click.option("--seed", type=int, help="For map and similarity: seed that selects the classes.  [default: 0]")
+@click.option("--x", metavar="KEY", help="For settings: the setting on the x-axis, which the suite sweeps.")
+@click.option("--y", metavar="KEY", help="For settings: the setting on the y-axis, in which the methods differ.")
+@click.option("--metric", help="For settings and overfitting: the metric.  [default: recall@1]")
 def bench_plot(kind: str, sources: tuple[Path, ...], out: Path, **options: Any) -> None:
-    """Plot a RUN: its embedding space, similarities or penalty decay, or a metric over the epochs of several runs.
+    """Plot one or more runs, or the results of a suite.
 
-    `settings` takes the results of a suite and plots a metric over two settings.
+    \b
+    map          the embedding space in two dimensions, one panel per run
+    similarity   cosines of samples with proxies and with each other, one column per run
+    compactness  mean cosines of proxies and of training samples over the epochs of runs
+    overfitting  a metric over the epochs of runs
+    decay        the penalties of one Proxy-ISA run
+    settings     a metric over two settings; RUN is the results file of a suite
     """
     from nearfar.suites.plots import write_plot
 
     write_plot(kind, sources, out, **options)
 
 
-def _write(text: str, out: Path | None) -> None:
+def _write(text: str, out: Path | None, *, read: Path) -> None:
     if out is None:
         click.echo(text, nl=False)
         return
-    from nearfar.files import atomic
+    from nearfar.files import atomic, check_not_read
 
+    check_not_read(out, [read], remedy="choose another --out")
     with atomic(out) as draft:
         draft.write_text(text, encoding="utf-8")

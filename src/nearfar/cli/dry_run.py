@@ -1,4 +1,4 @@
-"""`nearfar train --dry-run`: check everything that a run needs, and estimate how long it takes."""
+"""`nearfar train --dry-run`: check everything that a run needs, and estimate its training time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from nearfar.config.schema import Config
 from nearfar.data import Manifest
 from nearfar.errors import NearfarError, install_hint
 from nearfar.formatting import counted, duration
-from nearfar.metrics.names import expand_names
 from nearfar.training.trackers import TRACKERS, open_trackers
 from nearfar.training.trainer import Trainer
 
@@ -29,14 +28,15 @@ def check_run(config: Config, manifest: Manifest) -> str:
         manifest: The data of `config.data`.
 
     Returns:
-        Device, number of steps and estimated time, as comments of YAML.
+        Messages of the trainer, device, number of steps and estimated time, as YAML comments.
 
     Raises:
         NearfarError: If the run could not start.
     """
     _check_names(config)
-    # Neither trackers nor the image cache are touched; the test split is not needed for the time of a step.
-    trial = replace(config, test=False, track=(), data=replace(config.data, cache=None))
+    # Do not open trackers or write the caches. Skip the test split, which does not affect the time of a step.
+    uncached = replace(config, data=replace(config.data, cache=None), cache=replace(config.cache, activations=None))
+    trial = replace(uncached, test=False, track=())
     times: list[float] = []
     messages: list[str] = []
     with TemporaryDirectory() as folder:
@@ -45,31 +45,27 @@ def check_run(config: Config, manifest: Manifest) -> str:
         )
         times.append(_now())
         trainer.fit(progress=False, stop_after=TIMED_STEPS)
-    # The first step also starts the loader and allocates memory, so it counts only if there is no other.
+    # The first step also starts the loader and allocates memory, so its time is used only if there is no other step.
     timed = times[1:] if len(times) > 2 else times
     count = len(timed) - 1
     seconds = (timed[-1] - timed[0]) / count
     device = trainer.state.device
     where = f"{device} ({counted(torch.get_num_threads(), 'thread')})" if device.type == "cpu" else str(device)
-    cache = ", without data.cache" if config.data.cache is not None and manifest.kind == "files" else ""
-    basis = f"{counted(count, 'step')} of {seconds:.2g} s, measured on this machine{cache}"
+    caches = ["data.cache"] if config.data.cache is not None and manifest.kind == "files" else []
+    caches += ["cache.activations"] if config.cache.activations is not None else []
+    without = f", without {' and '.join(caches)}" if caches else ""
+    basis = f"{counted(count, 'step')} of {seconds:.2g} s, measured on this machine{without}"
     lines = [
         *messages,
         f"device: {where}",
         trainer.summary,
-        f"estimated time: {duration(seconds * trainer.steps)}, from {basis}; evaluation comes on top",
+        f"estimated time: {duration(seconds * trainer.steps)}, from {basis}; without evaluation",
     ]
     return "".join(f"# {line}\n" for line in lines)
 
 
 def _check_names(config: Config) -> None:
-    """Check the names that a run looks up late."""
-    try:
-        names = expand_names(config.metrics, ks=(1,))
-    except ValueError as error:
-        raise NearfarError(str(error)) from None
-    if config.select.by not in ("auto", "last") and config.select.metric not in names:
-        raise NearfarError(f"select.metric={config.select.metric} is not one of the metrics: {', '.join(names)}")
+    """Check names of trackers that a run would look up only later."""
     for name in config.track:
         if name not in TRACKERS:
             open_trackers((name,), Path(), {})  # raises an error that suggests a name

@@ -1,4 +1,4 @@
-"""Commands that show what exists: data, losses, recipes, settings."""
+"""Commands that describe a dataset or list what is available: data, losses, recipes, settings."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import click
 @click.option(
     "--workers", default=2, show_default=True, type=click.IntRange(min=1), help="Number of threads that read images."
 )
-@click.option("--allow-partial", is_flag=True, help="Accept a benchmark dataset with missing image files.")
-@click.option("--root", type=click.Path(path_type=Path), help="Folder of the images that a table names.")
+@click.option("--allow-partial", is_flag=True, help="Skip samples whose image file is missing.")
+@click.option("--root", type=click.Path(path_type=Path), help="Folder that image paths in a CSV are relative to.")
 def data(source: str, scanned: bool, workers: int, allow_partial: bool, root: Path | None) -> None:
     """Show the classes, counts and splits of a dataset.
 
-    DATA is a folder of class folders, a tar of one, a CSV, an .npz of vectors, a benchmark in its official layout, or
-    `sketches`, the built-in drawings.
+    DATA is a folder with one subfolder per class, a tar or zip of such a folder, a CSV, an .npz of vectors, a benchmark
+    in its official layout, or `sketches`, the built-in drawings.
     """
     from tqdm import tqdm
 
@@ -35,7 +35,7 @@ def data(source: str, scanned: bool, workers: int, allow_partial: bool, root: Pa
 @click.command()
 @click.argument("name", required=False)
 def losses(name: str | None) -> None:
-    """List the losses, or show one with its formula and options."""
+    """List all losses, or show one loss with its formula and options."""
     import inspect
 
     from nearfar.losses import loss_class, names
@@ -55,7 +55,7 @@ def losses(name: str | None) -> None:
 @click.argument("name", required=False)
 @click.option("--schema", is_flag=True, help="Print the JSON schema of recipe files, for editors.")
 def recipes(name: str | None, schema: bool) -> None:
-    """List the recipes by need, or show one with the source of each of its numbers."""
+    """List all recipes, grouped by need, or show one recipe with the source of each number."""
     import json
 
     from nearfar.config import recipes as known
@@ -75,7 +75,7 @@ def recipes(name: str | None, schema: bool) -> None:
 @click.option("--schema", is_flag=True, help="Print the JSON schema of configuration files, for editors.")
 @click.option("--markdown", is_flag=True, help="Print the page docs/settings.md.")
 def settings(key: str | None, schema: bool, markdown: bool) -> None:
-    """List all settings of a run, those of a section such as `optimizer`, or one such as `optimizer.lr`."""
+    """List all settings of a run, one section such as `optimizer`, or one setting such as `optimizer.lr`."""
     import json
 
     from nearfar.config.reference import config_schema, describe_settings, settings_page

@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from nearfar.cli.options import SKIP_BROKEN
+
 RUN = click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
 
 
@@ -21,8 +23,9 @@ RUN = click.argument("run", type=click.Path(exists=True, file_okay=False, path_t
     default="auto",
     show_default=True,
     type=click.Choice(["auto", "exact", "hnsw", "ivf-pq"]),
-    help="Type of the index; auto is exact up to 200,000 vectors.",
+    help="Type of the index; auto is exact up to 200,000 vectors, hnsw up to 2,000,000, then ivf-pq.",
 )
+@SKIP_BROKEN
 @click.option("--add", is_flag=True, help="Add DATA to the existing index.")
 def index(run: Path, **options: Any) -> None:
     """Embed all samples of DATA with the model of RUN and save them as a search index."""
@@ -37,10 +40,11 @@ def index(run: Path, **options: Any) -> None:
 @click.option("-k", default=10, show_default=True, type=click.IntRange(min=1), help="Number of neighbors.")
 @click.option("--label", "labels", multiple=True, metavar="NAME", help="Search only this class; repeatable.")
 @click.option("--index", "folder", type=click.Path(path_type=Path), help="Folder of an index.  [default: RUN/index]")
+@SKIP_BROKEN
 @click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Also write a page with the images.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def search(run: Path, **options: Any) -> None:
-    """Find the nearest samples of each QUERY: an image file, a .npy file of vectors, or the id of a sample.
+    """Find the samples nearest to each QUERY: an image file, a .npy file of vectors, or the id of a sample.
 
     The search uses RUN/index, or the data of the run if there is no index.
     """
@@ -59,6 +63,7 @@ def search(run: Path, **options: Any) -> None:
     type=click.Choice(["onnx", "safetensors", "vectors"]),
     help="Format of the model, or `vectors` to export the index for a vector database.",
 )
+@SKIP_BROKEN
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), help="Output folder.  [default: RUN/export/FORMAT]"
 )
@@ -72,10 +77,16 @@ def export(run: Path, **options: Any) -> None:
 @click.command()
 @RUN
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Address; requests from other machines need a token."
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on; other machines can connect only with a token.",
 )
 @click.option("--port", default=8000, show_default=True, type=click.IntRange(1, 65535), help="Port to listen on.")
-@click.option("--token", help="Token that every request must send.  [default: none on this machine, else a new one]")
+@click.option(
+    "--token",
+    help="Token that requests must send.  [default: none if only this machine can connect, else a random one]",
+)
 @click.option(
     "--split",
     default="all",
@@ -83,10 +94,12 @@ def export(run: Path, **options: Any) -> None:
     type=click.Choice(["train", "val", "test", "all"]),
     help="Part of the data to show.",
 )
+@SKIP_BROKEN
 def serve(**options: Any) -> None:
-    """Explore a RUN in the browser: search by image or drawing, classes, map, scores, label audit, and a JSON API.
+    """Start a web server to explore a RUN: search by image or drawing, classes, map, scores, label audit, JSON API.
 
-    Vectors, map and audit are computed once and cached in RUN/serve. RUN/decisions.csv keeps decisions on labels.
+    Vectors, map and audit are computed once and cached in RUN/serve. Your decisions on labels are saved in
+    RUN/decisions.csv.
     """
     from nearfar.serve.command import serve_command
 

@@ -1,4 +1,4 @@
-"""`nearfar train`: configure, train and report a run."""
+"""`nearfar train`: configure a run, train it, and print and report its results."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from tqdm import tqdm
 
 import nearfar.compat.peer  # noqa: F401 - registers the setting loss.peer
 from nearfar.cli.dry_run import check_run
+from nearfar.cli.edge import remember_run
 from nearfar.config.merge import resolve
 from nearfar.config.schema import Config, Data
 from nearfar.config.setting import build
 from nearfar.config.tree import apply_settings, merge_trees, read_config
 from nearfar.data import Manifest
 from nearfar.errors import NearfarError
-from nearfar.formatting import counted, slug
+from nearfar.formatting import clean_text, counted, slug
 from nearfar.report.run_report import report_run
 from nearfar.runs import Run
 from nearfar.training.allocator import keep_freed_memory
 from nearfar.training.distributed import process_group
 from nearfar.training.launch import train
 from nearfar.training.splits import open_manifest
+from nearfar.training.start_scores import RAW_TITLE, start_title
 
 DEFAULT = "proxy-anchor"
 
@@ -39,12 +41,17 @@ def train_command(
     allow_partial: bool,
     dry_run: bool,
 ) -> Run | None:
-    """Run the command. Returns None after a dry run."""
+    """Run `nearfar train` and return the run, or None after a dry run."""
     manifest: Manifest | None = None
-    if resume and out is not None and (out / "config.yaml").is_file() and source is None and file is None:
+    if resume and out is None:
+        raise NearfarError("--resume needs the run directory: add --out RUN")
+    if resume and out is not None and source is None and file is None:
+        run = Run(out)
+        if (recipe or settings) and not run.has_started:
+            raise NearfarError(f"{out}: has not trained a step yet: start it again without --resume, with DATA")
         if recipe or settings:
             raise NearfarError("--resume uses the settings of the run: remove --recipe and --set")
-        config = Run(out).config
+        config = run.config
     else:
         config, manifest = configure(source, recipe=recipe, file=file, settings=settings, allow_partial=allow_partial)
     if dry_run:
@@ -54,10 +61,11 @@ def train_command(
         return None
     name = config.recipe or str(config.loss["name"])
     out = out or Path("runs") / slug(f"{Path(config.data.source).stem}-{name}")
+    remember_run(out)
     keep_freed_memory()
     with process_group.join_process_group():
         if process_group.is_main_process():
-            print(f"{name} on {config.data.source}, to {out}")
+            print(clean_text(f"{name} on {config.data.source}, to {out}"))
         run = train(config, out, manifest=manifest, resume=resume, say=tqdm.write, on_finish=report_run)
         if process_group.is_main_process():
             print(describe_run(run))
@@ -65,7 +73,7 @@ def train_command(
 
 
 def launch(processes: int, *, source: str | None, settings: tuple[str, ...], **options: Any) -> int:
-    """Run `nearfar train` with the same options in several processes of this machine by torchrun.
+    """Run `nearfar train` with the same options in several processes on this machine, with torchrun.
 
     Returns:
         The exit code of torchrun.
@@ -77,18 +85,25 @@ def launch(processes: int, *, source: str | None, settings: tuple[str, ...], **o
             arguments += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
     arguments += [] if source is None else ["--", source]
     torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    return subprocess.call([sys.executable, *torchrun, "-m", "nearfar", "train", *arguments])
+    with subprocess.Popen([sys.executable, *torchrun, "-m", "nearfar", "train", *arguments]) as process:
+        try:
+            return process.wait()
+        except BaseException:
+            process.terminate()  # torchrun ends its workers
+            raise
 
 
 def configure(
     source: str | None, *, recipe: str | None, file: Path | None, settings: tuple[str, ...], allow_partial: bool = False
 ) -> tuple[Config, Manifest]:
-    """Return the configuration of a command line and its data, whose kind determines the defaults."""
+    """Return the configuration of a command line and its data. The kind of the data determines the defaults."""
     tree = apply_settings({} if file is None else read_config(file), settings)
     flags = {"source": source, "allow_partial": allow_partial or None}
     tree = merge_trees(tree, {"data": {key: value for key, value in flags.items() if value is not None}})
     if "source" not in (tree.get("data") or {}):
-        raise NearfarError("no data: name it, for example `nearfar train my_images` or `nearfar train sketches`")
+        raise NearfarError(
+            "DATA is missing: pass it, for example `nearfar train my_images` or `nearfar train sketches`"
+        )
     data: Data = build(Data, tree["data"], "data")
     manifest = open_manifest(data)
     width = None if manifest.features is None else int(manifest.features.shape[1])
@@ -104,12 +119,15 @@ def describe_run(run: Run) -> str:
     if result["selected_by"] == "last":
         selected = "kept the last weights"
     else:
-        selected = f"kept the best weights by {result['selected_by']}, of epoch {result['epoch'] + 1}"
+        selected = f"kept the weights of epoch {result['epoch'] + 1}, which has the best {result['selected_by']} score"
     lines = [f"{counted(result['steps'], 'step')} in {result['seconds']:.0f} s; {selected}"]
-    for kind, title in (("untrained", "before training"), ("test", "test")):
+    titles = {"raw": RAW_TITLE, "untrained": start_title(run.config), "test": "test"}
+    width = max((len(title) + 2 for kind, title in titles.items() if kind in result), default=0)
+    for kind, title in titles.items():
         if kind in result:
             scores = "  ".join(f"{name} {100 * value:5.1f}" for name, value in result[kind].items())
-            lines.append(f"{title + ':':17s}{scores}")
+            lines.append(f"{title + ':':{width}s}{scores}")
+    lines += [f"note: {note}" for note in result.get("notes", ())]
     if "warning" in result:
         lines.append(f"warning: {result['warning']}")
     lines.append(f"model: {run.path / 'model.safetensors'}")

@@ -1,18 +1,20 @@
-"""Commands that train and score: train, eval, advise, demo."""
+"""Commands that train and score networks: train, eval, advise, demo."""
 
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from nearfar.config.schema import all_settings
+from nearfar.cli.options import SKIP_BROKEN
+from nearfar.config.keys import all_settings
 from nearfar.config.tree import parse_setting
 from nearfar.errors import NearfarError
 
-# Everyday options of `nearfar train`: the setting that each stands for, and its type.
+# Options of `nearfar train` that are short for a frequent setting: the setting and its type, by option.
 FLAGS: dict[str, tuple[str, Any]] = {
     "epochs": ("epochs", int),
     "lr": ("optimizer.lr", float),
@@ -25,7 +27,7 @@ FLAGS: dict[str, tuple[str, Any]] = {
 
 
 def setting_flags(command: Any) -> Any:
-    """Add the everyday options to a command; their help is that of the settings."""
+    """Add the options in FLAGS to a command. Their help text is that of the setting."""
     for name, (key, kind) in reversed(FLAGS.items()):
         flag, about = f"--{name.replace('_', '-')}", all_settings()[key].help
         command = click.option(flag, name, type=kind, help=f"{about} Short for --set {key}=...")(command)
@@ -33,7 +35,7 @@ def setting_flags(command: Any) -> Any:
 
 
 def merge_flags(settings: tuple[str, ...], flags: dict[str, Any]) -> tuple[str, ...]:
-    """Return the settings with those of the everyday options.
+    """Return the settings of --set together with those of the options in FLAGS.
 
     Raises:
         NearfarError: If an option and --set give different values to one setting.
@@ -54,7 +56,7 @@ def merge_flags(settings: tuple[str, ...], flags: dict[str, Any]) -> tuple[str, 
 
 @click.command()
 @click.argument("source", metavar="DATA", required=False)
-@click.option("--recipe", help="Method with its settings, see `nearfar recipes`.  [default: proxy-anchor]")
+@click.option("--recipe", help="Method to train with; `nearfar recipes` lists them.  [default: proxy-anchor]")
 @setting_flags
 @click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any setting, e.g. model.dim=64; repeatable."
@@ -63,10 +65,13 @@ def merge_flags(settings: tuple[str, ...], flags: dict[str, Any]) -> tuple[str, 
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), help="Run directory.  [default: runs/DATA-RECIPE]"
 )
-@click.option("--resume", is_flag=True, help="Continue an interrupted run; it reaches the same weights.")
-@click.option("--allow-partial", is_flag=True, help="Accept a benchmark dataset with missing image files.")
 @click.option(
-    "--dry-run", is_flag=True, help="Check everything, print the configuration, steps and estimated time, and stop."
+    "--resume", is_flag=True, help="Continue an interrupted run. It ends with the same weights as without interruption."
+)
+@click.option("--allow-partial", is_flag=True, help="Skip samples whose image file is missing.")
+@SKIP_BROKEN
+@click.option(
+    "--dry-run", is_flag=True, help="Only check the run and print its configuration, steps and estimated time."
 )
 @click.option(
     "--processes",
@@ -78,14 +83,16 @@ def merge_flags(settings: tuple[str, ...], flags: dict[str, Any]) -> tuple[str, 
 def train(processes: int, settings: tuple[str, ...], **options: Any) -> None:
     """Train an embedding on DATA.
 
-    DATA is a folder of class folders, a tar of one, a CSV, an .npz, a benchmark folder, or `sketches`, the built-in
-    drawings.
+    DATA is a folder with one subfolder per class, a tar or zip of such a folder, a CSV, an .npz, a benchmark folder,
+    or `sketches`, the built-in drawings.
 
-    The configuration starts from the defaults for the kind of data. The recipe, --config and --set override it, in this
-    order. `nearfar settings` lists all settings. The run directory keeps the complete configuration: `nearfar train
-    --config RUN/config.yaml --out OTHER` repeats the run.
+    The configuration starts from the defaults for the kind of data. The recipe, --config and --set override them, in
+    this order. `nearfar settings` lists all settings. The run directory stores the complete configuration: `nearfar
+    train --config RUN/config.yaml --out OTHER` repeats the run.
     """
     settings = merge_flags(settings, {name: options.pop(name) for name in FLAGS})
+    if options.pop("skip_broken"):
+        settings = (*settings, "data.on_error=skip")
 
     from nearfar.cli.train_command import launch, train_command
 
@@ -104,15 +111,20 @@ def train(processes: int, settings: tuple[str, ...], **options: Any) -> None:
     type=click.Choice(["train", "val", "test", "all"]),
     help="Part of the data to score.",
 )
-@click.option("--metrics", help="Comma-separated names, e.g. recall@1,map@r,ndcg@10,nmi.  [default: those of the run]")
+@click.option(
+    "--metrics", help="Comma-separated metrics, e.g. recall@1,map@r,ndcg@10,nmi.  [default: those of the run]"
+)
+@SKIP_BROKEN
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def evaluate(run: Path, source: str | None, split: str, metrics: str | None, as_json: bool) -> None:
-    """Score the model of RUN on its own data, or on other DATA."""
+def evaluate(run: Path, source: str | None, split: str, metrics: str | None, skip_broken: bool, as_json: bool) -> None:
+    """Score the model of RUN on the data of the run, or on other DATA."""
     from nearfar.runs import Run
 
     names = None if metrics is None else tuple(name.strip() for name in metrics.split(","))
     try:
-        scores = Run(run).evaluate(source, split=split, metrics=names)
+        opened = Run(run).skip_broken() if skip_broken else Run(run)
+        say = partial(click.echo, err=True)  # so that --json prints only JSON
+        scores = opened.evaluate(source, split=split, metrics=names, say=say)
     except ValueError as error:
         raise click.ClickException(str(error)) from None
     click.echo(scores.to_json() if as_json else scores.table())
@@ -121,16 +133,24 @@ def evaluate(run: Path, source: str | None, split: str, metrics: str | None, as_
 @click.command()
 @click.argument("source", metavar="DATA")
 @click.option("--minutes", default=10.0, show_default=True, type=float, help="Time limit in minutes.")
-@click.option("--recipes", help='Comma-separated: "supcon, proxy-anchor loss.alpha=16".  [default: eight]')
-@click.option("--whole", is_flag=True, help="Train the whole network on images (hours without a GPU), not one layer.")
+@click.option(
+    "--recipes",
+    help='Comma-separated recipes, with settings: "supcon, proxy-anchor loss.alpha=16".  [default: eight recipes]',
+)
+@click.option(
+    "--whole",
+    is_flag=True,
+    help="On images, train the whole network instead of one layer. Without a GPU, raise --minutes to hours.",
+)
+@SKIP_BROKEN
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder of the runs.  [default: runs/advise-DATA]"
 )
 def advise(**options: Any) -> None:
-    """Find a good recipe for DATA by short training runs, compared on held-out training classes.
+    """Find a good recipe for DATA with short training runs, which are compared on held-out training classes.
 
-    The result is a recommendation, how certain it is, and the command to train. The test split is not used. Results are
-    saved as they come: interrupt the command at any time and start it again to continue.
+    The command prints a recommendation, how certain it is, and the command to train it. The test split is not used.
+    Each result is saved as soon as it is available, so you can interrupt the command and run it again to continue.
     """
     from nearfar.advise.command import advise_command
 
@@ -140,7 +160,10 @@ def advise(**options: Any) -> None:
 @click.command()
 @click.option("--steps", type=click.IntRange(min=1), help="Number of training steps per recipe.")
 @click.option(
-    "--pretrained", "images", metavar="FOLDER", help="Use a folder of your images and a pretrained EfficientNet-Lite0."
+    "--pretrained",
+    "images",
+    metavar="FOLDER",
+    help="Use your own images in this folder, and a pretrained EfficientNet-Lite0.",
 )
 @click.option(
     "--out",

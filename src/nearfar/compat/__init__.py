@@ -1,8 +1,8 @@
-"""The API of pytorch-metric-learning ("the peer") on nearfar's losses: change the import, keep the code.
+"""The API of pytorch-metric-learning ("the peer"), implemented with nearfar's losses: only the import changes.
 
     from nearfar.compat import losses, miners      # was: from pytorch_metric_learning import losses, miners
 
-Values and gradients are those of pytorch-metric-learning 2.9. Unsupported arguments raise an error. See
-docs/coming-from-pytorch-metric-learning.md. Only `peer`, which creates the peer's losses from ours for comparisons,
-imports pytorch-metric-learning.
+Values and gradients are those of pytorch-metric-learning 2.9, except where a docstring names a difference. Unsupported
+arguments raise an error. See docs/coming-from-pytorch-metric-learning.md. Only the module `peer` imports
+pytorch-metric-learning: it replaces losses of nearfar with those of the peer, for comparisons.
 """

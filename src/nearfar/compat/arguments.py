@@ -1,4 +1,4 @@
-"""Errors for arguments that nearfar.compat does not support. No argument is ignored silently."""
+"""Errors for arguments that nearfar.compat does not support. An argument with an effect is never ignored."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping
 from nearfar.spelling import suggest
 
 REFUSED = ("embedding_regularizer", "weight_regularizer", "collect_stats")
-WITHOUT_EFFECT = ("embedding_reg_weight", "weight_reg_weight")  # the weights of a regularizer that is not supported
+# Weights of regularizers. They are accepted, because they have no effect without a regularizer.
+WITHOUT_EFFECT = ("embedding_reg_weight", "weight_reg_weight")
 
 
 def refusal(what: object, argument: str, value: object, cure: str = "remove it") -> ValueError:
-    """Return the error for an argument that is not supported.
+    """Return the error for an argument that is not supported. `what` is the object or its name, `cure` what to do.
 
     >>> print(refusal("TripletMarginLoss", "swap", True))
     TripletMarginLoss: swap=True is not supported by nearfar.compat: remove it, or use pytorch_metric_learning
@@ -24,7 +25,10 @@ def refusal(what: object, argument: str, value: object, cure: str = "remove it")
 
 
 def refuse(what: object, options: Mapping[str, object], *, but: Iterable[str]) -> None:
-    """Raise an error for unknown arguments and for unsupported ones that are set; arguments in `but` are allowed."""
+    """Raise an error for arguments that are unknown, or that are unsupported and neither None nor False.
+
+    The arguments in `but` and in WITHOUT_EFFECT are allowed.
+    """
     for argument, value in options.items():
         if argument in but or argument in WITHOUT_EFFECT:
             continue

@@ -14,7 +14,10 @@ __all__ = ["CosineSimilarity", "DotProductSimilarity", "LpDistance", "SNRDistanc
 
 
 class Distance:
-    """Base class of distances. `sign` is +1 if larger is closer (the peer's is_inverted), else -1."""
+    """Base class of distances and similarities.
+
+    `sign` is +1 for a similarity, where larger values mean closer, and -1 for a distance.
+    """
 
     sign = -1
 
@@ -27,15 +30,15 @@ class Distance:
 
     @property
     def is_inverted(self) -> bool:
-        """Whether larger is closer."""
+        """Whether larger values mean closer. The name is that of pytorch-metric-learning."""
         return self.sign > 0
 
     def __call__(self, query_emb: Tensor, ref_emb: Tensor | None = None) -> Tensor:
-        """Compute the matrix [A, R] between two sets of vectors; `ref_emb` is `query_emb` by default."""
+        """Compute the matrix [A, R] between A query vectors and R reference vectors, by default the queries."""
         raise NotImplementedError
 
     def similarity(self, x: Tensor, y: Tensor | None) -> Tensor:
-        """Compute the matrix, negated if necessary so that larger is closer."""
+        """Compute the matrix between x and y as in `__call__`, negated for a distance so that larger means closer."""
         return self(x, y) if self.is_inverted else -self(x, y)
 
     def __repr__(self) -> str:
@@ -44,7 +47,7 @@ class Distance:
 
 
 class LpDistance(Distance):
-    """||x_i - y_j||^power of unit vectors, or of raw vectors with normalize_embeddings=False."""
+    """The distance ||x_i - y_j||^power of vectors, which are normalized unless normalize_embeddings=False."""
 
     def __call__(self, query_emb: Tensor, ref_emb: Tensor | None = None) -> Tensor:
         if self.normalize_embeddings:
@@ -57,7 +60,10 @@ class LpDistance(Distance):
 
 
 class DotProductSimilarity(Distance):
-    """x_i . y_j of unit vectors (the default, as in the peer), or of raw vectors with normalize_embeddings=False."""
+    """The dot product x_i . y_j of vectors, which are normalized unless normalize_embeddings=False.
+
+    Normalization is the default, as in pytorch-metric-learning.
+    """
 
     sign = 1
 
@@ -67,14 +73,17 @@ class DotProductSimilarity(Distance):
 
 
 class CosineSimilarity(DotProductSimilarity):
-    """Compute cosines."""
+    """The cosine of two vectors."""
 
     def __init__(self, *, p: float = 2, power: float = 1) -> None:
         super().__init__(p=p, power=power)
 
 
 class SNRDistance(Distance):
-    """var(x_i - y_j) / var(x_i) over the features, of unit or raw vectors."""
+    """The ratio var(x_i - y_j) / var(x_i), where var is the variance over the dimensions of a vector.
+
+    The vectors are normalized unless normalize_embeddings=False.
+    """
 
     def __call__(self, query_emb: Tensor, ref_emb: Tensor | None = None) -> Tensor:
         if self.normalize_embeddings:
@@ -85,12 +94,16 @@ class SNRDistance(Distance):
 def checked(what: object, distance: Distance | None, default: Distance, *, only: bool = False) -> Distance:
     """Return the distance, or the default if it is None.
 
-    Raise an error for any distance other than the default if `only` is set.
+    Args:
+        what: The loss or miner, for error messages.
+        distance: The distance that the user passed.
+        default: The default of the loss or miner.
+        only: Whether any distance other than the default is an error.
     """
     if distance is None:
         return default
     if not isinstance(distance, Distance):
-        raise refusal(what, "distance", distance, "take it from nearfar.compat.distances")
+        raise refusal(what, "distance", distance, "use one from nearfar.compat.distances")
     if only and not _equal(distance, default):
         raise refusal(what, "distance", distance, f"use the default, {default!r}")
     return distance

@@ -1,4 +1,7 @@
-"""The pairs or triplets of indices that a miner selects, as masks."""
+"""Convert a miner's indices of pairs or triplets to masks.
+
+"The peer" is pytorch-metric-learning.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,14 @@ Indices = Sequence[Tensor]
 
 @dataclass(frozen=True, eq=False)
 class SelectedPairs:
-    """The selected positive and negative pairs.
+    """The selected positive and negative pairs of A anchors and R references.
 
     Args:
         same: The mask of the positive pairs [A, R].
         diff: The mask of the negative pairs [A, R].
         few: Whether there is at most one positive and one negative pair; most pair losses of the peer are then 0.
-        repeats: How often each pair was selected [A, R], if any was selected more than once.
-        triplets: The triplets, if the miner returned triplets.
+        repeats: How often each pair was selected [A, R], or None if no pair was selected more than once.
+        triplets: The indices (anchors, positives, negatives) if the miner returned triplets, otherwise None.
     """
 
     same: Tensor
@@ -34,7 +37,10 @@ class SelectedPairs:
     triplets: tuple[Tensor, Tensor, Tensor] | None = None
 
     def triplet_counts(self, dtype: torch.dtype) -> Tensor:
-        """Return in how many triplets each pair is, [A, R]. Selected pairs form all possible triplets."""
+        """Return the number of triplets that contain each pair, [A, R].
+
+        If the miner returned pairs, or if there is no miner, these are all triplets that the pairs can form.
+        """
         if self.triplets is not None:
             return self.same.to(dtype) + self.diff.to(dtype) if self.repeats is None else self.repeats.to(dtype)
         if self.repeats is None:
@@ -47,9 +53,10 @@ class SelectedPairs:
 def select_pairs(
     batch: PairBatch, labels: Tensor | None, ref_labels: Tensor | None, indices: Indices | None
 ) -> SelectedPairs:
-    """Return the pairs that a miner selected, or all pairs.
+    """Return the pairs that a miner selected, or all pairs if `indices` is None.
 
-    As in the peer, the i-th anchor and the i-th reference are not a pair if `labels` and `ref_labels` are one tensor.
+    If `labels` and `ref_labels` are the same tensor object, the i-th anchor and the i-th reference are not a pair, as
+    in the peer.
     """
     if indices is None:
         same, diff = pair_masks(batch.labels, None if ref_labels is labels else batch.ref_labels)
@@ -84,12 +91,14 @@ def as_pairs(indices: Indices) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def miner_weights(indices: Indices | None, embeddings: Tensor, *, anchors: bool = False) -> Tensor | None:
-    """Return how often each sample was selected, divided by the largest number, [B]; None if nothing was selected.
+    """Return how often each sample was selected, divided by the maximum over samples, [B].
+
+    Return None if no samples were selected.
 
     Args:
         indices: The output of a miner.
         embeddings: The embeddings [B, d].
-        anchors: Count only selections as an anchor, as the peer's ProxyNCALoss does.
+        anchors: Whether to count only selections as an anchor, as the peer's ProxyNCALoss does.
     """
     if indices is None or all(len(part) == 0 for part in indices):
         return None

@@ -1,4 +1,7 @@
-"""Miners: select the pairs or triplets that a loss uses, as tuples of indices, without a gradient."""
+"""Miners select the pairs or triplets that a loss uses, and return them as tuples of indices.
+
+No gradients are computed. "The peer" is pytorch-metric-learning.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,11 @@ PairIndices = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 class Miner(torch.nn.Module):
-    """Base class of miners. The returned indices are in the order of the batch."""
+    """Base class of miners.
+
+    Anchors are indices into the batch. Positives and negatives are indices into the references if there are any,
+    otherwise into the batch.
+    """
 
     default_distance: Distance = LpDistance()
     only_distance = False
@@ -62,7 +69,7 @@ def indices_of(pairs: Pairs) -> PairIndices:
 
 
 class MultiSimilarityMiner(Miner):
-    """`nearfar.mining.multi_similarity`."""
+    """Select pairs with `nearfar.mining.multi_similarity`."""
 
     default_distance = CosineSimilarity()
 
@@ -77,7 +84,10 @@ class MultiSimilarityMiner(Miner):
 
 
 class BatchHardMiner(Miner):
-    """`nearfar.mining.hardest` as triplets, for each anchor with positives and negatives."""
+    """Select one triplet for each anchor that has both positives and negatives.
+
+    It consists of the anchor and the positive and negative that `nearfar.mining.hardest` selects for it.
+    """
 
     def mine(self, pairs: Pairs, dim: int) -> Triplets:
         both = (pairs.same.any(1) & pairs.diff.any(1)).nonzero().flatten()
@@ -107,14 +117,15 @@ class PairMarginMiner(Miner):
 
 
 class TripletMarginMiner(Miner):
-    """Select triplets by t = D_an - D_ap, or S_ap - S_an for a similarity.
+    """Select triplets of anchor a, positive p and negative n by a value t.
 
-    It takes one pass over the matrix per positive; only selected triplets are listed.
+    For a distance D, t = D_an - D_ap. For a similarity S, t = S_ap - S_an. Mining makes one pass over the matrix for
+    every positive of an anchor. Only the selected triplets are stored.
 
     Args:
         margin: Threshold for t.
-        type_of_triplets: "all" selects t <= margin, "hard" those of them with t <= 0, "semihard" those with t > 0;
-            "easy" selects t > margin.
+        type_of_triplets: "all" selects the triplets with t <= margin, "hard" those of them with t <= 0, "semihard"
+            those of them with t > 0. "easy" selects the triplets with t > margin.
         distance: The distance.
         collect_stats: Not supported.
     """
@@ -152,10 +163,11 @@ class TripletMarginMiner(Miner):
 
 
 class DistanceWeightedMiner(Miner):
-    """`nearfar.mining.distance_weighted` as triplets: the j-th positive of an anchor and its j-th drawn negative.
+    """Draw negatives with `nearfar.mining.distance_weighted`, and return them as triplets.
 
-    The weights are the peer's, but negatives are drawn without replacement and no anchor is lost if weights underflow,
-    so the same seed gives other triplets than in the peer. An anchor with fewer negatives than positives has none.
+    The j-th triplet of an anchor has its j-th positive and its j-th drawn negative. An anchor with fewer negatives than
+    positives has no triplets. The weights are those of the peer, but negatives are drawn without replacement, and no
+    anchor is lost if the weights underflow. The same seed therefore gives different triplets than in the peer.
     """
 
     only_distance = True

@@ -1,4 +1,4 @@
-"""The arguments that all losses share, for type checkers. Unsupported values raise an error at run time."""
+"""Types of the arguments that all losses share, for type checkers. Unsupported values raise an error at run time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class LossOptions(TypedDict, total=False):
 
 
 class ProxyOptions(LossOptions, total=False):
-    """The arguments of a loss with proxies; weight_init_func initializes its parameter in place."""
+    """The arguments of every loss with proxies. weight_init_func initializes the parameter of the loss in place."""
 
     weight_init_func: Callable[[Tensor], object] | None
     weight_regularizer: None

@@ -25,13 +25,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class ReducedPairs(Pairs):
-    """Pairs whose means are computed by a reducer, so that a formula of nearfar.losses gives the peer's value.
+    """Pairs of A anchors and R references whose means are computed by a reducer.
+
+    With it, a formula of nearfar.losses gives the value of pytorch-metric-learning ("the peer").
 
     Args:
         reducer: The reducer.
-        repeats: How often each pair counts [A, R]; None is once.
-        anchor_weights: Factors of the anchors' terms; they do not change the divisor of a mean.
-        all_anchors: Whether anchors outside the mask count as zeros, rather than not at all.
+        repeats: How often each pair counts [A, R]; None if each pair counts once.
+        anchor_weights: Factors [A] of the terms of the anchors. They do not change the divisor of a mean.
+        all_anchors: Whether anchors outside the mask count as zeros in a mean over anchors. Otherwise they are left
+            out.
     """
 
     reducer: Reducer = field(default_factory=MeanReducer)
@@ -51,7 +54,10 @@ class ReducedPairs(Pairs):
         return self.reducer(values if self.anchor_weights is None else values * self.anchor_weights, counts)
 
     def repeated(self, scale: float) -> ReducedPairs:
-        """Return pairs in which a negative selected k times counts k times in a sum of e^{sim / scale}."""
+        """Return the pairs with changed similarities of negatives that were selected more than once.
+
+        A negative that was selected k times then counts k times in a sum of e^{sim / scale}.
+        """
         if self.repeats is None:
             return self
         return replace(self, sim=torch.where(self.diff, self.sim + scale * self.repeats.clamp_min(1).log(), self.sim))
@@ -65,12 +71,12 @@ class PairBased(nn.Module):
 
     default_distance: Distance = LpDistance()
     default_reducer: Reducer = MeanReducer()
-    only_distance = False  # the formula is only defined for the default distance
+    only_distance = False  # whether only the default distance is supported
     reducer_kinds: tuple[type[Reducer], ...] | None = None
     takes_references = True
     needs_labels = False
-    needs_both = False  # the loss is 0 without positive or without negative pairs
-    few_is_none = True  # the loss is 0 with at most one pair of each kind, as in the peer
+    needs_both = False  # whether the loss is 0 if there are no positive pairs or no negative pairs
+    few_is_none = True  # whether the loss is 0 with at most one positive and one negative pair, as in the peer
 
     def __init__(self, **options: Unpack[LossOptions]) -> None:
         super().__init__()
@@ -91,9 +97,10 @@ class PairBased(nn.Module):
 
         Args:
             embeddings: The embeddings [B, d].
-            labels: The class ids [B]. With `indices_tuple`, only some losses require them.
-            indices_tuple: The output of a miner; all pairs by default.
-            ref_emb: The embeddings of references [R, d]; the batch by default.
+            labels: The class ids [B]. If `indices_tuple` is given, only some losses require them.
+            indices_tuple: The output of a miner. By default, all pairs are used.
+            ref_emb: The embeddings of references [R, d], which are paired with `embeddings`. By default, the samples of
+                the batch are paired with each other.
             ref_labels: The class ids of the references [R].
         """
         if labels is None and (indices_tuple is None or self.needs_labels):
@@ -103,7 +110,9 @@ class PairBased(nn.Module):
         if ref_emb is None or (ref_emb is embeddings and ref_labels is labels):
             ref_emb, ref_labels = None, labels
         elif not self.takes_references:
-            raise ValueError(f"{type(self).__name__}: ref_emb was given, but this loss takes one batch: remove it")
+            raise ValueError(
+                f"{type(self).__name__}: ref_emb was given, but this loss does not support references: remove it"
+            )
         batch = make_batch(
             embeddings,
             _labels(labels, embeddings),
@@ -143,5 +152,5 @@ class PairBased(nn.Module):
 
 
 def _labels(labels: Tensor | None, rows: Tensor) -> Tensor:
-    """Return the labels, or zeros if they are None: the pairs are then defined by the miner's indices alone."""
+    """Return the labels, or zeros if they are None. In that case the indices of the miner define the pairs."""
     return torch.zeros(len(rows), dtype=torch.int64, device=rows.device) if labels is None else labels.to(rows.device)

@@ -1,4 +1,7 @@
-"""The losses over pairs. Each combines a distance, a formula of nearfar.losses and a reducer."""
+"""The losses over pairs. Each combines a distance, a formula of nearfar.losses and a reducer.
+
+"The peer" is pytorch-metric-learning.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class ContrastiveLoss(PairBased):
-    """`nearfar.losses.contrastive.hinges`, with the reducer applied to positives and negatives separately."""
+    """The hinges of `nearfar.losses.contrastive`, with the reducer applied to positives and negatives separately."""
 
     default_reducer = AvgNonZeroReducer()
 
@@ -46,7 +49,7 @@ class ContrastiveLoss(PairBased):
 
 
 class SignalToNoiseRatioContrastiveLoss(ContrastiveLoss):
-    """ContrastiveLoss on SNRDistance."""
+    """ContrastiveLoss with SNRDistance."""
 
     default_distance = SNRDistance()
 
@@ -57,7 +60,7 @@ class SignalToNoiseRatioContrastiveLoss(ContrastiveLoss):
 
 
 class MultiSimilarityLoss(PairBased):
-    """`nearfar.losses.MultiSimilarityLoss` on the pairs that a miner selects, or all pairs."""
+    """The formula of `nearfar.losses.MultiSimilarityLoss`, on the pairs that a miner selects, or on all pairs."""
 
     default_distance = CosineSimilarity()
 
@@ -78,9 +81,13 @@ class MultiSimilarityLoss(PairBased):
 
 
 class LiftedStructureLoss(PairBased):
-    """`nearfar.losses.lifted.song`; a positive without negatives costs 1/2 [D - pos_margin]_+^2, as in the peer."""
+    """The formula of `nearfar.losses.lifted.song`.
 
-    takes_references = False  # with references, pytorch-metric-learning uses the negatives of another anchor
+    If neither sample of a positive pair with distance D has negatives, the pair adds 1/2 [D - pos_margin]_+^2, as in
+    the peer.
+    """
+
+    takes_references = False  # with references, the peer uses the negatives of the wrong anchor
     reducer_kinds = (MeanReducer, SumReducer)
     needs_both = True
 
@@ -141,7 +148,7 @@ class SupConLoss(PairBased):
 
 
 class CircleLoss(PairBased):
-    """`nearfar.losses.CircleLoss`."""
+    """The formula of `nearfar.losses.CircleLoss`, with a reducer."""
 
     default_distance = CosineSimilarity()
     default_reducer = AvgNonZeroReducer()
@@ -161,7 +168,10 @@ class CircleLoss(PairBased):
 
 
 class NPairsLoss(PairBased):
-    """`nearfar.losses.NPairsLoss` on the first pair of each class, as in the peer; further samples are ignored."""
+    """The formula of `nearfar.losses.NPairsLoss`, on the first positive pair of each class.
+
+    All other samples are ignored, as in the peer.
+    """
 
     default_distance = DotProductSimilarity()
     takes_references = False
@@ -184,10 +194,10 @@ class NPairsLoss(PairBased):
 
 
 class AngularLoss(PairBased):
-    """`nearfar.losses.AngularLoss` on the positive pairs that a miner selects, against all negatives.
+    """The formula of `nearfar.losses.AngularLoss`, on the positive pairs that a miner selects and all negatives.
 
     The negatives are normalized, as in the paper. The peer does not normalize them, so its values grow with the norms
-    of the embeddings. On unit vectors both are equal.
+    of the embeddings. For unit vectors, the values are equal.
     """
 
     only_distance = True
@@ -213,7 +223,10 @@ class AngularLoss(PairBased):
 
 
 class FastAPLoss(PairBased):
-    """`nearfar.losses.FastAPLoss`; samples are weighted by how often a miner selects them, as in the peer."""
+    """The formula of `nearfar.losses.FastAPLoss`, on all pairs.
+
+    Samples are weighted by how often a miner selects them, as in the peer.
+    """
 
     default_distance = LpDistance(power=2)
     only_distance = True
@@ -227,7 +240,7 @@ class FastAPLoss(PairBased):
 
     def value(self, batch: PairBatch, selected: SelectedPairs, indices: Indices | None) -> Tensor:
         formula = losses.FastAPLoss(bins=self.num_bins)
-        pairs = formula.pairs(batch)  # all pairs
+        pairs = formula.pairs(batch)  # all pairs, not only the selected ones
         weights = miner_weights(indices, batch.emb)
         reduced = ReducedPairs(
             pairs.sim, pairs.same, pairs.diff, reducer=self.reducer, anchor_weights=weights, all_anchors=False
@@ -236,10 +249,10 @@ class FastAPLoss(PairBased):
 
 
 class SmoothAPLoss(PairBased):
-    """`nearfar.losses.SmoothAPLoss` with the anchor among its own positives, as in the paper's released code.
+    """The formula of `nearfar.losses.SmoothAPLoss`, with the anchor as one of its positives, as in the released code.
 
-    The values are correct for every batch. The peer's are wrong unless the batch is sorted by class and has as many
-    classes as samples per class. Samples are weighted by how often a miner selects them.
+    The values are correct for every batch. Those of the peer are wrong unless the batch is sorted by class and has as
+    many classes as samples per class. Samples are weighted by how often a miner selects them.
     """
 
     default_distance = CosineSimilarity()

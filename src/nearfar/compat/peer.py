@@ -1,7 +1,7 @@
-"""pytorch-metric-learning's loss in place of one of ours, with the same options, for comparisons (extra `peers`).
+"""Replace a loss of nearfar with that of pytorch-metric-learning ("the peer") with the same options, for comparisons.
 
-It is the inverse of `nearfar.compat.losses`: `peer_loss(create("multi-similarity", beta=40))` calls the peer's
-MultiSimilarityLoss(beta=40) on the pairs of its MultiSimilarityMiner.
+This is the inverse of `nearfar.compat.losses`: `peer_loss(create("multi-similarity", beta=40))` calls the peer's
+MultiSimilarityLoss(beta=40) on the pairs that its MultiSimilarityMiner selects. It needs the extra `peers`.
 """
 
 from __future__ import annotations
@@ -48,16 +48,18 @@ PARTS = ("distances", "losses", "miners", "reducers", "regularizers")
 
 
 class Peer(Loss):
-    """A loss of the peer that is called like ours. Sample weights, references and representatives raise an error.
+    """A loss of the peer with the interface of nearfar's losses.
+
+    Sample weights, references and representatives are not supported and raise an error.
 
     Args:
         loss: The loss of the peer.
-        miner: Its miner, or None.
-        differs: How its formula differs from ours; empty if it does not.
+        miner: The miner of the peer that selects pairs for the loss, or None.
+        differs: How the peer's formula differs from nearfar's; empty if it does not.
     """
 
     def __init__(self, loss: nn.Module, miner: nn.Module | None, differs: str) -> None:
-        nn.Module.__init__(self)  # ProxyLoss would create proxies
+        nn.Module.__init__(self)  # not super(): for ProxyPeer, ProxyLoss.__init__ would create another set of proxies
         self.loss, self.miner, self.differs = loss, miner, differs
 
     def forward(self, embeddings: Tensor, labels: Labels, **others: Any) -> Tensor:
@@ -70,7 +72,10 @@ class Peer(Loss):
 
 
 class ProxyPeer(Peer, ProxyLoss):
-    """A loss of the peer with proxies, which are initialized with ours; `proxies` is [C, d] or [C, K, d]."""
+    """A loss of the peer with proxies. They are initialized with the proxies of `ours`.
+
+    With C classes and K proxies per class, `proxies` has shape [C, d] or [C, K, d].
+    """
 
     def __init__(self, ours: ProxyLoss, loss: nn.Module, differs: str) -> None:
         Peer.__init__(self, loss, None, differs)
@@ -79,13 +84,13 @@ class ProxyPeer(Peer, ProxyLoss):
 
     @property
     def proxies(self) -> Any:  # type: ignore[override]
-        """Return the parameter in our layout; it shares memory with the peer's."""
+        """Return the peer's proxies in the shape of nearfar's. The result shares memory with the peer's parameter."""
         own = dict(self.loss.named_parameters())
         rows = own["proxies"] if "proxies" in own else own["W" if "W" in own else "fc"].t()
-        return rows.reshape(self._shape)  # a view: the proxies of a class are contiguous
+        return rows.reshape(self._shape)  # a view, because only the first dimension is split
 
 
-Made = tuple[Any, Any, str]  # the loss, its miner or None, and how its formula differs
+Made = tuple[Any, Any, str]  # the peer's loss, its miner or None, and how its formula differs from nearfar's
 
 
 def _angular(p: Any, z: AngularLoss) -> Made:
@@ -134,7 +139,9 @@ def _proxy_nca(p: Any, z: ProxyNCALoss) -> Made:
 
 
 def _smooth_ap(p: Any, z: SmoothAPLoss) -> Made:
-    differs = "the anchor is its own positive, and ranks are wrong unless there are as many classes as samples of each"
+    differs = (
+        "the anchor is its own positive, and ranks are wrong unless there are as many classes as samples per class"
+    )
     return p.losses.SmoothAPLoss(temperature=z.temperature), None, differs
 
 
@@ -207,7 +214,10 @@ PEERS: dict[type[Loss], Callable[[Any, Any], Made]] = {
 
 
 def peer_loss(loss: Loss) -> Peer:
-    """Return the peer's counterpart of a loss, or raise a ValueError. Proxies are copied; no random number is drawn."""
+    """Return the peer's counterpart of a loss, or raise a ValueError if there is none.
+
+    The proxies are copied. The state of torch's random number generator does not change.
+    """
     make = PEERS.get(type(loss))
     if make is None:
         raise ValueError(f"{NAME} has no counterpart of {type(loss).__name__}: remove loss.peer")

@@ -1,5 +1,7 @@
-"""The losses with proxies. Parameters have the peer's names, shapes and initialization, so either loads state dicts of
-the other."""
+"""The proxy losses of pytorch-metric-learning ("the peer").
+
+Parameters have the peer's names, shapes and initialization, so state dicts of one library can be loaded in the other.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ class ProxyBased(nn.Module):
     default_reducer: Reducer = MeanReducer()
     reducer_kinds: tuple[type[Reducer], ...] | None = None
     only_distance = True
-    anchors_weigh = False  # weight a sample by how often it is an anchor, not by how often it is selected
+    anchors_weigh = False  # whether the weight of a sample counts only its selections as an anchor, not in other roles
 
     def __init__(self, num_classes: int, embedding_size: int, **options: Unpack[ProxyOptions]) -> None:
         super().__init__()
@@ -55,7 +57,7 @@ class ProxyBased(nn.Module):
         self.weight_init_func = options.get("weight_init_func") or self.init_parameter
 
     def init_parameter(self, parameter: Tensor) -> None:
-        """Initialize the parameter as the peer does."""
+        """Initialize the parameter in place, as the peer does."""
         nn.init.normal_(parameter)
 
     def make_parameter(self, *shape: int) -> nn.Parameter:
@@ -100,11 +102,11 @@ class ProxyBased(nn.Module):
         return self.reducer(terms if weights is None else terms * weights, torch.ones_like(terms, dtype=torch.bool))
 
     def similarity(self, rows: Tensor) -> Tensor:
-        """Compute the similarities of unit embeddings and classes, [C, B]."""
+        """Compute the similarities [C, B] between C classes and B unit embeddings."""
         return cosines(rows, self.proxies.to(rows.dtype))
 
     def terms(self, sims: ClassSimilarities) -> Tensor:
-        """Compute the term of every sample, [B]."""
+        """Compute the loss term of every sample, [B]."""
         raise NotImplementedError
 
     def extra_repr(self) -> str:
@@ -112,7 +114,7 @@ class ProxyBased(nn.Module):
 
 
 class ProxyNCALoss(ProxyBased):
-    """`nearfar.losses.proxy_nca.proxy_nca` with the sample's own class in the denominator, as in the peer."""
+    """The formula of `nearfar.losses.ProxyNCALoss`, with the sample's class in the denominator, as in the peer."""
 
     default_distance = LpDistance(power=2)
     only_distance = False
@@ -133,13 +135,16 @@ class ProxyNCALoss(ProxyBased):
         self.proxies = self.make_parameter(num_classes, embedding_size)
 
     def terms(self, sims: ClassSimilarities) -> Tensor:
-        # D^2 = 2 - 2 cos; the constant 2 cancels.
+        # For unit vectors, D^2 = 2 - 2 cos. The constant 2 cancels in the softmax; the factor 2 goes into the scale.
         scale = self.softmax_scale * (1 if self.distance.is_inverted else 2)
         return proxy_nca(sims, scale, positive_in_denominator=True)
 
 
 class ProxyAnchorLoss(ProxyBased):
-    """`nearfar.losses.proxy_anchor.proxy_anchor_terms`; a miner's weight w multiplies exponentials by e^{w - 1}."""
+    """The formula of `nearfar.losses.ProxyAnchorLoss`.
+
+    If a miner gives a sample the weight w, the exponentials of the sample are multiplied by e^{w - 1}.
+    """
 
     default_reducer = DivisorReducer()
     reducer_kinds = (DivisorReducer,)
@@ -181,7 +186,7 @@ class Softmax(ProxyBased):
 
 
 class NormalizedSoftmaxLoss(Softmax):
-    """`nearfar.losses.NormalizedSoftmaxLoss`."""
+    """The formula of `nearfar.losses.NormalizedSoftmaxLoss`, with a reducer."""
 
     default_distance = DotProductSimilarity()
 
@@ -200,7 +205,7 @@ class NormalizedSoftmaxLoss(Softmax):
 
 
 class CosFaceLoss(Softmax):
-    """`nearfar.losses.CosFaceLoss`."""
+    """The formula of `nearfar.losses.CosFaceLoss`, with a reducer."""
 
     def __init__(
         self,
@@ -218,7 +223,10 @@ class CosFaceLoss(Softmax):
 
 
 class ArcFaceLoss(Softmax):
-    """`nearfar.losses.ArcFaceLoss`; `margin` in degrees. The gradient is also finite at cosines of 1 and -1."""
+    """The formula of `nearfar.losses.ArcFaceLoss`, with a reducer. `margin` is in degrees.
+
+    The gradient is finite for all cosines, including 1 and -1.
+    """
 
     def __init__(
         self,
@@ -238,7 +246,7 @@ class ArcFaceLoss(Softmax):
 
 
 class SubCenterArcFaceLoss(ArcFaceLoss):
-    """`nearfar.losses.SubCenterArcFaceLoss`."""
+    """The formula of `nearfar.losses.SubCenterArcFaceLoss`, with a reducer."""
 
     def __init__(
         self,
@@ -259,7 +267,7 @@ class SubCenterArcFaceLoss(ArcFaceLoss):
 
 
 class SoftTripleLoss(ProxyBased):
-    """`nearfar.losses.SoftTripleLoss` without its regularizer (weight_regularizer is not supported)."""
+    """The formula of `nearfar.losses.SoftTripleLoss` without its regularizer (weight_regularizer is not supported)."""
 
     def __init__(
         self,

@@ -14,10 +14,14 @@ __all__ = ["AvgNonZeroReducer", "DivisorReducer", "MeanReducer", "SumReducer", "
 
 
 class Reducer:
-    """Base class of reducers. `counts` has the shape of the losses: a mask, or how often each loss counts."""
+    """Base class of reducers.
+
+    `counts` has the shape of the losses. It is either a mask of the losses that count, or the number of times that each
+    loss counts.
+    """
 
     def __call__(self, losses: Tensor, counts: Tensor) -> Tensor:
-        """Reduce the losses to a scalar; a differentiable 0 if no loss counts."""
+        """Reduce the losses to a scalar. The result is 0, with zero gradients, if no loss counts."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -72,17 +76,27 @@ class AvgNonZeroReducer(ThresholdReducer):
 
 
 class DivisorReducer(Reducer):
-    """The sum divided by a number that the loss defines, for MarginLoss and ProxyAnchorLoss."""
+    """The sum of the losses, divided by a number that the loss defines.
+
+    Only MarginLoss and ProxyAnchorLoss accept this reducer, and they compute the value themselves.
+    """
 
 
 def checked(
     what: object, reducer: Reducer | None, default: Reducer, kinds: tuple[type[Reducer], ...] | None = None
 ) -> Reducer:
-    """Return the reducer, or the default if it is None; raise an error for an unsupported one."""
+    """Return the reducer, or the default if it is None. Raise an error if the loss does not support it.
+
+    Args:
+        what: The loss, for the error message.
+        reducer: The reducer that the user passed.
+        default: The default of the loss.
+        kinds: The supported classes, by default all except DivisorReducer.
+    """
     if reducer is None:
         return default
     if not isinstance(reducer, Reducer):
-        raise refusal(what, "reducer", reducer, "take it from nearfar.compat.reducers")
+        raise refusal(what, "reducer", reducer, "use one from nearfar.compat.reducers")
     kinds = kinds or (MeanReducer, SumReducer, ThresholdReducer)
     if not isinstance(reducer, kinds):
         raise refusal(what, "reducer", reducer, f"use {' or '.join(kind.__name__ for kind in kinds)}")

@@ -1,4 +1,4 @@
-"""Samplers: m samples per class, as a sequence of indices."""
+"""A sampler of indices that draws m samples per class."""
 
 from __future__ import annotations
 
@@ -16,10 +16,17 @@ __all__ = ["MPerClassSampler"]
 
 
 class MPerClassSampler(Sampler[int]):
-    """`nearfar.samplers.PK` as a sampler of indices: each batch has batch_size / m classes with m samples each.
+    """The batches of `nearfar.samplers.PK` as a sequence of indices: batch_size / m classes with m samples each.
 
-    Unlike in the peer, every class is drawn once before any is drawn again. Without batch_size, a batch has all
-    classes. The seed comes from numpy's global state, as in the peer.
+    Unlike in pytorch-metric-learning, every class is drawn once before any class is drawn again. The seed is drawn from
+    NumPy's global random state, as in pytorch-metric-learning.
+
+    Args:
+        labels: The label of every sample.
+        m: Number of samples per class.
+        batch_size: Number of samples per batch. By default, a batch has m samples of every class.
+        length_before_new_iter: Number of indices per iteration, rounded down to a multiple of the batch size. A value
+            below the batch size is an error if `batch_size` is given; otherwise it is not rounded.
     """
 
     def __init__(
@@ -50,7 +57,7 @@ class MPerClassSampler(Sampler[int]):
         classes = self.classes if self.batch_size is None else self.batch_size // self.m_per_class
         seed = int(np.random.randint(2**31))
         batches = PK(self.labels, classes=classes, per_class=self.m_per_class, epoch="classes", seed=seed)
-        epochs = chain.from_iterable(repeat(batches))  # each pass is the next epoch
+        epochs = chain.from_iterable(repeat(batches))  # every pass over `batches` is a new epoch
         return islice(chain.from_iterable(epochs), self.list_size)
 
 

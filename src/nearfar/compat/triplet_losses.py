@@ -1,4 +1,4 @@
-"""The losses over triplets."""
+"""The triplet losses of pytorch-metric-learning."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 
 class TripletMarginLoss(PairBased):
-    """`nearfar.losses.TripletMarginLoss`: on all triplets, without listing them, or on those that a miner selects."""
+    """The formula of `nearfar.losses.TripletMarginLoss`, on the triplets that a miner selects, or on all triplets.
+
+    All triplets are computed without listing them.
+    """
 
     default_reducer = AvgNonZeroReducer()
     reducer_kinds = (MeanReducer, ThresholdReducer)
@@ -67,9 +70,9 @@ class TripletMarginLoss(PairBased):
 
 
 class MarginLoss(PairBased):
-    """`nearfar.losses.margin.boundary_hinges` over triplets: a pair counts once per triplet.
+    """The hinges of `nearfar.losses.margin.boundary_hinges` over triplets: a pair counts once for each of its triplets.
 
-    With learn_beta=True, `beta` is a parameter, and nu beta is added to the loss.
+    With learn_beta=True, `beta` is a parameter, and nu * beta is added to the loss.
     """
 
     default_reducer = DivisorReducer()
@@ -109,6 +112,6 @@ class MarginLoss(PairBased):
 
 
 def check_all_triplets(what: nn.Module, triplets_per_anchor: object) -> None:
-    """Raise an error unless all triplets of an anchor are used."""
+    """Raise an error unless `triplets_per_anchor` is "all"."""
     if triplets_per_anchor != "all":
         raise refusal(what, "triplets_per_anchor", triplets_per_anchor, "use 'all', which is fast")

@@ -1,4 +1,4 @@
-"""Merge defaults, a recipe, a file and single settings into the configuration of a run."""
+"""Merge the defaults, a recipe, a YAML file and single settings into the configuration of a run."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from nearfar.config.schema import Batches, Config
 from nearfar.config.setting import build
 from nearfar.config.tree import apply_settings, merge_trees
 from nearfar.errors import NearfarError
+from nearfar.metrics.names import expand_names
 from nearfar.spelling import suggest
+from nearfar.validation import check_choice
 
-# Defaults by the kind of data (setting: ours), chosen on validation classes: docs/training.md.
+# Our defaults for each kind of data, tuned on validation classes (docs/training.md).
 OURS: dict[str, dict[str, Any]] = {
     "pixels": {
         "model": {"backbone": "small", "dim": 512},
@@ -33,8 +35,8 @@ OURS: dict[str, dict[str, Any]] = {
         "epochs": 5,
     },
 }
-# Settings of a paper that the recipes do not state, as in the released code of most: everything decays, the learning
-# rate has no warm-up, and the backbone starts from public weights.
+# Defaults with setting=paper for settings that the recipes do not state. They follow the released code of most papers:
+# weight decay applies to all parameters, the learning rate has no warm-up, and the backbone starts from public weights.
 PAPER: dict[str, Any] = {
     "model": {"pretrained": True},
     "optimizer": {"decay_vectors": True, "proxy_weight_decay": None},
@@ -53,20 +55,22 @@ def resolve(
     base: Mapping[str, Any] | None = None,
     shared: bool = False,
 ) -> Config:
-    """Return the configuration for a kind of data: defaults, then the recipe, then the file, then the settings.
+    """Merge the defaults for a kind of data, the recipe, the file and the settings. Later ones override earlier ones.
 
     Args:
-        kind: "pixels", "features" or "files", the kind of a manifest.
-        width: Length of the feature vectors; it limits the default dimension of the embedding.
+        kind: Kind of the manifest: "pixels", "features" or "files".
+        width: Length of the feature vectors. The default dimension of the embedding is at most this length.
         recipe: Name of a recipe.
-        file: A tree of settings.
+        file: Settings as nested dicts, as read from a YAML file. A recipe named here replaces `recipe`.
         settings: Single settings, each `key=value`.
-        base: A tree between the defaults and the recipe.
-        shared: Whether the settings are meant for several recipes. Settings of `batches` that the sampler does not
-            read are then left out; otherwise they are an error.
+        base: Nested dicts that override the defaults and are overridden by the recipe.
+        shared: Whether the settings are meant for several recipes, as in a suite. If so, settings of `batches` that the
+            sampler does not use are ignored; otherwise they are an error. The section `ours` of the recipe does not
+            apply either: a suite compares methods with the values of their papers, and tunes what it changes.
 
     Raises:
-        NearfarError: If a key is unknown or a value cannot be right.
+        ValueError: If `kind` is unknown.
+        NearfarError: If a key is unknown or a value is invalid.
 
     >>> config = resolve("features", recipe="proxy-anchor", settings=["loss.alpha=16", "steps=50"])
     >>> config.loss["alpha"], config.steps, config.model.backbone
@@ -76,13 +80,15 @@ def resolve(
     ...
     nearfar.errors.NearfarError: optimizer has no 'momentun'; did you mean 'momentum'? Known: name, lr, ...
     """
+    check_choice("kind", kind, OURS)
     changes = apply_settings(file or {}, settings)
     name = changes.get("recipe") or recipe
     tree = merge_trees(OURS[kind], base or {})
     if kind == "features" and width is not None:
         tree["model"] = {**tree["model"], "dim": min(tree["model"]["dim"], width)}
     if name is not None:
-        tree = merge_trees(tree, _from_recipe(str(name), changes.get("setting", "ours"), changes.get("benchmark")))
+        setting, benchmark = changes.get("setting", "ours"), changes.get("benchmark")
+        tree = merge_trees(tree, _from_recipe(str(name), None if shared else kind, setting, benchmark))
         tree["recipe"] = name
     loss = changes.get("loss")
     if isinstance(loss, Mapping) and "name" in loss and loss["name"] != tree.get("loss", {}).get("name"):
@@ -106,7 +112,7 @@ def resolve(
 
 
 def from_dict(tree: Mapping[str, Any]) -> Config:
-    """Return the configuration of a tree, such as that of `Config.to_dict`."""
+    """Build a configuration from nested dicts, such as the result of `Config.to_dict`, and check it."""
     if isinstance(tree, Mapping) and isinstance(tree.get("batches"), Mapping):
         tree = {**tree, "batches": _gather_options(tree["batches"])}
     config: Config = build(Config, tree, root=Config)
@@ -115,13 +121,13 @@ def from_dict(tree: Mapping[str, Any]) -> Config:
 
 
 def _options(sampler: Any) -> Iterable[str] | None:
-    """Return the settings that a sampler reads, or None if there is no such sampler."""
+    """Return the names of the settings that a sampler uses, or None if there is no such sampler."""
     known = isinstance(sampler, str) and sampler in samplers.names()
     return samplers.options(sampler) if known else None
 
 
 def _readable(batches: Mapping[str, Any], sampler: Any) -> dict[str, Any]:
-    """Return the settings that the sampler reads; all of them, if there is no such sampler."""
+    """Return those settings of `batches` that the sampler uses, or all of them if there is no such sampler."""
     options = _options(sampler)
     return {k: v for k, v in batches.items() if options is None or k in ("name", "options") or k in options}
 
@@ -131,13 +137,16 @@ def _check_readable(batches: Mapping[str, Any], sampler: Any) -> None:
         readers = [name for name in samplers.names() if key in samplers.options(name)]
         if readers and batches[key] not in (None, getattr(Batches, key, None)):
             raise NearfarError(
-                f"batches.{key}={batches[key]} is read by batches.name={' or '.join(readers)} alone, and the name is "
-                f"{sampler}: set batches.name={readers[0]}, or leave batches.{key} out"
+                f"batches.{key}={batches[key]} applies only to batches.name={' or '.join(readers)}, but batches.name "
+                f"is {sampler}: set batches.name={readers[0]}, or remove batches.{key}"
             )
 
 
 def _gather_options(batches: Mapping[str, Any]) -> dict[str, Any]:
-    """Move options that only the sampler knows into `options`, so that a new sampler needs no change of the schema."""
+    """Move options of the sampler that the schema does not declare into `options`.
+
+    A new sampler can therefore have options of its own without a change to the schema.
+    """
     known = {each.name for each in fields(Batches)}
     options = _options(batches.get("name", Batches.name)) or ()
     own = {key: value for key, value in batches.items() if key not in known and key in options}
@@ -147,20 +156,25 @@ def _gather_options(batches: Mapping[str, Any]) -> dict[str, Any]:
     return {**rest, "options": {**rest.get("options", {}), **own}}
 
 
-def _from_recipe(name: str, setting: str, benchmark: str | None) -> dict[str, Any]:
-    """Return the part of a recipe that this setting uses."""
+def _from_recipe(name: str, kind: str | None, setting: str, benchmark: str | None) -> dict[str, Any]:
+    """Return the part of a recipe that applies to this kind of data with these values of `setting` and `benchmark`.
+
+    Without a kind, the section `ours` does not apply.
+    """
     if setting not in ("ours", "paper"):
         raise NearfarError(f"setting must be ours or paper, got {setting!r}")
     try:
         recipe = recipes.load(name, data=benchmark)
     except ValueError as error:
         raise NearfarError(str(error)) from None
+    ours = {} if kind is None else recipe.get("ours", {}).get(kind, {})
     recipe = {key: value for key, value in recipe.items() if key not in recipes.ABOUT}
     if setting == "paper":
         return merge_trees(PAPER, recipe)
     recipe = {key: value for key, value in recipe.items() if key in recipes.METHOD}
-    recipe.get("batches", {}).pop("epoch", None)  # an epoch is one pass over the samples for every method
-    return recipe
+    # with setting=ours, an epoch is one pass over the samples for every method
+    recipe.get("batches", {}).pop("epoch", None)
+    return merge_trees(recipe, ours)
 
 
 def check(config: Config) -> None:
@@ -182,12 +196,18 @@ def check(config: Config) -> None:
         raise NearfarError(f"data.folds={folds} already holds out classes: set data.validation=0")
     if not config.loss.get("name"):
         raise NearfarError("no loss: choose a recipe (nearfar recipes) or set loss.name (nearfar losses)")
+    try:
+        expand_names(config.metrics, ks=(1,))
+    except ValueError as error:
+        raise NearfarError(str(error)) from None
+    if config.cache.activations is not None and config.model.train_from is None:
+        raise NearfarError("cache.activations needs frozen blocks: set model.train_from to the first trained block")
     if config.schedule.name == "step" and config.schedule.every is None:
-        raise NearfarError("schedule.every is needed with schedule.name=step: the number of epochs between two steps")
+        raise NearfarError("schedule.name=step needs schedule.every: set the number of epochs between two steps")
 
 
 def _drop_options_of_another(section: dict[str, Any], changes: Any, key: str) -> None:
-    """Empty section[key] if the changes choose another name for it: its options do not apply to that one."""
+    """Clear section[key] if the changes give it another name, because the options belong to the old name."""
     before, after = (part.get(key) if isinstance(part, Mapping) else None for part in (section, changes))
     if (
         isinstance(before, Mapping)

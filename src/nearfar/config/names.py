@@ -1,4 +1,4 @@
-"""Suggest the setting that an unknown key most likely meant."""
+"""Suggest the setting that a user most likely meant by an unknown key."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from nearfar.spelling import closest
 
-# Names in other libraries, and the corresponding setting here.
+# Names that other libraries use, and the corresponding settings of nearfar.
 ALIASES: dict[str, str] = {
     "amp": "autocast",
     "arch": "model.backbone",
@@ -57,13 +57,13 @@ MOST_SUGGESTED = 2
 
 
 def suggest_setting(key: str, siblings: Sequence[str], where: str, every: Sequence[str]) -> str:
-    """Return "; did you mean ...?" for an unknown key, or "." if no setting is similar.
+    """Return "; did you mean ...?" for an unknown key, or "." if no setting or more than two settings match.
 
     Args:
         key: The last part of the unknown key.
-        siblings: The keys that the same table has.
-        where: The table.
-        every: All keys of the configuration with their sections; without them only the siblings are searched.
+        siblings: The valid keys of the section that has the unknown key.
+        where: The dotted name of that section, or "" at the top level.
+        every: All dotted keys of the configuration. If empty, only the siblings are searched.
 
     >>> top = ["optimizer", "batches", "epochs"]
     >>> every = [*top, "optimizer.lr", "batches.size", "select.patience", "batches.patience"]

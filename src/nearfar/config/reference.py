@@ -1,4 +1,4 @@
-"""What the schema says, for people and editors: text for the terminal, docs/settings.md, and JSON schemas."""
+"""Describe all settings: as text for the terminal, as docs/settings.md, and as JSON schemas for editors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import MISSING, Field, fields
 from typing import Any
 
 from nearfar.config.names import suggest_setting
-from nearfar.config.recipes import ABOUT, GROUPS, METHOD, PAPER_ONLY
+from nearfar.config.recipes import ABOUT, GROUPS, METHOD, OURS_KEYS, PAPER_ONLY
+from nearfar.config.recipes import KINDS as DATA_KINDS
 from nearfar.config.schema import BENCHMARKS, Config
 from nearfar.config.setting import KINDS, Setting, is_section, type_hints, variants, walk
 from nearfar.errors import NearfarError
@@ -28,12 +29,12 @@ INTRO = """# Settings
 This page is generated from the schema, `nearfar/config/schema.py`, by `nearfar settings --markdown`.
 
 Set a value with `--set key=value`, or in a YAML file that you pass with `--config`. `nearfar train DATA --dry-run`
-prints the configuration that results. The defaults of the network, the optimizer and the length of the training depend
-on the kind of data ([training](training.md#configuration)); the tables show those of the schema. `nearfar
-settings` prints this list in the terminal, and `nearfar settings optimizer` a part of it.
+prints the resulting configuration. The defaults of the network, the optimizer and the length of the training depend on
+the kind of data ([training](training.md#configuration)); the tables show the defaults in the schema. `nearfar settings`
+prints this list in the terminal, and `nearfar settings optimizer` prints one section.
 
-Settings marked * do not change the trained weights or their scores, except for rounding. They may differ when a run is
-resumed.
+Settings marked * do not change the trained weights or their scores, except for rounding. You may change them when you
+resume a run.
 """
 EDITORS = """## Completion in an editor
 
@@ -76,7 +77,7 @@ def describe_settings(key: str | None = None) -> str:
 
 
 def settings_page() -> str:
-    """Return docs/settings.md."""
+    """Return the text of docs/settings.md."""
     top = [item for item in walk(Config) if "." not in item[0] and not is_section(item[2])]
     parts = [INTRO, "## The run\n", _table(top), ""]
     for name, each, hint in walk(Config):
@@ -95,7 +96,7 @@ def _table(items: list[tuple[str, Field[Any], Any]]) -> str:
     for key, each, hint in items:
         about: Setting = each.metadata["setting"]
         readers = [name for name in _samplers() if key.partition(".")[2] in _samplers()[name]]
-        read = f" Read by {', '.join(readers)}." if key.startswith("batches.") and readers else ""
+        read = f" Used by {', '.join(readers)}." if key.startswith("batches.") and readers else ""
         mark = " *" if about.neutral else ""
         rows.append(
             [f"`{key}`{mark}", _type(each, hint), f"`{_default(each)}`", f"{about.help}{read}".replace("|", r"\|")]
@@ -105,7 +106,7 @@ def _table(items: list[tuple[str, Field[Any], Any]]) -> str:
 
 
 def _samplers() -> dict[str, list[str]]:
-    from nearfar import samplers  # imports torch, which the list for the terminal does not need
+    from nearfar import samplers  # imported here because it imports torch, which `describe_settings` does not need
 
     return {name: list(samplers.options(name)) for name in samplers.names()}
 
@@ -142,7 +143,9 @@ def recipe_schema() -> dict[str, Any]:
     own = {key: settings[key] for key in (*METHOD, *PAPER_ONLY)}
     differences = {"type": "object", "properties": own, "additionalProperties": False}
     data = {"type": "object", "properties": dict.fromkeys(BENCHMARKS, differences), "additionalProperties": False}
-    about = {key: {"type": "string"} for key in ABOUT} | {"group": {"enum": list(GROUPS)}, "data": data}
+    changes = {"type": "object", "properties": {k: settings[k] for k in OURS_KEYS}, "additionalProperties": False}
+    ours = {"type": "object", "properties": dict.fromkeys(DATA_KINDS, changes), "additionalProperties": False}
+    about = {key: {"type": "string"} for key in ABOUT} | {"group": {"enum": list(GROUPS)}, "ours": ours, "data": data}
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "A nearfar recipe",
@@ -156,9 +159,9 @@ def recipe_schema() -> dict[str, Any]:
 def _config_object() -> dict[str, Any]:
     """Return the JSON schema of a configuration, with the registered names for completion.
 
-    Other names are valid too, because they may be registered later.
+    Other names are also valid, because users can register losses, pacers, samplers and backbones.
     """
-    from nearfar import losses, models, pacing, samplers  # they import torch
+    from nearfar import losses, models, pacing, samplers  # imported here because they import torch
 
     schema = _object(Config)
     parts = {"loss": losses, "pacing": pacing, "batches": samplers, "model": models}
@@ -182,5 +185,5 @@ def _object(table: type) -> dict[str, Any]:
             value["enum"] = [*about.choices, *([None] if "null" in types else [])]
         value |= {BOUNDS[name]: bound for name, bound in about.limits.items()}
         properties[each.name] = value
-    open_ended = table.__name__ == "Batches"  # a sampler may have options of its own
+    open_ended = table.__name__ == "Batches"  # a sampler may have options that are not in the schema
     return {"type": "object", "properties": properties, "additionalProperties": open_ended}

@@ -1,7 +1,8 @@
-"""Settings as fields of dataclasses: `option`, `table` and `section` describe a field, `build` checks its value.
+"""Settings as fields of dataclasses. A dataclass of settings is called a table.
 
-Dataclass metadata is used in place of pydantic or msgspec because it adds no dependency and no import time, and
-because the messages can name the full key, the value and the nearest known key.
+`option`, `table` and `section` declare a field with its description. `build` creates a table from plain values and
+checks them. We use dataclass metadata instead of pydantic or msgspec because it adds no dependency and no import time,
+and because error messages can then name the full key, the value and the closest known key.
 """
 
 from __future__ import annotations
@@ -36,17 +37,17 @@ COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 
 @dataclass(frozen=True)
 class Setting:
-    """What is known about one setting besides its type and default.
+    """The description of a setting: everything besides its type and default.
 
     Attributes:
-        help: One or two sentences for people.
-        choices: The allowed values, if they are few.
-        least: The smallest allowed value.
-        above: A bound that is itself not allowed.
-        most: The largest allowed value.
-        below: A bound that is itself not allowed.
+        help: Help text for users, one or two sentences.
+        choices: The allowed values; empty if the values are not limited to a list.
+        least: Inclusive lower bound.
+        above: Exclusive lower bound.
+        most: Inclusive upper bound.
+        below: Exclusive upper bound.
         neutral: Whether the trained weights and their scores do not depend on the setting. Such a setting may change
-            when a run is resumed, and is no part of the identity of a benchmark cell.
+            when a run is resumed, and it is not part of the id of a benchmark cell.
     """
 
     help: str
@@ -59,12 +60,12 @@ class Setting:
 
     @property
     def limits(self) -> dict[str, float]:
-        """The bounds in words: {"at least": 0, "below": 1}."""
+        """The bounds of the setting by name, for example {"at least": 0, "below": 1}."""
         bounds = zip(COMPARE, (self.least, self.above, self.most, self.below), strict=True)
         return {name: bound for name, bound in bounds if bound is not None}
 
     def check(self, key: str, value: Any) -> None:
-        """Raise a NearfarError if the value is none of the choices or out of bounds."""
+        """Raise a NearfarError if the value is not one of the choices or is out of bounds."""
         if value is None:
             return
         if self.choices and value not in self.choices:
@@ -81,33 +82,33 @@ def _number(value: float) -> str:
 
 
 def option(default: Any, help: str, **limits: Any) -> Any:
-    """Declare a field of a settings table, see `Setting` for the limits."""
+    """Declare a field that holds a single value; see `Setting` for the choices and bounds."""
     return field(default=default, metadata={"setting": Setting(help, **limits)})
 
 
 def table(help: str) -> Any:
-    """Declare a field that holds the options of a loss, a pacer or a sampler; its owner checks them."""
+    """Declare a field that holds the options of a loss, a pacer or a sampler, which checks them itself."""
     return field(default_factory=dict, metadata={"setting": Setting(help)})
 
 
 def section(kind: type, help: str) -> Any:
-    """Declare a field that holds another table."""
+    """Declare a field that holds a nested table of this kind."""
     return field(default_factory=kind, metadata={"setting": Setting(help)})
 
 
 @cache
 def type_hints(table: type) -> dict[str, Any]:
-    """Return the types of a table's fields."""
+    """Return the types of a table's fields by name."""
     return get_type_hints(table)
 
 
 def is_section(hint: Any) -> bool:
-    """Return whether a field of this type is a table of settings itself."""
+    """Return whether a field of this type holds a nested table."""
     return isinstance(hint, type) and is_dataclass(hint)
 
 
 def walk(table: type, prefix: str = "") -> Iterator[tuple[str, Field[Any], Any]]:
-    """Yield (key, field, type) of every setting below a table, sections included, in order."""
+    """Yield (dotted key, field, type) of every setting in a table and its nested tables, in order."""
     for each in fields(table):
         hint = type_hints(table)[each.name]
         yield f"{prefix}{each.name}", each, hint
@@ -116,13 +117,13 @@ def walk(table: type, prefix: str = "") -> Iterator[tuple[str, Field[Any], Any]]
 
 
 def build(table: type, tree: Any, where: str = "", *, root: type | None = None) -> Any:
-    """Make a table (dataclass) from a tree of plain values.
+    """Create a table from plain values and check them.
 
     Args:
-        table: The dataclass.
-        tree: Its values, as YAML gives them.
-        where: The key of the table, for error messages.
-        root: The outermost table, whose other sections are searched for the key that was meant.
+        table: The dataclass to create.
+        tree: Its values as nested dicts, as read from YAML.
+        where: The dotted key of the table, for error messages.
+        root: The outermost table. For an unknown key, its keys are searched for a suggestion.
 
     Raises:
         NearfarError: If a key is unknown, or a value has the wrong type or is out of bounds.
@@ -153,6 +154,12 @@ def variants(hint: Any) -> tuple[Any, ...]:
     return tuple(get_origin(part) or part for part in parts)
 
 
+def _item_type(hint: Any) -> Any:
+    """Return the type of the items of `tuple[item, ...]`, also if the tuple is a part of a union; else None."""
+    parts = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    return next((get_args(part)[0] for part in parts if get_origin(part) is tuple), None)
+
+
 def _typed(hint: Any, value: Any, where: str) -> Any:
     kinds = variants(hint)
     if value is None and type(None) in kinds:
@@ -161,7 +168,11 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
         if kind is dict and (isinstance(value, Mapping) or value is None):
             return dict(value or {})
         if kind is tuple and isinstance(value, list | tuple | str):
-            return tuple([value] if isinstance(value, str) else value)
+            items = [value] if isinstance(value, str) else value
+            kind_of_item = _item_type(hint)
+            if kind_of_item not in KINDS:
+                return tuple(items)
+            return tuple(_typed(kind_of_item, item, f"{where}[{i}]") for i, item in enumerate(items))
         if kind is int and isinstance(value, int | float) and not isinstance(value, bool) and value % 1 == 0:
             return int(value)
         if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
@@ -169,3 +180,10 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
         if kind in (bool, str) and isinstance(value, kind):
             return value
     raise NearfarError(f"{where} must be {' or '.join(KINDS.get(kind, str(kind)) for kind in kinds)}, got {value!r}")
+
+
+def to_plain(value: Any) -> Any:
+    """Return a tree with its tuples as lists, as YAML and JSON write them."""
+    if isinstance(value, Mapping):
+        return {key: to_plain(item) for key, item in value.items()}
+    return [to_plain(item) for item in value] if isinstance(value, list | tuple) else value

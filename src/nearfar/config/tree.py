@@ -1,4 +1,4 @@
-"""Plain trees of settings: reading them from YAML, merging them, and changing them by KEY=VALUE."""
+"""Trees of settings, which are nested dicts: read them from YAML, merge them, and change them by KEY=VALUE."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_VALUES = 10_000
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Read a YAML file as a tree."""
+    """Read a YAML file of settings as nested dicts."""
     try:
         tree = parse_yaml(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -31,15 +31,15 @@ def parse_yaml(text: str) -> Any:
     """Return the plain values of a YAML text.
 
     Raises:
-        ValueError: If the text is not valid YAML or stands for too many values.
+        ValueError: If the text is not valid YAML or expands to too many values.
     """
     try:
         tree = yaml.safe_load(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    except Exception as error:  # PyYAML also lets errors of int, float and date through
+    except Exception as error:  # PyYAML does not catch errors from the constructors of int, float and date
         raise ValueError(str(error)) from None
-    # A few lines of aliases can stand for more values than fit into memory, or for a list that contains itself.
+    # A few lines of YAML aliases can expand to more values than fit into memory, or to a list that contains itself.
     waiting, count = [tree], 0
     while waiting:
         value = waiting.pop()
@@ -67,13 +67,13 @@ def parse_setting(text: str) -> tuple[list[str], Any]:
     except ValueError as error:
         raise NearfarError(f"{key}: the value {value!r} is not valid YAML ({error})") from None
     if isinstance(parsed, str):
-        with suppress(ValueError):  # YAML 1.1 reads 1e-4 as text
+        with suppress(ValueError):  # YAML 1.1 reads 1e-4 as a string
             parsed = float(parsed)
     return key.strip().split("."), parsed
 
 
 def apply_settings(tree: Mapping[str, Any], settings: Iterable[str]) -> dict[str, Any]:
-    """Return the tree after `a.b=value` settings, in their order.
+    """Return the tree with `a.b=value` settings applied in order.
 
     >>> apply_settings({"loss": {"name": "mpa"}}, ["loss.alpha=16", "steps=5"])
     {'loss': {'name': 'mpa', 'alpha': 16}, 'steps': 5}
@@ -88,7 +88,7 @@ def apply_settings(tree: Mapping[str, Any], settings: Iterable[str]) -> dict[str
 
 
 def merge_trees(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `base` with the changes, section by section.
+    """Return `base` updated with `changes`. Nested dicts are merged, other values are replaced.
 
     >>> merge_trees({"loss": {"name": "mpa", "alpha": 5}, "epochs": 9}, {"loss": {"alpha": 7}})
     {'loss': {'name': 'mpa', 'alpha': 7}, 'epochs': 9}

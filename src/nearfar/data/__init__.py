@@ -1,7 +1,7 @@
 """Data: every source is opened as a `Manifest`, from which batches of tensors are loaded.
 
-`open_data("my_images")` recognizes the layout of the source, `create_dataset(manifest)` returns its samples as tensors,
-and `BatchLoader` loads batches of them.
+`open_data("my_images")` recognizes the layout of the source and returns a manifest. `create_dataset(manifest)` creates
+a dataset that converts the samples to tensors, and `BatchLoader` loads batches from this dataset.
 """
 
 from __future__ import annotations

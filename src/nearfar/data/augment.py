@@ -1,7 +1,7 @@
-"""Augmentation of a batch: an affine map for each sample, applied by one grid_sample.
+"""Augmentation of a whole batch: a random affine map for each image, applied by one call of grid_sample.
 
-The parameters of a sample are a hash of (seed, epoch, index, parameter), so they do not depend on the batch of the
-sample, and no Python code runs per sample.
+Each random parameter is a hash of (seed, epoch, index of the sample, number of the parameter). It does therefore not
+depend on the batch, and all samples are computed at once without a Python loop.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ Hashes = NDArray[np.uint64]
 
 
 def uniform(seed: int, epoch: int, indices: ArrayLike, count: int) -> Floats:
-    """Return numbers [len(indices), count] in [0, 1): SplitMix64 (Steele, Lea, Flood 2014) of each key and counter.
+    """Return `count` random numbers in [0, 1) for each index, [len(indices), count].
+
+    They are SplitMix64 hashes (Steele, Lea and Flood, 2014) and depend only on (seed, epoch, index).
 
     >>> a = uniform(1, 2, [5, 9], 3)
     >>> bool((a[1] == uniform(1, 2, [9], 3)[0]).all()), a.shape
@@ -32,7 +34,7 @@ def uniform(seed: int, epoch: int, indices: ArrayLike, count: int) -> Floats:
             key = _mix(key ^ _mix(np.array([word & (2**64 - 1)], dtype=np.uint64)))
         counter = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         bits = _mix(key[:, None] + counter)
-    # the 53 bits that a double holds
+    # keep the upper 53 bits, which float64 represents exactly
     values: Floats = (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
     return values
 
@@ -47,21 +49,21 @@ def _mix(z: Hashes) -> Hashes:
 
 @dataclass(frozen=True)
 class BatchAugment:
-    """Random affine maps and color changes of a batch of images. By default nothing changes.
+    """Random affine maps and color changes for a batch of images. With the default arguments, nothing changes.
 
-    The interpolation is bilinear without a low-pass filter. Shrinking by more than about 1.5 causes aliasing, so the
-    size of a cache should be close to the training size.
+    The interpolation is bilinear without a low-pass filter. Shrinking by a factor of more than about 1.5 causes
+    aliasing, so cached images should not be much larger than the training size.
 
     Args:
-        crop: Range of the area of a random part, as in RandomResizedCrop.
-        ratio: Range of the aspect ratio of this part.
-        shift: Largest shift as a fraction of the side.
+        crop: Range of the area of a random crop, as a fraction of the image (see RandomResizedCrop).
+        ratio: Range of the aspect ratio of this crop.
+        shift: Largest shift, as a fraction of the width or height.
         rotate: Largest rotation in degrees.
         zoom: Range of the zoom factor about the center.
-        stretch: Largest factor by which the aspect ratio changes.
+        stretch: Largest factor by which the aspect ratio of the image is changed.
         flip: Probability of a horizontal flip.
-        brightness, contrast: Largest relative change.
-        fill: Value (0..255) of pixels from outside the image. None repeats the border.
+        brightness, contrast: Largest relative change of brightness and contrast.
+        fill: Value (0..255) for pixels outside the image. None repeats the border pixels.
     """
 
     crop: tuple[float, float] = (1.0, 1.0)
@@ -79,21 +81,21 @@ class BatchAugment:
         for name in ("crop", "ratio", "zoom"):
             low, high = getattr(self, name)
             if not 0 < low <= high:
-                raise ValueError(f"{name} must be an ascending pair above 0, got {(low, high)}")
+                raise ValueError(f"{name} must be a pair (low, high) with 0 < low <= high, got {(low, high)}")
         if self.crop[1] > 1:
-            raise ValueError(f"crop is a fraction of the area and at most 1, got {self.crop}")
+            raise ValueError(f"crop must be at most 1, because it is a fraction of the area, got {self.crop}")
         if not 0 <= self.flip <= 1 or self.shift < 0 or self.stretch < 1:
             raise ValueError(
-                f"flip must be a probability, shift at least 0 and stretch at least 1, "
+                f"flip must be between 0 and 1, shift at least 0 and stretch at least 1, "
                 f"got flip={self.flip}, shift={self.shift}, stretch={self.stretch}"
             )
 
     def compute_maps(self, seed: int, epoch: int, indices: ArrayLike, height: int, width: int) -> Tensor:
-        """Return the maps [B, 2, 3] from output to input coordinates in [-1, 1], as `affine_grid` takes them."""
+        """Return affine maps [B, 2, 3] from output to input coordinates, one for each image, for `affine_grid`."""
         u = uniform(seed, epoch, indices, 10).T
         area = self.crop[0] + u[0] * (self.crop[1] - self.crop[0])
         aspect = np.exp(_interpolate(np.log(self.ratio), u[1]))
-        # sides of the part as fractions of the image, at most 1
+        # width and height of the crop as fractions of the image, at most 1
         part_x = np.minimum(np.sqrt(area * aspect * height / width), 1)
         part_y = np.minimum(np.sqrt(area / aspect * width / height), 1)
         if self.crop == (1.0, 1.0) and self.ratio == (1.0, 1.0):
@@ -107,7 +109,7 @@ class BatchAugment:
         scale_x, scale_y = part_x / (zoom * stretch), part_y * stretch / zoom
         mirror = np.where(u[9] < self.flip, -1.0, 1.0)
         cos, sin = np.cos(angle), np.sin(angle)
-        # rotate in pixels, not in the unit square, so that a wide image is not sheared
+        # rotate in pixel coordinates: in normalized coordinates, the rotation would shear an image that is not square
         aspect_ratio = width / height
         rows = [
             [cos * scale_x * mirror, -sin * scale_y / aspect_ratio, center_x],
@@ -117,12 +119,12 @@ class BatchAugment:
         return torch.from_numpy(stacked.astype(np.float32))
 
     def __call__(self, x: Tensor, indices: ArrayLike, *, seed: int, epoch: int, size: int | None = None) -> Tensor:
-        """Augment images [B, C, H, W] with values in 0..255, and resize them to size x size if `size` is given."""
+        """Augment B images [B, C, H, W] with values in 0..255, and resize them to size x size if `size` is given."""
         batch, channels, height, width = x.shape
         out = (height, width) if size is None else (size, size)
         theta = self.compute_maps(seed, epoch, indices, height, width)
         grid = F.affine_grid(theta, [batch, channels, *out], align_corners=False)
-        # grid_sample fills with 0, so another fill value is subtracted before and added after
+        # grid_sample can only fill with 0, so subtract the fill value before and add it after
         x = F.grid_sample(
             x - self.fill if self.fill else x,
             grid,
@@ -133,7 +135,7 @@ class BatchAugment:
         if self.fill:
             x += self.fill
         if self.brightness or self.contrast:
-            # ~epoch is never an epoch, so these numbers are independent of those of the maps
+            # ~epoch is negative and thus never a real epoch, so these numbers differ from those of the affine maps
             u = torch.from_numpy((2 * uniform(seed, ~epoch, indices, 2) - 1).astype(np.float32))
             x *= (1 + self.brightness * u[:, 0])[:, None, None, None]
             mean = x.mean((1, 2, 3), keepdim=True)

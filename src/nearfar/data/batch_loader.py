@@ -16,7 +16,7 @@ Job = tuple[int, bool, list[int]]
 
 
 class Batch(NamedTuple):
-    """A batch of samples: `x` [B, ...], `labels` [B] and `indices` [B] (rows of the manifest)."""
+    """A batch of B samples: the inputs `x` [B, ...], their `labels` [B] and their row numbers `indices` [B]."""
 
     x: Tensor
     labels: Tensor
@@ -24,7 +24,7 @@ class Batch(NamedTuple):
 
 
 class BatchLoader:
-    """Load the samples of given rows as batches. A sample does not depend on the number of workers.
+    """Loader of batches with given row numbers. The result does not depend on the number of workers.
 
     >>> import numpy as np
     >>> from nearfar.data import Manifest, create_dataset
@@ -32,16 +32,16 @@ class BatchLoader:
     >>> [batch.labels.tolist() for batch in BatchLoader(create_dataset(vectors)).load([[1, 0], [0]])]
     [[1, 0], [0]]
 
-    Only image files use workers. Vectors and arrays are read in this process, which is faster than passing them between
-    processes. Workers run until `close` is called or the loader is deleted.
+    Only image files are read by workers. Vectors and arrays are read in the calling process, which is faster than
+    passing them between processes. Workers run until `close` is called or the loader is deleted.
 
-    With workers, the iterable of batches is read up to 2 x workers batches ahead. The state of a sampler is then ahead
-    as well, so save it at the start of an epoch.
+    With workers, up to 2 x workers batches are requested from the batch sampler in advance. During an epoch, the state
+    of the sampler is therefore ahead of training: save it at the start of an epoch.
 
     Args:
-        dataset: The samples.
-        workers: Number of worker processes for image files. With 0, images are read in this process.
-        pin_memory: Copy batches to pinned memory.
+        dataset: Dataset of the samples.
+        workers: Number of worker processes for image files. With 0, images are read in the calling process.
+        pin_memory: Whether batches from workers are copied to pinned memory.
     """
 
     def __init__(self, dataset: BatchDataset, *, workers: int = 0, pin_memory: bool = False) -> None:
@@ -59,21 +59,21 @@ class BatchLoader:
                 num_workers=workers,
                 persistent_workers=True,
                 pin_memory=pin_memory,
-                # without a generator, the seed of the workers would be drawn from the global generator of training
+                # by default, a DataLoader seeds its workers from the global generator, which would change the training
                 generator=torch.Generator().manual_seed(0),
             )
 
     def load(
         self, batches: Iterable[Sequence[int]], *, epoch: int = 0, train: bool = True, read_ahead: bool = True
     ) -> Iterator[Batch]:
-        """Yield one batch for each list of rows, in order. A new call ends the previous one.
+        """Yield one batch for each list of row numbers, in order. A new call invalidates earlier iterators.
 
         Args:
             batches: Lists of row numbers.
             epoch: Epoch that seeds the augmentation.
-            train: Use the training transform, otherwise the evaluation transform.
-            read_ahead: If False, read a batch when it is needed, for samplers that depend on the training state. As
-                many threads as there are workers then share its images.
+            train: Whether to use the training transform or the evaluation transform.
+            read_ahead: Whether workers read batches in advance. Use False for samplers that depend on the training
+                state: each batch is then read when it is needed, by as many threads as there are workers.
         """
         jobs = ((epoch, train, _ints(rows)) for rows in batches)
         if self._loader is not None and read_ahead:
@@ -93,7 +93,7 @@ class BatchLoader:
                 yield self._batch(self.dataset.fetch(rows, epoch=epoch, train=train), rows)
 
     def load_all(self, rows: Sequence[int] | Tensor | None = None, *, batch_size: int = 256) -> Iterator[Batch]:
-        """Yield all rows, or the given ones, once and in order, with the evaluation transform."""
+        """Yield batches of all rows, or of `rows`, once and in order, with the evaluation transform."""
         selected = _ints(range(len(self.dataset)) if rows is None else rows)
         return self.load((selected[i : i + batch_size] for i in range(0, len(selected), batch_size)), train=False)
 
@@ -108,7 +108,7 @@ class BatchLoader:
 
 
 class _Jobs(Sampler[Job]):
-    """Jobs of the current epoch. A DataLoader requests a new iterator each time it is iterated."""
+    """Sampler that passes the jobs of the current call of `load` to the DataLoader."""
 
     def __init__(self) -> None:
         self.source: Iterator[Job] = iter(())
@@ -121,7 +121,7 @@ Read = tuple[Tensor | None, list[int], dict[int, str], str]
 
 
 class _BatchReader(Dataset[Read]):
-    """Read batches in a worker. A job contains the epoch and the rows, so workers need no state."""
+    """Dataset whose items are whole batches. A job contains the epoch and the rows, so workers have no state."""
 
     def __init__(self, images: ImageDataset) -> None:
         self.images = images
@@ -131,7 +131,7 @@ class _BatchReader(Dataset[Read]):
         try:
             return *self.images.read(rows, epoch=epoch, train=train), ""
         except NearfarError as error:
-            # returned as a value, because torch would wrap the exception into the traceback of the worker
+            # return the message, because torch would replace an exception by one with the traceback of the worker
             return None, [], {}, str(error)
 
 

@@ -1,10 +1,11 @@
-"""Cache of decoded images in one memory-mapped uint8 array, which loads at memory speed."""
+"""Cache of decoded and resized images in one memory-mapped uint8 array, so that later epochs decode no files."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,12 +14,13 @@ from typing import Literal
 import numpy as np
 
 from nearfar.data.images import MAX_PIXELS, ImageReader, drop_rows, map_in_order
-from nearfar.data.manifest import Array, Manifest
+from nearfar.data.manifest import Array, Manifest, digest_array
 from nearfar.data.transforms import CenterCrop, Resize, sample_rng
 from nearfar.errors import NearfarError
-from nearfar.files import atomic
+from nearfar.files import atomic, remove_drafts
 
-VERSION = 1
+VERSION = 2
+CHECKED_IMAGES = 64
 
 
 def cache_images(
@@ -31,36 +33,43 @@ def cache_images(
     max_pixels: int = MAX_PIXELS,
     progress: Callable[[int], object] | None = None,
 ) -> Manifest:
-    """Return the manifest with its images as `pixels` [N, size, size, 3], memory-mapped from a file in `folder`.
+    """Return the manifest with its N images as `pixels` [N, size, size, 3], memory-mapped from a file in `folder`.
 
-    Each image is resized so that its short side is `size`, then cropped to the square at its center, so training crops
-    see only this square. The name of the file is a hash of the table, of the size and modification time of every image
-    file, and of `size`: if any of them changes, a new file is built. The file is written atomically.
+    Each image is resized so that its short side is `size` and then cropped to the square at its center. Random crops in
+    training are taken from this square. The name of the cache file is a hash of the image paths, the size and
+    modification time of the image files, `size` and `max_pixels`. If any of these changes, a new file is built. The
+    file is written atomically.
 
     Args:
-        manifest: A manifest of files. Others are returned unchanged.
-        folder: Folder of the cache.
+        manifest: A manifest of image files. A manifest of features or pixels is returned unchanged.
+        folder: Folder for cache files.
         size: Side of the cached images in pixels.
         workers: Number of threads that decode images.
-        on_error: "raise" an error for a broken image, or "skip" it, with a note and a list next to the file.
-        max_pixels: Largest image to decode.
-        progress: Called with the number of images done.
+        on_error: "raise" an error for a broken image, or "skip" it. Skipped images are counted in the notes of the
+            manifest and listed in a file next to the cache file.
+        max_pixels: Largest number of pixels of an image to decode.
+        progress: Function that is called with the number of finished images.
     """
     if size < 1:
         raise ValueError(f"size must be at least 1, got {size}")
     if manifest.kind != "files":
         return manifest
-    key = _key(manifest, size, max_pixels)
+    key = fingerprint_files(manifest, f"cache {VERSION} {size} {max_pixels}")
     array_file, broken_file = folder / f"{key}.npy", folder / f"{key}.broken.json"
     if not array_file.is_file():
         _build(manifest, array_file, broken_file, size, workers, on_error, max_pixels, progress)
     try:
         pixels = np.load(array_file, mmap_mode="r", allow_pickle=False)
-        broken = {int(row): reason for row, reason in json.loads(broken_file.read_text("utf-8")).items()}
-    except (OSError, ValueError, EOFError) as error:
-        raise NearfarError(f"{array_file}: is damaged ({error}): remove it to build it again") from error
+        about = json.loads(broken_file.read_text("utf-8"))
+        broken = {int(row): reason for row, reason in about["broken"].items()}
+        checksums = {int(row): int(value) for row, value in about["checksums"].items()}
+    except (OSError, ValueError, EOFError, KeyError, TypeError, AttributeError) as error:
+        raise NearfarError(f"{array_file}: is damaged ({error}): delete it to build it again") from error
     if pixels.shape != (len(manifest), size, size, 3) or pixels.dtype != np.uint8:
-        raise NearfarError(f"{array_file}: has {pixels.dtype} {pixels.shape}: remove it to build it again")
+        raise NearfarError(f"{array_file}: has {pixels.dtype} of shape {pixels.shape}: delete it to build it again")
+    wrong = [row for row, value in checksums.items() if zlib.crc32(pixels[row]) != value]
+    if wrong:
+        raise NearfarError(f"{array_file}: is damaged (the checksum of image {wrong[0]} differs): delete it")
     if broken and on_error == "raise":
         raise NearfarError(next(iter(broken.values())))
     return drop_rows(replace(manifest, pixels=pixels, digest=key), broken)
@@ -87,6 +96,7 @@ def _build(
         return np.asarray(crop(resize(image, rng), rng))
 
     broken: dict[int, str] = {}
+    remove_drafts(array_file.parent)
     with atomic(array_file) as draft:
         pixels = np.lib.format.open_memmap(draft, "w+", np.uint8, (len(manifest), size, size, 3))
         for row, image in enumerate(map_in_order(prepare, range(len(manifest)), workers)):
@@ -99,14 +109,36 @@ def _build(
             if progress is not None:
                 progress(row + 1)
         pixels.flush()
+        # reading a whole cache would take too long at every start, so only some images have a checksum
+        rows = np.unique(np.linspace(0, len(manifest) - 1, CHECKED_IMAGES).astype(int)).tolist()
+        checksums = {row: zlib.crc32(pixels[row]) for row in rows}
         del pixels
-        # the list is written first, so both files are complete if the array exists
+        # this list is complete before `atomic` renames the array, so if the array exists, both files are complete
         with atomic(broken_file) as listing:
-            listing.write_text(json.dumps(broken), "utf-8")
+            listing.write_text(json.dumps({"broken": broken, "checksums": checksums}), "utf-8")
 
 
-def _key(manifest: Manifest, size: int, max_pixels: int) -> str:
-    digest = hashlib.sha256(f"cache {VERSION} {size} {max_pixels} {len(manifest)}".encode())
+def fingerprint_files(manifest: Manifest, prefix: str) -> str:
+    """Return a hash of a prefix, the paths of a manifest, and the sizes and modification times of its files."""
+    digest = hashlib.sha256(f"{prefix} {len(manifest)}".encode())
+    _add_files(digest, manifest)
+    return digest.hexdigest()[:32]
+
+
+def fingerprint_images(manifest: Manifest) -> str:
+    """Return a hash of the images of a manifest in their order, without labels and splits.
+
+    Arrays are identified by their content, image files by path, size and modification time.
+    """
+    if manifest.pixels is not None:
+        return manifest.digest or digest_array(manifest.pixels)
+    digest = hashlib.sha256(f"images {len(manifest)}".encode())
+    _add_files(digest, manifest)
+    return digest.hexdigest()
+
+
+def _add_files(digest: hashlib._Hash, manifest: Manifest) -> None:
+    """Add the paths of all image files to a hash, and the size and modification time of each file or of the archive."""
     root = manifest.root or Path()
     files = [root] if root.is_file() else [root / path for path in manifest.paths or ()]
     for path in manifest.paths or ():
@@ -117,4 +149,3 @@ def _key(manifest: Manifest, size: int, max_pixels: int) -> str:
             digest.update(f"{state.st_size} {state.st_mtime_ns}\n".encode())
         except OSError:
             digest.update(b"absent\n")
-    return digest.hexdigest()[:32]

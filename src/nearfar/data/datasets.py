@@ -1,6 +1,7 @@
 """Datasets: the samples of a manifest as tensors, with one interface for vectors, arrays and files.
 
-`fetch(indices, epoch=..., train=...)` returns float32 [B, ...]. A sample depends only on (seed, epoch, index).
+`fetch(indices, epoch=..., train=...)` returns a batch of B samples as float32 [B, ...]. The augmentation of a sample
+depends only on (seed, epoch, index).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ OnError = Literal["raise", "skip"]
 
 
 class BatchDataset(Protocol):
-    """Interface of datasets for training. `skipped` maps rows that could not be read to the reason."""
+    """Interface of datasets for training. `skipped` maps the rows that could not be read to an error message."""
 
     labels: Tensor
     skipped: dict[int, str]
@@ -37,16 +38,16 @@ class BatchDataset(Protocol):
     def __len__(self) -> int: ...
 
     def fetch(self, indices: Sequence[int] | Tensor, *, epoch: int = 0, train: bool = False) -> Tensor:
-        """Return the samples of these rows, float32 [B, ...]."""
+        """Return the samples at the rows `indices`, float32 [B, ...]."""
         ...
 
 
 class FeatureDataset:
-    """Feature vectors as float32, without augmentation. From a memory map only the requested vectors are read."""
+    """Feature vectors as float32, without augmentation. Only the requested vectors are read from a memory map."""
 
     def __init__(self, manifest: Manifest) -> None:
         if manifest.features is None:
-            raise ValueError(f"manifest must be a manifest of features, got {manifest!r}")
+            raise ValueError(f"manifest must contain features, got {manifest!r}")
         self.labels = torch.tensor(manifest.labels)
         self.skipped: dict[int, str] = {}
         self._rows = manifest.features
@@ -55,7 +56,7 @@ class FeatureDataset:
         return len(self.labels)
 
     def fetch(self, indices: Sequence[int] | Tensor, *, epoch: int = 0, train: bool = False) -> Tensor:
-        """Return the vectors of these rows [B, d]."""
+        """Return the vectors at the rows `indices`, [B, d]."""
         return torch.from_numpy(np.asarray(self._rows[_rows(indices)], dtype=np.float32))
 
 
@@ -63,10 +64,11 @@ class PixelDataset:
     """Small images in memory or in a memory-mapped cache, augmented in batches.
 
     Args:
-        manifest: A manifest of pixels: [N, H, W] gives one channel, [N, H, W, 3] three.
+        manifest: A manifest of pixels: [N, H, W] for one channel, [N, H, W, 3] for three.
         augment: Augmentation for training. None disables it.
-        size: Side of the result, by default that of the images. In evaluation, a smaller size is a center crop.
-        mean, std: One value for each channel, or one for all channels.
+        size: Side of the returned images in pixels, by default that of the stored images. Augmentation resizes to this
+            size. Without augmentation, the center is cropped.
+        mean, std: One value for each channel, or one value for all channels.
         seed: Seed of the augmentation.
     """
 
@@ -81,13 +83,13 @@ class PixelDataset:
         seed: int = 0,
     ) -> None:
         if manifest.pixels is None:
-            raise ValueError(f"manifest must be a manifest of pixels, got {manifest!r}")
+            raise ValueError(f"manifest must contain pixels, got {manifest!r}")
         height, width = manifest.pixels.shape[1:3]
         if size is not None and size > min(height, width):
             raise ValueError(f"size must be at most the size of the images, {height} x {width}, got {size}")
         channels = 1 if manifest.pixels.ndim == 3 else 3
         if len(mean) != len(std) or len(mean) not in (1, channels):
-            raise ValueError(f"mean and std must have {channels} entries (or 1), got {list(mean)} and {list(std)}")
+            raise ValueError(f"mean and std must have {channels} values (or 1), got {list(mean)} and {list(std)}")
         self.labels = torch.tensor(manifest.labels)
         self.skipped: dict[int, str] = {}
         self.augment, self.size, self.seed = augment, size, seed
@@ -99,7 +101,7 @@ class PixelDataset:
         return len(self.labels)
 
     def fetch(self, indices: Sequence[int] | Tensor, *, epoch: int = 0, train: bool = False) -> Tensor:
-        """Return the images of these rows [B, C, H, W], as (value / 255 - mean) / std."""
+        """Return the images at the rows `indices`, [B, C, H, W], with values (pixel / 255 - mean) / std."""
         rows = _rows(indices)
         x = _tensor(self._pixels[rows])
         x = (x[:, None] if x.ndim == 3 else x.permute(0, 3, 1, 2)).float()
@@ -112,17 +114,17 @@ class PixelDataset:
 
 
 class ImageDataset(Dataset[tuple[Tensor, int, int]]):
-    """Image files as a torch dataset: an item is (tensor, label, index), and `fetch` returns a batch.
+    """Torch dataset of image files. An item is (tensor, label, index), and `fetch` returns a batch.
 
     Args:
         manifest: A manifest of files.
-        train_transform, eval_transform: Pipelines of nearfar, or any functions from an image to a tensor. While such a
+        train_transform, eval_transform: A `Pipeline`, or any other function from an image to a tensor. While another
             function runs, the global generators of torch, numpy and Python are seeded from (seed, epoch, index).
         seed: Seed of the transforms.
-        on_error: "raise" an error for a file that cannot be read, or "skip" it: it is left out of the batch and listed
-            in `skipped`. Indexing always raises.
-        max_pixels: Largest image to decode.
-        train: Whether indexing uses the training transform, see `set_epoch`.
+        on_error: "raise" an error for a file that cannot be read, or "skip" it. A skipped file is left out of the batch
+            and listed in `skipped`. Indexing always raises an error.
+        max_pixels: Largest number of pixels of an image to decode.
+        train: Whether indexing uses the training transform (see `set_epoch`).
     """
 
     def __init__(
@@ -142,7 +144,7 @@ class ImageDataset(Dataset[tuple[Tensor, int, int]]):
         self.seed, self.on_error = seed, on_error
         self.transforms: dict[bool, Transform] = {True: train_transform, False: eval_transform}
         self.reader = ImageReader(manifest, max_pixels=max_pixels)
-        # in shared memory, because persistent workers have a copy of this object from before the first epoch
+        # in shared memory, so that set_epoch also changes the copies of this object in persistent workers
         self._state = torch.tensor([0, int(train)])
         self._state.share_memory_()  # type: ignore[no-untyped-call]
 
@@ -150,7 +152,7 @@ class ImageDataset(Dataset[tuple[Tensor, int, int]]):
         return len(self.labels)
 
     def set_epoch(self, epoch: int, *, train: bool = True) -> None:
-        """Set the epoch and the transform that indexing uses, in persistent workers as well."""
+        """Set the epoch and the transform that indexing uses, also in persistent workers of a DataLoader."""
         self._state[0], self._state[1] = epoch, int(train)
 
     def __getitem__(self, index: int) -> tuple[Tensor, int, int]:
@@ -158,7 +160,7 @@ class ImageDataset(Dataset[tuple[Tensor, int, int]]):
         return self.load(index, epoch=epoch, train=bool(train)), int(self.labels[index]), index
 
     def load(self, index: int, *, epoch: int, train: bool) -> Tensor:
-        """Load the tensor of one row."""
+        """Load and transform the image of one row."""
         transform = self.transforms[train]
         if isinstance(transform, Pipeline):
             image = self.reader.read_image(index, draft=transform.draft)
@@ -170,17 +172,17 @@ class ImageDataset(Dataset[tuple[Tensor, int, int]]):
     def read(
         self, indices: Sequence[int] | Tensor, *, epoch: int, train: bool, threads: int = 1
     ) -> tuple[Tensor, list[int], dict[int, str]]:
-        """Read a batch.
+        """Load the images at the rows `indices` as a batch.
 
         Args:
             indices: Rows of the manifest.
             epoch: Epoch that seeds the transforms.
-            train: Use the training transform.
-            threads: Number of threads, which apply to pipelines of nearfar only: other transforms may draw from global
-                generators.
+            train: Whether to use the training transform or the evaluation transform.
+            threads: Number of threads. If the transform is not a `Pipeline`, one thread is used, because the transform
+                may draw from the global generators.
 
         Returns:
-            The batch, the rows in it, and the rows that could not be read with the reason.
+            The batch, the rows in the batch, and a dict from each row that could not be read to its error message.
         """
 
         def attempt(index: int) -> Tensor | NearfarError:
@@ -207,7 +209,7 @@ class ImageDataset(Dataset[tuple[Tensor, int, int]]):
         return torch.stack(tensors), loaded, skipped
 
     def fetch(self, indices: Sequence[int] | Tensor, *, epoch: int = 0, train: bool = False) -> Tensor:
-        """Return the images of these rows [B, C, H, W], without skipped files (see `read`)."""
+        """Return the images at the rows `indices`, [B, C, H, W], without skipped files (see `read`)."""
         x, _, skipped = self.read(indices, epoch=epoch, train=train)
         self.skipped.update(skipped)
         return x
@@ -226,21 +228,22 @@ def create_dataset(
     seed: int = 0,
     on_error: OnError = "raise",
 ) -> FeatureDataset | PixelDataset | ImageDataset:
-    """Create the dataset of a manifest by its kind.
+    """Create a dataset that matches the kind of the manifest: features, pixels or files.
 
-    By default, files are randomly cropped, flipped and resized to 224 pixels for training, resized and center cropped
-    for evaluation, and normalized by the mean and std of ImageNet. Gray arrays [N, H, W] have values 0..1 and are
-    augmented by small affine maps and flips, color arrays [N, H, W, 3] by crops and flips.
+    The defaults depend on the kind. Files are randomly cropped, flipped and resized to 224 pixels for training, and
+    resized and center cropped for evaluation. Gray arrays [N, H, W] are augmented by small affine maps and flips, and
+    color arrays [N, H, W, 3] by crops and flips. Files and color arrays are normalized by the mean and std of ImageNet,
+    and gray arrays are scaled to 0..1.
 
     Args:
-        manifest: The samples.
-        size: Side of the images in pixels.
-        resize: Short side before the center crop in evaluation, see `eval_transform`.
-        train_transform, eval_transform: Transforms of image files, see `ImageDataset`.
-        augment: Augmentation of arrays, see `PixelDataset`.
+        manifest: Table of the samples.
+        size: Side of the returned images in pixels.
+        resize: Short side of image files before the center crop in evaluation (see `eval_transform`).
+        train_transform, eval_transform: Transforms of image files (see `ImageDataset`).
+        augment: Augmentation of arrays (see `PixelDataset`).
         mean, std: One value for each channel.
         seed: Seed of the augmentation.
-        on_error: What to do with files that cannot be read, see `ImageDataset`.
+        on_error: What to do with files that cannot be read (see `ImageDataset`).
     """
     if manifest.kind == "features":
         return FeatureDataset(manifest)
@@ -250,7 +253,7 @@ def create_dataset(
     if manifest.kind == "pixels":
         if train_transform is not None or eval_transform is not None:
             raise ValueError(
-                "train_transform and eval_transform apply to files: pass augment=BatchAugment(...) for arrays"
+                "train_transform and eval_transform apply only to files: pass augment=BatchAugment(...) for arrays"
             )
         default = COLOR_IMAGES if color else DRAWINGS
         augment = default if augment is None else augment
@@ -266,13 +269,13 @@ def create_dataset(
 
 
 COLOR_IMAGES = BatchAugment(crop=(0.25, 1.0), ratio=(3 / 4, 4 / 3), flip=0.5)
-# parameters of create_dataset hide these functions
+# aliases, because parameters of create_dataset have the same names as these functions
 _train, _eval = train_transform, eval_transform
 
 
 @contextmanager
 def seed_generators(seed: int, epoch: int, index: int) -> Iterator[None]:
-    """Seed the global generators of torch (CPU), numpy and Python for one sample, and restore them afterwards."""
+    """Seed the global generators of torch (CPU), numpy and Python for one sample, and restore their states after."""
     number = int(sample_rng(seed, epoch, index).integers(2**32))
     before = torch.get_rng_state(), np.random.get_state(), random.getstate()
     torch.default_generator.manual_seed(number)
@@ -292,6 +295,6 @@ def _rows(indices: Sequence[int] | Tensor) -> Array:
 
 def _tensor(array: Array) -> Tensor:
     with warnings.catch_warnings():
-        # torch warns that the array is read-only; it is never written here
+        # torch warns if the array is read-only, but this tensor is never written to
         warnings.simplefilter("ignore", UserWarning)
         return torch.from_numpy(array)

@@ -1,4 +1,4 @@
-"""Decode image files to upright RGB images, and scan a dataset for files that cannot be decoded."""
+"""Decode image files to RGB images in the right orientation, and scan a dataset for files that cannot be decoded."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from nearfar.data.layouts.archive import Archive, is_archive, load_archive
 from nearfar.data.layouts.paths import read_regular
 from nearfar.data.manifest import Manifest
+from nearfar.data.near_duplicates import Hashes, describe_near_duplicates, hash_image
 from nearfar.errors import NearfarError
+from nearfar.formatting import counted
 
-# Formats that Pillow decodes itself. Other formats are refused before their code runs (EPS would start Ghostscript).
+# Formats that Pillow decodes without other programs (EPS would start Ghostscript). Other formats are refused.
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM")
 MAX_PIXELS = 1 << 26
 SCAN_SIDE = 32
@@ -30,19 +32,20 @@ T = TypeVar("T")
 
 
 def decode_image(data: bytes, name: str, *, draft: int | None = None, max_pixels: int = MAX_PIXELS) -> Image.Image:
-    """Decode the bytes of a file to an upright RGB image.
+    """Decode the bytes of an image file to an RGB image.
 
     The EXIF orientation is applied. CMYK, gray, palette and 16-bit images are converted to RGB, transparent pixels
     become white, and only the first frame of an animation is used.
 
     Args:
         data: The bytes of the file.
-        name: Name of the file, for messages.
-        draft: Shortest side that is needed. A JPEG is decoded at 1/2, 1/4 or 1/8 of its size if that is large enough.
-        max_pixels: Largest number of pixels to decode, because a small file can require gigabytes of memory.
+        name: Name of the file, for error messages.
+        draft: Required length of the shortest side. A JPEG is decoded at 1/2, 1/4 or 1/8 of its size if this is enough.
+        max_pixels: Largest number of pixels to decode. The limit protects against small files that need gigabytes of
+            memory.
 
     Raises:
-        NearfarError: If the file is empty, truncated, damaged, too large or has another format.
+        NearfarError: If the file is empty, truncated, damaged or too large, or if its format is not supported.
 
     >>> buffer = io.BytesIO()
     >>> Image.new("LA", (3, 2), (0, 0)).save(buffer, "png")
@@ -53,7 +56,7 @@ def decode_image(data: bytes, name: str, *, draft: int | None = None, max_pixels
 
 
 def _decode(data: bytes, name: str, *, draft: int | None, max_pixels: int) -> tuple[Image.Image, str, int]:
-    """Return the image, its format, and its shortest side in the file."""
+    """Return the image, its format, and the shortest side of the image as stored in the file."""
     if not data:
         raise NearfarError(f"{name}: is empty (0 bytes)")
     try:
@@ -64,23 +67,23 @@ def _decode(data: bytes, name: str, *, draft: int | None, max_pixels: int) -> tu
         width, height = image.size
         if width * height > max_pixels:
             raise NearfarError(
-                f"{name}: {width} x {height} exceeds the limit of {max_pixels:,} pixels: make it smaller"
+                f"{name}: {width} x {height} exceeds the limit of {max_pixels:,} pixels: resize the image"
             )
         image.load()
         return _rgb(_upright(image), name), kind, side
     except NearfarError:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise NearfarError(f"{name}: exceeds the pixel limit of Pillow ({error}): make it smaller") from error
+        raise NearfarError(f"{name}: exceeds the pixel limit of Pillow ({error}): resize the image") from error
     except UnidentifiedImageError:
-        raise NearfarError(f"{name}: is not a readable image ({', '.join(FORMATS)})") from None
-    except Exception as error:  # plugins of Pillow raise OSError, SyntaxError, ValueError, struct.error and others
+        raise NearfarError(f"{name}: is not a readable image in a supported format ({', '.join(FORMATS)})") from None
+    except Exception as error:  # decoders of Pillow raise OSError, SyntaxError, ValueError, struct.error and others
         raise NearfarError(f"{name}: is damaged or truncated ({type(error).__name__}: {error})") from error
 
 
 @lru_cache(maxsize=1)
 def _formats() -> list[str]:
-    # Pillow does not know a format, such as WebP, if it was built without the library
+    # a format such as WebP is not registered if Pillow was built without its library
     Image.init()
     return [name for name in FORMATS if name in Image.OPEN]
 
@@ -105,21 +108,21 @@ def _rgb(image: Image.Image, name: str) -> Image.Image:
 
 
 def _eight_bits(values: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
-    """Scale 16-bit integers (65535 -> 255) and floats in 0..1 or 0..65535 to 8 bits."""
+    """Scale integers and floats in 0..65535, or floats in 0..1, to 8 bits in 0..255."""
     low, high = float(values.min()), float(values.max())
     if values.dtype.kind == "f" and low >= 0 and high <= 1:
         return (values * 255 + 0.5).astype(np.uint8)
     if not (low >= 0 and high <= 65535):  # also true for NaN
-        raise NearfarError(f"{name}: has values from {low:g} to {high:g}: save it with 8 or 16 bits per channel")
+        raise NearfarError(f"{name}: has values from {low:g} to {high:g}: save the image with 8 or 16 bits per channel")
     return (values / 257 + 0.5).astype(np.uint8)
 
 
 class ImageReader:
-    """Read the image files of a manifest from a folder or a tar archive. Workers and threads can share a reader."""
+    """Reader of the image files of a manifest, in a folder or an archive. Threads and processes can share it."""
 
     def __init__(self, manifest: Manifest, *, max_pixels: int = MAX_PIXELS) -> None:
         if manifest.paths is None or manifest.root is None:
-            raise ValueError(f"manifest must be a manifest of files, got {manifest!r}")
+            raise ValueError(f"manifest must contain image files (paths and root), got {manifest!r}")
         self.paths = manifest.paths
         self.root = manifest.root
         self.max_pixels = max_pixels
@@ -131,17 +134,17 @@ class ImageReader:
         return len(self.paths)
 
     def location(self, row: int) -> str:
-        """Return the full path of a file, for messages."""
+        """Return the full path of the file in a row, for error messages."""
         return str(self.root / self.paths[row])
 
     def read_bytes(self, row: int) -> bytes:
-        """Read the bytes of a file."""
+        """Read the bytes of the file in a row."""
         if self.archive is not None:
             return self.archive.read(self.paths[row])
         return read_regular(self.root / self.paths[row])
 
     def read_image(self, row: int, *, draft: int | None = None) -> Image.Image:
-        """Read and decode an image, see `decode_image`."""
+        """Read and decode the image in a row (see `decode_image`)."""
         return decode_image(self.read_bytes(row), self.location(row), draft=draft, max_pixels=self.max_pixels)
 
 
@@ -151,11 +154,14 @@ class ScanResult:
 
     Attributes:
         files: Number of files.
-        broken: Maps the row of each file that cannot be decoded to the reason, one line with the path.
+        broken: For each row whose file cannot be decoded, an error message of one line with the path.
         formats: Number of files of each format.
-        shortest_sides: Shortest side of each image in pixels.
-        same_file_two_labels: Pairs of rows of identical files with different labels.
-        same_file_train_and_test: Pairs of rows of identical files in train and in test.
+        shortest_sides: Shortest side of each readable image in pixels.
+        same_file_two_labels: Pairs of rows with identical files but different labels.
+        same_file_train_and_test: Pairs of rows with identical files, one in train and one in test.
+        hashes: Hash of each image [N] (see `nearfar.data.near_duplicates`), 0 for broken ones.
+        content: SHA-256 of the SHA-256 digests of all files, where a broken file has a digest of zeros.
+        near_duplicates: A sentence about test images that are nearly the same as another image; empty if there are few.
     """
 
     files: int
@@ -164,10 +170,13 @@ class ScanResult:
     shortest_sides: list[int] = field(default_factory=list)
     same_file_two_labels: list[tuple[int, int]] = field(default_factory=list)
     same_file_train_and_test: list[tuple[int, int]] = field(default_factory=list)
+    hashes: Hashes = field(default_factory=lambda: np.zeros(0, np.uint64))
+    content: str = ""
+    near_duplicates: str = ""
 
     def __str__(self) -> str:
         kinds = ", ".join(f"{count:,} {name}" for name, count in self.formats.most_common())
-        lines = [f"{self.files:,} files scanned: {len(self.broken):,} broken ({kinds or 'none readable'})"]
+        lines = [f"{counted(self.files, 'file')} scanned: {len(self.broken):,} broken ({kinds or 'none readable'})"]
         if self.shortest_sides:
             low, middle, high = np.percentile(self.shortest_sides, [0, 50, 100])
             lines.append(f"  shortest side {low:.0f} to {high:.0f} pixels, median {middle:.0f}")
@@ -177,6 +186,7 @@ class ScanResult:
         ):
             if pairs:
                 lines.append(f"  {len(pairs):,} {what}")
+        lines += [f"  {self.near_duplicates}"] if self.near_duplicates else []
         lines += [f"  {reason}" for reason in islice(self.broken.values(), SHOWN)]
         return "\n".join(lines + ([f"  and {len(self.broken) - SHOWN:,} more"] if len(self.broken) > SHOWN else []))
 
@@ -188,34 +198,37 @@ def scan_images(
     max_pixels: int = MAX_PIXELS,
     progress: Callable[[int], object] | None = None,
 ) -> ScanResult:
-    """Decode every file to find broken files, and identical files with different labels or splits.
+    """Decode every file to find broken files, identical files with different labels or splits, and near-duplicates.
 
-    JPEGs are decoded at an eighth of their size, which still reads all of their bytes. `drop_rows` removes broken files
-    from the manifest.
+    JPEGs are decoded at a reduced size, down to an eighth, which is faster but still reads all of their bytes.
+    `drop_rows` removes broken files from the manifest.
 
     Args:
-        manifest: A manifest of files.
+        manifest: A manifest of image files.
         workers: Number of threads.
-        max_pixels: Largest image to decode.
-        progress: Called with the number of files done.
+        max_pixels: Largest number of pixels of an image to decode.
+        progress: Function that is called with the number of finished files.
     """
     reader = ImageReader(manifest, max_pixels=max_pixels)
-    result = ScanResult(len(manifest))
+    result = ScanResult(len(manifest), hashes=np.zeros(len(manifest), np.uint64))
     first: dict[bytes, int] = {}
+    content = hashlib.sha256()
 
-    def check(row: int) -> tuple[bytes, str, int] | NearfarError:
+    def check(row: int) -> tuple[bytes, str, int, int] | NearfarError:
         try:
             data = reader.read_bytes(row)
-            _, kind, side = _decode(data, reader.location(row), draft=SCAN_SIDE, max_pixels=max_pixels)
+            image, kind, side = _decode(data, reader.location(row), draft=SCAN_SIDE, max_pixels=max_pixels)
         except NearfarError as error:
             return error
-        return hashlib.sha256(data).digest(), kind, side
+        return hashlib.sha256(data).digest(), kind, side, hash_image(image)
 
     for row, checked in enumerate(map_in_order(check, range(len(manifest)), workers)):
         if isinstance(checked, NearfarError):
             result.broken[row] = str(checked)
+            content.update(bytes(32))
         else:
-            digest, kind, side = checked
+            digest, kind, side, result.hashes[row] = checked
+            content.update(digest)
             result.formats[kind] += 1
             result.shortest_sides.append(side)
             other = first.setdefault(digest, row)
@@ -225,11 +238,13 @@ def scan_images(
                 result.same_file_train_and_test.append((other, row))
         if progress is not None:
             progress(row + 1)
+    result.content = content.hexdigest()
+    result.near_duplicates = describe_near_duplicates(result.hashes, manifest.split)
     return result
 
 
 def drop_rows(manifest: Manifest, rows: Iterable[int]) -> Manifest:
-    """Return the manifest without these rows, such as the broken ones of a scan, and with a note of their number."""
+    """Return the manifest without `rows`, for example the broken files of a scan, and with a note that counts them."""
     dropped = sorted(set(rows))
     if not dropped:
         return manifest
@@ -237,12 +252,15 @@ def drop_rows(manifest: Manifest, rows: Iterable[int]) -> Manifest:
     keep[dropped] = False
     remaining = manifest.subset(keep)
     return remaining.with_labels(
-        remaining.labels, f"{len(dropped):,} samples left out, first {manifest.name(dropped[0])}"
+        remaining.labels, f"{counted(len(dropped), 'sample')} left out, the first: {manifest.name(dropped[0])}"
     )
 
 
 def map_in_order(work: Callable[[int], T], rows: Iterable[int], workers: int) -> Iterator[T]:
-    """Map on threads and yield the results in order, at most 8 per worker ahead. Pillow decodes without the GIL."""
+    """Call `work` for each row on several threads and yield the results in order.
+
+    At most 8 results per worker are computed in advance. Threads are enough, because Pillow decodes without the GIL.
+    """
     if workers <= 1:
         yield from map(work, rows)
         return

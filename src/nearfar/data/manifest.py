@@ -1,4 +1,4 @@
-"""Manifest: one table for every kind of data, with the label, split and content of each sample."""
+"""Manifest: the common table for every kind of data, with the label, split and content of each sample."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from nearfar.data.summary import Summary, summarize
 from nearfar.errors import NearfarError
+from nearfar.formatting import counted
 
 Array = NDArray[Any]
 Ints = NDArray[np.int64]
@@ -27,10 +28,10 @@ BLOCK_BYTES = 1 << 24
 
 
 def sort_classes(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the distinct names in the order that defines the split by classes.
+    """Return the distinct names in the order that `Manifest.split_by_class_order` uses.
 
-    If every name is a decimal number, the order is by value, so class 2 comes before class 10. Otherwise it is the
-    order of Python's `sorted`, as in other loaders of class folders.
+    If every name is a decimal number, the names are sorted by value, so class 2 comes before class 10. Otherwise they
+    are sorted as strings, as torchvision's ImageFolder does.
 
     >>> sort_classes(["10", "2", "2"])
     ('2', '10')
@@ -44,7 +45,7 @@ def sort_classes(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def number_labels(names: Sequence[str], classes: Sequence[str] | None = None) -> tuple[Ints, tuple[str, ...]]:
-    """Return the class number of each name, and the classes (sorted by `sort_classes` unless they are passed).
+    """Return the class number of each name, and the classes. By default, `sort_classes` defines their order.
 
     >>> labels, classes = number_labels(["owl", "cat", "owl"])
     >>> labels.tolist(), classes
@@ -59,22 +60,22 @@ def number_labels(names: Sequence[str], classes: Sequence[str] | None = None) ->
 class Manifest:
     """Table of N samples with their labels, their splits and the location of their content.
 
-    Two manifests are equal if their fingerprints are equal: they have the same table and the same arrays. The
-    fingerprint covers the paths of image files, not their content.
+    Two manifests are equal if their fingerprints are equal, that is, if they have the same table and the same arrays.
+    The fingerprint covers the paths of image files, but not their content.
 
     Attributes:
         labels: Class of each sample [N], an index into `classes`.
-        classes: Names of the classes. A class may have no samples, see `compact`.
+        classes: Names of the classes. `compact` removes classes without samples.
         split: "train", "val" or "test" for each sample.
-        paths: Paths of image files relative to `root`. If the samples are in an array (`features` or `pixels`), the
-            paths only name them.
+        paths: Paths of image files relative to `root`. If the samples are in `features` or `pixels`, the paths are only
+            the names of the samples.
         features: Feature vectors [N, d].
         pixels: uint8 images [N, H, W] or [N, H, W, 3], in memory or memory-mapped.
-        role: "query" or "gallery" for each sample, if a benchmark evaluates one against the other.
+        role: "query", "gallery", "train" or "" for each sample, for benchmarks with separate queries and gallery.
         root: Folder or tar archive of the image files.
         source: Name of the data.
-        notes: Sentences for the user, such as what was skipped or is missing.
-        digest: Digest of the array, if it is known without reading the array.
+        notes: Messages for the user, for example about skipped or missing files.
+        digest: Hash of the content of `features` or `pixels`, if it is known without reading the array.
 
     >>> m = Manifest(labels=[0, 0, 1, 2], classes=("a", "b", "c"), split=["train"] * 4, paths=("1", "2", "3", "4"))
     >>> m.split_by_class_order().split.tolist()
@@ -96,7 +97,7 @@ class Manifest:
     digest: str = ""
 
     def __post_init__(self) -> None:
-        """Check the table and freeze its columns: arrays become read-only views, sequences become tuples."""
+        """Check the table and make it immutable: labels, split and role become read-only arrays, sequences tuples."""
         labels = np.asarray(self.labels)
         if labels.ndim != 1 or (labels.size and labels.dtype.kind not in "iu"):
             raise ValueError(f"labels must be integers [N], got {labels.dtype} of shape {list(labels.shape)}")
@@ -106,7 +107,7 @@ class Manifest:
         self._set("labels", _freeze(labels.astype(np.int64)))
         self._set("classes", tuple(self.classes))
         if len(set(self.classes)) != len(self.classes):
-            raise ValueError("classes must be distinct names")
+            raise ValueError("classes must be distinct names: rename the duplicates")
         if int(labels.min()) < 0 or int(labels.max()) >= len(self.classes):
             raise ValueError(f"labels must be 0..{len(self.classes) - 1}, got {labels.min()}..{labels.max()}")
         self._set("split", _check_words("split", self.split, rows, SPLITS))
@@ -117,7 +118,7 @@ class Manifest:
         if self.root is not None:
             self._set("root", Path(self.root))
         if self.paths is None and self.features is None and self.pixels is None:
-            raise ValueError("a manifest needs paths, features or pixels")
+            raise ValueError("a manifest needs content: pass paths, features or pixels")
         for name, column in (("paths", self.paths), ("features", self.features), ("pixels", self.pixels)):
             if column is not None and len(column) != rows:
                 raise ValueError(f"{name} has {len(column)} rows but labels has {rows}")
@@ -130,6 +131,8 @@ class Manifest:
         ):
             shape = f"{self.pixels.dtype} of shape {list(self.pixels.shape)}"
             raise ValueError(f"pixels must be a uint8 array of shape [N, H, W] or [N, H, W, 3], got {shape}")
+        if self.pixels is not None and 0 in self.pixels.shape[1:3]:
+            raise ValueError(f"pixels must be at least 1 x 1, got shape {list(self.pixels.shape)}")
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
@@ -138,7 +141,8 @@ class Manifest:
         return len(self.labels)
 
     def __repr__(self) -> str:
-        return f"Manifest({self.source or self.kind}: {len(self)} {self.kind}, {len(self.classes)} classes)"
+        classes = counted(len(self.classes), "class", "classes")
+        return f"Manifest({self.source or self.kind}: {len(self)} {self.kind}, {classes})"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Manifest) and self.fingerprint == other.fingerprint
@@ -155,7 +159,7 @@ class Manifest:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of kind, classes, labels, split, role, paths and array content, without root and source."""
+        """SHA-256 of kind, classes, labels, split, role, paths and array content, but not of root, source and notes."""
         digest = hashlib.sha256(f"nearfar manifest 1\n{self.kind}\n".encode())
         for words in (self.classes, self.split.tolist(), self.paths, None if self.role is None else self.role.tolist()):
             column = [] if words is None else words
@@ -184,7 +188,7 @@ class Manifest:
         return np.flatnonzero(self.split == split)
 
     def subset(self, rows: str | ArrayLike) -> Manifest:
-        """Return the manifest of some rows, with unchanged labels and classes.
+        """Return a manifest with only the given rows. Labels and classes keep their numbers.
 
         Arrays are not copied if the rows are consecutive.
 
@@ -209,7 +213,7 @@ class Manifest:
         is_run = bool((np.diff(selected) == 1).all())
         part: slice | Ints = slice(int(selected[0]), int(selected[-1]) + 1) if is_run else selected
         digest = self.digest
-        if digest and len(selected) != len(self):
+        if digest and not (is_run and len(selected) == len(self)):
             digest = hashlib.sha256(f"{digest} {hashlib.sha256(selected.tobytes()).hexdigest()}".encode()).hexdigest()
 
         def take(array: Array | None) -> Array | None:
@@ -227,12 +231,12 @@ class Manifest:
         )
 
     def compact(self) -> Manifest:
-        """Remove classes without samples and renumber the others 0..C-1 in the same order, as proxy losses require."""
+        """Remove classes without samples and renumber the other C classes 0..C-1 in order, as proxy losses require."""
         used, labels = np.unique(self.labels, return_inverse=True)
         return replace(self, labels=labels.astype(np.int64), classes=tuple(self.classes[i] for i in used.tolist()))
 
     def split_by_class_order(self, train_classes: int | None = None) -> Manifest:
-        """Split by classes, in the order of `sort_classes`: the first for training, the others for testing.
+        """Use the first classes for training and the others for testing, in the order of `sort_classes`.
 
         Args:
             train_classes: Number of training classes. The default is half of the classes, rounded down, and at least 1.
@@ -245,17 +249,17 @@ class Manifest:
         return replace(self, split=np.where(train[self.labels], "train", "test"))
 
     def with_labels(self, labels: ArrayLike, note: str = "") -> Manifest:
-        """Return the manifest with other labels, and with an additional note."""
+        """Return a manifest with new labels and, if given, an additional note."""
         notes = (*self.notes, note) if note else self.notes
         return replace(self, labels=np.asarray(labels), notes=notes)
 
     def summary(self) -> Summary:
-        """Return the counts by split and class."""
+        """Count the samples and classes of each split."""
         return summarize(self)
 
 
 def _encode(text: str) -> bytes:
-    """Encode as UTF-8. Undecodable bytes of file names are kept, lone surrogates are encoded like characters."""
+    """Encode as UTF-8. Bytes of file names that are not UTF-8 are restored, and other lone surrogates are encoded."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -263,7 +267,7 @@ def _encode(text: str) -> bytes:
 
 
 def digest_array(array: Array) -> str:
-    """Return the SHA-256 of dtype, shape and content. The array is read in blocks, so a memory map is never loaded."""
+    """Return the SHA-256 of dtype, shape and content. A memory map is read in blocks, not loaded as a whole."""
     digest = hashlib.sha256(f"{array.dtype.str} {array.shape}".encode())
     step = max(1, BLOCK_BYTES // max(1, array[:1].nbytes))
     for start in range(0, len(array), step):

@@ -1,11 +1,10 @@
-"""Label noise with a record of the true labels: symmetric noise and the small clusters of PRISM.
+"""Label noise with a record of the true labels: symmetric noise, and the small-cluster noise of PRISM.
 
-Only the train split changes. The same manifest, rate, kind and seed give the same noise.
+Only labels of the train split are changed. The same manifest, rate, kind and seed give the same noise.
 """
 
 from __future__ import annotations
 
-import csv
 import json
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
@@ -15,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from nearfar.csv_files import parse_csv, read_text, write_csv
 from nearfar.data.manifest import Array, Ints, Manifest
 from nearfar.errors import NearfarError
 from nearfar.files import atomic
@@ -26,7 +26,15 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class NoiseRecord:
-    """Record of label noise: `true_labels` [N], and a mask `wrong` [N] of the samples whose noisy label differs."""
+    """Record of the label noise in a manifest of N samples.
+
+    Attributes:
+        kind: "symmetric" or "small-cluster".
+        rate: Noise rate.
+        seed: Seed of the noise, or -1 if it was read from a list.
+        true_labels: Label of each sample without noise [N].
+        wrong: Mask of the samples whose noisy label is not their true label [N].
+    """
 
     kind: str
     rate: float
@@ -36,11 +44,11 @@ class NoiseRecord:
 
     @property
     def share(self) -> float:
-        """Fraction of wrong labels among all samples of the record (train and test)."""
+        """Fraction of wrong labels among all N samples, including those of the test split."""
         return float(self.wrong.mean())
 
     def save(self, path: Path) -> None:
-        """Save kind, rate, seed, the wrong rows and their true labels as JSON. The file is replaced atomically."""
+        """Save kind, rate, seed, and the rows with wrong labels and their true labels, as JSON in an atomic write."""
         rows = np.flatnonzero(self.wrong)
         record = {"kind": self.kind, "rate": self.rate, "seed": self.seed, "samples": len(self.wrong)}
         text = json.dumps({**record, "rows": rows.tolist(), "true_labels": self.true_labels[rows].tolist()})
@@ -49,11 +57,11 @@ class NoiseRecord:
 
     @classmethod
     def load(cls, path: Path, noisy: Manifest) -> NoiseRecord:
-        """Load the record of a noisy manifest."""
+        """Load the record that was saved for the manifest `noisy`."""
         try:
             record: dict[str, Any] = json.loads(path.read_text("utf-8"))
             if record["samples"] != len(noisy):
-                raise NearfarError(f"{path}: has {record['samples']:,} samples, but the data has {len(noisy):,}")
+                raise NearfarError(f"{path}: is for {record['samples']:,} samples, but the data has {len(noisy):,}")
             truth, wrong = noisy.labels.copy(), np.zeros(len(noisy), dtype=np.bool_)
             truth[record["rows"]] = record["true_labels"]
             wrong[record["rows"]] = True
@@ -63,7 +71,9 @@ class NoiseRecord:
 
 
 def round_half_up(rate: float, count: int) -> int:
-    """Round rate * count to the nearest integer, halves up. Decimals are exact: with floats, 0.29 * 50 is 14.499...
+    """Round rate * count to the nearest integer, with halves rounded up.
+
+    The product is computed in decimals, because 0.29 * 50 is 14.499... with floats.
 
     >>> round_half_up(0.29, 50), round_half_up(0.1, 5), round_half_up(0.1, 4)
     (15, 1, 0)
@@ -81,19 +91,19 @@ def add_label_noise(
 ) -> tuple[Manifest, NoiseRecord]:
     """Return the manifest with wrong labels in its train split, and the record of the true labels.
 
-    - "symmetric" (BSPML section 4.3): in every train class, round(rate * size) samples (halves up), drawn without
-      replacement, get the label of another train class, drawn uniformly.
-    - "small-cluster" (PRISM, Liu et al., CVPR 2021): round(rate * classes) random train classes are dissolved. K-means
-      splits each of them into half as many clusters as it has samples, and each cluster gets the label of a random
-      remaining class. The number of clusters is from memory of the paper, not verified against it; the released CUB
-      lists agree with it.
+    - "symmetric" (BSPML section 4.3): in every train class, a random fraction `rate` of the samples get the label of
+      another train class, which is drawn uniformly for each sample. Numbers of samples are rounded, with halves up.
+    - "small-cluster" (PRISM, Liu et al., CVPR 2021): a random fraction `rate` of the train classes is dissolved.
+      K-means splits each dissolved class into half as many clusters as it has samples, and each cluster gets the label
+      of a random remaining class. We have not checked this number of clusters against the paper, but it agrees with
+      the released lists for CUB.
 
     Args:
-        manifest: The data, with at least two train classes.
+        manifest: Data with at least two train classes.
         rate: Noise rate, at least 0 and below 1.
         seed: Seed of the noise.
         kind: "symmetric" or "small-cluster".
-        features: Vectors [N, d] for small clusters, if the manifest has neither features nor pixels.
+        features: Vectors [N, d] to cluster for "small-cluster". By default, the features or pixels of the manifest.
     """
     check_choice("kind", kind, ("symmetric", "small-cluster"))
     if not 0 <= rate < 1:
@@ -117,7 +127,7 @@ def add_label_noise(
 def _symmetric(labels: Ints, members: list[Ints], classes: Ints, rate: float, rng: np.random.Generator) -> None:
     for position, rows in enumerate(members):
         selected = rng.choice(rows, round_half_up(rate, len(rows)), replace=False)
-        # draw one of the C - 1 other classes: numbers from this class on are increased by one to skip it
+        # draw one of the other classes: numbers from the current class on are increased by one to skip it
         other = rng.integers(len(classes) - 1, size=len(selected))
         labels[selected] = classes[other + (other >= position)]
 
@@ -135,7 +145,7 @@ def _small_clusters(
         clusters = max(1, len(rows) // 2)
         points = np.ascontiguousarray(vectors[rows].reshape(len(rows), -1), dtype=np.float32)
         cluster = kmeans(points, clusters, seed=int(rng.integers(2**31)))
-        # some cluster numbers may be unused, so a class is drawn for every possible number
+        # a class is drawn for every possible cluster number, although some numbers may be unused
         target = rng.choice(remaining, max(clusters, int(cluster.max()) + 1))
         labels[rows] = target[cluster]
 
@@ -145,7 +155,7 @@ def _vectors(manifest: Manifest, features: ArrayLike | None) -> Array:
     vectors = array if features is None else np.asarray(features)
     if vectors is None:
         raise NearfarError(
-            f"{manifest.source}: small-cluster noise needs feature vectors of the images: pass features=[N, d]"
+            f"{manifest.source}: small-cluster noise needs feature vectors of the images: pass features of shape [N, d]"
         )
     if len(vectors) != len(manifest):
         raise ValueError(f"features must have {len(manifest)} rows, got {len(vectors)}")
@@ -153,10 +163,11 @@ def _vectors(manifest: Manifest, features: ArrayLike | None) -> Array:
 
 
 def save_prism_lists(noisy: Manifest, record: NoiseRecord, folder: Path, name: str) -> tuple[Path, Path]:
-    """Save the two lists of PRISM, which have lines `path,class number` and no header.
+    """Save noisy labels in the format of the PRISM lists: lines `path,class number` without a header.
 
-    `NAME_0.2noised_train.csv` lists all train samples with their noisy labels, and
-    `NAME_0.2noised_cleaned_train.csv` lists those whose label is correct.
+    For symmetric noise with rate 0.2, `NAME_0.2noised_train.csv` lists all train samples with their noisy labels, and
+    `NAME_0.2noised_cleaned_train.csv` lists those whose label is correct. For small-cluster noise, `noised` in these
+    names is replaced by `smallclusternoised`.
     """
     if noisy.paths is None:
         raise NearfarError(f"{noisy.source}: has no paths to list")
@@ -164,18 +175,16 @@ def save_prism_lists(noisy: Manifest, record: NoiseRecord, folder: Path, name: s
     train = noisy.rows("train")
     files = folder / f"{stem}_train.csv", folder / f"{stem}_cleaned_train.csv"
     for file, rows in zip(files, (train, train[~record.wrong[train]]), strict=True):
-        with atomic(file) as draft, open(draft, "w", encoding="utf-8", errors="surrogateescape", newline="") as out:
-            csv.writer(out, lineterminator="\n").writerows(
-                (noisy.paths[i], int(noisy.labels[i])) for i in rows.tolist()
-            )
+        write_csv(file, ((noisy.paths[i], int(noisy.labels[i])) for i in rows.tolist()))
     return files
 
 
 def apply_prism_lists(manifest: Manifest, noised: Path) -> tuple[Manifest, NoiseRecord]:
-    """Apply the noise of a released PRISM list to a manifest. Samples are matched by the end of their paths.
+    """Apply the noise of a released PRISM list to a manifest.
 
-    The class numbers of a list are arbitrary: a number stands for the true class of most of its samples. The list must
-    contain exactly the train split, as released lists do.
+    Samples are matched by the last two parts of their paths, and the list must contain exactly the train split. The
+    class numbers in the list may differ from those of the manifest: a number is mapped to the true class that is most
+    frequent among its samples.
     """
     lines = _read_list(noised)
     train = manifest.rows("train")
@@ -194,10 +203,9 @@ def apply_prism_lists(manifest: Manifest, noised: Path) -> tuple[Manifest, Noise
 
 def _read_list(path: Path) -> list[tuple[str, int]]:
     try:
-        rows = list(csv.reader(path.read_text("utf-8", "surrogateescape").splitlines()))
-        return [(row[0], int(row[1])) for row in rows if row]
-    except (OSError, ValueError, IndexError) as error:
-        raise NearfarError(f"{path}: is not a list of path,class number ({error})") from error
+        return [(row[0], int(row[1])) for row in parse_csv(read_text(path), path) if row]
+    except (ValueError, IndexError) as error:
+        raise NearfarError(f"{path}: is not a list with lines `path,class number` ({error})") from error
 
 
 def _match(manifest: Manifest, train: Ints, listed: list[str], file: Path) -> Ints:

@@ -9,8 +9,11 @@ from nearfar.data.layouts.arrays import save_npz
 from nearfar.data.layouts.tables import save_csv
 from nearfar.data.manifest import Manifest
 from nearfar.errors import NearfarError
-from nearfar.spelling import suggest
+from nearfar.files import expand_user, path_exists
+from nearfar.spelling import closest
 from nearfar.validation import check_choice
+
+NAME_CUTOFF = 0.7  # names of files are arbitrary, so they must be more similar than names of options
 
 
 def open_data(
@@ -25,19 +28,21 @@ def open_data(
 
     The source is one of:
 
-    - `sketches`: the built-in drawings (write `./sketches` for a folder of this name);
-    - a folder: CUB-200-2011, Cars-196, Stanford Online Products or In-Shop in their official layout (also one folder
-      deeper, as their archives unpack), otherwise class folders, or `train/` and `test/` with class folders;
-    - `.tar`, `.tar.gz`, `.tgz`: class folders, read without unpacking to a folder;
-    - `.csv`, `.tsv`, `.parquet`: the columns path, label and optionally split and role;
-    - `.npz`: features or small images with their labels; `.npy`: the same with a labels file;
-    - `LAYOUT:PATH`: a path that is opened with the layout of this name, such as one that you registered.
+    - `sketches`: the built-in dataset of drawings (use `./sketches` for a folder of this name);
+    - a folder with CUB-200-2011, Cars-196, Stanford Online Products or In-Shop in the official layout, or a folder that
+      contains only this folder, as after unpacking the archive;
+    - any other folder: class folders, or `train/` and `test/` with class folders;
+    - `.tar`, `.tar.gz`, `.tgz`, `.zip`: an archive of class folders, which is read without extracting its files;
+    - `.csv`, `.tsv`, `.parquet`: a table with the columns path, label and optionally split and role;
+    - `.npz`: features or small images with their labels;
+    - `.npy`: features or small images, with labels in a separate file;
+    - `LAYOUT:PATH`: a path to open with the layout of this name, for example one that you registered.
 
     Args:
         source: Name or path of the dataset.
-        split: "auto" uses the split that the data has. If it has none, the first half of the classes is for training.
-            "class-order" always splits by classes.
-        allow_partial: Accept an incomplete copy. The notes of the manifest say what is missing.
+        split: "auto" uses the split that the data defines. If it defines none, the first half of the classes is for
+            training and the other half for testing. "class-order" always splits the classes in this way.
+        allow_partial: Accept an incomplete copy. The notes of the manifest list what is missing.
         root: Folder or tar archive that the paths of a table are relative to.
         labels: File with the labels of an `.npy` file.
 
@@ -53,28 +58,32 @@ def open_data(
 def _find_layout(source: str | Path) -> tuple[str, Path | None]:
     if isinstance(source, str) and source in embedded_names():
         return source, None
-    path = Path(source).expanduser()
-    if not path.exists():
+    path = expand_user(source)
+    if not path_exists(path):
         name, _, inner = str(source).partition(":")
         if inner and name in LAYOUTS.names():
-            return name, Path(inner).expanduser()
-        similar = suggest(str(source), [*embedded_names(), *_siblings(path)])
-        raise NearfarError(f"{source}: no such file, folder or built-in dataset{similar}")
+            return name, expand_user(inner)
+        raise NearfarError(f"{source}: no such file, folder or built-in dataset{_suggest_path(str(source), path)}")
     layout = recognize(path)
     if layout is None:
         raise NearfarError(f"{source}: no data layout recognizes this file. Known: {', '.join(layout_names())}")
     return layout
 
 
-def _siblings(path: Path) -> list[str]:
+def _suggest_path(source: str, path: Path) -> str:
+    """Return a suggestion for a path that does not exist: a built-in dataset, or a similar name in the same folder."""
     try:
-        return [str(path.with_name(entry.name)) for entry in path.parent.iterdir()]
+        siblings = {entry.name: str(path.with_name(entry.name)) for entry in path.parent.iterdir()}
     except OSError:
-        return []
+        siblings = {}
+    # compare only names, because paths in the same folder are always similar
+    name = closest(path.name, siblings, cutoff=NAME_CUTOFF)
+    match = siblings[name] if name is not None else closest(source, embedded_names(), cutoff=NAME_CUTOFF)
+    return "." if match is None else f"; did you mean {match!r}?"
 
 
 def save_manifest(manifest: Manifest, path: str | Path) -> None:
-    """Save a manifest as .csv (files) or .npz (features, pixels). `open_data` reads an equal one back."""
+    """Save a manifest as .csv (files) or .npz (features, pixels). `open_data` opens the file as an equal manifest."""
     path = Path(path)
     name = path.name.lower()
     if name.endswith(".csv"):
@@ -82,4 +91,4 @@ def save_manifest(manifest: Manifest, path: str | Path) -> None:
     elif name.endswith(".npz"):
         save_npz(manifest, path)
     else:
-        raise NearfarError(f"{path}: a manifest is saved as .csv (files) or .npz (features, pixels)")
+        raise NearfarError(f"{path}: the file name must end in .csv (for files) or .npz (for features and pixels)")

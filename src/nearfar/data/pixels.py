@@ -1,4 +1,4 @@
-"""Convert a query image to the format of a dataset whose images are arrays."""
+"""Convert an image, for example a search query, to the format of a dataset that stores its images in an array."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from PIL import Image, ImageOps
 
 from nearfar.data.manifest import Array
 
-# pixels above this value are ink
+# pixels of a white-on-black drawing above this value belong to its lines
 INK = 32
 
 
@@ -17,8 +17,8 @@ def convert_image(image: Image.Image, shape: tuple[int, ...], *, drawings: bool)
     Args:
         image: The image.
         shape: Shape of the result.
-        drawings: The dataset holds gray drawings, white on black, see `convert_drawing`. Other images are cropped about
-            their center and scaled.
+        drawings: Whether the dataset contains white drawings on black (see `convert_drawing`). If not, the image is
+            resized and cropped around its center.
 
     >>> convert_image(Image.new("RGB", (90, 40), "red"), (8, 8, 3), drawings=False)[0, 0].tolist()
     [255, 0, 0]
@@ -30,10 +30,10 @@ def convert_image(image: Image.Image, shape: tuple[int, ...], *, drawings: bool)
 
 
 def convert_drawing(image: Image.Image, shape: tuple[int, int]) -> Array:
-    """Convert an image of a drawing to white on black, with its ink moved to the top left and scaled to [H, W].
+    """Convert a drawing to white lines on black, scaled to [H, W] and moved to the top left without its margins.
 
-    An image with bright edges is ink on paper and is inverted. The ink of an image that already has this shape is not
-    moved, so a drawing of the dataset is unchanged.
+    An image with bright edges shows dark lines on paper and is inverted. An image that already has this shape is not
+    scaled or moved, so drawings of the dataset do not change.
     """
     gray: Array = np.asarray(image.convert("L"))
     edge = np.concatenate([gray[0], gray[-1], gray[:, 0], gray[:, -1]])
@@ -49,5 +49,5 @@ def convert_drawing(image: Image.Image, shape: tuple[int, int]) -> Array:
     scale = min(shape[0] / ink.height, shape[1] / ink.width)
     small = ink.resize((max(1, round(ink.width * scale)), max(1, round(ink.height * scale))), Image.Resampling.BOX)
     result[: small.height, : small.width] = np.asarray(small)
-    # a thin line of a large image becomes faint, but the lines of the dataset are white
+    # scaling down makes thin lines faint, so restore the maximum to 255: lines in the dataset are white
     return (result.astype(np.float64) * (255 / max(1, int(result.max())))).astype(np.uint8)

@@ -7,13 +7,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nearfar.formatting import clean_text, counted
+
 if TYPE_CHECKING:
     from nearfar.data.manifest import Manifest
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Counts of a manifest. `splits` maps a split to (samples, classes)."""
+    """Counts of the samples and classes of a manifest.
+
+    `splits` maps the name of a split to (samples, classes). `smallest` and `largest` are (class name, samples).
+    """
 
     source: str
     kind: str
@@ -30,21 +35,29 @@ class Summary:
     notes: tuple[str, ...]
 
     def __str__(self) -> str:
-        kind = self.kind if not self.shape else f"{self.kind} of shape {' x '.join(map(str, self.shape[1:]))}"
-        lines = [f"{self.source or 'manifest'}: {self.samples:,} {kind}, {self.classes:,} classes"]
-        lines += [f"  {s:6s} {n:9,} samples, {c:,} classes" for s, (n, c) in self.splits.items()]
+        kind = "file" if (self.kind, self.samples) == ("files", 1) else self.kind
+        kind = kind if not self.shape else f"{self.kind} of shape {' x '.join(map(str, self.shape[1:]))}"
+        lines = [f"{clean_text(self.source) or 'manifest'}: {self.samples:,} {kind}, {_classes(self.classes)}"]
+        for name, (samples, classes) in self.splits.items():
+            lines.append(f"  {name:6s} {samples:9,} {'sample' if samples == 1 else 'samples'}, {_classes(classes)}")
         if any(self.roles.values()):
             lines.append("  " + ", ".join(f"{role} {n:,}" for role, n in self.roles.items()))
         (smallest, least), (largest, most) = self.smallest, self.largest
-        sizes = f"smallest class {smallest} ({least:,}), largest {largest} ({most:,})"
-        lines.append(f"  {sizes}" if least < most else f"  every class has {least:,} samples")
+        sizes = f"smallest class {clean_text(smallest)} ({least:,}), largest {clean_text(largest)} ({most:,})"
+        lines.append(f"  {sizes}" if least < most else f"  every class has {counted(least, 'sample')}")
         if self.singletons:
-            lines.append(f"  {self.singletons:,} classes have one sample, which has no positive")
+            verb = "has" if self.singletons == 1 else "have"
+            lines.append(f"  {_classes(self.singletons)} {verb} only one sample, which has no positive")
         if self.shared_classes:
+            verb = "is" if self.shared_classes == 1 else "are"
             lines.append(
-                f"  {self.shared_classes:,} classes are in train and in test: the scores are not for unseen classes"
+                f"  {_classes(self.shared_classes)} {verb} in both train and test: scores are not for unseen classes"
             )
-        return "\n".join(lines + [f"  note: {note}" for note in self.notes])
+        return "\n".join(lines + [f"  note: {clean_text(note)}" for note in self.notes])
+
+
+def _classes(count: int) -> str:
+    return counted(count, "class", "classes")
 
 
 def summarize(manifest: Manifest) -> Summary:

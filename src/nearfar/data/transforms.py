@@ -1,8 +1,8 @@
 """Transforms of Pillow images, combined into pipelines for training and for evaluation.
 
-A step is a callable `(image, rng) -> image`. All its randomness comes from `rng`, a numpy Generator that the dataset
-creates from (seed, epoch, index), so that a sample does not depend on the worker that prepares it. Instead of a
-pipeline, any callable `image -> tensor` can be used (torchvision v2, kornia, a lambda).
+A step is a callable `(image, rng) -> image`. It must take all random numbers from `rng`, a numpy Generator that the
+dataset creates from (seed, epoch, index), so that a sample does not depend on the worker that loads it. Instead of a
+pipeline, any callable `image -> tensor` can be used, for example from torchvision v2 or kornia.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WHITE = (255, 255, 255)
 
 
 def sample_rng(seed: int, epoch: int, index: int) -> Rng:
-    """Return the generator of one sample in one epoch. It depends on nothing else.
+    """Return the random generator of one sample in one epoch. It depends only on the arguments.
 
     >>> sample_rng(0, 3, 7).random() == sample_rng(0, 3, 7).random() != sample_rng(0, 4, 7).random()
     True
@@ -38,13 +38,14 @@ def sample_rng(seed: int, epoch: int, index: int) -> Rng:
 class RandomResizedCrop:
     """Crop a random part of the image and resize it to a square.
 
-    As in the training of GoogLeNet, the area is uniform and the aspect ratio log-uniform. After ten failed attempts,
-    the crop is the largest centered part with an allowed ratio. MLRC uses scale=(0.16, 1).
+    The area is drawn uniformly and the aspect ratio log-uniformly, as in torchvision. If ten draws do not fit into the
+    image, the crop is the largest centered part with an allowed aspect ratio. The Metric Learning Reality Check
+    (Musgrave et al., ECCV 2020) uses scale=(0.16, 1).
 
     Args:
         size: Side of the result in pixels.
-        scale: Range of the area as a fraction of the image.
-        ratio: Range of the aspect ratio.
+        scale: Range of the area of the crop, as a fraction of the image.
+        ratio: Range of the aspect ratio (width / height) of the crop.
     """
 
     size: int
@@ -60,7 +61,7 @@ class RandomResizedCrop:
         return image.resize((self.size, self.size), BILINEAR, box=(left, top, left + width, top + height))
 
     def box(self, size: tuple[int, int], rng: Rng) -> tuple[int, int, int, int]:
-        """Return left, top, width and height of the part in pixels."""
+        """Return left, top, width and height of a random crop in pixels."""
         width, height = size
         for _ in range(10):
             area = width * height * rng.uniform(*self.scale)
@@ -90,7 +91,7 @@ class Resize:
 
 @dataclass(frozen=True)
 class CenterCrop:
-    """Crop the square at the center. A smaller image is padded with black."""
+    """Crop a square of side `size` at the center. Smaller images are padded with black."""
 
     size: int
 
@@ -101,7 +102,7 @@ class CenterCrop:
 
 @dataclass(frozen=True)
 class HorizontalFlip:
-    """Flip left and right with probability p."""
+    """Flip the image horizontally with probability p."""
 
     p: float = 0.5
 
@@ -111,7 +112,10 @@ class HorizontalFlip:
 
 @dataclass(frozen=True)
 class ColorJitter:
-    """Multiply brightness, contrast and saturation each by a factor in [1 - x, 1 + x], in random order."""
+    """Multiply brightness, contrast and saturation by random factors, in random order.
+
+    Each factor is drawn from [1 - x, 1 + x], where x is the field of this name.
+    """
 
     brightness: float = 0.0
     contrast: float = 0.0
@@ -123,7 +127,7 @@ class ColorJitter:
                 raise ValueError(f"{name} must be 0 or above, got {getattr(self, name)}")
 
     def __call__(self, image: Image.Image, rng: Rng) -> Image.Image:
-        # always draw three factors, so that one option does not change the values of the others
+        # always draw three factors, so that setting one field to 0 does not change the factors of the others
         factors = rng.uniform(-1, 1, 3)
         kinds = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
         strengths = (self.brightness, self.contrast, self.saturation)
@@ -135,9 +139,13 @@ class ColorJitter:
 
 @dataclass(frozen=True)
 class RandomAffine:
-    """Rotate by up to `degrees`, shift by up to a fraction of the side, and zoom about the center.
+    """Rotate, shift and zoom the image randomly.
 
-    Pixels from outside the image have the color `fill`.
+    Args:
+        degrees: Largest rotation in degrees.
+        shift: Largest shift, as a fraction of the width or height.
+        zoom: Range of the zoom factor about the center.
+        fill: Color for pixels outside the image.
     """
 
     degrees: float = 0.0
@@ -154,7 +162,7 @@ class RandomAffine:
         zoom = math.exp(rng.uniform(math.log(self.zoom[0]), math.log(self.zoom[1])))
         width, height = image.size
         dx, dy = dx * self.shift * width, dy * self.shift * height
-        # Pillow needs the map from output to input, which is the inverse of shift, rotation and zoom
+        # Pillow needs the map from output to input coordinates, which is the inverse of shift, rotation and zoom
         cos, sin = math.cos(angle) / zoom, math.sin(angle) / zoom
         cx, cy = width / 2, height / 2
         x0, y0 = cx + dx, cy + dy
@@ -165,22 +173,25 @@ class RandomAffine:
 
 @dataclass(frozen=True)
 class Normalize:
-    """Convert to a float tensor [C, H, W]: (value / 255 - mean) / std."""
+    """Convert an image to a float tensor [C, H, W] with values (pixel / 255 - mean) / std."""
 
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD
 
     def __post_init__(self) -> None:
         if len(self.mean) != len(self.std) or not all(s > 0 for s in self.std):
-            raise ValueError(f"mean and std must have the same length and std be above 0, got {self.mean}, {self.std}")
+            raise ValueError(
+                f"mean and std must have the same length, and every std must be above 0, got mean={self.mean}, "
+                f"std={self.std}"
+            )
 
     def __call__(self, image: Image.Image) -> Tensor:
         pixels = np.asarray(image)
         if pixels.ndim == 2:
             pixels = pixels[:, :, None]
         if pixels.shape[2] != len(self.mean):
-            raise ValueError(f"mean has {len(self.mean)} channels but the image has {pixels.shape[2]}")
-        # transposing bytes moves a quarter of the memory that floats take
+            raise ValueError(f"mean has {len(self.mean)} values, but the image has {pixels.shape[2]} channels")
+        # transpose before the conversion to float, because uint8 needs a quarter of the memory
         x = torch.from_numpy(pixels.transpose(2, 0, 1).copy()).float()
         scale = torch.tensor([1 / (255 * s) for s in self.std])[:, None, None]
         offset = torch.tensor([-m / s for m, s in zip(self.mean, self.std, strict=True)])[:, None, None]
@@ -189,13 +200,14 @@ class Normalize:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Steps, then normalization.
+    """Steps that transform an image, followed by its conversion to a tensor.
 
     Args:
-        steps: Transforms that are applied in order.
+        steps: Transforms in the order in which they are applied.
         normalize: Conversion to a tensor.
-        draft: Shortest side that a JPEG is decoded to, see `decode_image`. None decodes it in full size.
-        gray: Convert to one channel.
+        draft: Shortest side that the steps need: a JPEG may be decoded at a reduced size (see `decode_image`). None
+            always decodes the full size.
+        gray: Whether the image is converted to one channel.
     """
 
     steps: tuple[Step, ...]
@@ -221,23 +233,23 @@ def train_transform(
     mean: tuple[float, ...] = IMAGENET_MEAN,
     std: tuple[float, ...] = IMAGENET_STD,
 ) -> Pipeline:
-    """Create the pipeline for training: RandomResizedCrop, flip, color jitter, normalize.
+    """Create the pipeline for training: random resized crop, flip, color jitter, normalization.
 
-    JPEGs are decoded at a size at which the smallest crop has `size` pixels, so no detail is lost.
+    JPEGs may be decoded at a reduced size at which the narrowest crop still has `size` pixels, so no detail is lost.
 
     Args:
         size: Side of the result in pixels.
         scale, ratio: See `RandomResizedCrop`.
         flip: Probability of a horizontal flip.
-        jitter: Strength of brightness, contrast and saturation, see `ColorJitter`. Missing values are 0.
-        mean, std: One value for each channel. One value converts images to gray.
+        jitter: Up to three strengths, for brightness, contrast and saturation (see `ColorJitter`). Missing ones are 0.
+        mean, std: One value for each channel. A single value converts images to gray.
     """
     steps: list[Step] = [RandomResizedCrop(size, scale, ratio)]
     if flip:
         steps.append(HorizontalFlip(flip))
     if any(jitter):
         steps.append(ColorJitter(*jitter))
-    # the narrowest crop has side * sqrt(scale * ratio) pixels
+    # for an image of shortest side s, the narrowest crop has s * sqrt(scale * ratio) pixels
     needed = math.ceil(size / math.sqrt(scale[0] * min(ratio[0], 1 / ratio[1])))
     return Pipeline(tuple(steps), Normalize(mean, std), needed, gray=len(mean) == 1)
 
@@ -249,14 +261,14 @@ def eval_transform(
     mean: tuple[float, ...] = IMAGENET_MEAN,
     std: tuple[float, ...] = IMAGENET_STD,
 ) -> Pipeline:
-    """Create the pipeline for evaluation: resize, center crop, normalize.
+    """Create the pipeline for evaluation: resize, center crop, normalization.
 
-    JPEGs are decoded at twice `resize` or more, because a smaller size differs visibly from a full decode.
+    JPEGs may be decoded at a reduced size, but not below twice `resize`: this would visibly change the result.
 
     Args:
         size: Side of the result in pixels.
         resize: Short side before the crop, by default size * 256 / 224, rounded.
-        mean, std: One value for each channel. One value converts images to gray.
+        mean, std: One value for each channel. A single value converts images to gray.
     """
     resize = round(size * 256 / 224) if resize is None else resize
     if resize < size:
@@ -266,4 +278,4 @@ def eval_transform(
 
 def _check_range(name: str, value: tuple[float, float], low: float, high: float) -> None:
     if not low < value[0] <= value[1] <= high:
-        raise ValueError(f"{name} must be an ascending pair above {low} and at most {high}, got {value}")
+        raise ValueError(f"{name} must be a pair (a, b) with {low} < a <= b <= {high}, got {value}")

@@ -1,4 +1,4 @@
-"""Losses over pairs, triplets and proxies. Each has its own file and class; `create` creates one by its name.
+"""Losses on pairs, triplets and proxies. `create` creates a loss by its name. Each loss is a class in its own file.
 
 >>> create("multi-similarity", alpha=2, beta=40)
 MultiSimilarityLoss(alpha=2, beta=40, threshold=0.5, neg_threshold=None, epsilon=0.1, weighting='inside')
@@ -51,7 +51,7 @@ def names() -> list[str]:
 
 
 def loss_class(name: str) -> type[Loss]:
-    """Return the class of a loss; an unknown name is a ValueError that suggests a similar one."""
+    """Return the class of a loss. An unknown name raises a ValueError that suggests a similar name."""
     return LOSSES.get(name)
 
 
@@ -60,11 +60,13 @@ def create(name: str, *, mine: str | Mapping[str, Any] | None = None, **options:
 
     Args:
         name: One of `names()`.
-        mine: How a pair loss chooses among its pairs: a name of `nearfar.mining.MINERS`, or {name, ...options}.
-        options: The arguments of the class.
+        mine: The miner that selects the pairs of a pair loss: one of the names in `nearfar.mining.MINERS`, or a mapping
+            with the key "name" and the options of the miner. None applies no miner.
+        options: The arguments of the loss class.
 
     Raises:
-        ValueError: If the name or an option is unknown. The message suggests a similar one.
+        ValueError: If the name or an option is unknown (the message suggests a similar one), or if `mine` is given for
+            a loss that does not use pairs.
 
     >>> create("triplet", margn=0.1)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -78,7 +80,7 @@ def create(name: str, *, mine: str | Mapping[str, Any] | None = None, **options:
     loss: Loss = LOSSES.create(name, **options)
     if mine is not None:
         if not isinstance(loss, PairLoss):
-            raise ValueError(f"mine={mine!r} chooses among pairs of samples, but loss {name!r} has none: remove mine")
+            raise ValueError(f"mine={mine!r} selects pairs, but loss {name!r} does not use pairs: remove mine")
         loss.mine = create_miner(mine)
     return loss
 

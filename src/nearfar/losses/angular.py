@@ -1,4 +1,4 @@
-"""Angular loss: the angle at the negative of each triplet stays below a bound."""
+"""Angular loss: keep the angle at the negative of each triplet below a bound."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ from nearfar.validation import check_choice
 
 @register("angular")
 class AngularLoss(PairLoss):
-    """Angular loss (Wang et al., ICCV 2017, arXiv 1708.01682, Eq. 8), on unit vectors, negatives included.
+    """Angular loss (Wang et al., ICCV 2017, arXiv 1708.01682, Eq. 8), on unit vectors.
 
-    Mean over ordered positive pairs (a, p) of log(1 + sum_{n in N_a} e^{f}) with
-    f = 4 tan^2(angle) (x_a + x_p).x_n - 2 (1 + tan^2(angle)) x_a.x_p.
+    The loss is the mean over ordered positive pairs (a, p) of log(1 + sum_{n in N_a} e^{f_n}) with
+    f_n = 4 tan^2(angle) (x_a + x_p).x_n - 2 (1 + tan^2(angle)) x_a.x_p, where N_a are the negatives of anchor a. All
+    embeddings x are normalized, including those of the negatives.
 
-    If references are passed, positives and negatives are references. With `representatives`, these are the references
-    and the other samples the anchors (PROFS).
+    If references are passed, the positives and negatives of an anchor are references. In a batch of the
+    PROFS sampler (`nearfar.samplers.Profs`), the class representatives are the references and the other samples are the
+    anchors.
 
     Args:
-        angle: The bound in degrees; 45 is the paper's for its N-pair batches.
+        angle: The bound in degrees. The default is the paper's value for its N-pair batches.
         batch: "full" uses all ordered positive pairs of the batch and all negatives. "n-pair" uses the first sample of
-            a class as anchor, the second as its positive, and the positives of other classes as negatives.
+            each class as anchor, the second as its positive, and the positives of other classes as negatives.
 
     >>> AngularLoss()(torch.eye(3), torch.tensor([0, 0, 1]))
     tensor(0.6931)
@@ -51,7 +53,8 @@ class AngularLoss(PairLoss):
         return first_against_second(batch, cure="sample two of each class, or pass batch='full'")
 
     def similarity(self, x: Tensor, y: Tensor | None) -> Tensor:
-        # Positives are compared with negatives too, so with references, the references follow below the anchors.
+        # The loss also needs the similarity of each positive to each negative. If references are passed, all positives
+        # and negatives are references, so the matrix has a row for each anchor, followed by a row for each reference.
         return cosine_matrix(x) if y is None else cosine_matrix(torch.cat([x, y]), y)
 
     def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
@@ -70,9 +73,18 @@ def angular(
     tan2: float,
     first: int,
 ) -> tuple[Tensor, Tensor]:
-    """Compute the weighted mean over positive pairs, and its gradient with respect to sim.
+    """Compute the angular loss, a weighted mean over positive pairs, and its gradient with respect to sim.
 
-    Row a < A of sim [>= A, R] has the similarities of anchor a to the references, row first + p those of reference p.
+    A is the number of anchors and R is the number of references.
+
+    Args:
+        sim: The similarities to the R references: row a for anchor a, row first + p for reference p.
+        same: The mask of the positive pairs [A, R].
+        diff: The mask of the negative pairs [A, R].
+        weights: The weights of the anchors [A], or None if all are 1.
+        ref_weights: The weights of the references [R]; None if `weights` is None.
+        tan2: tan^2(angle).
+        first: The row of `sim` at which the references start: 0 if the anchors are the references, else A.
     """
     anchors = len(same)
     table, columns = positive_table(sim[:anchors], same)
@@ -80,12 +92,12 @@ def angular(
     by_anchor = gradient[:anchors]
     if columns.shape[1] == 0:
         return sim.new_zeros(()), gradient
-    w = torch.isfinite(table).to(sim.dtype)  # weights of the positive pairs, 0 in empty places
+    w = torch.isfinite(table).to(sim.dtype)  # weights of the positive pairs; 0 in the padding of the table
     if weights is not None and ref_weights is not None:
         w = torch.where(w > 0, to_one(weights)[:, None] * to_one(ref_weights)[columns], 0.0)
     w /= torch.where(w.sum() > 0, w.sum(), 1.0)
     negative = torch.where(diff, sim[:anchors], -torch.inf).mul_(4 * tan2)
-    f = -2 * (1 + tan2) * table  # -inf in empty places
+    f = -2 * (1 + tan2) * table  # -inf in the padding
     lowest = torch.finfo(sim.dtype).min
     for k in range(columns.shape[1]):
         rows = columns[:, k] + first

@@ -20,16 +20,17 @@ from nearfar.validation import check_positive
 class ArcFaceLoss(DataWiseLoss):
     """ArcFace, the additive angular margin loss (Deng et al., CVPR 2019, arXiv 1801.07698, Eq. 3), on cosines S.
 
-    Mean over samples of
-    -log( e^{scale cos(theta_y + angle)} / (e^{scale cos(theta_y + angle)} + sum_{c != y} e^{scale S_c}) ),
-    theta_y = arccos S_y. Beyond theta_y = 180 - angle, where cos(theta + angle) rises again, see `add_angle`. With one
-    class the value is 0.
+    The loss is the mean over samples of
+    -log( e^{scale cos(theta_y + angle)} / (e^{scale cos(theta_y + angle)} + sum_{c != y} e^{scale S_c}) ), where S_c is
+    the cosine of the sample and the proxy of class c, y is the class of the sample, and theta_y = arccos S_y. Where
+    theta_y + angle exceeds 180 degrees, the cosine would increase again; `add_angle` replaces it there by a decreasing
+    function. If there is only one class, the loss is 0.
 
     Args:
-        classes: The number of classes, or their names, which labels may then use.
+        classes: The number of classes, or a list of class names. With names, labels may be names too.
         dim: The dimension of the embeddings.
-        angle: The margin in degrees; 28.6 (half a radian) is the paper's.
-        scale: 64 is the paper's.
+        angle: The margin in degrees. The default is the paper's 0.5 radians, rounded.
+        scale: The scale of the cosines. The default is from the paper.
 
     >>> loss = ArcFaceLoss(classes=3, dim=2, angle=0.0)
     >>> loss(torch.zeros(1, 2), torch.tensor([0])).exp()
@@ -47,10 +48,10 @@ class ArcFaceLoss(DataWiseLoss):
 def add_angle(cos: Tensor, angle: float) -> Tensor:
     """Compute cos(theta + m) from cos theta, elementwise, with a finite gradient everywhere.
 
-    cos(theta + m) = cos theta cos m - sin theta sin m with sin theta = sqrt(1 - cos^2). The gradient of the root is
-    taken as 0 at theta = 0, where it does not exist. From theta = 180 degrees - m on, the value is cos theta - m sin m
-    (m in radians), so that a more distant sample never has a lower loss. This is the default of the released code
-    (easy_margin off).
+    cos(theta + m) = cos theta cos m - sin theta sin m with sin theta = sqrt(1 - cos^2 theta). At theta = 0, where the
+    square root is not differentiable, its gradient is set to 0. For theta >= 180 degrees - m, the result is
+    cos theta - m sin m (m in radians) instead, so that a more distant sample never has a lower loss. The released code
+    does the same by default (easy_margin off).
 
     Args:
         cos: The cosines.

@@ -12,7 +12,11 @@ from nearfar.validation import check_positive
 
 
 def binomial(sim: Tensor, same: Tensor, scale_pos: float, scale_neg: float, threshold: float) -> Tensor:
-    """Compute (2/s) log(1 + e^{s (t - S)}) with s = scale_pos for positives, e^{s (S - t)} with s = scale_neg else."""
+    """Compute the loss of every pair with similarity S and threshold t, elementwise.
+
+    It is (2/s) log(1 + e^{s (t - S)}) with s = scale_pos for positive pairs, and (2/s) log(1 + e^{s (S - t)}) with
+    s = scale_neg for all others.
+    """
     scale = torch.where(same, sim.new_tensor(-scale_pos), sim.new_tensor(scale_neg))
     return softplus((sim - threshold) * scale) * (2 / scale.abs())
 
@@ -21,10 +25,10 @@ def binomial(sim: Tensor, same: Tensor, scale_pos: float, scale_neg: float, thre
 class BinomialDevianceLoss(PairLoss):
     """Binomial deviance (Yi et al., 2014) in the form of DRO's released code (arXiv 1912.11194), on cosines S.
 
-    Mean over all pairs of (2/scale_pos) log(1 + e^{-scale_pos (S - threshold)}) for positives and
+    The loss is the mean over all pairs of (2/scale_pos) log(1 + e^{-scale_pos (S - threshold)}) for positives and
     (2/scale_neg) log(1 + e^{scale_neg (S - threshold)}) for negatives.
 
-    The defaults and the factor 2/scale are those of the released CUB scripts; the paper prints none of them.
+    The defaults and the factor 2/scale are from the released scripts for CUB. The paper does not state them.
 
     Args:
         scale_pos: Scale of the positives.

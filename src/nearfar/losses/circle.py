@@ -14,13 +14,14 @@ from nearfar.validation import check_positive
 class CircleLoss(PairLoss):
     """Circle loss (Sun et al., CVPR 2020, arXiv 2002.10857, Eq. 6), on cosines S.
 
-    Mean over anchors with positives and negatives of
-    log(1 + sum_{N_i} e^{gamma a_n (S_n - m)} sum_{P_i} e^{-gamma a_p (S_p - (1 - m))}), where a_n = [S_n + m]_+ and
-    a_p = [1 + m - S_p]_+ are constants in the gradient.
+    The loss is the mean over the anchors i that have both positives and negatives of
+    log(1 + sum_{N_i} e^{gamma a_n (S_n - m)} sum_{P_i} e^{-gamma a_p (S_p - (1 - m))}), where P_i and N_i are the
+    positives and negatives of anchor i. The factors a_n = [S_n + m]_+ and a_p = [1 + m - S_p]_+ are treated as
+    constants in the gradient.
 
     Args:
-        m: The margin; 0.4 is the paper's for fine-grained retrieval.
-        gamma: The scale; 80 is the paper's for fine-grained retrieval.
+        m: The margin. The default is the paper's value for fine-grained retrieval.
+        gamma: The scale. The default is the paper's value for fine-grained retrieval.
 
     >>> import torch
     >>> CircleLoss()(torch.eye(3), torch.tensor([0, 0, 1]))

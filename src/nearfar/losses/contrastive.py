@@ -1,4 +1,4 @@
-"""Contrastive loss: positives are pulled together, negatives pushed at least a margin apart."""
+"""Contrastive loss: pull positives together, and push negatives at least a margin apart."""
 
 from __future__ import annotations
 
@@ -30,18 +30,22 @@ def nonzero_means(pairs: Pairs, losses: Tensor) -> Tensor:
 class ContrastiveLoss(PairLoss):
     """Contrastive loss (Hadsell et al., CVPR 2006) in three forms, on unit vectors.
 
-    - form="squared" (PROFS, arXiv 1907.07585, Eq. 3.1): mean over all pairs of
-      y [D - pos_margin]_+^2 + (1-y) [neg_margin - D]_+^2, margins 0 and 1 (ours; PROFS does not state its margins).
-    - form="distance": mean over the non-zero positive terms [D - pos_margin]_+ plus mean over the non-zero negative
-      terms [neg_margin - D]_+, margins 0 and 1 (pytorch-metric-learning's form and defaults).
-    - form="cosine": the same with [pos_margin - S]_+ and [S - neg_margin]_+, margins 1 and 0 (the baseline of BSPML).
+    D is the Euclidean distance of a pair and S is its cosine.
 
-    With `representatives`, each representative has as many negatives as positives, its closest ones (PROFS).
+    - form="squared" (PROFS, arXiv 1907.07585, Eq. 3.1): the mean over all pairs of [D - pos_margin]_+^2 for positives
+      and [neg_margin - D]_+^2 for negatives. The default margins 0 and 1 are our choice; PROFS does not state them.
+    - form="distance": the mean of the non-zero positive terms [D - pos_margin]_+ plus the mean of the non-zero negative
+      terms [neg_margin - D]_+. The form and its default margins 0 and 1 are those of pytorch-metric-learning.
+    - form="cosine": the same with the terms [pos_margin - S]_+ and [S - neg_margin]_+. The default margins are 1 and 0,
+      as in the baseline of BSPML (arXiv 2211.11751).
+
+    In a batch of the PROFS sampler (`nearfar.samplers.Profs`), each class representative uses only its closest
+    negatives, as many as it has positives.
 
     Args:
         form: "squared", "distance" or "cosine".
-        pos_margin: Margin of the positives; None is the default of the form.
-        neg_margin: Margin of the negatives; None is the default of the form.
+        pos_margin: Margin of the positives. None uses the default of the form.
+        neg_margin: Margin of the negatives. None uses the default of the form.
 
     >>> x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
     >>> ContrastiveLoss()(x, torch.tensor([0, 0, 1]))  # one positive pair with D^2 = 2

@@ -10,21 +10,23 @@ from nearfar.losses.base import register
 from nearfar.losses.normalized_softmax import softmax_terms
 from nearfar.losses.proxies.class_similarity import ClassSimilarities
 from nearfar.losses.proxies.proxy_loss import DataWiseLoss
-from nearfar.validation import check_positive
+from nearfar.validation import check_not_negative, check_positive
 
 
 @register("cosface")
 class CosFaceLoss(DataWiseLoss):
     """CosFace, the large margin cosine loss (Wang et al., CVPR 2018, arXiv 1801.09414, Eq. 4), on cosines S.
 
-    Mean over samples of -log( e^{scale (S_y - margin)} / (e^{scale (S_y - margin)} + sum_{c != y} e^{scale S_c}) ).
-    With one class the value is 0.
+    The loss is the mean over samples of
+    -log( e^{scale (S_y - margin)} / (e^{scale (S_y - margin)} + sum_{c != y} e^{scale S_c}) ), where S_c is the cosine
+    of the sample and the proxy of class c, and y is the class of the sample. If there is only one class, the loss is 0.
 
     Args:
-        classes: The number of classes, or their names, which labels may then use.
+        classes: The number of classes, or a list of class names. With names, labels may be names too.
         dim: The dimension of the embeddings.
-        margin: Subtracted from the cosine of the sample's own class; 0.35 is the paper's.
-        scale: 64 is the paper's.
+        margin: The margin, which is subtracted from the cosine to the sample's own class. The default is from the
+            paper.
+        scale: The scale of the cosines. The default is from the paper.
 
     >>> import torch
     >>> loss = CosFaceLoss(classes=3, dim=2, margin=0.0)
@@ -34,7 +36,7 @@ class CosFaceLoss(DataWiseLoss):
 
     def __init__(self, *, classes: int | Sequence[str], dim: int, margin: float = 0.35, scale: float = 64.0) -> None:
         super().__init__(classes, dim)
-        self.margin, self.scale = margin, check_positive("scale", scale)
+        self.margin, self.scale = check_not_negative("margin", margin), check_positive("scale", scale)
 
     def terms(self, sims: ClassSimilarities) -> Tensor:
         return softmax_terms(sims, self.scale, sims.own() - self.margin)

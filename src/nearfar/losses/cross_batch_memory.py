@@ -1,4 +1,4 @@
-"""Cross-batch memory: any pair loss, with the embeddings of earlier batches as further references."""
+"""Cross-batch memory: a wrapper that adds the embeddings of earlier batches as references to any pair loss."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from nearfar.validation import Labels, as_label_tensor, as_labels
 class CrossBatchMemory(Loss):
     """Cross-batch memory, XBM (Wang et al., CVPR 2020, arXiv 1912.06798): a pair loss with a memory of past batches.
 
-    value = loss(batch) + memory_weight * loss(batch against memory). The batch is then stored, detached, in place of
-    the oldest embeddings. Unlike in the released code, the memory does not contain the batch itself when it is used, so
-    no sample is its own positive.
+    The value is loss(batch) + memory_weight * loss(batch against memory). After each call, the detached embeddings of
+    the batch replace the oldest embeddings in the memory. The released code stores the batch before it computes the
+    loss against the memory; here the batch is stored afterwards, so that no sample is its own positive.
 
-    The memory changes only in `train()` mode. Embeddings, labels, sample weights, position and the number of batches
-    are in `state_dict`, so a resumed run is exact. Class names are stored as 63-bit hashes, which are equal in every
-    run.
+    The memory changes only in `train()` mode. `state_dict` contains its embeddings, labels and sample weights, the
+    next position to write, and the numbers of stored embeddings and past batches, so a resumed run continues exactly.
+    Class names are stored as 63-bit hashes, which are the same in every run.
 
     Args:
         loss: The pair loss.
-        size: The number of embeddings in the memory, at least the batch size.
+        size: The number of embeddings in the memory. It must be at least the batch size.
         dim: The dimension of the embeddings. They are stored in the dtype of the module.
-        classes: The number of classes C of multi-hot labels [B, C]; None for class ids or names.
-        memory_weight: Weight of the loss against the memory.
-        start: The number of batches before the memory is used. The paper warms up for 1,000 iterations; 0 is ours.
+        classes: The number of classes C if labels are multi-hot [B, C]; None for class ids or names.
+        memory_weight: The weight of the loss against the memory.
+        start: The number of batches before the memory is used. The paper uses 1,000; the default 0 is our choice.
 
     >>> from nearfar.losses import create
     >>> loss = CrossBatchMemory(create("supcon"), size=8, dim=2)
     >>> first = loss(torch.eye(2), torch.tensor([0, 1]))  # the memory is empty and there are no positives
-    >>> loss(torch.eye(2), torch.tensor([0, 1])) < 0.01  # each meets itself in the memory
+    >>> loss(torch.eye(2), torch.tensor([0, 1])) < 0.01  # each sample finds its copy in the memory
     tensor(True)
     """
 
@@ -64,7 +64,7 @@ class CrossBatchMemory(Loss):
         self.register_buffer("rows", torch.zeros(size, dim))
         self.register_buffer("labels", torch.zeros((size,) if classes is None else (size, classes), dtype=torch.int64))
         self.register_buffer("weights", torch.zeros(size))
-        # next position, number of stored embeddings, number of batches
+        # The three numbers are the next position to write, the number of stored embeddings and the number of batches.
         self.register_buffer("state", torch.zeros(3, dtype=torch.int64))
 
     def forward(
@@ -79,21 +79,22 @@ class CrossBatchMemory(Loss):
 
         Args:
             embeddings: The embeddings [B, d].
-            labels: Class ids or class names [B], or multi-hot [B, C].
+            labels: Class ids or class names [B], or multi-hot labels [B, C].
             weights: Sample weights [B].
-            representatives: The first n samples are class representatives (PROFS).
+            representatives: The number of class representatives at the start of a PROFS batch. It applies only to the
+                loss within the batch.
         """
         labels = hash_names(labels, device=getattr(embeddings, "device", None))
         if embeddings.ndim == 2 and (embeddings.shape[0] > self.size or embeddings.shape[1] != self.dim):
             raise ValueError(
                 f"embeddings of shape {list(embeddings.shape)} do not fit a memory of {self.size} embeddings "
-                f"of dimension {self.dim}: make size at least the batch size, and dim that of the embeddings"
+                f"of dimension {self.dim}: create it with size >= batch size and dim = dimension of the embeddings"
             )
         value: Tensor = self.loss(embeddings, labels, weights=weights, representatives=representatives)
         if labels.shape[1:] != self.labels.shape[1:]:
             raise ValueError(
-                f"labels of shape {list(labels.shape)} do not fit those of the memory, {list(self.labels.shape)}: "
-                "create it with classes=C for multi-hot labels [B, C], and without for class ids [B]"
+                f"labels of shape {list(labels.shape)} do not fit the memory, whose labels are "
+                f"{list(self.labels.shape)}: create it with classes=C for multi-hot labels [B, C], else without classes"
             )
         _, filled, seen = self.state.tolist()
         if filled and seen >= self.start:
@@ -118,7 +119,7 @@ class CrossBatchMemory(Loss):
 
     @torch.no_grad()
     def remember(self, embeddings: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
-        """Store embeddings in place of the oldest ones."""
+        """Replace the oldest embeddings in the memory by these."""
         position, filled, seen = self.state.tolist()
         slots = (position + torch.arange(len(embeddings), device=self.rows.device)) % self.size
         self.rows[slots] = embeddings.to(self.rows.dtype)
@@ -130,7 +131,7 @@ class CrossBatchMemory(Loss):
 
 
 def hash_names(labels: Labels, *, device: torch.device | None = None) -> Tensor:
-    """Return labels as a tensor; class names become 63-bit hashes, which do not depend on the batch.
+    """Convert labels to a tensor. Class names become 63-bit hashes, which do not depend on the other labels.
 
     >>> hash_names(["cat", "dog"])[1] == hash_names(["dog"])[0]
     tensor(True)

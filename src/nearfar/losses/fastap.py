@@ -17,16 +17,16 @@ from nearfar.ops.pairs import Pairs, ratio, to_one
 class FastAPLoss(PairLoss):
     """FastAP (Cakir et al., CVPR 2019), on unit vectors.
 
-    For each anchor, squared distances fall into triangular bins centered at 4k/bins, k = 0..bins. h_k is the histogram
-    of all pairs, h+_k that of the positives, H and H+ are their running sums, and
-    FastAP_i = (1/|P_i|) sum_k H+_k h+_k / H_k. The loss is the mean of 1 - FastAP_i over anchors with positives.
+    The loss is the mean of 1 - FastAP_i over the anchors i with positives, where
+    FastAP_i = (1/|P_i|) sum_k H+_k h+_k / H_k and P_i are the positives of anchor i. h is the histogram of the squared
+    distances from the anchor to all other samples, h+ is the histogram for its positives only, and H and H+ are their
+    cumulative sums. The bins are triangular, with centers 4k/bins for k = 0..bins.
 
-    A distance touches only two neighboring bins, so all histograms take two scatter-adds rather than `bins` passes. The
-    peak memory is about 7 B^2 floats for any number of bins: the similarities, and a bin number (int64) and a position
-    within the bin for each pair.
+    A distance contributes to only two neighboring bins, so all histograms are computed with two scatter-adds instead of
+    one pass per bin. For a batch of B samples, the peak memory is about 7 B^2 floats, whatever the number of bins.
 
     Args:
-        bins: The number of bins; 10 is the paper's.
+        bins: The number of intervals between bin centers; there are bins + 1 bins. The default is from the paper.
 
     >>> FastAPLoss()(torch.tensor([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0]]), torch.tensor([0, 0, 1]))
     tensor(0.)
@@ -40,7 +40,7 @@ class FastAPLoss(PairLoss):
 
     def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
         count, fraction = bin_sums(pairs, self.bins)
-        # An entry at b + f adds 1 - f to bin b and f to bin b + 1.
+        # A pair at position b + f, with integer b and 0 <= f < 1, adds 1 - f to bin b and f to bin b + 1.
         h = count - fraction + torch.nn.functional.pad(fraction, (1, -1))
         cumulated = count.cumsum(2) - fraction
         h_pos, cum_pos, cum_all = h[:, 1], cumulated[:, 1], cumulated[:, 0] + cumulated[:, 1]
@@ -49,7 +49,7 @@ class FastAPLoss(PairLoss):
 
 
 def bin_sums(pairs: Pairs, bins: int) -> tuple[Tensor, Tensor]:
-    """Sum the pairs into bins; see `_BinSums`."""
+    """Compute the sums over the pairs in each bin; see `_BinSums`."""
     sums: tuple[Tensor, Tensor] = _BinSums.apply(  # type: ignore[no-untyped-call]
         pairs.sim, pairs.same, pairs.diff, None if pairs.ref_weights is None else to_one(pairs.ref_weights), bins
     )
@@ -57,10 +57,12 @@ def bin_sums(pairs: Pairs, bins: int) -> tuple[Tensor, Tensor]:
 
 
 class _BinSums(torch.autograd.Function):
-    """Put every pair at u = D^2 bins / 4 into its bin b = floor(u), negatives (0) and positives (1) separately.
+    """Sums over the pairs in each bin, separately for the negatives and the positives of each anchor.
 
-    Returns two tensors [A, 2, bins + 1]: the total weight of each bin, and the sum of weight x (u - b). Pairs in
-    neither mask go into a third group, which is dropped.
+    A pair at squared distance D^2 has the position u = D^2 bins / 4 and belongs to bin b = floor(u). The function
+    returns two tensors [A, 2, bins + 1] for A anchors: the sum of the weights in each bin, and the sum of
+    weight * (u - b). Index 0 of the second dimension is for negatives, index 1 for positives. Pairs in neither mask are
+    collected in a third group, which is dropped.
     """
 
     @staticmethod
@@ -86,5 +88,5 @@ class _BinSums(torch.autograd.Function):
     @first_derivative_only
     def backward(ctx: Any, g_count: Tensor, g_fraction: Tensor) -> tuple[Tensor, None, None, None, None]:
         b, weights = ctx.saved_tensors
-        table = torch.nn.functional.pad(g_fraction.flatten(1), (0, ctx.bins + 1))  # the dropped group gets nothing
+        table = torch.nn.functional.pad(g_fraction.flatten(1), (0, ctx.bins + 1))  # the dropped group has gradient 0
         return table.mul_(-ctx.bins / 2).gather(1, b) * weights, None, None, None, None

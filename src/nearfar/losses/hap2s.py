@@ -1,4 +1,4 @@
-"""HAP2S: a point-to-set triplet loss in which harder samples have more weight in the mean of a set."""
+"""HAP2S: a triplet loss on weighted mean similarities, in which harder samples have larger weights."""
 
 from __future__ import annotations
 
@@ -8,28 +8,30 @@ from torch import Tensor
 from nearfar.losses.base import register
 from nearfar.losses.pair_loss import PairBatch, PairLoss
 from nearfar.ops.pairs import Pairs, ratio
-from nearfar.validation import check_choice, check_positive
+from nearfar.validation import check_choice, check_not_negative, check_positive
 
 
 @register("hap2s")
 class HAP2SLoss(PairLoss):
     """Hard-aware point-to-set loss (Yu et al., ECCV 2018, arXiv 1807.11206), on cosines S.
 
-    (1/B) sum_i [ Sbar_i^- - Sbar_i^+ + margin ]_+, Sbar the weighted mean similarity to the anchor's negatives and
-    positives. The weights are constants in the gradient. An anchor without positives or negatives adds 0; B counts it.
+    The loss is (1/B) sum_i [ Sbar_i^- - Sbar_i^+ + margin ]_+ for B anchors i, where Sbar_i^- and Sbar_i^+ are weighted
+    means of the similarities of the anchor to its negatives and to its positives. The weights are treated as constants
+    in the gradient. An anchor without positives or without negatives contributes 0 but is counted in B.
 
-    - form="exponential": weights e^{-S/gamma} on positives and e^{S/gamma} on negatives. B times the gradient is that
-      of generalized lifted structure where the hinge is active (DRO, arXiv 1912.11194, section 6).
-    - form="polynomial": weights (D + 1)^power on positives and (D + 1)^(-2 power) on negatives, D = sqrt(2 - 2S)
-      (Yu's).
+    - form="exponential": the weights are e^{-S/gamma} for positives and e^{S/gamma} for negatives. For gamma=1,
+      B times the gradient is the gradient of `lifted` with form="anchor", where the hinges of both losses are active
+      (DRO, arXiv 1912.11194, section 6).
+    - form="polynomial" (from Yu et al.): the weights are (D + 1)^power for positives and (D + 1)^(-2 power) for
+      negatives, with D = sqrt(2 - 2S).
 
-    That both forms average cosines is ours.
+    Averaging cosines in both forms is our choice.
 
     Args:
         form: "exponential" or "polynomial".
-        gamma: Temperature of form "exponential"; 0.5 is ours.
-        power: Exponent of form "polynomial"; 10 is Yu's.
-        margin: 0.5 is ours.
+        gamma: Temperature of form "exponential". The default is our choice.
+        power: Exponent of form "polynomial". The default is from Yu et al.
+        margin: The margin of the hinge. The default is our choice.
 
     >>> HAP2SLoss()(torch.eye(3), torch.tensor([0, 0, 1]))  # two of three anchors have a positive
     tensor(0.3333)
@@ -41,7 +43,7 @@ class HAP2SLoss(PairLoss):
         super().__init__()
         self.form = check_choice("form", form, ("exponential", "polynomial"))
         self.gamma, self.power = check_positive("gamma", gamma), check_positive("power", power)
-        self.margin = margin
+        self.margin = check_not_negative("margin", margin)
 
     def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
         sim = pairs.sim.detach()
@@ -57,7 +59,10 @@ class HAP2SLoss(PairLoss):
 
 
 def soft_mean(pairs: Pairs, log_weights: Tensor, mask: Tensor) -> Tensor:
-    """Compute the mean similarity over each row of the mask with weights e^{log_weights}, [A]; 0 where it is empty."""
+    """Compute, for each anchor, the mean similarity over its row of the mask, with weights e^{log_weights}.
+
+    Return [A], with 0 where the row of the mask is empty.
+    """
     z = torch.where(mask, log_weights, -torch.inf)
     top = z.amax(1, keepdim=True)
     weights = z.sub_(torch.where(top > -torch.inf, top, 0.0)).exp_()

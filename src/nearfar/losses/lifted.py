@@ -1,4 +1,4 @@
-"""Lifted structure loss: each positive pair against all negatives of both of its samples."""
+"""Lifted structure loss: compare each positive pair with all negatives of both of its samples."""
 
 from __future__ import annotations
 
@@ -16,25 +16,29 @@ from nearfar.validation import check_choice, check_positive
 class LiftedStructureLoss(PairLoss):
     """Lifted structure loss in three forms.
 
-    - form="song" (Song et al., CVPR 2016): mean over positive pairs of 1/2 [J_ij]_+^2 with
-      J_ij = log( sum_{k in N_i} e^{alpha - D_ik} + sum_{l in N_j} e^{alpha - D_jl} ) + D_ij, D the Euclidean distance
-      of the raw embeddings.
-    - form="anchor" (DRO, arXiv 1912.11194, Eqs. 3 and 8): sum over anchors of
-      [ log sum_{P_i} e^{threshold - S} + log sum_{N_i} e^{S - threshold} ]_+ on cosines; the threshold cancels.
-      An anchor without positives or without negatives is left out.
-    - form="scaled" (Wang's released code): mean over all anchors of
-      (2/scale_pos) log sum_{P_i} e^{-scale_pos S} + (2/scale_neg) log sum_{N_i} e^{scale_neg S} on cosines.
+    P_i and N_i are the positives and negatives of sample i, D is the Euclidean distance and S the cosine of a pair.
 
-    With `representatives` (PROFS, section 4) the pairs of form "song" are (representative, example), and no term
-    compares two examples: N_i are all other samples of another class, N_j only the representatives among them.
+    - form="song" (Song et al., CVPR 2016): the mean over positive pairs (i, j) of 1/2 [J_ij]_+^2 with
+      J_ij = log( sum_{k in N_i} e^{alpha - D_ik} + sum_{l in N_j} e^{alpha - D_jl} ) + D_ij. By default, D is the
+      distance of the embeddings without normalization.
+    - form="anchor" (DRO, arXiv 1912.11194, Eqs. 3 and 8): the sum over anchors i of
+      [ log sum_{P_i} e^{threshold - S} + log sum_{N_i} e^{S - threshold} ]_+. An anchor without positives or without
+      negatives contributes 0.
+    - form="scaled" (the GitHub repository bnu-wangxun/Deep_Metric): the mean over all anchors i of
+      (2/scale_pos) log sum_{P_i} e^{-scale_pos S} + (2/scale_neg) log sum_{N_i} e^{scale_neg S}. A logarithm is
+      replaced by 0 if its sum is empty.
+
+    In a batch of the PROFS sampler (`nearfar.samplers.Profs`), the positive pairs of form "song" are (representative i,
+    example j), and no term compares two examples (PROFS, arXiv 1907.07585, section 4): N_i are all samples of
+    other classes, and N_j are the representatives of other classes.
 
     Args:
         form: "song", "anchor" or "scaled".
-        alpha: Margin of form "song"; 1 is the original's.
-        normalize: Use unit vectors in form "song".
-        threshold: Threshold of form "anchor".
-        scale_pos: Scale of the positives in form "scaled"; 2 is the released code's.
-        scale_neg: Scale of the negatives in form "scaled"; 40 is the released code's.
+        alpha: Margin of form "song". The default is from Song et al.
+        normalize: Whether to scale embeddings to unit length in form "song".
+        threshold: Threshold of form "anchor". It cancels in the formula, so it does not change the value.
+        scale_pos: Scale of the positives in form "scaled". The default is from the repository.
+        scale_neg: Scale of the negatives in form "scaled". The default is from the repository.
 
     >>> LiftedStructureLoss()(torch.tensor([[0.0], [0.0], [1.0]]), torch.tensor([0, 0, 1]))  # 1/2 log(2)^2
     tensor(0.2402)
@@ -82,7 +86,7 @@ class LiftedStructureLoss(PairLoss):
         if self.form == "anchor":
             pos = pairs.log_sum_exp(self.threshold - pairs.sim, pairs.same)
             neg = pairs.log_sum_exp(pairs.sim - self.threshold, pairs.diff)
-            costs = (pos + neg).relu()  # -inf where a group is empty
+            costs = (pos + neg).relu()  # pos or neg is -inf if the anchor has no such pairs, and the cost is then 0
             return (costs if pairs.weights is None else costs * pairs.weights).sum()
         pos = or_zero(pairs.log_sum_exp(-self.scale_pos * pairs.sim, pairs.same))
         neg = or_zero(pairs.log_sum_exp(self.scale_neg * pairs.sim, pairs.diff))
@@ -90,15 +94,15 @@ class LiftedStructureLoss(PairLoss):
 
 
 def song(pairs: Pairs, alpha: float) -> Tensor:
-    """Compute the mean over positive pairs of 1/2 [J]_+^2; the similarity is -D."""
+    """Compute the mean over positive pairs of 1/2 [J]_+^2, where pairs.sim is -D (see `LiftedStructureLoss`)."""
     z = pairs.sim + alpha
     rows = log_sum_exp(z, pairs.diff, weights=pairs.ref_weights)
     columns = rows if pairs.symmetric else log_sum_exp(z.T, pairs.diff.T, weights=pairs.weights)
-    floor = -1e30  # a finite log 0: the sum of two of them still has a gradient
+    floor = -1e30  # a finite stand-in for log(0), because logaddexp(-inf, -inf) has a NaN gradient
     j = torch.logaddexp(rows.clamp_min(floor)[:, None], columns.clamp_min(floor)) - pairs.sim
     return pairs.mean(0.5 * j.relu().square(), pairs.same)
 
 
 def or_zero(x: Tensor) -> Tensor:
-    """Replace -inf, the value of an empty group, by 0."""
+    """Replace -inf, the log-sum-exp of an empty set, by 0."""
     return torch.where(x > -torch.inf, x, 0.0)

@@ -13,7 +13,7 @@ from nearfar.losses.proxies.proxy_loss import class_ids, count_classes
 from nearfar.mining import closest_negatives
 from nearfar.ops.geometry import unit_distance_matrix
 from nearfar.ops.pairs import Pairs, ratio
-from nearfar.validation import Labels, check_choice
+from nearfar.validation import Labels, check_choice, check_not_negative
 
 
 def boundary_hinges(dist: Tensor, same: Tensor, beta: Tensor | float, delta: float) -> Tensor:
@@ -26,17 +26,19 @@ def boundary_hinges(dist: Tensor, same: Tensor, beta: Tensor | float, delta: flo
 class MarginLoss(PairLoss):
     """Margin loss (Wu et al., ICCV 2017; PROFS, arXiv 1907.07585, Eq. 3.3), on unit vectors.
 
-    Mean over all pairs of y [D - beta + delta]_+ + (1-y) [beta + delta - D]_+, with beta trainable. With
-    `representatives`, each representative has as many negatives as positives, its closest ones (PROFS).
+    The loss is the mean over all pairs of [D - beta + delta]_+ for positives and [beta + delta - D]_+ for negatives,
+    where D is the Euclidean distance and the boundary beta is a trainable parameter. In a batch of the
+    PROFS sampler (`nearfar.samplers.Profs`), each class representative uses only its closest negatives, as many as it
+    has positives.
 
     Args:
-        beta: The initial boundary; 1.2 is Wu's.
-        delta: The margin; 0.2 is Wu's.
+        beta: The initial boundary. The default is from Wu et al.
+        delta: The margin. The default is from Wu et al.
         average: "all" divides by the number of pairs (PROFS), "nonzero" by the number of non-zero terms (Wu et al.).
         trainable: Whether beta is trained.
-        classes: Train one beta per class, selected by the anchor's label: the number of classes, or their names, which
-            labels may then use. None trains one common beta.
-        nu: Weight of Wu's regularizer, the mean over anchors of beta; 0 turns it off.
+        classes: If given, each class has its own beta, and a pair uses the beta of its anchor's class. Pass the number
+            of classes, or a list of class names; with names, labels may be names too. None uses one beta for all.
+        nu: Weight of the regularizer of Wu et al., the mean of beta over the anchors. 0 turns it off.
 
     >>> loss = MarginLoss()
     >>> loss(torch.eye(3), torch.tensor([0, 0, 1]))  # all distances are sqrt(2)
@@ -59,9 +61,10 @@ class MarginLoss(PairLoss):
         if classes is not None:
             self.classes, self.class_names = count_classes(classes)
         self.classes_option = self.class_names or self.classes
-        self.beta_option, self.delta, self.nu, self.trainable = beta, delta, nu, trainable
+        self.delta = check_not_negative("delta", delta)
+        self.beta_option, self.nu, self.trainable = beta, nu, trainable
         self.average = check_choice("average", average, ("all", "nonzero"))
-        # In float64, so that 1.2 is exact to float64 for float64 embeddings.
+        # Store beta in float64, so that float64 embeddings use it without float32 rounding.
         self.beta = nn.Parameter(torch.full((self.classes or 1,), beta, dtype=torch.float64), requires_grad=trainable)
 
     def label_tensors(
@@ -77,12 +80,12 @@ class MarginLoss(PairLoss):
         return -unit_distance_matrix(x, y)
 
     def anchor_beta(self, labels: Tensor) -> Tensor:
-        """Return beta of every anchor, [A] or [1]."""
+        """Return beta for every anchor [A], or [1] if all classes share one beta."""
         if self.classes is None:
             return self.beta
         if labels.ndim != 1:
             raise ValueError(
-                f"labels must be class ids [N] for a margin loss with classes, got shape {list(labels.shape)}"
+                f"labels must be class ids [N] if MarginLoss is created with classes, got shape {list(labels.shape)}"
             )
         if not torch.compiler.is_compiling() and (labels.min() < 0 or labels.max() >= self.classes):
             raise ValueError(
@@ -98,7 +101,7 @@ class MarginLoss(PairLoss):
         losses = boundary_hinges(-pairs.sim, pairs.same, beta[:, None], self.delta)
         value = pairs.mean(losses)
         if self.average == "nonzero":
-            # Divide by the fraction of non-zero terms.
+            # Dividing the mean over all pairs by the fraction of non-zero terms gives the mean over those terms.
             value = ratio(value, pairs.mean((losses.detach() > 0).to(losses.dtype)))
         if self.nu:
             value = value + self.nu * pairs.anchor_mean(beta.expand(len(batch.emb)))

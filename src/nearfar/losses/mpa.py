@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from torch import Tensor
@@ -11,31 +12,40 @@ from nearfar.losses.proxies.class_similarity import ClassSimilarities
 from nearfar.losses.proxies.multi_proxy import MultiProxyLoss
 from nearfar.losses.proxy_anchor import proxy_anchor_terms
 from nearfar.ops.pairs import ratio
-from nearfar.validation import check_positive
+from nearfar.validation import check_not_negative, check_positive
 
 
 @register("mpa")
 class MPALoss(MultiProxyLoss):
     """Multi-proxies anchor loss (Saeki et al., arXiv 2110.03997, Eqs. 6 and 7), on class similarities S.
 
+    The loss is
     1/|C+| sum_{c in C+} log(1 + sum_{i: y_i = c} e^{-alpha (S_ic - delta)})
     + 1/|C-| sum_{c in C-} log(1 + sum_{i: y_i != c} e^{alpha (S_ic + delta)}) + tau R.
 
-    C+ are the classes with a sample in the batch, C- those with a negative: all classes, or in a batch of one class all
-    others. S(x, c) = sum_k softmax_k(x.w_ck / gamma) x.w_ck and R are those of `MultiProxyLoss`. With
-    proxies_per_class=1 (R = 0), or if the proxies of a class coincide, the loss is Proxy-Anchor. C- and the normal
-    initialization of the proxies are ours.
+    y_i is the class of sample i. C+ are the classes of the batch. C- are the classes with at least one negative in the
+    batch: all classes, or, if the batch has a single class, all others. The similarity of sample x_i and class c with
+    the proxies w_c1, ..., w_cK is S_ic = sum_k softmax_k(x_i.w_ck / gamma) x_i.w_ck. R is a regularizer that pulls the
+    proxies of a class together (see `nearfar.losses.proxies.multi_proxy.regularizer`). With proxies_per_class=1, where
+    R = 0, the loss is Proxy-Anchor, unless the batch has a single class: Proxy-Anchor then divides by the number of all
+    classes instead of |C-|.
+
+    The definition of C- is our choice. So is the initialization of the proxies, which is that of Proxy-Anchor: normal
+    with variance 2 / (C K) for C classes. The initial lengths matter, because the longer a proxy is, the less a step of
+    Adam rotates it. With proxies_per_class=1, training therefore gives the same weights as with Proxy-Anchor.
 
     Args:
-        classes: The number of classes, or their names, which labels may then use.
+        classes: The number of classes, or a list of class names. With names, labels may be names too.
         dim: The dimension of the embeddings.
-        proxies_per_class: K; 10 is the paper's (2 on SOP).
-        alpha: The scale; the paper does not state it, 32 is Proxy-Anchor's.
-        delta: The margin; 0.1 is the paper's.
-        gamma: Temperature of the softmax over the proxies of a class; 0.1 is the paper's.
-        tau: Weight of the regularizer R; 0.2 is the paper's.
-        reg_eps: Added under the square root in R; 1e-5 is that of SoftTriple's released code, the paper has 0.
-        similarity: "softmax", "max" or "mean" over the proxies of a class.
+        proxies_per_class: The number of proxies per class, K. The default is the paper's value, except for SOP, where
+            the paper uses 2.
+        alpha: The scale. The paper does not state it; the default is from Proxy-Anchor.
+        delta: The margin. The default is from the paper.
+        gamma: Temperature of the softmax over the proxies of a class. The default is from the paper.
+        tau: Weight of the regularizer R. The default is from the paper.
+        reg_eps: Added under the square root in R. The default is from the released code of SoftTriple; the paper has 0.
+        similarity: How to combine the similarities to the proxies of a class: "softmax" (the formula above), "max" or
+            "mean".
 
     >>> import torch
     >>> loss = MPALoss(classes=4, dim=2, delta=0.0, tau=0.0)
@@ -64,8 +74,9 @@ class MPALoss(MultiProxyLoss):
             gamma=gamma,
             tau=tau,
             reg_eps=reg_eps,
+            gain=math.sqrt(2),
         )
-        self.alpha, self.delta = check_positive("alpha", alpha), delta
+        self.alpha, self.delta = check_positive("alpha", alpha), check_not_negative("delta", delta)
 
     def cost(self, sims: ClassSimilarities) -> Tensor:
         pos, neg = proxy_anchor_terms(sims, self.alpha, self.delta)

@@ -1,4 +1,4 @@
-"""MPA-DW: MPA with a term per sample, which compares it with all classes."""
+"""MPA-DW: a variant of MPA with one term per sample, which compares the sample with all classes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from nearfar.ops.pairs import softplus
 class MPADWLoss(DataWiseLoss, MPALoss):
     """Data-wise multi-proxies anchor loss (Saeki et al., arXiv 2110.03997, Eqs. 12 and 13).
 
-    Mean over samples of log(1 + e^{-alpha (S_y - delta)}) + log(1 + sum_{c != y} e^{alpha (S_c + delta)}) + tau R, with
-    the class similarity S(x, c) and R of `MultiProxyLoss`. It is at least the MPA-AP of the same samples.
+    The loss is the mean over samples of log(1 + e^{-alpha (S_y - delta)}) + log(1 + sum_{c != y} e^{alpha (S_c +
+    delta)}), plus tau R. y is the class of the sample. The class similarity S_c and the regularizer R are those of
+    `MPALoss`. The value is never smaller than that of MPA-AP on the same batch.
 
-    The options and defaults are those of `MPALoss`. The mean over the batch is ours, as in SoftTriple's released code.
+    The options and defaults are those of `MPALoss`. The mean over the batch is our choice; the released code of
+    SoftTriple does the same.
 
     >>> import torch
     >>> loss = MPADWLoss(classes=4, dim=2, delta=0.0, tau=0.0)

@@ -1,4 +1,4 @@
-"""Multi-similarity loss with its mining, and the weighted batch loss of BSPML."""
+"""Multi-similarity loss with its pair mining. It includes the weighted batch loss of BSPML."""
 
 from __future__ import annotations
 
@@ -17,20 +17,24 @@ from nearfar.validation import check_choice, check_positive
 class MultiSimilarityLoss(PairLoss):
     """Multi-similarity loss (Wang et al., CVPR 2019, Eq. 15), on cosines S.
 
-    (1/B) sum_i (1/alpha) log(1 + sum_{P_i} e^{-alpha (S - threshold)})
-              + (1/beta) log(1 + sum_{N_i} e^{beta (S - neg_threshold)})
-    over the mined sets P_i = {S_ip < max_n S_in + epsilon}, N_i = {S_in > min_p S_ip - epsilon}. B counts every anchor.
+    The loss is
+    (1/B) sum_i [ (1/alpha) log(1 + sum_{P_i} e^{-alpha (S - threshold)})
+                  + (1/beta) log(1 + sum_{N_i} e^{beta (S - neg_threshold)}) ]
+    for B anchors i. P_i and N_i are the positives and negatives of the anchor that mining keeps: the positives with
+    S_ip < max_n S_in + epsilon and the negatives with S_in > min_p S_ip - epsilon. B also counts anchors without pairs.
 
     Args:
-        alpha: Scale of the positives; 2 is the paper's.
-        beta: Scale of the negatives; 50 is the paper's, the released code has 40.
-        threshold: 0.5 is the released code's, the paper's text says 1.
-        neg_threshold: Threshold of the negatives, the form that DRO recovers; None is `threshold`.
-        epsilon: Margin of the mining; 0.1 is the paper's. None turns mining off.
-        weighting: "inside" puts a sample's weight on its exponential and in the mean over anchors. "outside" is the
-            weighted batch loss of BSPML (Zhang et al., AAAI 2023, arXiv 2211.11751, Eq. 7), which has threshold=1
-            there: (1/B) sum_i w_i { mean_{P_i} w_p (1/alpha) log[1 + sum ...] + mean_{N_i} w_n (1/beta) log[1 + sum
-            ...] }. Mining then uses all samples, whatever their weights.
+        alpha: Scale of the positives. The default is from the paper.
+        beta: Scale of the negatives. The default is from the paper; the released code has 40.
+        threshold: Threshold of the positives. The default is from the released code; the text of the paper has 1.
+        neg_threshold: Threshold of the negatives. None uses `threshold`. Two thresholds are needed for the equivalence
+            with DRO (see `nearfar.losses.dro.GroupedKL`).
+        epsilon: Margin of the mining. The default is from the paper. None turns mining off.
+        weighting: How sample weights w enter the loss. "inside" multiplies the exponential of each pair by the weight
+            of the reference, and uses a weighted mean over the anchors. "outside" is the weighted batch loss of BSPML
+            (Zhang et al., AAAI 2023, arXiv 2211.11751, Eq. 7; the paper uses it with threshold=1). With l+_i and l-_i
+            for the two terms above without weights, it is
+            (1/B) sum_i w_i [ l+_i mean_{p in P_i} w_p + l-_i mean_{n in N_i} w_n ]. Its mining ignores the weights.
 
     >>> import torch
     >>> MultiSimilarityLoss(epsilon=None)(torch.eye(2), torch.tensor([0, 0]))  # 1/2 log(1 + e)
@@ -81,6 +85,9 @@ class MultiSimilarityLoss(PairLoss):
 
 
 def mean_weight(pairs: Pairs, mask: Tensor) -> Tensor:
-    """Return the unweighted mean of the reference weights over each row of a mask, [A]; 0 where it is empty."""
+    """Compute, for each anchor, the mean of the reference weights over its row of a mask. Return [A].
+
+    The mean is 0 where the row of the mask is empty.
+    """
     assert pairs.ref_weights is not None
     return (mask.to(pairs.sim.dtype) @ pairs.ref_weights) / row_count(mask).clamp_min(1)

@@ -1,4 +1,4 @@
-"""N-pair loss: a softmax of each anchor's positive against the positives of other classes."""
+"""N-pair loss: softmax cross-entropy of each anchor's positive against the positives of other classes."""
 
 from __future__ import annotations
 
@@ -14,31 +14,37 @@ from nearfar.ops.pairs import Pairs, ratio, row_count, softplus
 
 
 def positives_against_negatives(pairs: Pairs, logits: Tensor) -> Tensor:
-    """Compute the mean over positive pairs (i, p) of log(1 + sum_{n in N_i} e^{z_in - z_ip})."""
+    """Compute the mean over positive pairs (i, p) of log(1 + sum_{n in N_i} e^{z_in - z_ip}), with logits z [A, R].
+
+    N_i are the negatives of anchor i.
+    """
     negatives = pairs.log_sum_exp(logits, pairs.diff)
     return pairs.mean(softplus(negatives[:, None] - logits), pairs.same)
 
 
 def examples_against_representatives(batch: PairBatch, n: int) -> PairBatch:
-    """Arrange a PROFS batch for N-pair losses: representatives are references, the other samples anchors."""
+    """Arrange a PROFS batch: its first n samples, the representatives, become references, and the others anchors."""
     return batch.select(slice(n, None)).against(batch.select(slice(n)), representatives=True)
 
 
 def first_against_second(batch: PairBatch, *, cure: str) -> PairBatch:
-    """Take the first sample of each class as anchor and the second as reference; a third sample is an error.
+    """Return a batch with the first sample of each class as anchor and the second as reference.
 
-    The number of anchors depends on the labels. Under torch.compile, and if no class has a second sample, all samples
-    stay on both sides and those that do not belong there get weight 0, which has the same value.
+    More than two samples of a class are an error. Samples of weight 0 are ignored.
+
+    The number of anchors depends on the labels, which torch.compile does not support. Under torch.compile, and also if
+    no class has a second sample, all samples are both anchors and references, and weight 0 disables those that are not
+    needed. The loss has the same value.
 
     Args:
         batch: The batch.
-        cure: What the user can do about an error.
+        cure: Advice for the user, which is added to error messages.
     """
     if batch.labels.ndim != 1:
-        raise ValueError(f"labels must be class ids [N] for this loss, got shape {list(batch.labels.shape)}: {cure}")
+        raise ValueError(f"labels must be class ids [N], got shape {list(batch.labels.shape)}: {cure}")
     earlier = (batch.labels[:, None] == batch.labels).tril_(-1)
     if batch.weights is None:
-        place = row_count(earlier)  # 0 first, 1 second
+        place = row_count(earlier)  # 0 for the first sample of a class, 1 for the second
     else:
         there = batch.weights > 0
         place = torch.where(there, row_count(earlier & there), -1)
@@ -57,19 +63,24 @@ def first_against_second(batch: PairBatch, *, cure: str) -> PairBatch:
 
 @register("n-pair")
 class NPairsLoss(PairLoss):
-    """N-pair loss (Sohn, NeurIPS 2016), on dot products of raw embeddings.
+    """N-pair loss (Sohn, NeurIPS 2016), on dot products of embeddings that are not normalized.
 
-    Mean over positive pairs (i, p) of log(1 + sum_{n in N_i} e^{f_i.f_n - f_i.f_p}) + l2_reg/2 (||f_i||^2 + ||f_p||^2).
+    The loss is the mean over positive pairs (i, p) of
+    log(1 + sum_{n in N_i} e^{f_i.f_n - f_i.f_p}) + l2_reg/2 (||f_i||^2 + ||f_p||^2), where f are the embeddings and N_i
+    are the negatives of anchor i.
 
-    If references are passed, they are the positives and negatives. Otherwise the first sample of a class is the anchor
-    and the second its positive; a third sample is an error. With `representatives`, these are the references and the
-    other samples the anchors (PROFS).
+    By default, the first sample of each class is an anchor and the second sample is its positive. The negatives are the
+    second samples of the other classes. A class with more than two samples is an error. If references are passed, all
+    samples of the batch are anchors, and the references are the positives and negatives. In a batch of
+    the PROFS sampler (`nearfar.samplers.Profs`), the class representatives are the references and the other samples are
+    the anchors.
 
     Args:
-        l2_reg: Weight of the norms; 0.001 is the default of TensorFlow's npairs_loss (in which PROFS is written), in
-            this normalization.
-        normalize: Use cosines instead of dot products.
-        all_pairs: Use every ordered positive pair and all negatives (ours).
+        l2_reg: Weight of the squared norms. The default corresponds to that of TensorFlow's npairs_loss, which the
+            PROFS paper uses.
+        normalize: Whether to use cosines instead of dot products.
+        all_pairs: Whether to use every ordered positive pair of the batch and all negatives. This option is our
+            addition.
 
     >>> NPairsLoss(l2_reg=0)(torch.zeros(4, 2), torch.tensor([0, 0, 1, 1]))  # log 2
     tensor(0.6931)

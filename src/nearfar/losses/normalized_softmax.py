@@ -1,4 +1,4 @@
-"""Normalized softmax: cross entropy of the cosines to one proxy per class."""
+"""Normalized softmax: cross-entropy over the cosines of a sample to one proxy per class."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from nearfar.validation import check_positive
 class NormalizedSoftmaxLoss(DataWiseLoss):
     """Normalized softmax loss (Zhai and Wu, BMVC 2019, arXiv 1811.12649), on cosines S.
 
-    Mean over samples of -log( e^{S_y / temperature} / sum_c e^{S_c / temperature} ). With one class the value is 0.
+    The loss is the mean over samples of -log( e^{S_y / temperature} / sum_c e^{S_c / temperature} ), where S_c is the
+    cosine of the sample and the proxy of class c, and y is the class of the sample. If there is only one class, the
+    loss is 0.
 
     Args:
-        classes: The number of classes, or their names, which labels may then use.
+        classes: The number of classes, or a list of class names. With names, labels may be names too.
         dim: The dimension of the embeddings.
-        temperature: 0.05 is the paper's.
+        temperature: The temperature of the softmax. The default is from the paper.
 
     >>> import torch
     >>> loss = NormalizedSoftmaxLoss(classes=3, dim=2)
@@ -39,5 +41,8 @@ class NormalizedSoftmaxLoss(DataWiseLoss):
 
 
 def softmax_terms(sims: ClassSimilarities, scale: float, own: Tensor) -> Tensor:
-    """Compute -log( e^{scale own} / (e^{scale own} + sum_{c != y} e^{scale S_c}) ) per sample, [B]."""
+    """Compute -log( e^{scale own} / (e^{scale own} + sum_{c != y} e^{scale S_c}) ) for each sample, [B].
+
+    `own` [B] is the similarity of each sample to its own class y, possibly with a margin.
+    """
     return softplus(sims.others(scale=scale) - scale * own)

@@ -1,4 +1,4 @@
-"""NT-Xent: a softmax of each positive pair against the anchor's negatives."""
+"""NT-Xent: softmax cross-entropy of each positive pair against the negatives of the anchor."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from nearfar.validation import check_positive
 class NTXentLoss(PairLoss):
     """Normalized temperature-scaled cross entropy (Chen et al., SimCLR, ICML 2020, Eq. 1), with labels, on cosines S.
 
-    Mean over ordered positive pairs (i, p) of -log( e^{S_ip/T} / (e^{S_ip/T} + sum_{n in N_i} e^{S_in/T}) ). The other
+    The loss is the mean over ordered positive pairs (i, p) of
+    -log( e^{S_ip/T} / (e^{S_ip/T} + sum_{n in N_i} e^{S_in/T}) ), where N_i are the negatives of anchor i. The other
     positives of i are not in the denominator.
 
     Args:
-        temperature: T; 0.07 is the default of pytorch-metric-learning, SimCLR has 0.1 to 0.5.
+        temperature: The temperature T. The default is from pytorch-metric-learning; SimCLR uses 0.1 to 0.5.
 
     >>> import torch
     >>> NTXentLoss()(torch.eye(3), torch.tensor([0, 0, 1]))  # the negative is as close as the positive

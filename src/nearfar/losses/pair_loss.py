@@ -1,4 +1,4 @@
-"""The base class of pair losses: it checks the inputs, arranges anchors and references, and creates their Pairs."""
+"""The base class of pair losses, which checks the inputs and computes the similarities and masks of the pairs."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from nearfar.validation import Labels, check_embeddings, check_labels, check_wei
 
 @dataclass(frozen=True, eq=False)
 class PairBatch:
-    """The checked anchors and references of a call, in float32 or float64.
+    """The validated inputs of one call of a pair loss, in float32 or float64.
 
-    Without `ref_emb`, the batch is compared with itself. `representatives` marks a PROFS batch whose anchors or
-    references are representatives of their classes.
+    `emb`, `labels` and `weights` belong to the anchors; `ref_emb`, `ref_labels` and `ref_weights` belong to the
+    references. If `ref_emb` is None, the anchors are also the references. `representatives` is True for a batch of the
+    PROFS sampler in which either the anchors or the references are the representatives of their classes.
     """
 
     emb: Tensor
@@ -31,12 +32,15 @@ class PairBatch:
     representatives: bool = False
 
     def select(self, index: slice | Tensor) -> PairBatch:
-        """Return the anchors at these positions as a batch."""
+        """Return a batch with only the anchors at these positions, and without references."""
         emb = self.emb[index] if isinstance(index, slice) else self.emb.index_select(0, index)
         return PairBatch(emb, self.labels[index], None if self.weights is None else self.weights[index])
 
     def against(self, references: PairBatch, *, representatives: bool = False) -> PairBatch:
-        """Return a batch with these anchors and the anchors of `references` as references."""
+        """Return a batch with the anchors of this batch, and with the anchors of `references` as its references.
+
+        `representatives` is the attribute of the same name in the new batch.
+        """
         return replace(
             self,
             ref_emb=references.emb,
@@ -47,11 +51,12 @@ class PairBatch:
 
 
 class PairLoss(Loss):
-    """Base class of losses over pairs of samples.
+    """Base class of losses on pairs of samples.
 
     A subclass implements `cost`, and overrides `similarity` if it does not use cosines.
 
-    Set `loss.mine = f` to select pairs first. f is a function of `nearfar.mining`, or any function from Pairs to Pairs.
+    Set `loss.mine = f` to compute the loss on selected pairs only. f is a function from `nearfar.mining`, or any
+    function that takes Pairs and returns Pairs.
     """
 
     mine: Callable[[Pairs], Pairs] | None = None
@@ -69,21 +74,24 @@ class PairLoss(Loss):
     ) -> Tensor:
         """Compute the loss.
 
-        Half precision is computed in float32, with or without autocast. A batch without pairs gives a differentiable 0.
+        Half-precision embeddings are converted to float32, also under autocast. If the batch has no pairs, the loss is
+        0 and backward() still works.
 
         Args:
             embeddings: The embeddings of the anchors [B, d]. They need not be normalized.
-            labels: Class ids or class names [B], or multi-hot [B, C]; two samples are positives if they share a label.
-            ref_emb: Embeddings of references [R, d]. The pairs are then anchors x references and there are no self
-                pairs. By default the references are the batch itself.
-            ref_labels: The labels of the references.
-            weights: Sample weights [B]. They multiply the terms of a sample's pairs and count in the normalizer; weight
-                0 removes the sample.
+            labels: Class ids or class names [B], or multi-hot labels [B, C] for C classes. Two samples are a positive
+                pair if they share a label.
+            ref_emb: Embeddings of references [R, d]. Every anchor is compared with every reference. By default the
+                references are the batch itself, without the pairs of a sample with itself.
+            ref_labels: The labels of the references, [R] or [R, C].
+            weights: Sample weights [B]. They multiply every term of the loss in which the sample occurs, and means are
+                divided by the sum of the weights. Weight 0 removes a sample.
             ref_weights: Sample weights of the references [R].
-            representatives: The first n samples are class representatives, and only pairs with them count (PROFS).
+            representatives: The number n of class representatives (PROFS). The first n samples of the batch are the
+                representatives, and only pairs that contain a representative are used.
 
         Returns:
-            The loss, a scalar.
+            The loss, a scalar tensor.
         """
         labels, ref_labels = self.label_tensors(labels, ref_labels, getattr(embeddings, "device", None))
         batch = make_batch(embeddings, labels, ref_emb, ref_labels, weights, ref_weights)
@@ -97,22 +105,29 @@ class PairLoss(Loss):
     def label_tensors(
         self, labels: Labels, ref_labels: Labels | None, device: torch.device | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the labels of anchors and references as tensors; see `nearfar.losses.base.label_tensors`."""
+        """Convert the labels of anchors and references to tensors; see `nearfar.losses.base.label_tensors`."""
         return label_tensors(labels, ref_labels, device)
 
     def similarity(self, x: Tensor, y: Tensor | None) -> Tensor:
-        """Compute the similarities [A, R] of anchors and references, larger is closer; cosines by default."""
+        """Compute the similarities [A, R] of A anchors x and R references y. Closer samples have larger values.
+
+        The default is the cosine. If y is None, the references are the anchors.
+        """
         return cosine_matrix(x, y)
 
     def arrange(self, batch: PairBatch, representatives: int | None) -> PairBatch:
-        """Choose anchors and references. By default, n representatives are compared with the other samples."""
+        """Choose the anchors and references from the batch.
+
+        By default, the batch does not change. If it has class representatives, they become the anchors, and the other
+        samples become the references.
+        """
         if representatives is None:
             return batch
         n = representatives
         return batch.select(slice(n)).against(batch.select(slice(n, None)), representatives=True)
 
     def pairs(self, batch: PairBatch) -> Pairs:
-        """Create the Pairs of a batch. Samples of weight 0 are in no pair."""
+        """Compute the similarities and masks of a batch. Samples of weight 0 are in no pair."""
         same, diff = pair_masks(batch.labels, batch.ref_labels)
         return with_weights(
             Pairs(self.similarity(batch.emb, batch.ref_emb), same, diff, symmetric=batch.ref_emb is None),
@@ -120,7 +135,7 @@ class PairLoss(Loss):
         )
 
     def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
-        """Compute the loss of the pairs, a scalar."""
+        """Compute the loss from the pairs, a scalar."""
         raise NotImplementedError
 
 
@@ -132,7 +147,7 @@ def make_batch(
     weights: Tensor | None,
     ref_weights: Tensor | None,
 ) -> PairBatch:
-    """Check the inputs of a pair loss and convert half precision to float32."""
+    """Check the inputs of a pair loss and convert half-precision inputs to float32."""
     check_embeddings("embeddings", embeddings)
     check_labels("labels", labels, rows=len(embeddings), rows_name="embeddings")
     if weights is not None:
@@ -141,7 +156,7 @@ def make_batch(
         present, missing = ("ref_labels", "ref_emb") if ref_emb is None else ("ref_emb", "ref_labels")
         raise ValueError(f"{present} was given without {missing}: pass both or neither")
     if ref_emb is None and ref_weights is not None:
-        raise ValueError("ref_weights was given without ref_emb: without references, weights apply to both sides")
+        raise ValueError("ref_weights was given without ref_emb: pass ref_emb too, or pass only weights")
     if ref_emb is not None and ref_labels is not None:
         check_embeddings("ref_emb", ref_emb, dim=embeddings.shape[1])
         check_labels("ref_labels", ref_labels, rows=len(ref_emb), rows_name="ref_emb")
@@ -164,12 +179,12 @@ def make_batch(
 
 
 def cast_weights(name: str, weights: Tensor | None, like: Tensor) -> Tensor | None:
-    """Return detached weights in the dtype of the embeddings; weights that overflow it are an error."""
+    """Detach the weights and convert them to the dtype of `like`. Raise an error if a weight overflows."""
     if weights is None:
         return None
     cast = weights.detach().to(like.dtype)
     if cast.dtype != weights.dtype and not torch.compiler.is_compiling() and not torch.isfinite(cast).all():
-        raise ValueError(f"{name} up to {float(weights.max())} overflow {like.dtype}: scale them down")
+        raise ValueError(f"{name} has values up to {float(weights.max())}, too large for {like.dtype}: scale them down")
     return cast
 
 
@@ -177,7 +192,8 @@ def check_representatives(n: int, batch: PairBatch) -> None:
     """Check that the number of representatives is between 1 and B - 1 and that there are no references."""
     if batch.ref_emb is not None:
         raise ValueError(
-            f"representatives={n} was given with ref_emb: representatives are samples of the batch, pass one of the two"
+            f"representatives={n} cannot be combined with ref_emb, because representatives are samples of the batch: "
+            "pass only one of them"
         )
     if isinstance(n, bool) or not isinstance(n, int) or not 0 < n < len(batch.emb):
         raise ValueError(
@@ -186,7 +202,10 @@ def check_representatives(n: int, batch: PairBatch) -> None:
 
 
 def pair_weights(batch: PairBatch) -> tuple[Tensor | None, Tensor | None]:
-    """Return the weights of anchors and references, both or neither; missing weights on one side are ones."""
+    """Return the weights of the anchors and of the references.
+
+    Both are None if neither has weights. If only one of them has weights, the weights of the other are 1.
+    """
     if batch.ref_emb is None:
         return batch.weights, batch.weights
     if batch.weights is None and batch.ref_weights is None:
@@ -196,7 +215,7 @@ def pair_weights(batch: PairBatch) -> tuple[Tensor | None, Tensor | None]:
 
 
 def with_weights(pairs: Pairs, weights: Tensor | None, ref_weights: Tensor | None) -> Pairs:
-    """Return the pairs with sample weights; pairs of a sample of weight 0 leave both masks."""
+    """Return the pairs with sample weights, and remove the pairs of samples with weight 0 from the masks."""
     if weights is None or ref_weights is None:
         return pairs
     nonzero = (weights > 0)[:, None] & (ref_weights > 0)

@@ -8,17 +8,19 @@ from nearfar.losses.base import register
 from nearfar.losses.contrastive import hinges
 from nearfar.losses.pair_loss import PairBatch, PairLoss
 from nearfar.ops.pairs import Pairs
+from nearfar.validation import check_not_negative
 
 
 @register("pair-margin")
 class PairMarginLoss(PairLoss):
     """Margin pair loss of DRO (Qi et al., arXiv 1912.11194, Eq. 19), on cosines S.
 
-    Mean over all pairs of [m + threshold - S]_+ for positives and [m + S - threshold]_+ for negatives.
+    The loss is the mean over all pairs of [m + threshold - S]_+ for positives and [m + S - threshold]_+ for negatives.
 
     Args:
-        m: The margin; 0.2 is the paper's (section 4.2.1) and the released script's.
-        threshold: The paper's lambda; 0.5 is the paper's (section 4.2.1) and the released script's.
+        m: The margin. The default is from the paper (section 4.2.1) and the released script.
+        threshold: The similarity that separates positives from negatives (lambda in the paper). The default is from the
+            paper (section 4.2.1) and the released script.
 
     >>> import torch
     >>> PairMarginLoss()(torch.eye(2), torch.tensor([0, 0]))
@@ -27,7 +29,7 @@ class PairMarginLoss(PairLoss):
 
     def __init__(self, *, m: float = 0.2, threshold: float = 0.5) -> None:
         super().__init__()
-        self.m, self.threshold = m, threshold
+        self.m, self.threshold = check_not_negative("m", m), threshold
 
     def elementwise(self, pairs: Pairs) -> Tensor:
         """Compute the loss of every pair, [A, R]."""

@@ -1,4 +1,4 @@
-"""Proxy-ISA: Proxy-Anchor with exponents weighted by how informative a sample is for a proxy."""
+"""Proxy-ISA: Proxy-Anchor with a weight on each exponent that depends on how informative the sample is."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from nearfar.losses.proxies.class_similarity import (
 )
 from nearfar.losses.proxies.proxy_loss import ProxyLoss
 from nearfar.ops.pairs import ratio
-from nearfar.validation import check_choice, check_count, check_positive
+from nearfar.validation import check_choice, check_count, check_not_negative, check_positive
 
 POSITIVE = ("sigma", "nu", "inverse", "none")
 NEGATIVE = ("inverse", "none")
@@ -27,7 +27,16 @@ NEGATIVE = ("inverse", "none")
 
 @dataclass(frozen=True, eq=False)
 class Progress:
-    """The state of the schedule of each class; every field is [C] in float64. See `progress`."""
+    """Quantities that describe how far the training of each class is. Every field is [C] in float64; see `progress`.
+
+    Attributes:
+        effective: The effective number of samples, E.
+        nu: A penalty that decreases as E grows.
+        sigma: A penalty that stays near 1 until E approaches the volume V and then drops to nu.
+        eta: The width of the range of informative similarities.
+        learned: The learned similarity, L.
+        outlier: The similarity below which a sample of the class is an outlier, L - eta.
+    """
 
     effective: Tensor
     nu: Tensor
@@ -40,15 +49,25 @@ class Progress:
 def progress(
     seen: Tensor, learned: Tensor, *, volume: float, sensitivity: float, margin: float, tau: float
 ) -> Progress:
-    """Compute the schedule of classes after n samples each (Eqs. 8, 14, 15 and 17).
+    """Compute the progress of each class from the number n of its samples so far (Eqs. 8, 14, 15 and 17).
 
-    Effective number E = (1 - beta^n) / (1 - beta), beta = (V - 1) / V; nu = 1 / (1 + log(1 + E));
-    sigma = 1 + (1 + e^-tau) (nu - 1) / (1 + e^{V - E - tau}); eta = (1 + k (1 - L)) nu + lambda; outlier bound L - eta.
+    E = (1 - beta^n) / (1 - beta) with beta = (V - 1) / V
+    nu = 1 / (1 + log(1 + E))
+    sigma = 1 + (1 + e^-tau) (nu - 1) / (1 + e^{V - E - tau})
+    eta = (1 + k (1 - L)) nu + lambda
+
+    Args:
+        seen: The number of samples of each class so far, n [C].
+        learned: The learned similarity of each class, L [C].
+        volume: V.
+        sensitivity: k.
+        margin: lambda.
+        tau: tau.
     """
     effective = -volume * torch.expm1(seen.double() * math.log1p(-1 / volume))
     nu = 1 / (1 + effective.log1p())
     sigma = 1 + (1 + math.exp(-tau)) * (nu - 1) * torch.sigmoid(effective - volume + tau)
-    sigma = torch.maximum(sigma, nu)  # nu is the limit of sigma, which rounding must not cross
+    sigma = torch.maximum(sigma, nu)  # nu is a lower bound of sigma; correct rounding errors
     learned = learned.double()
     eta = (1 + sensitivity * (1 - learned)) * nu + margin
     return Progress(effective, nu, sigma, eta, learned, learned - eta)
@@ -58,45 +77,59 @@ def progress(
 class ProxyISALoss(ProxyLoss):
     """Informative sample-aware proxy loss (Li et al., MMAsia 2022, arXiv 2211.10382, Eqs. 13 and 16), on cosines S.
 
+    The loss is
     [sum_{c in C+} log(1 + sum_{y_i = c} e^{w+_i alpha (delta - S_ic)})] / [sum_{c in C+} mean_{y_i = c} w+_i]
     + [sum_c log(1 + sum_{y_i != c} e^{w-_ic alpha (delta + S_ic)})] / [sum_c mean_{y_i != c} w-_ic].
 
-    The weights w are constants in the gradient. L_c is `hardness` times the mean similarity of the stored samples of
-    class c to its proxy, and `progress` is the schedule. w+ = 1 + sigma_c where L_c - eta_c <= S_ic <= L_c, else
-    sigma_c, and 1 until the filter is on. w- = 1 / max(1, E_c) where S_ic < L_c - eta_c, else 1. Once the filter is on,
-    a sample with S_ic < L_c - eta_c for its own class c is an outlier, which is neither counted nor stored.
+    S_ic is the cosine of sample i and the proxy of class c, y_i is the class of sample i, and C+ are the classes of the
+    batch. The weights w+ and w- are treated as constants in the gradient. They depend on the learned similarity L_c,
+    which is `hardness` times the mean similarity of the proxy of class c to the samples of the class in a memory. They
+    also depend on E_c, sigma_c and eta_c, which the function `progress` computes from L_c and the number of samples of
+    class c so far.
 
-    In train() mode each call then updates the state: samples that are not outliers are counted and, from epoch
-    `memory_epoch` on, stored; then L_c of the classes in the batch is computed from the memory. Announce epochs with
-    `start_epoch(n)`. Counts, L, memory and epoch are in `state_dict`. Under torch.compile the update is part of the
-    graph.
+    - w+_i = 1 + sigma_c if L_c - eta_c <= S_ic <= L_c for c = y_i, else sigma_c. Before epoch `filter_epoch`, it is 1.
+    - w-_ic = 1 / max(1, E_c) if S_ic < L_c - eta_c, else 1.
+    - From epoch `filter_epoch` on, a sample with S_ic < L_c - eta_c for c = y_i is an outlier.
 
-    Sample weights also weight the means of w. A sample counts as one, or not at all if its weight is 0. Classes without
-    negatives in the batch are in neither negative sum.
+    In train() mode, each call updates the state after it has computed the loss. All samples except outliers are counted
+    and, from epoch `memory_epoch` on, added to the memory. Then L_c is recomputed from the memory for the classes of
+    the batch. Call `start_epoch(n)` at the start of each epoch. `state_dict` contains the counts, L, the memory and the
+    epoch. Under torch.compile, the update is part of the graph.
 
-    Defaults are the paper's unless stated otherwise.
+    If sample weights are passed, the means of w+ and w- are weighted too. For the counts and the memory, a sample with
+    a weight above 0 counts as one sample, and a sample of weight 0 is ignored. Classes without negatives in the batch
+    are left out of both negative sums.
+
+    The defaults are from the paper unless stated otherwise.
 
     Args:
-        classes: The number of classes, or their names, which labels may then use.
+        classes: The number of classes, or a list of class names. With names, labels may be names too.
         dim: The dimension of the embeddings.
-        base: "proxy-anchor", or "proxy-nca" for the mean over samples of
-            w+ D^2(x, p_y) + log sum_{c != y} e^{-w- D^2(x, p_c)} (ours: the paper's Fig. 11b has no formula).
+        base: "proxy-anchor" is the formula above. "proxy-nca" is the mean over samples of
+            w+ s D^2(x, p_y) + log sum_{c != y} e^{-w- s D^2(x, p_c)}, where D is the distance between unit vectors and
+            s is `nca_scale`. This formula is our own, because the paper shows results for Proxy-NCA (Fig. 11b) without
+            a formula.
+        nca_scale: The scale s with base="proxy-nca". The default is from the paper of Proxy-NCA. The baseline in the
+            released code has scale 12 on cosines, which is 6 here.
         alpha: The scale.
         delta: The margin.
-        volume: V of the effective number of samples.
-        hardness: h, the factor of the learned similarity L.
-        sensitivity: k of the outlier bound; the released commands have 0.4 for Cars and 0.1 for In-Shop.
-        margin: lambda of the outlier bound.
-        tau: The offset of the schedule of sigma.
-        positive_penalty: "sigma", or the variants of Table 3: "nu", "inverse" (1 / max(1, E)) or "none" (w+ = 1).
-        negative_penalty: "inverse", or "none" (w- = 1), a variant of Table 3.
-        memory_size: The number of samples in the memory; 55000 is the released code's.
-        memory_epoch: The first epoch with the memory, from 0; 2 is the released code's (the paper says "second").
-        filter_epoch: The first epoch with the filter, from 0; 3 is the released code's.
-        init_learned_sim: The initial L; 1 is the released code's.
+        volume: V in the effective number of samples E.
+        hardness: The factor h of the learned similarity L.
+        sensitivity: The factor k in eta. The released commands use 0.4 for Cars and 0.1 for In-Shop.
+        margin: The summand lambda in eta.
+        tau: The offset in sigma.
+        positive_penalty: The quantity used as sigma_c in w+: "sigma", or one of the variants in Table 3, "nu",
+            "inverse" (1 / max(1, E)) or "none" (w+ = 1).
+        negative_penalty: "inverse" is the formula above. "none" (w- = 1) is a variant in Table 3.
+        memory_size: The number of samples in the memory. The default is from the released code.
+        memory_epoch: The first epoch, counted from 0, in which samples are added to the memory. The default is from the
+            released code; the paper says "second".
+        filter_epoch: The first epoch, counted from 0, in which outliers are filtered. The default is from the released
+            code.
+        init_learned_sim: The initial value of L. The default is from the released code.
 
     >>> loss = ProxyISALoss(classes=4, dim=2, delta=0.0, memory_size=10)
-    >>> loss(torch.zeros(1, 2), torch.tensor([0])) / torch.tensor(2.0).log()  # initially Proxy-Anchor
+    >>> loss(torch.zeros(1, 2), torch.tensor([0])) / torch.tensor(2.0).log()  # at first, all weights are 1
     tensor(2., grad_fn=<DivBackward0>)
     >>> loss.seen
     tensor([1, 0, 0, 0])
@@ -112,6 +145,7 @@ class ProxyISALoss(ProxyLoss):
         classes: int | Sequence[str],
         dim: int,
         base: str = "proxy-anchor",
+        nca_scale: float = 1.0,
         alpha: float = 32.0,
         delta: float = 0.1,
         volume: float = 100.0,
@@ -128,7 +162,8 @@ class ProxyISALoss(ProxyLoss):
     ) -> None:
         super().__init__(classes, dim, gain=math.sqrt(2))
         self.base = check_choice("base", base, ("proxy-anchor", "proxy-nca"))
-        self.alpha, self.delta = check_positive("alpha", alpha), delta
+        self.nca_scale = check_positive("nca_scale", nca_scale)
+        self.alpha, self.delta = check_positive("alpha", alpha), check_not_negative("delta", delta)
         if not 1 < volume < math.inf:
             raise ValueError(f"volume must be a finite number above 1, got {volume}")
         self.volume, self.hardness, self.sensitivity, self.margin, self.tau = volume, hardness, sensitivity, margin, tau
@@ -143,17 +178,21 @@ class ProxyISALoss(ProxyLoss):
 
     @property
     def warmup_epochs(self) -> int:
-        """Return the number of epochs in which L is still `init_learned_sim` and 1 / E weights nearly all negatives."""
+        """Return the number of epochs before the memory is used.
+
+        During these epochs L keeps its initial value. If it is 1, nearly all negatives get the small weight 1 / E. With
+        negative_penalty="none" there is no such effect, and the number is 0.
+        """
         return self.memory_epoch if self.negative_penalty == "inverse" else 0
 
     def start_epoch(self, n: int) -> None:
-        """Announce the start of epoch n, counted from 0. The memory and the filter depend on it."""
+        """Set the current epoch, counted from 0. It determines whether the memory and the filter are used."""
         if n < 0:
             raise ValueError(f"n must be at least 0, got {n}: epochs are counted from 0")
         self.epoch.fill_(n)
 
     def progress(self) -> Progress:
-        """Return the current schedule of every class."""
+        """Return the current progress of every class."""
         return progress(
             self.seen,
             self.learned,
@@ -165,7 +204,10 @@ class ProxyISALoss(ProxyLoss):
 
     @torch.no_grad()
     def similarity_weights(self, sims: ClassSimilarities) -> tuple[Tensor, Tensor, Tensor]:
-        """Return w+ [B], w- [C, B] (0 for the sample's own class) and the mask of outliers of their classes [B]."""
+        """Return w+ [B], w- [C, B] and the mask of the outliers [B].
+
+        w- is 0 for the pairs of a sample and its own class.
+        """
         now, sim = self.progress(), sims.matrix
         inverse = 1 / now.effective.clamp_min(1)
         own, outlier = sims.own(), now.outlier.to(sim.dtype)
@@ -180,7 +222,7 @@ class ProxyISALoss(ProxyLoss):
             positive = penalty.to(sim.dtype)[sims.labels] + informative
             positive = torch.where(filtering, positive, 1.0)
 
-        # 1 where S < bound, else 0, by arithmetic: a broadcast torch.where takes ten times as long.
+        # `negative` is 1 where S < outlier, else 0. Arithmetic is ten times faster here than a broadcast torch.where.
         negative = (outlier[:, None] - sim).sign_().clamp_min_(0)
         factor = inverse if self.negative_penalty == "inverse" else torch.ones_like(inverse)
         negative = (1 - negative).addcmul_(negative, factor.to(sim.dtype)[:, None])
@@ -194,7 +236,7 @@ class ProxyISALoss(ProxyLoss):
         return value
 
     def anchor(self, sims: ClassSimilarities, positive: Tensor, negative: Tensor) -> Tensor:
-        """Compute Eq. 13."""
+        """Compute the loss with base "proxy-anchor" (Eq. 13) from the weights w+ [B] and w- [C, B]."""
         classes, labels, weights, alpha, delta = len(sims.matrix), sims.labels, sims.weights, self.alpha, self.delta
         pos = own_per_class(alpha * positive * (delta - sims.own()), labels, classes, weights=weights)
         neg = others_per_class(negative * (sims.matrix + delta), labels, scale=alpha, weights=weights)
@@ -209,15 +251,23 @@ class ProxyISALoss(ProxyLoss):
         return ratio(pos.sum(), mean_pos.sum().to(pos.dtype)) + ratio(neg.sum(), mean_neg.sum().to(neg.dtype))
 
     def nca(self, sims: ClassSimilarities, positive: Tensor, negative: Tensor) -> Tensor:
-        """Compute the mean over samples of w+ D^2(x, p_y) + log sum_{c != y} e^{-w- D^2(x, p_c)}, D^2 = 2 - 2 S."""
+        """Compute the loss with base "proxy-nca" from the weights w+ [B] and w- [C, B]."""
         if len(sims.matrix) == 1:
             return sims.mean(0.0 * sims.own())
-        others = others_per_sample(negative * (sims.matrix - 1), sims.labels, scale=2.0)
-        return sims.mean(2 * positive * (1 - sims.own()) + others)
+        scale = 2 * self.nca_scale  # s D^2 = 2 s (1 - S)
+        others = others_per_sample(negative * (sims.matrix - 1), sims.labels, scale=scale)
+        return sims.mean(scale * positive * (1 - sims.own()) + others)
 
     @torch.no_grad()
     def update(self, sims: ClassSimilarities, filtered: Tensor) -> None:
-        """Store and count the samples that are not outliers, then update L of the classes in the batch."""
+        """Count the samples that are not outliers. From epoch `memory_epoch` on, also update the memory and L.
+
+        The samples that are not outliers are added to the memory, and L is recomputed for the classes of the batch.
+
+        Args:
+            sims: The class similarities of the batch.
+            filtered: The mask of the outliers [B].
+        """
         labels, remembering = sims.labels, self.epoch >= self.memory_epoch
         keep = ~filtered if sims.weights is None else ~filtered & (sims.weights > 0)
         self.memory.add(sims.embeddings, labels, keep & remembering)

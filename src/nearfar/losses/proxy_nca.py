@@ -17,17 +17,18 @@ from nearfar.validation import check_choice, check_positive
 class ProxyNCALoss(DataWiseLoss):
     """Proxy-NCA (Movshovitz-Attias et al., ICCV 2017, arXiv 1703.07464), on unit vectors.
 
-    Mean over samples of -log( e^{-scale D^2(x, p_y)} / sum_{z != y} e^{-scale D^2(x, p_z)} ), D the Euclidean distance.
-    With one class the value is 0.
+    The loss is the mean over samples x of -log( e^{-scale D^2(x, p_y)} / sum_{c != y} e^{-scale D^2(x, p_c)} ), where D
+    is the Euclidean distance, p_c is the proxy of class c, and y is the class of the sample. If there is only one
+    class, the loss is 0.
 
     Args:
-        classes: The number of classes, or their names, which labels may then use.
+        classes: The number of classes, or a list of class names. With names, labels may be names too.
         dim: The dimension of the embeddings.
-        scale: 1 is the paper's.
+        scale: The scale of the squared distances. The default is from the paper.
         form: "distance" is the formula above. "cosine" replaces the exponentials by e^{scale cos(x, p)}, as in the
-            Proxy-ISA repository; "distance" at half its scale is the same.
-        positive_in_denominator: Sum over all classes in the denominator, which makes the loss a softmax and never
-            negative. The paper's formula sums over the others.
+            Proxy-ISA repository. It equals "distance" with half the scale.
+        positive_in_denominator: Whether the sum in the denominator includes the sample's own class. The loss is then a
+            softmax cross-entropy, which is never negative. The formula of the paper excludes the own class.
 
     >>> import torch
     >>> loss = ProxyNCALoss(classes=3, dim=2, positive_in_denominator=True)
@@ -50,13 +51,16 @@ class ProxyNCALoss(DataWiseLoss):
         self.positive_in_denominator = positive_in_denominator
 
     def terms(self, sims: ClassSimilarities) -> Tensor:
-        # D^2 = 2 - 2 cos; the constant 2 cancels between numerator and denominator.
+        # D^2 = 2 - 2 cos. The constant 2 cancels between numerator and denominator.
         scale = self.scale if self.form == "cosine" else 2 * self.scale
         return proxy_nca(sims, scale, positive_in_denominator=self.positive_in_denominator)
 
 
 def proxy_nca(sims: ClassSimilarities, scale: float, *, positive_in_denominator: bool = False) -> Tensor:
-    """Compute -log( e^{scale S_y} / sum_{c != y} e^{scale S_c} ) per sample [B], optionally with c = y in the sum."""
+    """Compute -log( e^{scale S_y} / sum_{c != y} e^{scale S_c} ) for each sample [B], optionally with c = y in the sum.
+
+    If there is only one class, the value is 0.
+    """
     if len(sims.matrix) == 1:
         return 0.0 * sims.own()
     gap = sims.others(scale=scale) - scale * sims.own()

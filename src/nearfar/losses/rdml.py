@@ -1,4 +1,4 @@
-"""RDML: the hinge of the triplet or margin loss, rescaled so that the cost of an outlier is bounded."""
+"""RDML: a triplet or margin loss whose hinge is rescaled, so that a single outlier has a bounded cost."""
 
 from __future__ import annotations
 
@@ -13,23 +13,27 @@ from nearfar.losses.pair_loss import PairBatch, PairLoss
 from nearfar.ops.geometry import cosine_matrix, unit_distance_matrix
 from nearfar.ops.pairs import Pairs
 from nearfar.ops.triplets import mean_over_triplets
-from nearfar.validation import check_choice
+from nearfar.validation import check_choice, check_not_negative
 
 
 @register("rdml")
 class RDMLLoss(PairLoss):
     """Robust metric learning by the rescaled hinge (Al-Obaidi et al., 2020), on unit vectors.
 
-    A term z >= 0 costs b (1 - e^{-eta z}) with b = 1/(1 - e^{-eta}), which is at most b; its limit for eta -> 0 is z.
+    The loss is a mean of rescaled hinges b (1 - e^{-eta z}) with b = 1/(1 - e^{-eta}). A rescaled hinge is at most b.
+    As eta approaches 0, it approaches the hinge z itself. D is the Euclidean distance.
 
-    - hinge="triplet": z = [margin + D_ap^2 - D_an^2]_+, mean over all triplets.
-    - hinge="margin": z = [D - beta + margin]_+ for positives and [beta + margin - D]_+ for negatives, mean over all
-      pairs, beta fixed.
+    - hinge="triplet": z = [margin + D_ap^2 - D_an^2]_+, and the mean is over all triplets (a, p, n) of an anchor, a
+      positive and a negative.
+    - hinge="margin": z = [D - beta + margin]_+ for positives and [beta + margin - D]_+ for negatives, and the mean is
+      over all pairs. beta is not trained.
 
     Args:
-        eta: The paper searches {0.5, 1, 2, 3, 4}; the default 1 is ours.
+        eta: The strength of the rescaling; 0 turns it off. The paper searches {0.5, 1, 2, 3, 4}; the default is our
+            choice.
         margin: The margin of the hinge.
-        hinge: "triplet" or "margin". The default is ours: BSPML, which compares with RDML, does not state its choice.
+        hinge: "triplet" or "margin". The default is our choice: the BSPML paper (arXiv 2211.11751) compares with
+            RDML, but does not state which hinge it uses.
         beta: The boundary of hinge "margin".
 
     >>> x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
@@ -41,7 +45,7 @@ class RDMLLoss(PairLoss):
         super().__init__()
         if not 0 <= eta < math.inf:
             raise ValueError(f"eta must be finite and at least 0, got {eta}")
-        self.eta, self.margin, self.beta = eta, margin, beta
+        self.eta, self.margin, self.beta = eta, check_not_negative("margin", margin), beta
         self.hinge = check_choice("hinge", hinge, ("triplet", "margin"))
 
     def similarity(self, x: Tensor, y: Tensor | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""Smooth-AP: average precision with sigmoids in place of the steps of the ranks."""
+"""Smooth-AP: average precision with ranks that are computed from sigmoids instead of step functions."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ from nearfar.validation import check_positive
 class SmoothAPLoss(PairLoss):
     """Smooth-AP (Brown et al., ECCV 2020, arXiv 2007.12163, Eq. 8), on cosines S, for any class sizes.
 
-    Mean over anchors with positives of 1 - (1/|P_i|) sum_{p in P_i} rank+(p) / rank(p), where
-    rank+(p) = 1 + sum_{j in P_i, j != p} g, rank(p) = 1 + sum_{j != i, p} g and g = sigmoid((S_ij - S_ip) /
-    temperature). The anchor is not one of its positives (the released code counts it). Weights multiply g and the terms
-    of the positives; the leading 1 stays.
+    The loss is the mean over anchors i with positives P_i of 1 - (1/|P_i|) sum_{p in P_i} rank+(p) / rank(p), where
+    rank+(p) = 1 + sum_{j in P_i, j != p} g_j, rank(p) = 1 + sum_{j != i, j != p} g_j and
+    g_j = sigmoid((S_ij - S_ip) / temperature). The anchor is not one of its own positives; the released code includes
+    it. The weight of a sample j multiplies g_j, and the weight of a positive p multiplies its term of the mean. The
+    leading 1 of the ranks has no weight.
 
-    It takes one pass over the matrix per positive: O(B^2 P) time for P positives per anchor, and about 6 B^2 floats.
+    The computation makes one pass over the similarity matrix per positive. For a batch of B samples and P positives per
+    anchor, the time is O(B^2 P), and the memory is about 6 B^2 floats.
 
     Args:
-        temperature: 0.01 is the paper's.
+        temperature: The temperature of the sigmoid. The default is from the paper.
 
     >>> SmoothAPLoss()(torch.tensor([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0]]), torch.tensor([0, 0, 1]))
     tensor(0.)
@@ -57,8 +59,8 @@ def smooth_ap(
     if columns.shape[1] == 0 or total == 0:
         return sim.new_zeros(()), gradient
     r = torch.ones_like(sim[0]) if ref_weights is None else ref_weights
-    r_p = torch.where(torch.isfinite(table), r[columns], 0.0)  # weights of the positives, 0 in empty places
-    share = w_a / total / torch.where(has, r_p.sum(1), 1.0)  # the weight of a positive's term
+    r_p = torch.where(torch.isfinite(table), r[columns], 0.0)  # weights of the positives; 0 in the padding
+    share = w_a / total / torch.where(has, r_p.sum(1), 1.0)  # weight of the term of each positive
     scaled = torch.where(same | diff, sim, -torch.inf).div_(temperature)
     value = (w_a / total).sum()
     g, slope = torch.empty_like(sim), torch.empty_like(sim)
@@ -73,7 +75,7 @@ def smooth_ap(
         rank = 1 + (g.sum(1) if ref_weights is None else g @ r)[:, None]
         w = r_p[:, k : k + 1] * share[:, None]
         value = value - (w * rank_pos / rank).sum()
-        # d(-rank+/rank)/dg_j = r_j rank+/rank^2, minus r_j/rank if j is a positive.
+        # d(-rank+/rank)/dg_j = r_j rank+/rank^2, minus r_j/rank if j is a positive. r_j is the weight of sample j.
         all_terms = w * rank_pos / rank.square()
         positive_terms = torch.where(r_p > 0, slope.gather(1, columns), 0.0) * (w / rank)
         gradient.addcmul_(slope, all_terms)

@@ -1,4 +1,4 @@
-"""Signal-to-noise ratio contrastive loss."""
+"""SNR loss: a contrastive loss on signal-to-noise ratio distances."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from nearfar.ops.pairs import Pairs
 
 
 def snr_distance(x: Tensor, y: Tensor | None = None) -> Tensor:
-    """Compute var(x_i - y_j) / var(x_i) over the features, [A, R], by one matrix product.
+    """Compute the SNR distances var(x_i - y_j) / var(x_i) [A, R] of x [A, d] and y [R, d] with one matrix product.
 
-    var(x - y) = var x + var y - 2 cov. The anchor is the signal, so the matrix is not symmetric. A constant vector has
-    no signal (its variance is rounding error); its distances are the variances of the differences.
+    The variance is taken over the d features, and var(x - y) = var(x) + var(y) - 2 cov(x, y). By default y is x. The
+    matrix is not symmetric, because only the variance of x is in the denominator. If all features of x_i are equal up
+    to rounding, its variance is treated as 1.
     """
     power = x.detach().square().mean(1)
     x = x - x.mean(1, keepdim=True)
@@ -26,7 +27,8 @@ def snr_distance(x: Tensor, y: Tensor | None = None) -> Tensor:
     x_var = x.square().mean(1)
     y_var = x_var if y is None else y.square().mean(1)
     noise = (x_var[:, None] + y_var - 2 / x.shape[1] * dot_matrix(x, y)).clamp_min(0)
-    # The gradient of the deviation has room for vectors of very different norms, that of the variance does not.
+    # Divide twice by the standard deviation instead of once by the variance: the gradient of 1 / variance overflows or
+    # underflows much earlier if the norms of the vectors are very small or very large.
     deviation = torch.linalg.vector_norm(x, dim=1) / math.sqrt(x.shape[1])
     signal = torch.where(x_var > 4 * torch.finfo(x.dtype).eps ** 2 * power, deviation, 1.0)
     return noise * signal.reciprocal().square()[:, None]
@@ -34,19 +36,20 @@ def snr_distance(x: Tensor, y: Tensor | None = None) -> Tensor:
 
 @register("snr")
 class SignalToNoiseRatioContrastiveLoss(PairLoss):
-    """SNR contrastive loss (Yuan et al., CVPR 2019), on raw embeddings.
+    """SNR contrastive loss (Yuan et al., CVPR 2019), on embeddings that are not normalized.
 
-    With d_ij = var(h_i - h_j) / var(h_i) over the features: mean of the non-zero positive terms [d - pos_margin]_+ plus
-    mean of the non-zero negative terms [neg_margin - d]_+ plus reg x mean_i |sum of the features of h_i|.
+    The SNR distance of anchor h_i and reference h_j is d_ij = var(h_i - h_j) / var(h_i), where the variance is taken
+    over the features. The loss is the mean of the non-zero positive terms [d - pos_margin]_+, plus the mean of the
+    non-zero negative terms [neg_margin - d]_+, plus reg times the mean over anchors of |sum of the features of h_i|.
 
-    The margins 0 and 1 are ours: BSPML prints "positive margin 1, negative margin 0", which only makes sense for a
-    similarity.
+    The default margins are our choice. The BSPML paper (arXiv 2211.11751) states "positive margin 1, negative margin
+    0", which makes sense only for a similarity, not for a distance.
 
     Args:
         pos_margin: Margin of the positives.
         neg_margin: Margin of the negatives.
-        reg: Weight of the regularizer; 0 (ours) turns it off.
-        normalize: Use unit vectors.
+        reg: Weight of the regularizer. The default 0, which turns it off, is our choice.
+        normalize: Whether to scale the embeddings to unit length.
 
     >>> x = torch.tensor([[1.0, -1.0], [-1.0, 1.0]])
     >>> SignalToNoiseRatioContrastiveLoss()(x, torch.tensor([0, 0]))  # var (2, -2) / var (1, -1)

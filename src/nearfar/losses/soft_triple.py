@@ -1,4 +1,4 @@
-"""SoftTriple: a softmax over classes with several proxies each."""
+"""SoftTriple: softmax cross-entropy over classes with several proxies each."""
 
 from __future__ import annotations
 
@@ -12,29 +12,33 @@ from nearfar.losses.normalized_softmax import softmax_terms
 from nearfar.losses.proxies.class_similarity import ClassSimilarities
 from nearfar.losses.proxies.multi_proxy import MultiProxyLoss
 from nearfar.losses.proxies.proxy_loss import DataWiseLoss
-from nearfar.validation import check_positive
+from nearfar.validation import check_not_negative, check_positive
 
 
 @register("soft-triple")
 class SoftTripleLoss(MultiProxyLoss, DataWiseLoss):
     """SoftTriple loss (Qian et al., ICCV 2019, arXiv 1909.05235), on class similarities S.
 
-    Mean over samples of -log( e^{scale (S_y - delta)} / (e^{scale (S_y - delta)} + sum_{c != y} e^{scale S_c}) ) + tau
-    R, with S(x, c) and R of `MultiProxyLoss`. With one class only tau R remains.
+    The loss is the mean over samples of
+    -log( e^{scale (S_y - delta)} / (e^{scale (S_y - delta)} + sum_{c != y} e^{scale S_c}) ), plus tau R. y is the class
+    of the sample. The similarity of sample x and class c with the proxies w_c1, ..., w_cK is
+    S_c = sum_k softmax_k(x.w_ck / gamma) x.w_ck. R is a regularizer that pulls the proxies of a class together (see
+    `nearfar.losses.proxies.multi_proxy.regularizer`). If there is only one class, the loss is tau R.
 
-    The mean over the batch and the initial variance of the proxies, 1/(3 C K), are the released code's, as are the
-    defaults.
+    The defaults, the mean over the batch, and the initial variance 1/(3 C K) of the proxies for C classes are from the
+    released code.
 
     Args:
-        classes: The number of classes, or their names, which labels may then use.
+        classes: The number of classes, or a list of class names. With names, labels may be names too.
         dim: The dimension of the embeddings.
-        proxies_per_class: K, the number of proxies per class.
-        scale: The paper's lambda.
+        proxies_per_class: The number of proxies per class, K.
+        scale: The scale of the similarities (lambda in the paper).
         delta: The margin.
         gamma: Temperature of the softmax over the proxies of a class.
         tau: Weight of the regularizer R.
         reg_eps: Added under the square root in R.
-        similarity: "softmax"; "max" and "mean" over the proxies of a class are ours.
+        similarity: How to combine the similarities to the proxies of a class. "softmax" is the formula above. "max" and
+            "mean" are our additions.
 
     >>> import torch
     >>> loss = SoftTripleLoss(classes=3, dim=2, delta=0.0, tau=0.0)
@@ -65,7 +69,7 @@ class SoftTripleLoss(MultiProxyLoss, DataWiseLoss):
             reg_eps=reg_eps,
             gain=1 / math.sqrt(3),
         )
-        self.scale, self.delta = check_positive("scale", scale), delta
+        self.scale, self.delta = check_positive("scale", scale), check_not_negative("delta", delta)
 
     def terms(self, sims: ClassSimilarities) -> Tensor:
         return softmax_terms(sims, self.scale, sims.own() - self.delta)

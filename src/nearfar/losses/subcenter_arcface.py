@@ -1,4 +1,4 @@
-"""Sub-center ArcFace: several centers per class; the closest one counts."""
+"""Sub-center ArcFace: several centers per class, of which a sample uses the closest."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from nearfar.validation import check_positive
 class SubCenterArcFaceLoss(DataWiseLoss):
     """Sub-center ArcFace (Deng et al., ECCV 2020, Eq. 3): ArcFace with S_c = max_k cos(x, w_ck).
 
-    Outliers and mislabeled samples can settle at a center of their own instead of pulling the main one. Equally close
-    centers share the gradient.
+    w_c1, ..., w_cK are the centers of class c. Outliers and mislabeled samples can move to a separate center instead of
+    distorting the main center of their class. If several centers are equally close, the gradient is divided among them.
 
     Args:
-        classes: The number of classes, or their names, which labels may then use.
+        classes: The number of classes, or a list of class names. With names, labels may be names too.
         dim: The dimension of the embeddings.
-        proxies_per_class: The number of centers; 3 is the paper's.
-        angle: The margin in degrees, as in ArcFace.
-        scale: As in ArcFace.
+        proxies_per_class: The number of centers per class, K. The default is from the paper.
+        angle: The margin in degrees, as in `ArcFaceLoss`.
+        scale: The scale of the cosines, as in `ArcFaceLoss`.
 
     >>> import torch
     >>> loss = SubCenterArcFaceLoss(classes=3, dim=2, angle=0.0)

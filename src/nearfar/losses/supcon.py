@@ -1,4 +1,4 @@
-"""SupCon: a softmax of each positive against all other samples."""
+"""SupCon: softmax cross-entropy of each positive against all other samples."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from nearfar.validation import check_positive
 class SupConLoss(PairLoss):
     """Supervised contrastive loss (Khosla et al., NeurIPS 2020, arXiv 2004.11362, Eq. 2, "out"), on cosines S.
 
-    Mean over anchors with positives of mean_{p in P_i} -log( e^{S_ip/T} / sum_{j != i} e^{S_ij/T} ). The mean (not a
-    sum) over anchors with positives and the missing base temperature are ours.
+    The loss is the mean over anchors i with positives P_i of
+    mean_{p in P_i} -log( e^{S_ip/T} / sum_{j != i} e^{S_ij/T} ).
+
+    We take the mean over the anchors with positives, while Eq. 2 sums over all anchors. We also leave out the factor
+    temperature / base_temperature of the released code.
 
     Args:
-        temperature: T; 0.1 is the paper's.
+        temperature: The temperature T. The default is from the paper.
 
     >>> import torch
     >>> SupConLoss()(torch.eye(3), torch.tensor([0, 0, 1]))

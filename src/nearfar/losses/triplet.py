@@ -1,4 +1,4 @@
-"""Triplet loss: a positive closer than a negative by a margin, over all triplets or mined ones."""
+"""Triplet loss: make each positive closer than the negatives by a margin, for all triplets or mined ones."""
 
 from __future__ import annotations
 
@@ -10,25 +10,29 @@ from nearfar.losses.pair_loss import PairBatch, PairLoss
 from nearfar.ops.geometry import cosine_matrix, unit_distance_matrix
 from nearfar.ops.pairs import Pairs, ratio, softplus, to_one
 from nearfar.ops.triplets import mean_over_triplets, semi_hard_negatives
-from nearfar.validation import check_choice
+from nearfar.validation import check_choice, check_not_negative
 
 
 @register("triplet")
 class TripletMarginLoss(PairLoss):
     """Triplet loss (Schroff et al., CVPR 2015; PROFS, arXiv 1907.07585, Eq. 3.2), on unit vectors.
 
-    A triplet costs [t]_+ with t = margin + dist_ap - dist_an. All triplets are summed without listing them. With
-    `representatives`, the triplets are (representative, its j-th positive, its j-th closest negative).
+    The loss is the mean over triplets (anchor a, positive p, negative n) of [t]_+ with t = margin + dist_ap - dist_an.
+    In a batch of the PROFS sampler (`nearfar.samplers.Profs`), the triplets are (class representative, its j-th
+    positive, its j-th closest negative), whatever `mining` is.
 
     Args:
-        margin: 0.2 is Schroff's and PROFS's; BSPML's smooth baseline has smooth=True, squared=False, margin=0.
-        squared: Whether dist is D^2 or D.
-        smooth: Use log(1 + e^t) in place of [t]_+.
-        mining: "all" uses every (anchor, positive, negative). "hard" uses the farthest positive and the closest
-            negative of each anchor (Hermans et al., arXiv 1703.07737). "semi-hard" uses, for each (anchor, positive),
-            the closest negative that is strictly farther than the positive, and no triplet if there is none (Schroff et
-            al.).
-        average: "all" divides by the number of triplets, "nonzero" by the number of triplets with a cost.
+        margin: The margin. The default is from Schroff et al. and PROFS. The smooth baseline of BSPML (arXiv
+            2211.11751) uses smooth=True, squared=False and margin=0.
+        squared: Whether dist is the squared Euclidean distance D^2 instead of D.
+        smooth: Whether to use log(1 + e^t) instead of [t]_+.
+        mining: "all" uses every triplet. "hard" uses the farthest positive and the closest negative of each anchor
+            (Hermans et al., arXiv 1703.07737). "semi-hard" uses, for each anchor and positive, the closest negative
+            that is strictly farther than the positive; without such a negative, the pair is left out (Schroff et al.).
+            "paired" combines the j-th closest positive of each anchor with its j-th closest negative, so that each
+            positive pair is in one triplet, or in none if the anchor has fewer than j negatives (the Triplet-Hard
+            baseline of PROFS).
+        average: "all" divides by the number of triplets, "nonzero" by the number of triplets with a cost above 0.
 
     >>> x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
     >>> TripletMarginLoss()(x, torch.tensor([0, 0, 1]))  # triplets (0,1,2): 2 - 4 + 0.2, (1,0,2): 2 - 2 + 0.2
@@ -45,8 +49,8 @@ class TripletMarginLoss(PairLoss):
         average: str = "all",
     ) -> None:
         super().__init__()
-        self.margin, self.squared, self.smooth = margin, squared, smooth
-        self.mining = check_choice("mining", mining, ("all", "hard", "semi-hard"))
+        self.margin, self.squared, self.smooth = check_not_negative("margin", margin), squared, smooth
+        self.mining = check_choice("mining", mining, ("all", "hard", "semi-hard", "paired"))
         self.average = check_choice("average", average, ("all", "nonzero"))
 
     def similarity(self, x: Tensor, y: Tensor | None) -> Tensor:
@@ -54,12 +58,15 @@ class TripletMarginLoss(PairLoss):
 
     @property
     def slope(self) -> float:
-        """Return the slope in dist_ap - dist_an = slope (sim_an - sim_ap): D^2 = 2 - 2S, or D itself."""
+        """Return the slope in dist_ap - dist_an = slope (sim_an - sim_ap).
+
+        If `squared` is set, dist is D^2 = 2 - 2 S and sim is the cosine S. Otherwise dist is D and sim is -D.
+        """
         return 2.0 if self.squared else 1.0
 
     def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
-        if batch.representatives:
-            return self.mean_cost(*representative_triplets(pairs))
+        if batch.representatives or self.mining == "paired":
+            return self.mean_cost(*paired_triplets(pairs, by_similarity=not batch.representatives))
         if self.mining == "hard":
             return self.mean_cost(*hardest_triplets(pairs))
         if self.mining == "semi-hard":
@@ -78,7 +85,12 @@ class TripletMarginLoss(PairLoss):
         )
 
     def mean_cost(self, gap: Tensor, mass: Tensor) -> Tensor:
-        """Compute the mean cost of triplets from sim_an - sim_ap and their weights (0 where there is no triplet)."""
+        """Compute the mean cost of triplets.
+
+        Args:
+            gap: sim_an - sim_ap of each triplet.
+            mass: The weights of the triplets; 0 where there is no triplet.
+        """
         t = self.margin + self.slope * torch.where(mass > 0, gap, 0.0)
         costs = softplus(t) if self.smooth else t.relu()
         if self.average == "nonzero":
@@ -87,7 +99,10 @@ class TripletMarginLoss(PairLoss):
 
 
 def hardest_triplets(pairs: Pairs) -> tuple[Tensor, Tensor]:
-    """Return (sim_an - sim_ap, weight), each [A], of the farthest positive and the closest negative of each anchor."""
+    """Return sim_an - sim_ap and the weights of the hard triplets, each [A].
+
+    Each anchor has one triplet, with its farthest positive and its closest negative.
+    """
     farthest, p = torch.where(pairs.same, pairs.sim, torch.inf).min(1)
     closest, n = torch.where(pairs.diff, pairs.sim, -torch.inf).max(1)
     mass = (pairs.same.any(1) & pairs.diff.any(1)).to(pairs.sim.dtype)
@@ -98,7 +113,10 @@ def hardest_triplets(pairs: Pairs) -> tuple[Tensor, Tensor]:
 
 
 def semi_hard_triplets(pairs: Pairs) -> tuple[Tensor, Tensor]:
-    """Return (sim_an - sim_ap, weight), each [A, R], of each positive and the closest negative beyond it."""
+    """Return sim_an - sim_ap and the weights of the semi-hard triplets, each [A, R].
+
+    Each positive pair has one triplet, with the closest negative that is farther from the anchor than the positive.
+    """
     n = semi_hard_negatives(pairs.sim.detach(), pairs.same, pairs.diff)
     mass = (n >= 0).to(pairs.sim.dtype)
     n = n.clamp_min(0)
@@ -108,10 +126,18 @@ def semi_hard_triplets(pairs: Pairs) -> tuple[Tensor, Tensor]:
     return pairs.sim.gather(1, n) - pairs.sim, mass
 
 
-def representative_triplets(pairs: Pairs) -> tuple[Tensor, Tensor]:
-    """Return (sim_an - sim_ap, weight), each [A, R], of the j-th positive and the j-th closest negative."""
+def paired_triplets(pairs: Pairs, *, by_similarity: bool) -> tuple[Tensor, Tensor]:
+    """Return sim_an - sim_ap and the weights of triplets, each [A, R].
+
+    The j-th positive of each anchor is combined with its j-th closest negative. Positives are counted by decreasing
+    similarity (mining="paired") or in the order of the batch (PROFS).
+    """
     closest, n = torch.where(pairs.diff, pairs.sim, -torch.inf).sort(dim=1, descending=True, stable=True)
-    j = (pairs.same.cumsum(1) - 1).clamp_min(0)
+    if by_similarity:
+        order = torch.where(pairs.same, pairs.sim.detach(), -torch.inf).argsort(dim=1, descending=True, stable=True)
+        j = order.argsort(dim=1)  # the inverse permutation: the rank of each positive
+    else:
+        j = (pairs.same.cumsum(1) - 1).clamp_min(0)
     matched = closest.gather(1, j)
     mass = (pairs.same & (matched > -torch.inf)).to(pairs.sim.dtype)
     if pairs.weights is not None and pairs.ref_weights is not None:

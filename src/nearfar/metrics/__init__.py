@@ -1,4 +1,4 @@
-"""How good are these embeddings? Retrieval and clustering metrics, exact by default and in bounded memory."""
+"""Retrieval and clustering metrics for embeddings, exact by default and computed in bounded memory."""
 
 from nearfar.metrics.clustering import adjusted_mutual_info, normalized_mutual_info, pairwise_f1
 from nearfar.metrics.comparison import Difference

@@ -1,4 +1,4 @@
-"""Evaluation with a search index instead of exact rankings, for very large galleries. The error is measured."""
+"""Evaluation with an approximate search index for very large galleries. Its error is measured on sampled queries."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,22 +14,24 @@ from nearfar.metrics.retrieval import Columns, compute_metrics, empty_columns
 from nearfar.validation import Ints
 
 BLOCK = 1024
-# smallest number of neighbors to request: mrr counts a match beyond the requested ones as none
+# request at least this many neighbors: mrr is 0 if no positive is among them
 MIN_NEIGHBORS = 1000
 
 
 def check_index(index: Any, rows: int, dim: int, distance: str) -> None:
-    """Check that `index` is a faiss index of these embeddings and ranks by this distance.
+    """Check that `index` is a faiss index of `rows` vectors of dimension `dim` that ranks by `distance`.
 
-    For cosine, an index may use inner products or, because its vectors have unit length, L2.
+    For cosine, the index must contain unit vectors. It may then use inner products or L2.
     """
     missing = [name for name in ("search", "ntotal", "d") if not hasattr(index, name)]
     if missing:
-        raise ValueError(f"index must be a faiss index, got {type(index).__name__} without {', '.join(missing)}")
+        raise ValueError(
+            f"index must be a faiss index, got {type(index).__name__} without the attributes {', '.join(missing)}"
+        )
     if index.ntotal != rows or index.d != dim:
         raise ValueError(
             f"index holds {index.ntotal} vectors of dimension {index.d}, embeddings are {rows} x {dim}: "
-            "add all embeddings in their order"
+            "add all embeddings to the index, in their order"
         )
     if distance == "euclidean" and getattr(index, "metric_type", faiss.METRIC_L2) != faiss.METRIC_L2:
         raise ValueError("index ranks by inner products, but distance is 'euclidean': build it with METRIC_L2")
@@ -40,7 +42,7 @@ def check_index(index: Any, rows: int, dim: int, distance: str) -> None:
 
 
 def reconstruct_first(index: Any, dim: int) -> NDArray[np.float32]:
-    """Return the first vector of an index as it stores it, or zeros if it cannot reconstruct vectors."""
+    """Return the first vector stored in an index, or zeros if the index cannot reconstruct vectors."""
     try:
         row: NDArray[np.float32] = index.reconstruct(0)
     except RuntimeError:
@@ -57,10 +59,11 @@ def evaluate_with_index(
     same_set: bool,
     ignored: Sequence[Ints] | None,
 ) -> Columns:
-    """Return the columns of `evaluate_blocks` from the rankings that `index` returns; their order breaks ties.
+    """Compute the columns of `evaluate_blocks` from the rankings that `index` returns.
 
-    The search asks for 1,000 neighbors, or more if the metrics need them. A positive that the index does not return
-    counts as not found: mrr and map see only the returned part of the ranking, and "first" is 0 if it has no positive.
+    Samples with equal similarities stay in the order in which the index returns them. The search requests 1,000
+    neighbors, or more if the metrics need them. A positive that the index does not return counts as not found: mrr and
+    map are computed from the returned part of the ranking, and "first" is 0 if this part has no positive.
     """
     columns = empty_columns(names, len(queries))
     bound = relevance.max_positives()
@@ -89,7 +92,17 @@ def evaluate_with_index(
 
 
 def measure_error(names: Sequence[str], approximate: Columns, exact: Columns, rows: Ints) -> dict[str, float]:
-    """Return the mean of approximate minus exact for each metric over the queries `rows`, and their number."""
+    """Return the mean of approximate minus exact values of each metric over a sample of queries.
+
+    Args:
+        names: Metrics to compare.
+        approximate: Columns of all queries.
+        exact: Columns of the queries `rows` only.
+        rows: Indices of the sampled queries.
+
+    Returns:
+        The mean error of each metric, and as "sample" the number of sampled queries that have a positive.
+    """
     some = exact["positives"] > 0
     error = {n: float(np.mean(approximate[n][rows][some] - exact[n][some])) if some.any() else 0.0 for n in names}
     return {"sample": float(np.count_nonzero(some)), **error}

@@ -1,6 +1,7 @@
 """Agreement of two partitions of the same samples: NMI, AMI and pairwise F1.
 
-n_ij is the number of samples of class i in cluster j, a_i and b_j are its row and column sums, and n the total.
+In the contingency table, n_ij is the number of samples of class i in cluster j. Its row sums are a_i, its column sums
+b_j, and its total is n.
 """
 
 from dataclasses import dataclass
@@ -13,7 +14,15 @@ from nearfar.validation import Array, Ints
 
 @dataclass(frozen=True)
 class Contingency:
-    """The non-zero cells n_ij of the contingency table and its margins a (classes) and b (clusters)."""
+    """A sparse contingency table.
+
+    Attributes:
+        cells: The non-zero counts n_ij.
+        row: Class i of each cell.
+        column: Cluster j of each cell.
+        a: Size of each class.
+        b: Size of each cluster.
+    """
 
     cells: Ints
     row: Ints
@@ -23,7 +32,7 @@ class Contingency:
 
 
 def count_overlaps(labels: Array, clusters: Array) -> Contingency:
-    """Return the sparse contingency table of two partitions, in O(n) memory for any number of classes and clusters."""
+    """Return the contingency table of two partitions. Memory is O(n) for any number of classes and clusters."""
     if labels.ndim != 1 or labels.shape != clusters.shape or not len(labels):
         raise ValueError(f"labels and clusters must both be [N] with N > 0, got {labels.shape} and {clusters.shape}")
     _, left, a = np.unique(labels, return_inverse=True, return_counts=True)
@@ -33,7 +42,9 @@ def count_overlaps(labels: Array, clusters: Array) -> Contingency:
 
 
 def normalized_mutual_info(labels: Array, clusters: Array) -> float:
-    """Return NMI = 2 I / (H(labels) + H(clusters)): natural logarithms, arithmetic mean. It is 1 for two single groups.
+    """Return NMI = 2 I / (H(labels) + H(clusters)), with I the mutual information and H the entropy.
+
+    If there is only one class and only one cluster, NMI is 1.
 
     >>> round(normalized_mutual_info(np.array([0, 0, 1, 1]), np.array([5, 5, 7, 7])), 12)
     1.0
@@ -47,8 +58,8 @@ def normalized_mutual_info(labels: Array, clusters: Array) -> float:
 def adjusted_mutual_info(labels: Array, clusters: Array) -> float:
     """Return AMI = (I - E[I]) / ((H(labels) + H(clusters)) / 2 - E[I]) (Vinh et al., JMLR 2010).
 
-    E[I] is the expectation over random partitions of the same sizes. Identical partitions give 1, independent ones
-    about 0.
+    I is the mutual information and H the entropy. E[I] is the expectation of I over random partitions with the same
+    class and cluster sizes. Identical partitions give 1, and independent partitions about 0.
 
     >>> adjusted_mutual_info(np.array([0, 0, 1, 1]), np.array([1, 1, 0, 0]))
     1.0
@@ -64,8 +75,8 @@ def adjusted_mutual_info(labels: Array, clusters: Array) -> float:
 def pairwise_f1(labels: Array, clusters: Array) -> float:
     """Return F1 = 2 TP / (2 TP + FP + FN) over pairs of samples.
 
-    A pair is positive if both have the same class, and predicted positive if both are in the same cluster. If neither
-    partition has a positive pair, F1 is 1.
+    A pair is positive if both samples have the same class, and predicted positive if both are in the same cluster.
+    If no pair is positive and none is predicted positive, F1 is 1.
 
     >>> pairwise_f1(np.array([0, 0, 0, 1]), np.array([0, 0, 1, 1]))
     0.4
@@ -88,7 +99,10 @@ def _mutual_info(table: Contingency) -> float:
 
 
 def _expected_mutual_info(table: Contingency) -> float:
-    """Return sum_ij sum_m (m/n) log(n m / (a_i b_j)) P(n_ij = m), P hypergeometric. Equal sizes share one term."""
+    """Return sum_ij sum_m (m/n) log(n m / (a_i b_j)) P(n_ij = m), where P is the hypergeometric distribution.
+
+    The inner sum depends only on the sizes a_i and b_j, so it is computed once per pair of distinct sizes.
+    """
     n = int(table.a.sum())
     log_factorial: NDArray[np.float64] = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, n + 1)))])
     a_sizes, a_times = np.unique(table.a, return_counts=True)

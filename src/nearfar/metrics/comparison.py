@@ -1,4 +1,4 @@
-"""Paired bootstrap of the differences between two models on the same queries."""
+"""Paired bootstrap of the difference between two models on the same queries."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from nearfar.validation import Ints
 
 @dataclass(frozen=True)
 class Difference:
-    """A mean difference and its bootstrap interval [low, high] at `level`."""
+    """A mean difference with its bootstrap interval [low, high] at confidence level `level`."""
 
     mean: float
     low: float
@@ -32,15 +32,16 @@ def compare_columns(
 ) -> dict[str, Difference]:
     """Bootstrap the mean of per-query differences by resampling whole groups of queries with replacement.
 
-    The mean of a resample that draws group c w_c times is sum_c w_c S_c / sum_c w_c n_c, where S_c is the sum of the
-    group and n_c its size. The interval has the percentiles of these means. All metrics share the resamples.
+    If a resample draws group c w_c times, its mean is sum_c w_c S_c / sum_c w_c n_c, where S_c is the sum of the
+    differences in the group and n_c its number of queries. The ends of the interval are percentiles of these means.
+    All metrics use the same resamples.
 
     Args:
-        differences: Differences of each metric, one per query.
+        differences: For each metric, the difference of every query.
         groups: The group number of each query.
-        level: Level of the interval.
+        level: Confidence level of the interval.
         resamples: Number of resamples.
-        seed: Seed of the resamples.
+        seed: Random seed of the resampling.
 
     >>> d = compare_columns({"mrr": np.ones(5)}, np.arange(5), level=0.9, resamples=10, seed=0)["mrr"]
     >>> d.mean, d.low, d.high, d.excludes_zero

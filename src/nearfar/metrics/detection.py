@@ -9,7 +9,9 @@ from nearfar.validation import Floats
 
 
 def precision_at(score: ArrayLike, wrong: ArrayLike, count: int) -> float:
-    """Return the fraction of wrong labels among the `count` samples with the highest scores, ties by index.
+    """Return the fraction of wrong labels among the `count` samples with the highest scores.
+
+    Samples with equal scores are taken in order of their index.
 
     >>> precision_at([0.9, 0.1, 0.8, 0.7], [True, False, False, True], 2)
     0.5
@@ -21,7 +23,7 @@ def precision_at(score: ArrayLike, wrong: ArrayLike, count: int) -> float:
 
 
 def auroc(score: ArrayLike, wrong: ArrayLike) -> float:
-    """Return the probability that a wrong label has a higher score than a right one. Ties count one half.
+    """Return the probability that a wrong label has a higher score than a right one. Equal scores count as one half.
 
     >>> auroc([0.9, 0.1, 0.8, 0.7], [True, False, False, True])
     0.75
@@ -29,14 +31,14 @@ def auroc(score: ArrayLike, wrong: ArrayLike) -> float:
     values, truth = _as_arrays(score, wrong)
     positives, negatives = int(truth.sum()), int((~truth).sum())
     if not positives or not negatives:
-        raise ValueError(f"wrong must have both kinds, got {positives} wrong and {negatives} right labels")
+        raise ValueError(f"wrong must contain both True and False, got {positives} True and {negatives} False")
     _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
     rank = (np.cumsum(counts) - (counts - 1) / 2)[which]
     return float((rank[truth].sum() - positives * (positives + 1) / 2) / (positives * negatives))
 
 
 def measure_detection(score: ArrayLike, wrong: ArrayLike) -> dict[str, float]:
-    """Return the AUROC, and the precision at the number of wrong labels.
+    """Return the AUROC, and the precision among the n highest scores, where n is the number of wrong labels.
 
     >>> measure_detection([0.9, 0.1, 0.8, 0.7], [True, False, False, True])
     {'auroc': 0.75, 'precision': 0.5}

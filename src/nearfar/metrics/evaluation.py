@@ -40,30 +40,34 @@ def evaluate(
     index: Any = None,
     index_sample: int = 1000,
 ) -> Scores:
-    """Measure how well embeddings retrieve and cluster their labels. Exact, in one pass, in bounded memory.
+    """Measure how well embeddings retrieve and cluster samples with the same label.
 
-    Equal similarities are ordered by gallery index, as in a stable sort. Queries without a positive enter no mean and
-    are counted in `Scores.dropped`. A zero vector has cosine 0 to everything. A cutoff larger than the gallery is valid
-    (see `nearfar.metrics.retrieval`). Clustering metrics use `embeddings`, not `queries`, and need one label per
-    sample.
+    Rankings are exact unless `index` is given, and are computed block by block within `memory_mb`. Equal similarities
+    are ordered by gallery index, as in a stable sort. Queries without a positive are excluded from all means and
+    counted in `Scores.dropped`. The cosine of a zero vector with any vector is 0. A cutoff may be larger than the
+    gallery (see `nearfar.metrics.retrieval`). Clustering metrics use `embeddings`, not `queries`, and need one label
+    per sample.
 
     Args:
-        embeddings: [N, d], torch or NumPy. Cosine needs no unit vectors. Half precision is computed in float32, and
-            float64 in float64 (clustering always in float32).
-        labels: [N] integers of any size or strings, or multi-hot [N, C]. Samples that share a label are positives.
-        queries: (embeddings [Q, d], labels) to search for in the gallery `embeddings`. By default, every sample is a
-            query against all others.
-        ks: Cutoffs of the metrics that are named without one.
+        embeddings: Tensor or array [N, d]. The vectors need not have unit length. Computations use float64 for float64
+            embeddings and float32 for all others. Clustering always uses float32.
+        labels: [N] arbitrary integers or strings, or [N, C] multi-hot vectors of C classes. Samples that share a label
+            are positives of each other.
+        queries: Pair (embeddings [Q, d], labels) of Q queries, which are ranked against the gallery `embeddings`. By
+            default, every sample is a query and all other samples are its gallery.
+        ks: Cutoffs of metrics that are given without one, for example "recall".
         metrics: Names as in `nearfar.metrics.names`, for example "recall", "ndcg@10", "map@r", "mrr", "nmi".
-        ignore: Gallery indices that do not count for each query, as lists or a bool mask [Q, N].
-            `protocols.same_camera` creates them for re-identification.
+        ignore: Gallery indices to leave out of the ranking of each query, as one list per query or as a bool mask
+            [Q, N]. `protocols.same_camera` creates these lists for re-identification.
         distance: "cosine" or "euclidean".
-        device: Device to compute on. Default: that of the embeddings.
-        memory_mb: Memory for a block of similarities. It affects the speed; similarities that differ only by rounding
-            may change their order with the block size.
-        seeds: Seeds of k-means. nmi, ami and f1 are means over them, `Scores.spread` has the standard deviations.
-        index: A faiss index of the embeddings (of unit vectors for cosine) whose rankings replace the exact ones.
-        index_sample: Number of queries on which to measure the error of the index, see `Scores.approximation`.
+        device: Device to compute on. By default, the device of the embeddings.
+        memory_mb: Memory for a block of similarities, in MiB. It affects the speed, and the order of similarities that
+            differ only by rounding.
+        seeds: Seeds of k-means. nmi, ami and f1 are means over the seeds; `Scores.spread` has their standard
+            deviations.
+        index: A faiss index of the embeddings, normalized to unit length for cosine. If given, its rankings replace the
+            exact ones.
+        index_sample: Number of queries on which the error of the index is measured (see `Scores.approximation`).
 
     Raises:
         ValueError: If an argument is invalid, or if no query has a positive.
@@ -118,7 +122,7 @@ def _as_queries(queries: tuple[Embeddings, Labels] | None, rows: Tensor, labels:
         raise ValueError(f"queries must be a pair (embeddings, labels), got {type(queries).__name__}")
     searched = as_embeddings(queries[0], name="queries[0]", device=rows.device)
     if searched.shape[1] != rows.shape[1]:
-        raise ValueError(f"queries[0] has dimension {searched.shape[1]}, embeddings have {rows.shape[1]}")
+        raise ValueError(f"queries[0] has dimension {searched.shape[1]}, but embeddings have {rows.shape[1]}")
     return searched, as_labels(queries[1], len(searched), name="queries[1]")
 
 
@@ -130,14 +134,17 @@ def _check_options(distance: str, memory_mb: int, index_sample: int) -> None:
 
 
 def _as_points(rows: Tensor, distance: str) -> Tensor:
-    """Return float32 vectors whose Euclidean distances order as `distance` does."""
+    """Return float32 vectors whose Euclidean distances give the same order as `distance`: unit vectors for cosine."""
     if distance == "euclidean":
         return rows.float()
     return rows.float() / squared_norms(rows).sqrt().clamp_min(1e-30)[:, None].float()
 
 
 def _center(rows: Tensor, distance: str) -> Tensor:
-    """Return `_as_points` around the origin for clustering: a large common offset would cost float32 precision."""
+    """Return the float32 vectors to cluster.
+
+    For Euclidean distance, the mean is subtracted first: a large common offset would lose float32 precision.
+    """
     return _as_points(rows, distance) if distance == "cosine" else (rows - rows.double().mean(0)).float()
 
 

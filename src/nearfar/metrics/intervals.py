@@ -1,4 +1,4 @@
-"""Means over seeds with Student's t interval."""
+"""Means over seeds with confidence intervals from Student's t distribution."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import cache
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean of n values with its confidence interval [low, high], which is infinite for one value."""
+    """A mean of n values with its confidence interval [low, high]. For n = 1 the interval is infinite."""
 
     mean: float
     low: float
@@ -29,7 +29,10 @@ class Interval:
 
 
 def interval(values: Sequence[float], *, level: float = 0.95) -> Interval:
-    """Return mean +- t s / sqrt(n), with s the standard deviation (n - 1) and t the quantile of Student's t for n - 1.
+    """Return the mean of `values` with the confidence interval mean +- t s / sqrt(n).
+
+    s is the sample standard deviation (with divisor n - 1). t is the (1 + level) / 2 quantile of Student's t
+    distribution with n - 1 degrees of freedom.
 
     >>> interval([1.0, 2.0, 3.0])  # doctest: +ELLIPSIS
     Interval(mean=2.0, low=-0.484..., high=4.484..., n=3)
@@ -38,7 +41,7 @@ def interval(values: Sequence[float], *, level: float = 0.95) -> Interval:
     """
     n = len(values)
     if n == 0:
-        raise ValueError("values is empty: pass at least one")
+        raise ValueError("values is empty: pass at least one value")
     mean = math.fsum(values) / n
     if n == 1:
         return Interval(mean, -math.inf, math.inf, 1)
@@ -48,9 +51,10 @@ def interval(values: Sequence[float], *, level: float = 0.95) -> Interval:
 
 
 def t_probability(t: float, df: int) -> float:
-    """Return P(T <= t) of Student's t with `df` degrees of freedom (Abramowitz and Stegun, 26.7.3 and 26.7.4).
+    """Return P(T <= t) for Student's t distribution with `df` degrees of freedom.
 
-    A(t) = P(|T| <= t) is a finite sum of powers of cos(theta), with theta = arctan(t / sqrt(df)).
+    P(|T| <= t) is a finite series in sin(theta) and cos(theta) with theta = arctan(t / sqrt(df)) (Abramowitz and
+    Stegun, 26.7.3 and 26.7.4).
 
     >>> t_probability(0.0, 4), round(t_probability(1.0, 1), 12)
     (0.5, 0.75)
@@ -68,7 +72,7 @@ def t_probability(t: float, df: int) -> float:
 
 @cache
 def t_quantile(p: float, df: int) -> float:
-    """Return the t with P(T <= t) = p, for p above 1/2, by bisection.
+    """Return the t with P(T <= t) = p for 0.5 < p < 1, by bisection.
 
     >>> round(t_quantile(0.975, 4), 6)
     2.776445

@@ -15,6 +15,8 @@ MOST_ROUNDS = 512
 def kmeans(points: NDArray[np.float32], clusters: int, *, seed: int) -> Ints:
     """Return the cluster of each point after 25 Lloyd iterations on all points from one k-means++ initialization.
 
+    If there are at least as many clusters as points, every point is its own cluster.
+
     >>> x = np.array([[0.0], [0.1], [9.0], [9.1]], dtype=np.float32)
     >>> a = kmeans(x, 2, seed=0)
     >>> bool(a[0] == a[1] != a[2] == a[3])
@@ -39,10 +41,12 @@ def kmeans(points: NDArray[np.float32], clusters: int, *, seed: int) -> Ints:
 
 
 def choose_centers(points: NDArray[np.float32], clusters: int, *, seed: int) -> NDArray[np.float32]:
-    """Draw k-means++ centers, each with probability proportional to D^2, its squared distance to the nearest so far.
+    """Draw initial centers from the points by k-means++ (Arthur and Vassilvitskii, SODA 2007).
 
-    Arthur and Vassilvitskii, SODA 2007. Up to 512 clusters are drawn one at a time, as published. Beyond that, a round
-    draws ceil(clusters / 512) centers before D^2 is updated, as k-means|| does, so there are at most 512 passes.
+    A point is drawn with probability proportional to D^2, its squared distance to the nearest center drawn so far. If
+    there are at most 512 clusters, centers are drawn one at a time, as published. If there are more, each round draws
+    ceil(clusters / 512) centers before D^2 is updated (similar to k-means||), so that there are at most 512 passes over
+    the points.
     """
     rng = np.random.default_rng(seed)
     x = torch.from_numpy(points)

@@ -1,11 +1,11 @@
-"""Names of metrics, and the abbreviations that stand for several of them.
+"""Names of metrics, including short names that stand for several cutoffs.
 
 recall@10, precision@10, map@10, ndcg@10    one cutoff
-recall, precision, ndcg, map@k              the same at each of `ks`
-map@r, r-precision                          cutoff at R, the number of positives of the query
+recall, precision, ndcg, map@k              the metric at each cutoff in `ks`
+map@r, r-precision                          cutoff R, the number of positives of the query
 map, mrr                                    the full ranking
-nmi, ami, f1                                k-means clusters against the labels
-silhouette                                  the labels as a clustering of the embeddings
+nmi, ami, f1                                agreement of k-means clusters with the labels
+silhouette                                  separation of the classes (the labels are the clusters)
 """
 
 import re
@@ -22,7 +22,7 @@ RETRIEVAL = ("recall", "map@r", "r-precision", "ndcg", "mrr")
 
 
 def expand_names(metrics: str | Iterable[str], ks: Iterable[int]) -> tuple[str, ...]:
-    """Return the full names of the requested metrics, in their order, without repeats.
+    """Return the full names of the requested metrics, in the given order and without duplicates.
 
     >>> expand_names(("recall", "map@r", "ndcg@10"), ks=(1, 2))
     ('recall@1', 'recall@2', 'map@r', 'ndcg@10')
@@ -54,15 +54,20 @@ def check_ks(ks: Iterable[int]) -> tuple[int, ...]:
 
 
 def parse_cutoff(name: str) -> int | None:
-    """Return the K of a name like recall@K, or None."""
+    """Return the number K of a name like recall@K, or None if the name has no number."""
     cut = name.partition("@")[2]
     return int(cut) if cut.isdigit() else None
 
 
 def required_depth(names: Sequence[str], max_positives: int, gallery: int) -> int:
-    """Return the largest position that can change one of these metrics, for queries with at most `max_positives`.
+    """Return the number of leading positions of a ranking that must be computed for these metrics.
 
-    The position of the best positive is always computed, so recall and mrr need no depth.
+    recall and mrr need none, because the position of the best positive is always computed.
+
+    Args:
+        names: Names of the metrics.
+        max_positives: Largest number of positives of a query.
+        gallery: Number of samples in the gallery.
     """
     if "map" in names:
         return gallery
@@ -73,7 +78,10 @@ def required_depth(names: Sequence[str], max_positives: int, gallery: int) -> in
 
 def _unknown(name: str) -> str:
     known = sorted({*CUT, *(f"{family}@10" for family in CUT), *WHOLE, *CLUSTERING})
+    _, at, cut = name.lower().partition("@")
+    # keep the cutoff of the unknown name in the suggestion
+    candidates = [*known, *(f"{each}@{cut}" for each in CUT if at and re.fullmatch("[1-9][0-9]*", cut))]
     return (
-        f"metrics has an unknown name {name!r}{suggest(name.lower(), known)} Known: {', '.join(known)} (or another "
-        "number instead of 10)"
+        f"metrics has an unknown name {name!r}{suggest(name.lower(), candidates)} Known: {', '.join(known)} (any "
+        "positive integer may replace the 10)"
     )

@@ -1,4 +1,4 @@
-"""Evaluation protocols of the benchmarks: metrics, query and gallery, folds, and class-disjoint validation."""
+"""Evaluation protocols of the benchmarks: metrics, query and gallery sets, folds, and class-disjoint splits."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from nearfar.validation import Array, Embeddings, Ints, Labels, as_class_labels,
 
 @dataclass(frozen=True)
 class Protocol:
-    """The metrics of a benchmark.
+    """The metrics that papers report for a benchmark.
 
     Attributes:
         recall: Cutoffs of Recall@k.
         ndcg: Cutoffs of nDCG@k.
-        gallery: Whether the queries are separate from the gallery.
+        gallery: Whether the gallery is a separate set. If not, every sample is a query against all others.
     """
 
     recall: tuple[int, ...]
@@ -57,8 +57,8 @@ def evaluate_as(
         benchmark: A key of `PROTOCOLS`.
         embeddings: See `evaluate`.
         labels: See `evaluate`.
-        queries: See `evaluate`. Required for In-Shop, not allowed for the others.
-        extra: More metrics, for example "nmi" and "f1".
+        queries: See `evaluate`. Required for In-Shop, and not allowed for the other benchmarks.
+        extra: Names of further metrics, for example "nmi" and "f1".
 
     >>> scores = evaluate_as("sop", [[0.0, 1.0], [0.1, 1.0], [1.0, 0.0]], [7, 7, 8])
     >>> scores["recall@1000"], scores.dropped
@@ -73,7 +73,7 @@ def evaluate_as(
 
 
 def first_half(labels: Labels) -> tuple[Ints, Ints]:
-    """Return the indices of the first and the second half of the sorted classes: train and test of CUB and Cars.
+    """Return the sample indices of the first and second half of the sorted classes (train and test of CUB and Cars).
 
     >>> [rows.tolist() for rows in first_half(["b", "a", "c", "d"])]
     [[0, 1], [2, 3]]
@@ -84,28 +84,29 @@ def first_half(labels: Labels) -> tuple[Ints, Ints]:
 
 
 def mlrc_folds(labels: Labels, folds: int = 4) -> list[tuple[Ints, Ints]]:
-    """Return the indices (train, validation) of class-disjoint folds: contiguous parts of the sorted classes.
+    """Return the sample indices (train, validation) of each fold, for folds without common classes.
 
-    Musgrave et al., A Metric Learning Reality Check, ECCV 2020. The sizes differ by at most one and larger parts come
-    first, as in KFold: 98 classes make 25, 25, 24, 24.
+    Each fold holds out a contiguous part of the sorted classes, as in Musgrave et al., A Metric Learning Reality Check
+    (MLRC), ECCV 2020. The numbers of classes differ by at most one, and larger parts come first, as in scikit-learn's
+    KFold: 98 classes are split into 25, 25, 24 and 24.
 
     >>> [len(set(held_out)) for _, held_out in mlrc_folds(range(98))]
     [25, 25, 24, 24]
     """
     names, codes = _codes(labels)
     if not 2 <= folds <= len(names):
-        raise ValueError(f"folds must be between 2 and the {len(names)} classes of labels, got {folds}")
+        raise ValueError(f"folds must be between 2 and the number of classes ({len(names)}), got {folds}")
     parts = [np.isin(codes, part) for part in np.array_split(np.arange(len(names)), folds)]
     return [(np.flatnonzero(~held_out), np.flatnonzero(held_out)) for held_out in parts]
 
 
 def class_disjoint_split(labels: Labels, *, fraction: float = 0.2, seed: int | None = 0) -> tuple[Ints, Ints]:
-    """Return indices (train, validation) that share no class: like the test set, validation has new classes.
+    """Return sample indices (train, validation) that share no class, like the training and test sets of the benchmarks.
 
     Args:
         labels: Labels [N].
-        fraction: Share of the classes to hold out: at least one class, and not all.
-        seed: Seed of the random choice of classes. None holds out the last ones in sorted order.
+        fraction: Fraction of the classes to hold out. At least one class is held out, and at least one is kept.
+        seed: Seed of the random choice of classes. None holds out the last classes in sorted order.
 
     >>> train, held_out = class_disjoint_split([3, 3, 1, 2], fraction=0.3, seed=None)
     >>> train.tolist(), held_out.tolist()
@@ -115,7 +116,7 @@ def class_disjoint_split(labels: Labels, *, fraction: float = 0.2, seed: int | N
     if not 0 < fraction < 1:
         raise ValueError(f"fraction must be between 0 and 1, got {fraction}")
     if len(names) < 2:
-        raise ValueError(f"labels has {len(names)} class: a class-disjoint split needs at least two")
+        raise ValueError(f"labels has only {len(names)} class: a class-disjoint split needs at least two")
     count = min(max(round(fraction * len(names)), 1), len(names) - 1)
     order = np.arange(len(names)) if seed is None else np.random.default_rng(seed).permutation(len(names))
     held_out = np.isin(codes, order[-count:])
@@ -123,7 +124,7 @@ def class_disjoint_split(labels: Labels, *, fraction: float = 0.2, seed: int | N
 
 
 def concatenate(models: Sequence[Embeddings]) -> Tensor:
-    """Concatenate the normalized embeddings of several models, as MLRC's concatenated evaluation does.
+    """Normalize the embeddings of each model and concatenate them, as in the concatenated evaluation of MLRC.
 
     >>> concatenate([[[3.0, 4.0]], [[2.0]]]).tolist()
     [[0.6000000238418579, 0.800000011920929, 1.0]]
@@ -132,13 +133,18 @@ def concatenate(models: Sequence[Embeddings]) -> Tensor:
         raise ValueError("models is empty: pass the embeddings of at least one model")
     parts = [as_embeddings(model, name=f"models[{i}]").float() for i, model in enumerate(models)]
     if len({len(part) for part in parts}) > 1:
-        raise ValueError(f"models must embed the same samples, got {[len(part) for part in parts]} embeddings")
+        raise ValueError(f"models must all embed the same samples, got {[len(part) for part in parts]} embeddings")
     return torch.cat([part / squared_norms(part).sqrt().clamp_min(1e-30)[:, None].float() for part in parts], dim=1)
 
 
 @dataclass(frozen=True, eq=False)
 class FoldScores:
-    """Test scores of the models of all folds: each on its own (`separated`), and of their concatenation."""
+    """Test scores of the models of all folds.
+
+    Attributes:
+        separated: The scores of each model.
+        concatenated: The scores of the concatenated embeddings of all models.
+    """
 
     separated: tuple[Scores, ...]
     concatenated: Scores
@@ -151,9 +157,12 @@ class FoldScores:
 def evaluate_folds(
     models: Sequence[Embeddings], labels: Labels, *, metrics: Iterable[str] = ("recall@1", "r-precision", "map@r")
 ) -> FoldScores:
-    """Compute the separated and concatenated test scores of MLRC from the test embeddings of each fold's model.
+    """Compute the separated and concatenated test scores of MLRC.
 
-    MLRC uses 4 models of 128 dimensions.
+    Args:
+        models: Test embeddings of the model of each fold. MLRC uses 4 models of 128 dimensions.
+        labels: Labels of the test samples.
+        metrics: See `evaluate`.
     """
     joined = concatenate(models)
     names = tuple(metrics)
@@ -164,7 +173,9 @@ def evaluate_folds(
 
 
 def same_camera(labels: Labels, cameras: Labels, *, queries: tuple[Labels, Labels] | None = None) -> list[Ints]:
-    """Return `ignore` for re-identification: the gallery samples with the label and the camera of each query.
+    """Return the argument `ignore` of `evaluate` for re-identification.
+
+    For each query, these are the indices of the gallery samples that have both its label and its camera.
 
     Args:
         labels: Labels of the gallery.
@@ -185,7 +196,7 @@ def same_camera(labels: Labels, cameras: Labels, *, queries: tuple[Labels, Label
 def _pairs(labels: Labels, cameras: Labels) -> list[tuple[object, object]]:
     names, views = as_class_labels(labels), as_class_labels(cameras, name="cameras")
     if len(names) != len(views):
-        raise ValueError(f"labels and cameras must have one entry per sample, got {len(names)} and {len(views)}")
+        raise ValueError(f"labels and cameras must have the same length, got {len(names)} and {len(views)}")
     return list(zip(names.tolist(), views.tolist(), strict=True))
 
 

@@ -12,12 +12,14 @@ from nearfar.validation import Array, Ints
 
 @dataclass(frozen=True)
 class Relevance:
-    """The gallery samples of each class and the classes of each query, in flat arrays. Memory is O(Q + N), not O(Q N).
+    """The gallery samples of each class and the classes of each query, in flat arrays.
+
+    With one label per sample, memory is O(Q + N) for Q queries and N gallery samples, instead of O(Q N) for a mask.
 
     Attributes:
-        members: Gallery indices; members[starts[c] : starts[c + 1]] are those of class c, ascending.
+        members: Gallery indices by class. members[starts[c] : starts[c + 1]] are those of class c, ascending.
         starts: See `members`.
-        classes: Class numbers; classes[class_starts[q] : class_starts[q + 1]] are those of query q.
+        classes: Class numbers by query. classes[class_starts[q] : class_starts[q + 1]] are those of query q.
         class_starts: See `classes`.
         gallery: Size of the gallery.
     """
@@ -29,14 +31,18 @@ class Relevance:
     gallery: int
 
     def max_positives(self) -> Ints:
-        """Return an upper bound of the number of positives of each query, which may count the query itself."""
+        """Return an upper bound of the number of positives of each query. The bound may count the query itself."""
         sizes = np.diff(self.starts)
         total = np.concatenate([[0], np.cumsum(sizes[self.classes])])
         bound: Ints = np.minimum(total[self.class_starts[1:]] - total[self.class_starts[:-1]], self.gallery)
         return bound
 
     def positives(self, rows: Ints) -> Ints:
-        """Return the gallery indices [len(rows), W] of the positives of these queries, ascending, padded with -1."""
+        """Return the gallery indices [len(rows), W] of the positives of the queries `rows`, ascending.
+
+        W is the largest number of positives of these queries. Shorter lists are padded with -1. If the query is in the
+        gallery, its own index is included.
+        """
         counts = self.class_starts[rows + 1] - self.class_starts[rows]
         if (counts == 1).all():
             first = self.classes[self.class_starts[rows]]
@@ -58,7 +64,7 @@ class Relevance:
 
 
 def match_labels(gallery: Array, queries: Array) -> Relevance:
-    """Find the positives of each query: equal labels, or for multi-hot labels at least one in common.
+    """Find the positives of each query: samples with the same label or, if multi-hot, at least one label in common.
 
     >>> relevance = match_labels(np.array([7, 9, 7]), np.array([7, 8]))
     >>> relevance.positives(np.array([0])).tolist(), relevance.max_positives().tolist()
@@ -89,7 +95,7 @@ def _offsets(codes: Ints, groups: int) -> Ints:
 
 
 def _check_same_kind(gallery: Array, queries: Array) -> None:
-    """Raise if labels of queries and gallery cannot be compared: strings with integers, or different widths."""
+    """Check that both are integers, both strings, or both multi-hot labels of the same width."""
     kinds = [("text" if a.dtype.kind in "US" else "integer", *a.shape[1:]) for a in (gallery, queries)]
     if kinds[0] != kinds[1]:
         raise ValueError(
@@ -99,14 +105,14 @@ def _check_same_kind(gallery: Array, queries: Array) -> None:
 
 
 def as_ignored(ignore: Sequence[ArrayLike] | Array | Tensor, queries: int, gallery: int) -> list[Ints]:
-    """Return the gallery indices to ignore for every query, from lists of indices or a bool mask [Q, N]."""
+    """Return the gallery indices to ignore for each query, from one list of indices per query or a bool mask [Q, N]."""
     table = ignore.detach().cpu().numpy() if isinstance(ignore, Tensor) else ignore
     if isinstance(table, np.ndarray) and table.dtype == bool:
         if table.shape != (queries, gallery):
             raise ValueError(f"ignore as a mask must have shape {(queries, gallery)}, got {table.shape}")
         return [np.flatnonzero(row) for row in table]
     if len(table) != queries:
-        raise ValueError(f"ignore must have one entry for each of the {queries} queries, got {len(table)}")
+        raise ValueError(f"ignore must have one index list for each of the {queries} queries, got {len(table)}")
     return [_as_indices(row, query, gallery) for query, row in enumerate(table)]
 
 
@@ -115,7 +121,9 @@ def _as_indices(row: ArrayLike, query: int, gallery: int) -> Ints:
     if not indices.size:
         return np.zeros(0, dtype=np.int64)
     if indices.dtype.kind not in "iu" or indices.ndim != 1:
-        raise ValueError(f"ignore[{query}] must be a list of gallery indices, got {indices.dtype}, {indices.shape}")
+        raise ValueError(
+            f"ignore[{query}] must be a list of gallery indices, got {indices.dtype} of shape {indices.shape}"
+        )
     if indices.min() < 0 or indices.max() >= gallery:
         raise ValueError(f"ignore[{query}] has indices outside the gallery of {gallery} samples")
     return indices.astype(np.int64)

@@ -1,18 +1,19 @@
 """Retrieval metrics from the positions of the positives.
 
-With r_1 < r_2 < ... < r_R the 1-based positions of a query's R positives in its ranking, and n(k) = #{j : r_j <= k}:
+Let r_1 < r_2 < ... < r_R be the 1-based positions of a query's R positives in its ranking, and n(k) the number of
+positives among the first k samples, n(k) = #{j : r_j <= k}. Then:
 
-    recall@k      1 if r_1 <= k else 0                    (any positive in the first k, as in the DML papers)
+    recall@k      1 if r_1 <= k else 0                    (any positive in the first k)
     precision@k   n(k) / k
-    map@k         (1/k) sum_{j : r_j <= k} j / r_j         (divides by k, not min(k, R): MPA, Table 3)
+    map@k         (1/k) sum_{j : r_j <= k} j / r_j         (divided by k, not min(k, R): arXiv 2110.03997)
     map@r         map@k with k = R                         (Musgrave et al., ECCV 2020, arXiv 2003.08505)
     map           (1/R) sum_j j / r_j                      (average precision of the whole ranking)
     r-precision   n(R) / R
     ndcg@k        sum_{j : r_j <= k} 1 / log2(1 + r_j)  /  sum_{i <= min(k, R)} 1 / log2(1 + i)
     mrr           1 / r_1
 
-A cutoff k larger than the gallery is valid: recall@k and ndcg@k keep their last value, and precision@k and map@k still
-divide by k.
+The cutoff k may be larger than the gallery. recall@k and ndcg@k then have the same value as for k equal to the size of
+the gallery, and precision@k and map@k are still divided by k.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,14 +28,23 @@ Columns = dict[str, Floats]
 
 
 def empty_columns(names: Sequence[str], queries: int) -> Columns:
-    """Return columns of NaN for each metric, for R ("positives"), the best position ("first") and "nearest"."""
+    """Return arrays of NaN, one value per query, for each metric and for "positives", "first" and "nearest"."""
     return {name: np.full(queries, np.nan) for name in (*names, "positives", "first", "nearest")}
 
 
 def fill_columns(
     columns: Columns, names: Sequence[str], queries: Ints, positions: Ints, positives: Ints, nearest: Ints
 ) -> None:
-    """Write some queries into the columns, from their ascending positions [b, W], R [b] and nearest indices [b]."""
+    """Compute the metrics of b queries and write them into `columns`.
+
+    Args:
+        columns: Arrays from `empty_columns`, changed in place.
+        names: Metrics to compute.
+        queries: Index of each query in the columns.
+        positions: Ascending positions [b, W] of the positives, padded with BEYOND.
+        positives: Number R of positives of each query.
+        nearest: Gallery index of the nearest sample of each query.
+    """
     columns["positives"][queries], columns["nearest"][queries] = positives, nearest
     some = positives > 0
     if some.any():
@@ -44,7 +54,12 @@ def fill_columns(
 
 
 def compute_metrics(names: Sequence[str], positions: Ints, positives: Ints) -> Columns:
-    """Compute each named metric of each query, from ascending positions [b, W] (BEYOND = not found) and R [b] >= 1.
+    """Compute the metrics `names` of b queries.
+
+    Args:
+        names: Full names of the metrics.
+        positions: Ascending positions [b, W] of the positives. BEYOND means padding or not found.
+        positives: Number R >= 1 of positives of each query.
 
     >>> compute_metrics(["recall@1", "map@r", "ndcg@10"], np.array([[2, 3]]), np.array([2]))["map@r"].tolist()
     [0.25]
@@ -59,7 +74,7 @@ def compute_metrics(names: Sequence[str], positions: Ints, positives: Ints) -> C
     def at(totals: Floats, count: Ints) -> Floats:
         return np.take_along_axis(totals, count[:, None], axis=1)[:, 0]
 
-    # the j-th positive is at position j or later, so a cutoff of k needs only the first k columns
+    # the j-th positive is at position j or later, so the first k columns are enough for cutoff k
     near = positions[:, :furthest]
     gain = _running_sum(1 / np.log2(1.0 + near))
     reach = positions if {"map", "map@r"} & set(names) else near
@@ -86,6 +101,6 @@ def compute_metrics(names: Sequence[str], positions: Ints, positives: Ints) -> C
 
 
 def _running_sum(terms: Floats) -> Floats:
-    """Return the sums of the first 0, 1, ..., W terms of each row, [b, W + 1]."""
+    """Return the sums [b, W + 1] of the first 0, 1, ..., W terms in each row of `terms` [b, W]."""
     totals: Floats = np.cumsum(np.pad(terms, ((0, 0), (1, 0))), axis=1)
     return totals

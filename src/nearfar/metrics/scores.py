@@ -1,4 +1,4 @@
-"""Scores: the result of an evaluation, with the values of each query."""
+"""`Scores`, the result of an evaluation: means, and the metrics of each query."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -14,21 +14,22 @@ from nearfar.validation import Array, Ints
 
 @dataclass(frozen=True, eq=False)
 class Scores(Mapping[str, float]):
-    """A mapping from metric names to means over the queries, with the values of each query behind them.
+    """A mapping from metric names to means over the queries, which also contains the metrics of each query.
 
-    The means are in [0, 1] ([-1, 1] for silhouette). Two scores are equal if their means are.
+    The means are between 0 and 1, except that silhouette and ami can be negative. Two `Scores` are equal if their
+    means are equal.
 
     Attributes:
         means: The mean of each metric.
-        queries: Number of queries that have a positive and enter the means.
-        dropped: Number of queries without a positive in the gallery. They enter no mean.
+        queries: Number of queries that have a positive. The means are over these queries.
+        dropped: Number of queries without a positive in the gallery. They are excluded from the means.
         gallery: Size of the gallery.
         distance: "cosine" or "euclidean".
-        spread: Standard deviation over seeds of the metrics that depend on one (nmi, ami, f1).
-        approximation: Measured error of each metric if a search index replaced the exact ranking, else None.
-        rows: Index of each query that enters the means.
+        spread: Standard deviation over the k-means seeds, for nmi, ami and f1.
+        approximation: Error of each metric, measured on a sample of queries, if a search index was used; else None.
+        rows: Index of each query that has a positive.
         labels: Label of each of these queries.
-        columns: Each retrieval metric of each of these queries.
+        columns: Each retrieval metric of each of these queries, with "positives", "first", "nearest" (see `per_query`).
 
     >>> scores = Scores({"mrr": 0.5}, queries=4, dropped=1, gallery=5, distance="cosine")
     >>> dict(scores)
@@ -63,21 +64,21 @@ class Scores(Mapping[str, float]):
         >>> print(Scores({"recall@1": 0.5}, queries=4, dropped=1, gallery=5, distance="cosine").table())
         metric    percent
         recall@1    50.00
-        4 queries (1 without a positive left out), gallery of 5, cosine
+        4 queries (1 more dropped: no positive), gallery of 5, cosine
         """
         width = max(len(name) for name in ("metric", *self))
         lines = [f"{'metric':<{width}}  percent"]
         for name, value in self.items():
             spread = f" ± {100 * self.spread[name]:.2f}" if name in self.spread else ""
             lines.append(f"{name:<{width}}  {100 * value:7.2f}{spread}")
-        left_out = f" ({self.dropped} without a positive left out)" if self.dropped else ""
+        left_out = f" ({self.dropped} more dropped: no positive)" if self.dropped else ""
         lines.append(f"{self.queries} queries{left_out}, gallery of {self.gallery}, {self.distance}")
         if self.approximation is not None:
-            lines.append("approximate; error measured on a sample: " + json.dumps(dict(self.approximation)))
+            lines.append("approximate; mean error on a sample of queries: " + json.dumps(dict(self.approximation)))
         return "\n".join(lines)
 
     def to_json(self) -> str:
-        """Return means, spread and counts as a JSON object, without the values of each query.
+        """Return means, spread and counts as a JSON object, without the metrics of each query.
 
         >>> json.loads(Scores({"mrr": 1.0}, queries=1, dropped=0, gallery=2, distance="cosine").to_json())["values"]
         {'mrr': 1.0}
@@ -95,10 +96,11 @@ class Scores(Mapping[str, float]):
         return json.dumps(content, indent=2, allow_nan=False)
 
     def per_query(self) -> dict[str, Array]:
-        """Return columns with one entry per query that has a positive: every retrieval metric, and why it is low.
+        """Return every retrieval metric as an array with one value per query, for queries that have a positive.
 
-        "query" is the index of the query, "label" its label, "positives" its number R of positives, "first" the
-        position of its best positive, and "nearest" the gallery index of the sample at position 1.
+        Further arrays help to analyze errors: "query" is the index of the query, "label" its label, "positives" its
+        number of positives, "first" the position of its best positive, and "nearest" the gallery index of the sample
+        at position 1.
         """
         counts = ("positives", "first", "nearest")
         counted = {name: column.astype(np.int64) for name, column in self.columns.items() if name in counts}
@@ -108,7 +110,7 @@ class Scores(Mapping[str, float]):
     def per_class(self) -> dict[Any, dict[str, float]]:
         """Return for each class the number of its queries and the mean of every retrieval metric over them.
 
-        Queries without a positive are left out. With multi-hot labels a class is a column number, and a query counts
+        Queries without a positive are excluded. With multi-hot labels, a class is a column number, and a query counts
         in each of its classes.
         """
         if self.labels.ndim == 2:
@@ -129,28 +131,29 @@ class Scores(Mapping[str, float]):
     def compare(
         self, other: "Scores", *, level: float = 0.95, resamples: int = 2000, seed: int = 0, by: str = "query"
     ) -> dict[str, Difference]:
-        """Return self minus other for each shared metric, with a paired bootstrap interval.
+        """Return self minus other for each retrieval metric that both have, with a paired bootstrap interval.
 
-        The interval covers the choice of test samples, not the training seed.
+        The interval accounts for the choice of test samples, not for the variation between training seeds.
 
         Args:
-            other: Scores of the same queries.
-            level: Level of the interval.
+            other: Scores of another model on the same queries.
+            level: Confidence level of the interval.
             resamples: Number of bootstrap resamples.
-            seed: Seed of the resamples.
-            by: "query" resamples queries. "class" resamples whole classes: use it to generalize to other classes,
-                because queries of one class are not independent.
+            seed: Random seed of the resampling.
+            by: "query" resamples queries. "class" resamples whole classes (with multi-hot labels, all queries with the
+                same labels at once): use it for conclusions about other classes, because queries of one class are not
+                independent.
         """
         if not np.array_equal(self.rows, other.rows) or not np.array_equal(self.labels, other.labels):
             raise ValueError(
-                f"other must have scored the same queries to be compared: {len(self.rows)} queries here, "
-                f"{len(other.rows)} there, or their labels differ"
+                "other must contain scores of the same queries with the same labels: these scores have "
+                f"{len(self.rows)} queries, other has {len(other.rows)}"
             )
         if by not in ("query", "class"):
             raise ValueError(f"by must be 'query' or 'class', got {by!r}")
         shared = [name for name in self.columns if name in self and name in other.columns]
         if not shared:
-            raise ValueError("other has no retrieval metric in common with these scores")
+            raise ValueError("other has no retrieval metric in common with these scores: use the same metrics")
         groups = np.arange(len(self.rows))
         if by == "class":
             groups = np.unique(self.labels, axis=0 if self.labels.ndim == 2 else None, return_inverse=True)[1].ravel()

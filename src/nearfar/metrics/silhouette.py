@@ -7,16 +7,16 @@ from nearfar.validation import Ints
 
 
 def silhouette(points: Tensor, codes: Ints, *, distance: str, memory_mb: int = 256) -> float:
-    """Return the mean of (b - a) / max(a, b) over samples, in [-1, 1]: how well classes separate (Rousseeuw, 1987).
+    """Return the mean silhouette (b - a) / max(a, b) of all samples, between -1 and 1 (Rousseeuw, 1987).
 
-    a is the mean distance to the other samples of the same class, b the smallest mean distance to another class. A
-    sample that is alone in its class counts 0. Cosine distance is 1 - cos.
+    a is the mean distance of a sample to the other samples of its class, and b its mean distance to the samples of the
+    nearest other class. A sample that is alone in its class counts as 0. Cosine distance is 1 - cos.
 
     Args:
-        points: Vectors [N, d]; for cosine distance of unit or zero length.
-        codes: Class numbers 0..C-1, C at least 2.
+        points: Vectors [N, d]. For cosine distance, their lengths must be 1 or 0.
+        codes: Class number of each sample, from 0 to C - 1, where C is at least 2.
         distance: "cosine" or "euclidean".
-        memory_mb: Memory for a block of distances.
+        memory_mb: Memory for a block of distances, in MiB.
 
     >>> x = torch.tensor([[0.0], [1.0], [10.0], [11.0]])
     >>> round(silhouette(x, torch.tensor([0, 0, 1, 1]).numpy(), distance="euclidean"), 4)
@@ -34,7 +34,8 @@ def silhouette(points: Tensor, codes: Ints, *, distance: str, memory_mb: int = 2
         block = torch.arange(start, min(start + rows, len(points)), device=points.device)
         line, mine = torch.arange(len(block), device=points.device), own[block]
         if distance == "cosine":
-            # 1 - cos is linear in the other sample, so class sums are enough; the distance of a sample to itself is 0
+            # 1 - cos is linear in the second sample, so the sum of each class is enough;
+            # the second line corrects the distance of a sample to itself to 0
             to_class = sizes - points[block] @ sums.T
             to_class[line, mine] -= 1 - points[block].square().sum(1)
         else:

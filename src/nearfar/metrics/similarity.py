@@ -1,11 +1,11 @@
 """Similarities of a block of queries to the whole gallery, without a copy of the gallery.
 
-cosine     s(q, g) = q.g / |g|            the norm of the query does not change its ranking and is left out
+cosine     s(q, g) = q.g / |g|            |q| does not change the ranking and is omitted
 euclidean  s(q, g) = q.g - |g|^2 / 2      = (|q|^2 - |q - g|^2) / 2, so larger is nearer
 
-float32 and float64 vectors enter the product as they are, and the norms are applied to the result. Half-precision
-vectors are widened in chunks for every block. Vectors of (nearly) zero length have no direction: their cosine to
-everything is 0.
+Gallery vectors in float32 and float64 enter the matrix product unchanged, and their norms are applied to the result.
+Half-precision vectors are converted to float32 chunk by chunk, again for every block of queries. A vector of length 0
+(or below 1e-30) has no direction: its cosine with any vector is 0.
 """
 
 from dataclasses import dataclass
@@ -20,15 +20,15 @@ DISTANCES = ("cosine", "euclidean")
 
 @dataclass(frozen=True)
 class Gallery:
-    """A gallery and what turns dot products with its vectors into similarities.
+    """A gallery with the norms that turn dot products into similarities.
 
     Attributes:
         rows: The vectors [N, d].
         distance: "cosine" or "euclidean".
-        dtype: Type of the similarities, float32 or float64.
-        scale: 1 / |g| of each vector.
-        shift: |g|^2 / 2 of each vector.
-        center: Point to subtract from all vectors, or None.
+        dtype: Data type of the similarities, float32 or float64.
+        scale: 1 / |g| of each vector g, or 0 if the length is below 1e-30.
+        shift: |g|^2 / 2 of each vector g, after the center is subtracted.
+        center: Point to subtract from all gallery and query vectors, or None to subtract nothing.
     """
 
     rows: Tensor
@@ -42,7 +42,7 @@ class Gallery:
         """Write the similarities of `queries` [b, d] into `out` [b, N], and return it."""
         left = queries.to(self.dtype)
         if self.distance == "cosine":
-            # scaling by a power of two keeps products exact, so equal similarities stay equal, and prevents overflow
+            # scaling prevents overflow; a power of two does not round, so equal similarities stay equal
             largest = left.abs().amax(1, keepdim=True)
             left = left * torch.ldexp(torch.ones_like(largest), -torch.frexp(largest).exponent.clamp_min(-126))
         elif self.center is not None:
@@ -57,19 +57,23 @@ class Gallery:
         return out.mul_(self.scale) if self.distance == "cosine" else out.sub_(self.shift)
 
     def centered(self, indices: slice | Tensor) -> Tensor:
-        """Return some vectors as they enter the product: in `dtype`, minus the center."""
+        """Return the vectors at `indices` as they enter the matrix product: converted to `dtype`, minus the center."""
         rows = self.rows[indices] if isinstance(indices, slice) else self.rows.index_select(0, indices)
         rows = rows.to(self.dtype)
         return rows if self.center is None else rows - self.center
 
 
 def prepare_gallery(rows: Tensor, squares: Tensor, distance: str) -> Gallery:
-    """Prepare a gallery of vectors with these squared norms. Euclidean ones far from the origin get a center."""
+    """Create a gallery from vectors and their squared norms.
+
+    For Euclidean distance, `center` is the mean of the vectors if they are far from the origin, else None.
+    """
     dtype = torch.float64 if rows.dtype == torch.float64 else torch.float32
     center = None
     if distance == "euclidean":
         mean = sum_rows(rows) / len(rows)
-        # far from the origin, q.g and |g|^2 / 2 nearly cancel; only there, because subtracting the mean rounds too
+        # far from the origin, q.g and |g|^2 / 2 nearly cancel, so subtract the mean;
+        # elsewhere, this would only add rounding errors
         if len(rows) > 1 and mean.square().sum() > 0.99 * squares.mean():
             center = mean.to(dtype)
             squares = squared_norms(rows, center)
@@ -91,15 +95,22 @@ def sum_rows(rows: Tensor) -> Tensor:
 
 
 def check_norms(rows: Tensor, name: str) -> Tensor:
-    """Check that every vector is finite and short enough for float32 arithmetic, and return |row|^2 in float64."""
+    """Check that all vectors are finite and not too long for float32, and return their squared norms in float64."""
     squares = squared_norms(rows)
     bad = torch.nonzero(~torch.isfinite(squares)).flatten()
     if len(bad):
         raise ValueError(
-            f"{name} has NaN or infinity in {len(bad)} of {len(rows)} vectors, first in vector {int(bad[0])}: "
-            "remove them"
+            f"{name} has NaN or infinity in {len(bad)} of {len(rows)} vectors, the first is vector "
+            f"{int(bad[0])}: remove them"
         )
     longest = float(squares.max().sqrt())
     if longest > HUGE:
-        raise ValueError(f"{name} has a vector of length {longest:.3g}: rescale lengths above {HUGE:g}")
+        raise ValueError(f"{name} has a vector of length {longest:.3g}: rescale the vectors to at most {HUGE:g}")
+    # shorter vectors than TINY have a cosine of 0 with every vector, which is right only for zero vectors
+    if bool(((squares > 0) & (squares <= TINY**2)).any()):
+        shortest = float(squares[squares > 0].min().sqrt())
+        raise ValueError(
+            f"{name} has a vector of length {shortest:.3g}, too short for a direction: rescale the vectors to more "
+            f"than {TINY:g}"
+        )
     return squares

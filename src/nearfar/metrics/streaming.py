@@ -1,4 +1,4 @@
-"""Evaluation in blocks: the similarities of a block of queries to the whole gallery, positions, metrics, next block."""
+"""Exact evaluation in blocks of queries. Each block is compared with the whole gallery."""
 
 from collections.abc import Sequence
 
@@ -27,7 +27,7 @@ def evaluate_blocks(
     ignored: Sequence[Ints] | None,
     memory_mb: int,
 ) -> Columns:
-    """Compute the named metrics for each query in `rows`.
+    """Compute the metrics `names` for the queries with indices `rows`.
 
     Return one array [len(rows)] per metric and three more for error analysis: "positives" (the number R of positives),
     "first" (the position of the best positive) and "nearest" (the gallery index of the nearest sample). For a query
@@ -36,13 +36,14 @@ def evaluate_blocks(
     size, device = len(gallery.rows), gallery.rows.device
     columns = empty_columns(names, len(rows))
     bound = relevance.max_positives()[rows]
-    # queries with many positives share blocks, so that the tables of positives have little padding
+    # queries with similar numbers of positives share a block, so that the tables of positives have little padding
     order = np.argsort(-bound, kind="stable")
     store = torch.empty(0, dtype=gallery.dtype, device=device)
     start = 0
     while start < len(order):
         widest = max(int(bound[order[start]]), 1)
-        # the similarities, their copy for a selection (or the tables of a sort), and the table of positives
+        # memory of a query: its similarities, their copy in select_positions (on a GPU, the tensors of the sort
+        # instead), and its positives
         row_bytes = (2 if device.type == "cpu" else 8) * store.element_size() * size + 64 * widest
         part = order[start : start + min(max(memory_mb * 2**20 // row_bytes, 1), MAX_ROWS)]
         start += len(part)

@@ -1,4 +1,4 @@
-"""Models: an embedder is a backbone, a pooling and a head. `create_embedder` creates all three by their names.
+"""Models: an embedder consists of a backbone, a pooling and a head. `create_embedder` creates them by name.
 
 >>> import torch
 >>> create_embedder("small", dim=64, pooling="gem", channels=1)(torch.zeros(2, 1, 28, 28)).shape

@@ -1,4 +1,4 @@
-"""The embedder, which is trained, searched with and exported: a backbone, a pooling and a head."""
+"""The embedder: the model that is trained and used for search, made of a backbone, a pooling and a head."""
 
 from __future__ import annotations
 
@@ -12,21 +12,24 @@ from nearfar.models.backbones import create
 from nearfar.models.backbones.base import Backbone
 from nearfar.models.heads import create_head
 from nearfar.models.pooling import Grid, create_pooling
+from nearfar.models.train_from import HEAD, TrainFrom, find_first_trained
 from nearfar.validation import check_count, check_positive
 
 
 class Embedder(nn.Module):
-    """Map images [B, channels, H, W] or vectors [B, channels] to embeddings [B, dim], which are not normalized.
+    """Model that maps B images [B, channels, H, W] or vectors [B, channels] to embeddings [B, dim].
 
-    `create_embedder` creates one. Images are passed as (image / 255 - mean) / std, in RGB order if there are three
-    channels.
+    Use `create_embedder` to create one. The embeddings are not normalized. Input images must be given as
+    (image / 255 - mean) / std, in RGB order if there are three channels. After `freeze_below`, the
+    embedder is the composition of a frozen part, `lower`, and a trained part, `upper`.
 
     Attributes:
         dim: Number of dimensions of the embeddings.
         channels: Number of input channels.
         input_size: Side of the input images in pixels.
-        mean, std: One value for each channel.
-        config: The arguments of `create_embedder` that create the same embedder.
+        mean, std: Mean and standard deviation of each input channel.
+        config: Arguments with which `create_embedder` creates the same architecture.
+        first_trained: Name of the first trained block, or "head". None if nothing is frozen.
     """
 
     def __init__(
@@ -38,6 +41,9 @@ class Embedder(nn.Module):
         self.channels, self.input_size = backbone.channels, backbone.input_size
         self.mean, self.std = backbone.mean, backbone.std
         self.has_frozen_batchnorm = False
+        self.first_trained: str | None = None
+        # number of frozen layers if the backbone is frozen in part; 0 if nothing or the whole backbone is frozen
+        self._frozen_layers = 0
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute the embeddings [B, dim]."""
@@ -45,10 +51,64 @@ class Embedder(nn.Module):
         return y
 
     def pool(self, x: Tensor) -> Tensor:
-        """Compute the pooled features [B, features], the input of the head."""
+        """Compute the pooled features [B, features], which are the input of the head."""
+        if self.is_split:
+            return self.pool_activations(self.lower(x))
         self._check_input(x)
         y: Tensor = self.pooling(self.backbone(x))
         return y
+
+    @property
+    def is_split(self) -> bool:
+        """Whether a lower part is frozen."""
+        return self.first_trained is not None
+
+    def lower(self, x: Tensor) -> Tensor:
+        """Compute the activations [B, ...] of the frozen part. They have no graph, because nothing there is trained."""
+        self._check_split()
+        self._check_input(x)
+        for module in self.frozen_modules():
+            x = module(x)
+        return x
+
+    def upper(self, activations: Tensor) -> Tensor:
+        """Compute the embeddings [B, dim] from the activations of the frozen part."""
+        y: Tensor = self.head(self.pool_activations(activations))
+        return y
+
+    def pool_activations(self, activations: Tensor) -> Tensor:
+        """Compute the pooled features [B, features] from the activations of the frozen part."""
+        self._check_split()
+        y = activations
+        if self._frozen_layers:
+            for _, layer in self.backbone.named_layers()[self._frozen_layers :]:
+                y = layer(y)
+        if self._frozen_layers or not self._is_pooling_frozen():
+            y = self.pooling(y)
+        return y
+
+    def frozen_modules(self) -> list[nn.Module]:
+        """Return the modules of the frozen part in order.
+
+        If the whole backbone is frozen, a pooling without parameters is part of the frozen part.
+        """
+        if not self.is_split:
+            return []
+        if self._frozen_layers:
+            return [layer for _, layer in self.backbone.named_layers()[: self._frozen_layers]]
+        return [self.backbone, self.pooling] if self._is_pooling_frozen() else [self.backbone]
+
+    def frozen_state(self) -> dict[str, Tensor]:
+        """Return the parameters and buffers of the frozen part by their names in the embedder."""
+        frozen = {id(x) for module in self.frozen_modules() for x in module.state_dict(keep_vars=True).values()}
+        return {name: x.detach() for name, x in self.state_dict(keep_vars=True).items() if id(x) in frozen}
+
+    def _is_pooling_frozen(self) -> bool:
+        return next(self.pooling.parameters(), None) is None
+
+    def _check_split(self) -> None:
+        if not self.is_split:
+            raise ValueError("the embedder has no frozen part: create it with train_from, or call freeze_below")
 
     def _check_input(self, x: Tensor) -> None:
         is_image = self.backbone.has_image_input
@@ -56,14 +116,14 @@ class Embedder(nn.Module):
         if x.ndim != (4 if is_image else 2) or x.shape[1] != self.channels:
             raise ValueError(f"the input must have shape {shape}, got {list(x.shape)}")
         if not x.is_floating_point():
-            raise ValueError(f"the input must be floating point, (image / 255 - mean) / std, got {x.dtype}")
+            raise ValueError(f"the input must be floating point, as (image / 255 - mean) / std, got {x.dtype}")
 
     def freeze_batchnorm(self, *, affine: bool = False) -> None:
-        """Keep all batch norms in eval mode, also after `train()`, so that their statistics do not change.
+        """Keep all batch norms in eval mode, even after `train()`, so that their statistics do not change.
 
         Args:
-            affine: Freeze scale and shift too. By default they are trained, as in the released code of Proxy-Anchor
-                and MLRC.
+            affine: Whether to freeze scale and shift as well. By default, they are trained, as in the released code of
+                Proxy-Anchor and of A Metric Learning Reality Check (Musgrave et al., ECCV 2020).
         """
         self.has_frozen_batchnorm = True
         for norm in self._batchnorms():
@@ -72,9 +132,30 @@ class Embedder(nn.Module):
                 norm.bias.requires_grad_(False)
         self.train(self.training)
 
+    def freeze_below(self, train_from: TrainFrom) -> None:
+        """Freeze everything below a block: no gradient, and eval mode also after `train()`.
+
+        Args:
+            train_from: The first trained block, see `find_first_trained`. "head" freezes the whole backbone.
+
+        Raises:
+            ValueError: If there is no such block, if nothing would be frozen, or if the backbone is not a sequence of
+                blocks and `train_from` is not "head".
+        """
+        layers = [name for name, _ in self.backbone.named_layers()]
+        names = list(dict.fromkeys(layers))
+        first = find_first_trained(names, train_from)
+        self._frozen_layers = layers.index(names[first]) if first < len(names) else 0
+        self.first_trained = [*names, HEAD][first]
+        for module in self.frozen_modules():
+            module.requires_grad_(False)
+        self.train(self.training)
+
     def train(self, mode: bool = True) -> Embedder:
-        """Set the training mode. Frozen batch norms stay in eval mode."""
+        """Set the training mode. Frozen batch norms and the part frozen by `freeze_below` stay in eval mode."""
         super().train(mode)
+        for module in self.frozen_modules():
+            module.eval()
         if self.has_frozen_batchnorm:
             for norm in self._batchnorms():
                 norm.eval()
@@ -84,28 +165,64 @@ class Embedder(nn.Module):
         return [module for module in self.modules() if isinstance(module, _BatchNorm)]
 
     def trunk_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters of the backbone, which are frozen in warm-up epochs."""
-        return list(self.backbone.parameters())
+        """Return the parameters of the backbone above the frozen part. The trainer can freeze them for some epochs."""
+        frozen = {id(p) for module in self.frozen_modules() for p in module.parameters()}
+        return [p for p in self.backbone.parameters() if id(p) not in frozen]
 
     def head_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters of the pooling and the head, which no pretrained weights provide."""
+        """Return the parameters of the pooling and the head, which pretrained weights do not include."""
         return [*self.pooling.parameters(), *self.head.parameters()]
 
+    def _trunk_parts(self, lr: float, layer_decay: float) -> list[tuple[str, list[nn.Parameter], float]]:
+        """Return the name, trained parameters and learning rate of each parameter group of the backbone.
+
+        If `layer_decay` is 1, the whole backbone is one group. Otherwise each block is a group.
+        """
+        if layer_decay == 1:
+            return [("trunk", self.trunk_parameters(), lr)]
+        if not 0 < layer_decay < 1:
+            raise ValueError(f"layer_decay must be above 0 and at most 1, got {layer_decay}")
+        layers = self.backbone.named_layers()
+        if not layers:
+            raise ValueError(
+                f"layer_decay={layer_decay} needs a backbone that is a sequence of blocks, and this one is not: use 1"
+            )
+        names = list(dict.fromkeys(name for name, _ in layers))
+        trained = {id(p) for p in self.trunk_parameters()}
+        parts = []
+        for i, block in enumerate(names):
+            parameters = [p for name, layer in layers if name == block for p in layer.parameters()]
+            rate = lr * layer_decay ** (len(names) - 1 - i)
+            parts.append((f"trunk {block}", [p for p in parameters if id(p) in trained], rate))
+        return parts
+
     def parameter_groups(
-        self, lr: float, head_lr_multiplier: float = 1.0, weight_decay: float = 0.0, *, decay_vectors: bool = True
+        self,
+        lr: float,
+        head_lr_multiplier: float = 1.0,
+        weight_decay: float = 0.0,
+        *,
+        decay_vectors: bool = True,
+        layer_decay: float = 1.0,
     ) -> list[dict[str, Any]]:
-        """Return the parameter groups "trunk" and "head" for an optimizer, without frozen parameters and empty groups.
+        """Return parameter groups for an optimizer: "trunk" and "head". Frozen parameters and empty groups are omitted.
 
         Args:
             lr: Learning rate of the backbone.
             head_lr_multiplier: The learning rate of the head is this multiple of `lr`. PROFS uses 10.
-            weight_decay: Weight decay of all groups.
-            decay_vectors: If False, biases, norms and the p of GeM are in the groups "trunk vectors" and
-                "head vectors", which have no weight decay.
+            weight_decay: Weight decay of "trunk" and "head".
+            decay_vectors: Whether parameters with at most one dimension (biases, parameters of norms, and the exponent
+                of GeM) have weight decay. If False, they are in the separate groups "trunk vectors" and "head vectors",
+                without weight decay.
+            layer_decay: Factor of the learning rate from each block of the backbone to the block below it. The last
+                block has `lr`. Below 1, each block has groups of its own, such as "trunk blocks.8".
+
+        Raises:
+            ValueError: If a value is out of range, or if `layer_decay` is not 1 and the backbone has no blocks.
         """
         check_positive("lr", lr)
         parts = (
-            ("trunk", self.trunk_parameters(), lr),
+            *self._trunk_parts(lr, layer_decay),
             ("head", self.head_parameters(), lr * check_positive("head_lr_multiplier", head_lr_multiplier)),
         )
         groups: list[dict[str, Any]] = []
@@ -132,22 +249,25 @@ def create_embedder(
     input_size: int | None = None,
     pretrained: bool | str | Path = False,
     freeze_bn: bool = False,
+    train_from: TrainFrom | None = None,
 ) -> Embedder:
-    """Create an embedder from the names of its parts. It keeps the arguments as `config`.
+    """Create an embedder from the names of its parts. The arguments are stored in `Embedder.config`.
 
     Args:
-        backbone, channels, pretrained: As for `nearfar.models.create`.
-        dim: Number of dimensions of the embedding: 128 by default, the number of features with head="identity".
-        pooling: average, max, average+max, gem, gem-trainable or grid (keeps positions). The default is grid for the
-            small networks and average for the others. None for backbones that output vectors.
-        gem_p: The p of GeM, and its initial value if it is trained.
-        head: linear, mlp or identity.
-        hidden: Width of the hidden layer of head="mlp".
-        layer_norm: Normalize the pooled features before the head.
-        init: Initialization of the linear layer of the head: kaiming (the default), random, or pca (the default for
-            features), which `init_head_from_pca(embedder, training_features)` completes.
-        input_size: Side of the input images, if it is not the default of the backbone.
-        freeze_bn: Keep batch norms in eval mode, see `Embedder.freeze_batchnorm`.
+        backbone, channels, pretrained: See `nearfar.models.create`.
+        dim: Number of dimensions of the embedding. The default is 128, or the number of features for head="identity".
+        pooling: "average", "max", "average+max", "gem", "gem-trainable" or "grid" (see `nearfar.models.pooling`). The
+            default is "grid" for the small networks and "average" for the others. Backbones that output vectors have no
+            pooling.
+        gem_p: Exponent p of "gem", or its initial value for "gem-trainable".
+        head: "linear", "mlp" or "identity".
+        hidden: Width of the hidden layer for head="mlp". The default is twice `dim`.
+        layer_norm: Whether to apply a layer norm without affine parameters to the pooled features.
+        init: Initialization of the linear layer of the head: "kaiming" (the default for images), "random", or "pca"
+            (the default for feature vectors). For "pca", call `init_head_from_pca(embedder, training_inputs)` next.
+        input_size: Side of the input images in pixels. The default depends on the backbone.
+        freeze_bn: Whether to keep batch norms in eval mode (see `Embedder.freeze_batchnorm`).
+        train_from: Freeze everything below this block (see `Embedder.freeze_below`). None trains everything.
     """
     config = {name: value for name, value in locals().items() if name != "config"}
     config["pretrained"] = pretrained if isinstance(pretrained, bool) else str(pretrained)
@@ -164,4 +284,6 @@ def create_embedder(
     embedder = Embedder(trunk, pool, top, dim=size, config=config)
     if freeze_bn:
         embedder.freeze_batchnorm()
+    if train_from is not None:
+        embedder.freeze_below(train_from)
     return embedder

@@ -1,4 +1,4 @@
-"""Heads: from pooled features to the embedding. The losses normalize the embeddings, not the head."""
+"""Heads, which map pooled features to embeddings. Heads do not normalize the embeddings; losses do."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ INITS = ("kaiming", "random", "pca")
 class Head(nn.Module):
     """Linear head y = W x + b on pooled features x, or MLP head y = W x + b + V relu(U x + c).
 
-    V is initialized with 0 (ours), so an MLP starts as the linear head and every initialization of W applies to it.
+    V is initialized with 0 (our choice). An MLP head therefore starts as the linear head, and all initializations of W
+    and b apply to both.
 
     Args:
         features: Number of features in x.
         dim: Number of dimensions of the embedding.
-        hidden: Width of the hidden layer of an MLP. None is the linear head.
-        layer_norm: Normalize x first, without affine parameters (Teh et al., ProxyNCA++, arXiv 2004.01113).
-        init: Initialization of W and b. "kaiming" (normal, variance 2 / dim, fan_out; b = 0) is that of the released
-            code of Proxy-Anchor and Proxy-ISA. "random" is the default of torch. "pca" is completed by
-            `nearfar.models.init_head_from_pca`.
+        hidden: Width of the hidden layer of an MLP head. None creates a linear head.
+        layer_norm: Whether to apply a layer norm without affine parameters to x first (Teh et al., ProxyNCA++,
+            arXiv 2004.01113).
+        init: Initialization of W and b. "kaiming" (W normal with variance 2 / dim, b = 0) is that of the released code
+            of Proxy-Anchor and Proxy-ISA. "random" is the default of torch.nn.Linear. "pca" begins as "random" and
+            expects a later call of `nearfar.models.init_head_from_pca`.
 
     >>> import torch
     >>> Head(8, 4, hidden=16, layer_norm=True)(torch.randn(2, 8)).shape
@@ -54,14 +56,18 @@ class Head(nn.Module):
 def create_head(
     name: str, features: int, dim: int, *, hidden: int | None = None, layer_norm: bool = False, init: str = "kaiming"
 ) -> nn.Module:
-    """Create a head: linear, mlp (`hidden` is twice `dim` by default) or identity, which returns the features."""
+    """Create the head "linear", "mlp" or "identity".
+
+    For "mlp", `hidden` is twice `dim` by default. The head "identity" returns the features, after a layer norm if
+    `layer_norm` is true. See `Head` for the other arguments.
+    """
     check_choice("head", name, HEADS)
     check_choice("init", init, INITS)
     if hidden is not None and name != "mlp":
-        raise ValueError(f"hidden={hidden} is the width of head='mlp', got head={name!r}: remove hidden")
+        raise ValueError(f"hidden={hidden} is the width of head='mlp', but head is {name!r}: remove hidden")
     if name == "identity":
         if dim != features:
-            raise ValueError(f"head='identity' keeps the {features} features, got dim={dim}: remove dim")
+            raise ValueError(f"head='identity' keeps the {features} features, but dim={dim}: remove dim")
         return nn.LayerNorm(features, elementwise_affine=False) if layer_norm else nn.Identity()
     width = (hidden or 2 * dim) if name == "mlp" else None
     return Head(features, dim, hidden=width, layer_norm=layer_norm, init=init)

@@ -1,7 +1,8 @@
-"""Initialization from good features: the head from their half-whitened PCA, proxies from class means.
+"""Initialization from pretrained features: the head from their half-whitened PCA, the proxies from class means.
 
-Both are ours. A random head discards most of the information in good features before training begins: on CUB with
-vectors of EfficientNet-Lite0, every loss ends below the untrained vectors (docs/models.md has the numbers).
+Both methods are our own. A random head discards much of the information in good features before training begins. On CUB
+with feature vectors of EfficientNet-Lite0 and PyTorch's default initialization of the head, the Recall@1 after training
+is lower than that of the input vectors. docs/models.md has the numbers.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ ROWS = 16_384
 
 
 class ProxyTable(Protocol):
-    """The part of a proxy loss that initialization needs: `proxies` is [classes, dim] or [classes, K, dim]."""
+    """Attributes of a proxy loss that initialization needs.
+
+    `proxies` has the shape [classes, dim], or [classes, K, dim] for K proxies per class.
+    """
 
     classes: int
     dim: int
@@ -31,17 +35,18 @@ class ProxyTable(Protocol):
 
 @torch.no_grad()
 def compute_half_whitened_pca(features: Tensor, dim: int, *, power: float = 0.25) -> tuple[Tensor, Tensor]:
-    """Compute W [dim, D] and b [dim] of y = W x + b = diag(v^-power) U^T (x - mean).
+    """Compute W [dim, D] and b [dim] of the map y = W x + b = diag(v^-power) U^T (x - mean).
 
-    v and U are the largest `dim` eigenvalues of the covariance and their eigenvectors. With power 1/4, the standard
-    deviation of a direction becomes its square root, so directions of small variance count more than in PCA and less
-    than after whitening. Directions without variance are set to 0. The largest entry of each eigenvector is positive,
-    so the result does not depend on the solver. The computation is in float64.
+    v are the `dim` largest eigenvalues of the covariance of the features, and U their eigenvectors. With power 1/4, the
+    standard deviation of each direction is replaced by its square root: directions of small variance have more weight
+    than in PCA and less than after whitening. Directions without variance are set to 0. The sign of each eigenvector is
+    chosen so that its component with the largest absolute value is positive, because the sign otherwise depends on the
+    solver. The computation is in float64.
 
     Args:
         features: Feature vectors [N, D].
         dim: Number of directions to keep, at most D.
-        power: 0 is PCA, 1/2 is whitening.
+        power: Exponent of the scaling: 0 is PCA without scaling, 1/2 is whitening.
 
     >>> x = torch.tensor([[3.0, 0.0], [-3.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
     >>> weight, bias = compute_half_whitened_pca(x, 2, power=0.5)
@@ -51,8 +56,8 @@ def compute_half_whitened_pca(features: Tensor, dim: int, *, power: float = 0.25
     check_embeddings("features", features)
     count, width = features.shape
     if dim > width:
-        raise ValueError(f"dim must be at most {width}, the number of columns of the features, got {dim}")
-    parts = torch.split(features, ROWS)  # a float64 copy of all features would take twice their memory
+        raise ValueError(f"dim must be at most {width}, the number of columns of features, got {dim}")
+    parts = torch.split(features, ROWS)  # a float64 copy of all features at once would take too much memory
     mean = sum((part.double().sum(0) for part in parts), features.new_zeros(width, dtype=torch.float64)) / count
     squares = torch.zeros(width, width, dtype=torch.float64, device=features.device)
     for part in parts:
@@ -69,18 +74,25 @@ def compute_half_whitened_pca(features: Tensor, dim: int, *, power: float = 0.25
 
 @torch.no_grad()
 def init_head_from_pca(
-    embedder: Embedder, inputs: Tensor | Iterable[Tensor], *, power: float = 0.25, batch: int = 256
+    embedder: Embedder,
+    inputs: Tensor | Iterable[Tensor],
+    *,
+    power: float = 0.25,
+    batch: int = 256,
+    are_activations: bool = False,
 ) -> Tensor:
     """Set the linear layer of the head to the half-whitened PCA of its inputs on the training set.
 
-    The embeddings are scaled so that their mean squared length is `dim`, as with a random head, so the same learning
-    rates apply. Any backbone works; images take one forward pass over the training set.
+    The layer is scaled so that the mean squared length of the embeddings is their dimension. Any backbone can be used.
+    The inputs are passed once through the backbone.
 
     Args:
-        embedder: The embedder, with a linear or MLP head.
-        inputs: The inputs of the embedder, or batches of them.
+        embedder: An embedder with a linear or MLP head. Its head is changed in place.
+        inputs: All training inputs of the embedder as one tensor, or an iterable of batches.
         power: See `compute_half_whitened_pca`.
         batch: Batch size, if `inputs` is one tensor.
+        are_activations: Whether `inputs` are activations of the frozen part (see `Embedder.lower`) instead of inputs of
+            the whole embedder.
 
     Returns:
         The embeddings of the inputs.
@@ -91,7 +103,8 @@ def init_head_from_pca(
     mode = embedder.training
     embedder.eval()
     parts = torch.split(inputs, batch) if isinstance(inputs, Tensor) else inputs
-    features = torch.cat([head.norm(embedder.pool(part)) for part in parts])
+    pool = embedder.pool_activations if are_activations else embedder.pool
+    features = torch.cat([head.norm(pool(part)) for part in parts])
     embedder.train(mode)
     weight, bias = compute_half_whitened_pca(features, embedder.dim, power=power)
     length = (features @ weight.T + bias).square().mean().sqrt().clamp_min(torch.finfo(torch.float32).tiny)
@@ -102,16 +115,17 @@ def init_head_from_pca(
 
 @torch.no_grad()
 def init_proxies_from_class_means(loss: ProxyTable, embeddings: Tensor, labels: Tensor, *, seed: int = 0) -> None:
-    """Set the proxy of each class to the mean of its unit embeddings, or its K proxies to their K k-means centers.
+    """Set the proxy of each class to the direction of the mean of its normalized embeddings.
 
-    The lengths of the proxies are kept, because an optimizer step rotates a long proxy less than a short one. A class
-    without embeddings keeps its proxies. If a class has fewer distinct embeddings than proxies, the remaining proxies
-    are its mean plus small random noise, because identical proxies would receive identical gradients.
+    If a class has K proxies, they are set to the directions of K k-means centers. The lengths of the proxies do not
+    change, because the length determines how far an optimizer step rotates a proxy. A class without embeddings keeps
+    its proxies. If a class has fewer distinct embeddings than proxies, the remaining proxies are set to its mean plus
+    small random noise, because identical proxies would receive identical gradients.
 
     Args:
-        loss: A proxy loss.
+        loss: A proxy loss. Its proxies are changed in place.
         embeddings: Embeddings [N, dim] of the training set.
-        labels: Class of each embedding [N].
+        labels: Class number of each embedding [N].
         seed: Seed of k-means and of the noise.
 
     >>> from nearfar.losses import create
@@ -137,7 +151,11 @@ def init_proxies_from_class_means(loss: ProxyTable, embeddings: Tensor, labels: 
 def compute_class_centers(
     rows: Tensor, count: int, *, seed: int, generator: torch.Generator, jitter: float = 0.1
 ) -> Tensor:
-    """Compute `count` unit vectors for unit vectors [N, d]: their mean, or k-means centers and noisy means."""
+    """Compute `count` unit vectors that represent the unit vectors `rows` [N, d] of a class.
+
+    For count 1, this is the normalized mean. Otherwise these are normalized k-means centers and, if there are fewer
+    distinct vectors than `count`, the mean plus random noise of length about `jitter`.
+    """
     mean = unit(rows.mean(0, keepdim=True))
     if count == 1:
         return mean

@@ -1,4 +1,4 @@
-"""Pooling: from a feature map to one vector."""
+"""Pooling layers, which reduce each feature map [features, h, w] to a vector."""
 
 from __future__ import annotations
 
@@ -11,21 +11,24 @@ POOLINGS = ("average", "max", "average+max", "gem", "gem-trainable", "grid")
 
 
 class AveragePooling(nn.Module):
-    """Mean over all positions."""
+    """Mean of each channel over all positions."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.mean((-2, -1))
 
 
 class MaxPooling(nn.Module):
-    """Largest value of each channel (released code of DRO)."""
+    """Largest value of each channel, as in the released code of DRO."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.amax((-2, -1))
 
 
 class AverageMaxPooling(nn.Module):
-    """Sum of average and max (released code of Proxy-Anchor, "exceptional settings" of Proxy-ISA)."""
+    """Sum of average and max pooling.
+
+    The released code of Proxy-Anchor and the "exceptional settings" of Proxy-ISA use it.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         return x.mean((-2, -1)) + x.amax((-2, -1))
@@ -34,12 +37,13 @@ class AverageMaxPooling(nn.Module):
 class GeM(nn.Module):
     """Generalized mean (mean x^p)^(1/p) over the positions (Radenovic et al., arXiv 1711.02512, Eq. 3).
 
-    Values of x below eps count as eps. For maps without negative values, p=1 is the average and p -> inf the maximum.
+    Values of x below eps are replaced by eps. For feature maps without negative values, p = 1 gives the average, and
+    the result approaches the maximum as p grows.
 
     Args:
         p: The exponent. MPA uses a fixed p=3.
-        trainable: Train p, one parameter for all channels.
-        eps: Smallest value of x.
+        trainable: Whether p is a trainable parameter, which all channels share.
+        eps: Lower bound for the values of x.
 
     >>> GeM(p=2.0)(torch.tensor([[[[1.0, 7.0]]]]))
     tensor([[5.]])
@@ -54,7 +58,7 @@ class GeM(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         wide = x.clamp_min(self.eps) if x.dtype == torch.float64 else x.float().clamp_min(self.eps)
-        # Dividing by the maximum prevents overflow. The factor cancels out, so it needs no gradient.
+        # Dividing by the maximum prevents overflow. It cancels out below, so it needs no gradient.
         largest = wide.detach().amax((-2, -1), keepdim=True)
         mean = (wide / largest).pow(self.p).mean((-2, -1)).pow(1 / self.p)
         return (mean * largest[..., 0, 0]).to(x.dtype)
@@ -64,9 +68,10 @@ class GeM(nn.Module):
 
 
 class Grid(nn.Module):
-    """Concatenate the means of side x side cells, which keeps information on positions (ours).
+    """Concatenation of the means of side x side cells, which keeps information about positions (our own method).
 
-    It suits drawings and other objects of similar size and position. The number of features is multiplied by `cells`.
+    It is suitable for drawings and other objects of similar size and position. It multiplies the number of features by
+    the number of cells.
 
     >>> Grid(2)(torch.arange(16.0).reshape(1, 1, 4, 4))
     tensor([[ 2.5000,  4.5000, 10.5000, 12.5000]])
@@ -84,7 +89,7 @@ class Grid(nn.Module):
 
 
 def create_pooling(name: str, *, gem_p: float = 3.0) -> nn.Module:
-    """Create a pooling: average, max, average+max, gem (fixed p = `gem_p`), gem-trainable or grid."""
+    """Create the pooling `name`, one of `POOLINGS`. `gem_p` is the p of "gem" or the initial p of "gem-trainable"."""
     check_choice("pooling", name, POOLINGS)
     if name.startswith("gem"):
         return GeM(gem_p, trainable=name == "gem-trainable")

@@ -1,7 +1,8 @@
-"""Load weights from files. Nothing pickled is executed, and all names and shapes are checked before any is set.
+"""Load weights from files.
 
-A published file has other tensor names and a classifier that nearfar does not use: `WeightFile` describes its origin
-and maps its names.
+No pickled code is executed, and the names and shapes of all tensors are checked before any parameter is changed. Public
+weight files often have other tensor names than nearfar, and a classifier that nearfar does not use. `WeightFile`
+describes where to find such a file and how to convert its tensor names.
 """
 
 from __future__ import annotations
@@ -16,23 +17,24 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from nearfar.errors import NearfarError, install_hint
-from nearfar.files import compute_sha256
+from nearfar.files import compute_sha256, expand_user
 
 Tensors = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
 class WeightFile:
-    """Describe a public weight file.
+    """Description of a public weight file.
 
     Attributes:
-        files: File names that torch.hub or the package uses.
-        source: Where to get the file, for messages.
-        rename: Returns the name in nearfar of a tensor in the file, or None if it is not part of the backbone.
-        change: Converts the renamed tensors.
-        distribution: PyPI package that contains the file.
-        extra: Extra of nearfar that installs this package.
-        sha256: Digest of the file in the package.
+        files: Possible names of the file in the folder of torch.hub or in the package.
+        source: Where to get the file, for error messages.
+        rename: Function from the name of a tensor in the file to its name in nearfar, or to None if the tensor is not
+            part of the backbone.
+        change: Function that converts the renamed tensors.
+        distribution: PyPI package that contains the file. None if the file is in the folder of torch.hub.
+        extra: Optional dependency group ("extra") of nearfar that installs this package.
+        sha256: SHA-256 of the file in the package. None skips the check.
     """
 
     files: tuple[str, ...]
@@ -45,7 +47,7 @@ class WeightFile:
 
 
 def drop_prefixes(*prefixes: str) -> Callable[[str], str | None]:
-    """Return a `rename` that drops names with these prefixes and keeps the others."""
+    """Return a `WeightFile.rename` function that drops names with these prefixes and keeps all other names."""
     return lambda name: None if name.startswith(prefixes) else name
 
 
@@ -58,8 +60,8 @@ def find_weights(weights: WeightFile) -> Path:
         if (folder / file).is_file():
             return folder / file
     raise NearfarError(
-        f"{folder} has no file {' or '.join(weights.files)}: get it from {weights.source}, and put it "
-        "there or pass its path as pretrained="
+        f"{folder} has no file {' or '.join(weights.files)}: get it from {weights.source}, and "
+        "copy it there or pass its path as pretrained"
     )
 
 
@@ -75,19 +77,20 @@ def _find_in_package(weights: WeightFile) -> Path:
         path = Path(str(file.locate()))
         if file.name in weights.files and path.is_file():
             if weights.sha256 and compute_sha256(path) != weights.sha256:
-                raise NearfarError(f"{path} is not the published file (its sha256 differs): install {name} again")
+                raise NearfarError(f"{path} is not the published file (its SHA-256 differs): install {name} again")
             return path
-    raise NearfarError(f"the package {name} has no {' or '.join(weights.files)}: install it again")
+    raise NearfarError(f"the package {name} has no {' or '.join(weights.files)}: install {name} again")
 
 
 def read_tensors(path: str | Path) -> Tensors:
-    """Read the tensors of a .safetensors file or, with `weights_only`, of a .pt or .pth state dict.
+    """Read the tensors of a .safetensors file, or of a PyTorch state dict with `weights_only=True`.
 
-    The state dict may be inside {"state_dict": ...} or {"model": ...}. The prefix "module." of DataParallel is removed.
+    The state dict may be nested in {"state_dict": ...} or {"model": ...}. The prefix "module.", which DataParallel
+    adds, is removed.
     """
-    path = Path(path).expanduser()
+    path = expand_user(path)
     if not path.is_file():
-        raise NearfarError(f"no weight file {path}")
+        raise NearfarError(f"there is no weight file {path}: check the path")
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
@@ -98,12 +101,14 @@ def read_tensors(path: str | Path) -> Tensors:
         if isinstance(state, dict) and isinstance(state.get(key), dict):
             state = state[key]
     if not isinstance(state, dict) or not state or not all(isinstance(value, Tensor) for value in state.values()):
-        raise NearfarError(f"{path} is not a state dict: expected names with tensors, got {type(state).__name__}")
+        raise NearfarError(f"{path} is not a state dict: expected a dict of named tensors, got {type(state).__name__}")
     return {str(name).removeprefix("module."): value for name, value in state.items()}
 
 
 def select_backbone(tensors: Tensors) -> Tensors:
-    """Return the backbone's tensors of an embedder, under the names of the backbone. Other tensors are unchanged.
+    """Select the tensors of the backbone from those of an embedder, and drop the prefix "backbone." from their names.
+
+    If no name has this prefix, all tensors are returned unchanged.
 
     >>> list(select_backbone({"backbone.conv.weight": torch.zeros(1), "head.linear.weight": torch.zeros(1)}))
     ['conv.weight']
@@ -114,18 +119,19 @@ def select_backbone(tensors: Tensors) -> Tensors:
 
 
 def load_tensors(module: nn.Module, tensors: Tensors, weights: WeightFile | None = None, *, origin: str = "") -> None:
-    """Set all parameters and buffers of a module. If one is missing, unknown or has another shape, none is set.
+    """Set all parameters and buffers of a module.
 
-    Only the batch counters of batch norms, which old files lack, may be missing.
+    If a tensor is missing, unknown or has a different shape, nothing is changed and an error is raised. Only
+    `num_batches_tracked` of batch norms may be missing, because old files do not contain it.
 
     Args:
         module: The module to load into.
         tensors: Tensors by name.
-        weights: Maps the names, if they are not those of the module already.
-        origin: Name of the file, for messages.
+        weights: Description that converts the names if they are not already those of the module.
+        origin: Name of the file, for error messages.
 
     Raises:
-        NearfarError: If the tensors do not fit.
+        NearfarError: If the tensors do not fit the module.
     """
     state = dict(module.state_dict())
     if weights is not None and not set(tensors) <= set(state):
@@ -140,11 +146,11 @@ def load_tensors(module: nn.Module, tensors: Tensors, weights: WeightFile | None
     ]
     problems = [
         f"{len(names)} {what}: {_abbreviate(names)}"
-        for what, names in (("missing", missing), ("unknown", unknown), ("of another shape", misshapen))
+        for what, names in (("missing", missing), ("unknown", unknown), ("with a different shape", misshapen))
         if names
     ]
     if problems:
-        raise NearfarError(f"weights{f' of {origin}' if origin else ''} do not fit: {'; '.join(problems)}")
+        raise NearfarError(f"weights{f' of {origin}' if origin else ''} do not fit the model: {'; '.join(problems)}")
     module.load_state_dict({**state, **tensors})
 
 

@@ -1,8 +1,9 @@
-"""Functions that return their own gradient: opaque operators for what autograd would do slowly.
+"""Operators with hand-written gradients, for losses that autograd would differentiate slowly.
 
-Some losses loop over the positives of each anchor, and the length of the loop depends on the labels. As an operator
-with an analytic gradient, such a loop reuses its buffers and keeps one [A, R] matrix for the backward pass.
-torch.compile sees a single node and does not break the graph.
+Some losses loop over the positives of each anchor, and the number of iterations depends on the labels. Autograd would
+save the intermediate results of every iteration. An operator that computes its own gradient reuses its buffers and
+saves a single matrix [anchors, references] for the backward pass. torch.compile treats the operator as one opaque node,
+so the loop does not cause a graph break.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from torch import Tensor
 def first_derivative_only(backward: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a backward pass so that differentiating it raises an error immediately.
 
-    Its saved tensors have no graph to their inputs, so a second derivative would be wrong. (torch's once_differentiable
-    raises only if the graph is traversed through it, which autograd.grad may not do.)
+    The tensors that the backward pass reads are detached from the inputs, so a second derivative would be wrong.
+    PyTorch's `once_differentiable` is not enough: it raises only when the second backward pass reaches this function,
+    and `autograd.grad` may skip it.
     """
 
     @wraps(backward)
@@ -34,13 +36,13 @@ def first_derivative_only(backward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def analytic(name: str) -> Callable[[Callable[..., tuple[Tensor, Tensor]]], Callable[..., Tensor]]:
-    """Return a decorator that turns f(x, ...) -> (value, dvalue/dx) into an operator that returns the value.
+    """Return a decorator that turns f(x, ...) -> (value, dvalue/dx) into a differentiable operator that returns value.
 
-    f runs without autograd. Only its first argument has a gradient, and the value is a scalar tensor. A second
-    derivative is an error, not a silent zero.
+    f itself runs without autograd, and its value must be a scalar. Only its first argument x gets a gradient. Asking
+    for a second derivative raises an error.
 
     Args:
-        name: The operator is called `nearfar::name`.
+        name: Name of the operator in the `nearfar::` namespace of torch.library.
     """
 
     def decorate(f: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., Tensor]:

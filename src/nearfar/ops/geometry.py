@@ -1,11 +1,13 @@
 """Unit vectors, and matrices of cosines, dot products and distances between two sets of vectors.
 
-Every loss starts from one of these matrices, and most of its time is spent there. Compared with the plain torch
-expressions, they
-- take one matrix product instead of two in the backward pass if a set is compared with itself
-  (dL/dX = (G + G^T) X for S = X X^T);
-- have finite gradients everywhere: a zero vector has no direction, and neither has the difference of two equal vectors.
-  Both get gradient 0 (a subgradient), never 0/0.
+Every pair loss starts from one of these matrices and spends most of its time computing it. These functions differ from
+the plain torch expressions in two ways:
+- If a set is compared with itself, the backward pass needs one matrix product instead of two: for S = X X^T and
+  G = dL/dS, it computes dL/dX = (G + G^T) X.
+- Gradients are finite everywhere. The norm of a zero vector and the distance of two equal vectors are not
+  differentiable; their gradient is set to 0 (a subgradient) instead of 0/0.
+
+In the shapes, A is the number of vectors x, R is the number of vectors y, and d is their dimension.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from nearfar.ops.custom_grad import first_derivative_only
 
 
 def unit(x: Tensor) -> Tensor:
-    """Divide the vectors x [N, d] by their norms; a zero vector stays zero and gets no gradient.
+    """Divide each vector of x [N, d] by its norm. A zero vector stays zero, and its gradient is zero.
 
     >>> unit(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
     tensor([[0.6000, 0.8000],
@@ -30,7 +32,7 @@ def unit(x: Tensor) -> Tensor:
 
 
 def dot_matrix(x: Tensor, y: Tensor | None = None) -> Tensor:
-    """Compute x_i . y_j, [A, R]; y is x by default."""
+    """Compute the dot products x_i . y_j [A, R]. By default y is x."""
     if y is None:
         result: Tensor = _Gram.apply(x)  # type: ignore[no-untyped-call]
         return result
@@ -38,15 +40,16 @@ def dot_matrix(x: Tensor, y: Tensor | None = None) -> Tensor:
 
 
 def cosine_matrix(x: Tensor, y: Tensor | None = None) -> Tensor:
-    """Compute S_ij = x_i . y_j / (||x_i|| ||y_j||), [A, R]; y is x by default."""
+    """Compute the cosines S_ij = x_i . y_j / (||x_i|| ||y_j||) [A, R]. By default y is x."""
     return dot_matrix(unit(x), None if y is None else unit(y))
 
 
 def distance_matrix(x: Tensor, y: Tensor | None = None) -> Tensor:
-    """Compute D_ij = ||x_i - y_j||, [A, R], by one matrix product; y is x by default.
+    """Compute the distances D_ij = ||x_i - y_j|| [A, R] with one matrix product. By default y is x.
 
-    D^2 is ||x_i||^2 + ||y_j||^2 - 2 x_i . y_j, so a distance much smaller than the norms has an absolute error of about
-    the norm times the square root of the machine epsilon (3e-4 for unit vectors in float32).
+    D^2 is computed as ||x_i||^2 + ||y_j||^2 - 2 x_i . y_j. If a distance is much smaller than the norms, cancellation
+    leaves an absolute error of about the norm times the square root of the machine epsilon (3e-4 for unit vectors in
+    float32).
 
     >>> distance_matrix(torch.tensor([[0.0, 0.0], [3.0, 4.0]]))
     tensor([[0., 5.],
@@ -58,13 +61,13 @@ def distance_matrix(x: Tensor, y: Tensor | None = None) -> Tensor:
 
 
 def unit_distance_matrix(x: Tensor, y: Tensor | None = None) -> Tensor:
-    """Compute D_ij = ||unit(x_i) - unit(y_j)|| = sqrt(2 - 2 S_ij), [A, R]; y is x by default."""
+    """Compute D_ij = ||unit(x_i) - unit(y_j)|| = sqrt(2 - 2 S_ij) [A, R], where S are cosines. By default y is x."""
     result: Tensor = _Chord.apply(cosine_matrix(x, y))  # type: ignore[no-untyped-call]
     return result
 
 
 def safe_sqrt(x: Tensor) -> Tensor:
-    """Compute sqrt(max(x, 0)), with gradient 0 where the root is 0."""
+    """Compute sqrt(max(x, 0)) elementwise. The gradient is 0 where the result is 0."""
     result: Tensor = _SafeSqrt.apply(x)  # type: ignore[no-untyped-call]
     return result
 
@@ -95,8 +98,8 @@ class _Gram(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
-        # Copying the transpose and adding in place is five times faster than g + g.T at B = 2048.
-        # backward() may run under autocast, which would round the product to half precision.
+        # Copying the transpose and adding g in place is five times faster than g + g.T for 2048 vectors.
+        # backward() may be called under autocast, which would compute the product in half precision.
         with torch.autocast(x.device.type, enabled=False):
             result: Tensor = g.T.clone(memory_format=torch.contiguous_format).add_(g) @ x
         return result
@@ -117,7 +120,7 @@ class _SafeSqrt(torch.autograd.Function):
 
 
 class _Chord(torch.autograd.Function):
-    """sqrt(2 - 2 S) and its gradient, in as few passes as possible."""
+    """sqrt(2 - 2 S) and its gradient, computed in as few passes over the matrix as possible."""
 
     @staticmethod
     def forward(ctx: Any, s: Tensor) -> Tensor:

@@ -1,7 +1,9 @@
-"""Pairs: the similarity matrix of anchors x references with masks of positive and negative pairs.
+"""Pairs: the similarity matrix of anchors and references, with masks of the positive and the negative pairs.
 
-A pair loss is a function of this matrix; pairs and triplets are never listed by index. Sums, means and log-sum-exps
-over a mask are here because every loss uses them.
+Pair losses are computed from this matrix and its masks. They do not build index lists of pairs or triplets. This module
+also has the masked sums, means and log-sum-exps that many losses share.
+
+In the shapes, A is the number of anchors and R is the number of references.
 """
 
 from __future__ import annotations
@@ -17,15 +19,16 @@ from nearfar.ops.custom_grad import first_derivative_only
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """Similarities of anchors and references, and masks of the positive and negative pairs.
+    """Similarities between anchors and references, and masks of the positive and negative pairs.
 
     Args:
-        sim: The similarities [A, R]; larger is closer.
-        same: The mask of the positive pairs, boolean [A, R].
-        diff: The mask of the negative pairs, boolean [A, R]. Self pairs and samples of weight 0 are in neither mask.
-        weights: The sample weights of the anchors [A]. Both kinds of weights are None if every sample counts once.
-        ref_weights: The sample weights of the references [R].
-        symmetric: Whether the references are the anchors.
+        sim: The similarities [A, R]. A larger value means that the two samples are closer.
+        same: The boolean mask of the positive pairs [A, R].
+        diff: The boolean mask of the negative pairs [A, R]. Neither mask contains pairs of a sample with itself or, in
+            most losses, pairs with a sample of weight 0.
+        weights: The sample weights of the anchors [A], or None if neither anchors nor references have weights.
+        ref_weights: The sample weights of the references [R], or None if `weights` is None.
+        symmetric: Whether the references are the same samples as the anchors.
     """
 
     sim: Tensor
@@ -36,7 +39,10 @@ class Pairs:
     symmetric: bool = False
 
     def mean(self, values: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Compute the weighted mean of values [A, R] over a mask (default: all pairs); a differentiable 0 if empty."""
+        """Compute the weighted mean of values [A, R] over a mask of pairs (default: all pairs).
+
+        An empty mask gives 0, through which backward() still works.
+        """
         mask = self.same | self.diff if mask is None else mask
         if self.weights is None or self.ref_weights is None:
             return torch.where(mask, values, 0.0).sum() / torch.count_nonzero(mask).clamp_min(1)
@@ -44,19 +50,25 @@ class Pairs:
         return ratio((torch.where(mask, values, 0.0) * shares).sum(), shares.sum())
 
     def mass(self, mask: Tensor) -> Tensor:
-        """Return the weights of the pairs in a mask [A, R], products of sample weights; 0 outside the mask."""
+        """Return the weights of the pairs [A, R]: products of the two sample weights in the mask, 0 outside."""
         if self.weights is None or self.ref_weights is None:
             return mask.to(self.sim.dtype)
         return torch.where(mask, self.weights[:, None] * self.ref_weights, 0.0)
 
     def shares(self, mask: Tensor) -> Tensor:
-        """Return `mass` up to a constant factor, for means: weights are scaled to at most 1 to avoid overflow."""
+        """Return `mass` up to a constant factor, which cancels in a weighted mean.
+
+        Sample weights are scaled to at most 1, so that their products do not overflow.
+        """
         if self.weights is None or self.ref_weights is None:
             return self.mass(mask)
         return replace(self, weights=to_one(self.weights), ref_weights=to_one(self.ref_weights)).mass(mask)
 
     def anchor_mean(self, values: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Compute the weighted mean of values [A] over a mask [A] (default: all); a differentiable 0 if empty."""
+        """Compute the weighted mean of values [A] over a mask [A] of anchors (default: all anchors).
+
+        An empty mask gives 0, through which backward() still works.
+        """
         weights = torch.ones_like(values) if self.weights is None else self.weights
         if mask is not None:
             weights = torch.where(mask, weights, 0.0)
@@ -64,41 +76,47 @@ class Pairs:
         return ratio((values * weights).sum(), weights.sum())
 
     def row_sum(self, values: Tensor, mask: Tensor) -> Tensor:
-        """Compute the sum of values [A, R] times reference weights over each row of a mask, [A]."""
+        """Compute, for each anchor, the sum of value times reference weight over its row of a mask. Return [A]."""
         values = torch.where(mask, values, 0.0)
         return values.sum(1) if self.ref_weights is None else values @ self.ref_weights
 
     def row_mean(self, values: Tensor, mask: Tensor) -> Tensor:
-        """Compute the weighted mean of values [A, R] over each row of a mask, [A]; 0 where it is empty."""
+        """Compute, for each anchor, the weighted mean of values [A, R] over its row of a mask. Return [A].
+
+        The mean is 0 where the row of the mask is empty.
+        """
         mass = row_count(mask) if self.ref_weights is None else self.row_sum(torch.ones_like(values), mask)
         return ratio(self.row_sum(values, mask), mass)
 
     def log_sum_exp(self, z: Tensor, mask: Tensor, *, plus_one: bool = False) -> Tensor:
-        """Compute log(sum of w e^z over the mask) for each anchor, [A], where w are the reference weights.
+        """Compute log(sum_j w_j e^{z_ij}) over the j in row i of the mask, for each anchor i, with reference weights w.
 
-        With `plus_one`, 1 is added to the sum.
+        With `plus_one`, 1 is added to the sum. Return [A]. See the function `log_sum_exp`.
         """
         return log_sum_exp(z, mask, weights=self.ref_weights, plus_one=plus_one)
 
 
 def ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """Compute numerator / denominator; a differentiable 0 where the denominator is 0."""
+    """Compute numerator / denominator elementwise, or 0 with gradient 0 where the denominator is 0."""
     return torch.where(denominator > 0, numerator, 0.0) / torch.where(denominator > 0, denominator, 1.0)
 
 
 def to_one(weights: Tensor) -> Tensor:
-    """Scale weights so that the largest is 1, where only their ratios matter; zeros stay zeros."""
+    """Scale weights so that the largest is 1. Use this where only the ratios of weights matter."""
     top = weights.max()
     return weights / torch.where(top > 0, top, 1.0)
 
 
 def row_count(mask: Tensor) -> Tensor:
-    """Count the true entries of each row of a mask. Summing bytes is much faster than mask.sum(1) on large ones."""
+    """Count the true entries of each row of a mask. On large masks, summing bytes is much faster than mask.sum(1)."""
     return mask.view(torch.uint8).sum(1, dtype=torch.int32)
 
 
 def same_kind(labels: Tensor, ref_labels: Tensor) -> Tensor:
-    """Return the mask [A, R] of pairs that share a label: equal class ids of any size, or a common multi-hot label.
+    """Return the mask [A, R] of pairs that share a label.
+
+    Class ids [A] and [R] share a label if they are equal. They are compared as integers, so that large ids stay exact.
+    Multi-hot labels [A, C] and [R, C] share a label if some class is set in both.
 
     >>> same_kind(torch.tensor([2**53, 7]), torch.tensor([2**53 + 1, 7]))
     tensor([[False, False],
@@ -110,7 +128,10 @@ def same_kind(labels: Tensor, ref_labels: Tensor) -> Tensor:
 
 
 def pair_masks(labels: Tensor, ref_labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return the masks (same, diff) [A, R]. By default the batch is compared with itself, without self pairs."""
+    """Return the masks (same, diff) [A, R] of the positive and negative pairs.
+
+    Without `ref_labels`, the batch is compared with itself, and both masks exclude the diagonal.
+    """
     if ref_labels is not None:
         same = same_kind(labels, ref_labels)
         return same, ~same
@@ -120,10 +141,10 @@ def pair_masks(labels: Tensor, ref_labels: Tensor | None = None) -> tuple[Tensor
 
 
 def log_sum_exp(z: Tensor, mask: Tensor, *, weights: Tensor | None = None, plus_one: bool = False) -> Tensor:
-    """Compute log( [1 +] sum over j in mask_i of w_j e^{z_ij} ) for each row i, with max-subtraction.
+    """Compute log( sum_j w_j e^{z_ij} ) over the j in row i of the mask, for each row i, without overflow.
 
-    An empty row is -inf (0 with `plus_one`) and its gradient is 0. The exponentials are kept for the backward pass,
-    which is a single product.
+    With `plus_one`, 1 is added to the sum. A row without true entries gives -inf, or 0 with `plus_one`, and its
+    gradient is 0. The exponentials are saved, so the backward pass is a single elementwise product.
 
     >>> log_sum_exp(torch.zeros(2, 3), torch.tensor([[True, True, False], [False] * 3]), plus_one=True).exp()
     tensor([3., 1.])
@@ -155,5 +176,9 @@ class _LogSumExp(torch.autograd.Function):
 
 
 def softplus(x: Tensor) -> Tensor:
-    """Compute log(1 + e^x). torch's default returns x from 20 on, where the slope still differs from 1 by 2e-9."""
+    """Compute log(1 + e^x) elementwise.
+
+    By default, torch's softplus returns x itself for x > 20, where the true slope still differs from 1 by 2e-9. Here
+    the limit is 50.
+    """
     return torch.nn.functional.softplus(x, threshold=50.0)

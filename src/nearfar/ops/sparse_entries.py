@@ -1,4 +1,4 @@
-"""Single entries of a matrix: sampling them, and differentiating them by a sparse product."""
+"""Functions that draw random entries of a matrix, and that select dot products with a sparse backward pass."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ from torch.autograd.function import once_differentiable
 
 
 def entries(products: Tensor, x: Tensor, y: Tensor, index: Tensor) -> Tensor:
-    """Return entries of the matrix x_i . y_j whose gradient is a sparse matrix product.
+    """Return selected entries of the matrix of dot products x_i . y_j, with a sparse backward pass.
 
-    The dense product would take most of the time of a loss that selects few pairs.
+    A loss that selects few pairs would otherwise spend most of its time on dense matrix products in the backward pass.
 
     Args:
-        products: The matrix of products [A, R], detached.
+        products: The complete matrix of dot products [A, R], detached.
         x: The vectors [A, d].
         y: The vectors [R, d].
-        index: Indices into the flattened matrix.
+        index: Indices [n] of the selected entries in the flattened matrix.
+
+    Returns:
+        The selected entries [n]. Their gradient flows to x and y.
     """
     result: Tensor = _Entries.apply(products, x, y, index)  # type: ignore[no-untyped-call]
     return result
@@ -41,15 +44,15 @@ class _Entries(torch.autograd.Function):
 
 @torch.library.custom_op("nearfar::draw", mutates_args=())
 def draw(p: Tensor, n: int, seed: Tensor) -> Tensor:
-    """Draw n indices into the flattened p with replacement, in proportion to p; index 0 if all of p is 0.
+    """Draw n indices into the flattened p with replacement, with probabilities proportional to p.
 
-    It is an operator because torch.compile cannot trace a generator.
+    If all of p is 0, every index is 0. This is a custom operator because torch.compile cannot trace a torch.Generator.
     """
     generator = torch.Generator(p.device).manual_seed(int(seed))
     steps = p.flatten().cumsum(0, dtype=torch.float64)
     u = torch.rand(n, generator=generator, dtype=torch.float64, device=p.device) * steps[-1]
-    # The first cumulative sum above u never belongs to an entry with p = 0.
-    # Rounding can make u equal to the last sum, so clamp.
+    # Each draw is the first index whose cumulative sum is above u, so an entry with p = 0 is never drawn.
+    # Rounding can make u equal to the last sum. No sum is above u then, so clamp the index.
     last = torch.searchsorted(steps, steps[-1])
     return torch.searchsorted(steps, u, right=True).clamp_max(last)
 

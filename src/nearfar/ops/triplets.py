@@ -1,9 +1,12 @@
 """Means over all triplets (anchor, positive, negative), computed from the similarity matrix.
 
-A triplet costs phi(t) with t = margin + slope (sim_an - sim_ap). A batch of B samples has up to B^3 triplets; they are
-never listed. The time is O(B^2 P) for P positives per anchor, in passes over one buffer. A hinge with many positives
-takes O(B^2 log P): the positives of each anchor are sorted, and each negative is located among them by bisection. The
-memory is O(B^2).
+The cost of a triplet is phi(t) with t = margin + slope (sim_an - sim_ap). A batch of B samples has up to B^3 triplets,
+so they are not enumerated. Memory is O(B^2). Time is O(B^2 P) for P positives per anchor: one pass over the matrix per
+positive. The hinge with many positives takes O(B^2 log P) instead: the positives of each anchor are sorted, and each
+negative is located among them by binary search.
+
+In the shapes, A is the number of anchors, R the number of references, and P the largest number of positives of an
+anchor.
 """
 
 from __future__ import annotations
@@ -16,7 +19,8 @@ from torch import Tensor
 from nearfar.ops.custom_grad import analytic
 from nearfar.ops.pairs import row_count, to_one
 
-# From this many positives per anchor on, sorting is faster than a pass per positive (measured at B = 640 and 2048).
+# With at least this many positives per anchor, sorting is faster than one pass per positive (measured with batches of
+# 640 and 2048 samples).
 SORT_FROM = 64
 
 
@@ -35,27 +39,28 @@ def mean_over_triplets(
 ) -> tuple[Tensor, Tensor]:
     """Compute the weighted mean of phi(margin + slope (sim_an - sim_ap)) over all triplets.
 
-    Return it and its gradient with respect to sim. The weight of a triplet is the product of its sample weights.
+    The weight of a triplet is the product of the weights of its three samples. The function body returns the mean and
+    its gradient with respect to sim. The decorator turns it into an operator that returns only the mean.
 
     Args:
         sim: The similarities [A, R].
         same: The mask of the positives [A, R].
         diff: The mask of the negatives [A, R].
-        weights: The weights of the anchors [A].
-        ref_weights: The weights of the references [R].
+        weights: The weights of the anchors [A], or None if all are 1.
+        ref_weights: The weights of the references [R], or None if all are 1.
         margin: The margin.
-        slope: The factor of the similarities.
-        term: "hinge" max(0, t), "softplus" log(1 + e^t), or "rescaled" b (1 - e^{-eta max(0, t)}), b = 1/(1 -
-            e^{-eta}).
-        eta: The parameter of "rescaled".
-        nonzero: Divide by the number of triplets with phi > 0 instead of all.
+        slope: The factor by which similarity differences are multiplied.
+        term: The function phi: "hinge" is max(0, t), "softplus" is log(1 + e^t), and "rescaled" is
+            (1 - e^{-eta max(0, t)}) / (1 - e^{-eta}).
+        eta: The parameter of "rescaled". The other terms ignore it.
+        nonzero: Whether to divide by the total weight of the triplets with phi > 0 instead of that of all triplets.
     """
     positive, columns = positive_table(sim, same)
     if columns.shape[1] == 0:
         return sim.new_zeros(()), torch.zeros_like(sim)
     negative = torch.where(diff, sim, -torch.inf).mul_(slope).add_(margin)
     threshold = slope * positive
-    # A mean depends only on ratios of weights. Scaled to at most 1, their products neither underflow nor overflow.
+    # A mean depends only on ratios of weights. Scale them to at most 1 so that their products do not overflow.
     w_a = torch.ones_like(sim[:, 0]) if weights is None else to_one(weights)
     ref_weights = None if ref_weights is None else to_one(ref_weights)
     w_p = torch.isfinite(threshold).to(sim.dtype)
@@ -73,11 +78,16 @@ def mean_over_triplets(
 
 @torch.library.custom_op("nearfar::semi_hard_negatives", mutates_args=())
 def semi_hard_negatives(sim: Tensor, same: Tensor, diff: Tensor) -> Tensor:
-    """Return, at each positive [A, R], the column of the closest negative that is strictly farther; -1 elsewhere."""
+    """Return the column of the semi-hard negative of every positive pair, [A, R].
+
+    The semi-hard negative of (a, p) is the closest negative of a that is strictly farther from a than p. Entries
+    without one, and entries that are not positive pairs, are -1.
+    """
     chosen = torch.full_like(sim, -1, dtype=torch.int64)
     positive, columns = positive_table(sim, same)
     if columns.shape[1] >= SORT_FROM:
-        # Sort the negatives, closest first; those before the position of a positive are at least as close.
+        # Sort the negatives, closest first. Those before the insertion position of a positive are at least as close as
+        # the positive, so the negative at that position is the semi-hard one.
         nearest_first, order = torch.where(diff, -sim, torch.inf).sort(dim=1, stable=True)
         place = torch.searchsorted(nearest_first, -sim, right=True)
         exists = same & (place < row_count(diff)[:, None])
@@ -97,9 +107,10 @@ def _(sim: Tensor, same: Tensor, diff: Tensor) -> Tensor:
 
 
 def positive_table(sim: Tensor, same: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the similarities and columns of each anchor's positives, farthest first, both [A, P], P the largest count.
+    """Return the similarities and the columns of each anchor's positives, farthest first, both [A, P].
 
-    An anchor with fewer positives has +inf in the remaining places; their columns are arbitrary.
+    P is the largest number of positives of an anchor. Rows with fewer positives are padded: the similarities with +inf,
+    the columns with arbitrary indices.
     """
     count = int(row_count(same).max())
     return torch.topk(torch.where(same, sim, torch.inf), count, dim=1, largest=False, sorted=True)
@@ -115,10 +126,23 @@ def _pass_per_positive(
     eta: float,
     nonzero: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the sum of w phi(negative_n - threshold_p), the weight of its non-zero terms, and its gradient.
+    """Compute the weighted sum of phi(t) with t = negative_n - threshold_p over all triplets, one positive at a time.
 
-    w_p [A, P] is the weight of anchor and positive, 0 in empty places. An empty place has threshold +inf, so t = -inf
-    and phi = 0. Buffers are reused: allocating an [A, R] matrix takes longer than the arithmetic on it.
+    Buffers are reused, because allocating an [A, R] matrix takes longer than the arithmetic on it.
+
+    Args:
+        negative: margin + slope sim_an [A, R]; -inf where the reference is not a negative.
+        threshold: slope sim_ap of the positives [A, P], sorted; +inf in the padding, so that phi is 0 there.
+        columns: The columns of the positives [A, P].
+        w_p: The product of the weights of anchor and positive [A, P]; 0 in the padding.
+        ref_weights: The weights of the references [R], or None if all are 1.
+        term: See `mean_over_triplets`.
+        eta: See `mean_over_triplets`.
+        nonzero: Whether to compute the total weight of the terms above 0.
+
+    Returns:
+        The sum, the total weight of the terms above 0 (0 unless `nonzero`), and the gradient of the sum with respect to
+        slope sim [A, R].
     """
     gradient = torch.zeros_like(negative)
     t, slopes = torch.empty_like(negative), torch.empty_like(negative)
@@ -147,7 +171,7 @@ def _pass_per_positive(
 
 
 def _softplus_(t: Tensor) -> None:
-    """Compute log(1 + e^t) = max(t, 0) + log(1 + e^{-|t|}) in place, which does not overflow for large t."""
+    """Replace t by log(1 + e^t), computed as max(t, 0) + log(1 + e^{-|t|}) so that it does not overflow."""
     tail = t.abs().neg_().exp_().log1p_()
     t.clamp_min_(0).add_(tail)
 
@@ -155,25 +179,30 @@ def _softplus_(t: Tensor) -> None:
 def _sorted_hinges(
     negative: Tensor, threshold: Tensor, columns: Tensor, w_p: Tensor, ref_weights: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the same as `_pass_per_positive` for hinges, in O(log P) per negative.
+    """Compute the same as `_pass_per_positive` for the hinge, in O(log P) per negative.
 
-    Thresholds are sorted, so the active positives of a negative are the first k_n of them. k_n, found by bisection,
-    gives both sums: over positives by running totals, over negatives by counting the negatives with each k_n.
+    A triplet is active if its hinge is above 0. The thresholds are sorted, so the active positives of a negative n are
+    the first k_n of its row, and binary search finds k_n. Cumulative sums over the positives, read at k_n, give the
+    cost of each negative. Adding up the weights of the negatives by their k_n gives the weight of the active negatives
+    of each positive.
     """
     w_n = torch.ones_like(negative) if ref_weights is None else ref_weights.expand_as(negative)
     k = torch.searchsorted(threshold, negative)
     running_w = torch.nn.functional.pad(w_p.cumsum(1), (1, 0))
     running_t = torch.nn.functional.pad((w_p * torch.where(w_p > 0, threshold, 0.0)).cumsum(1), (1, 0))
-    active_p = running_w.gather(1, k)  # for each negative, the weight of its active positives
+    active_p = running_w.gather(1, k)  # for each negative: total weight of its active positives
     costs = active_p * torch.where(active_p > 0, negative, 0.0) - running_t.gather(1, k)
     places = torch.zeros_like(running_w).scatter_add_(1, k, w_n)
-    active_n = places.flip(1).cumsum(1).flip(1)[:, 1:]  # for each positive, the weight of its active negatives
+    active_n = places.flip(1).cumsum(1).flip(1)[:, 1:]  # for each positive: weight of its active negatives
     value, active = ((part * w_n).sum(dtype=torch.float64) for part in (costs, active_p))
     return value, active, (active_p * w_n).scatter_add_(1, columns, -w_p * active_n)
 
 
 def _total_weight(same: Tensor, diff: Tensor, w_a: Tensor, ref_weights: Tensor | None) -> Tensor:
-    """Compute the weight of all triplets, the sum over anchors of w_a (weight of positives) (weight of negatives)."""
+    """Compute the total weight of all triplets.
+
+    This is the sum over anchors of w_a times the total weight of its positives times that of its negatives.
+    """
     if ref_weights is None:
         return row_count(same).double() @ row_count(diff).double()
     r = ref_weights.double()

@@ -1,4 +1,4 @@
-"""Pacing: weight the training samples, so that those that look wrongly labeled count less.
+"""Pacers: sample weights for training that reduce the influence of samples whose label is probably wrong.
 
 >>> pacer = create("self-paced", samples=100, classes=5, mu=0.0)
 >>> pacer.weights.shape, pacer.should_update(0)
@@ -30,13 +30,13 @@ def create(name: str, *, samples: int, classes: int, **options: Any) -> Pacer:
     """Create a pacer by its name.
 
     Args:
-        name: A registered name, see `names`.
+        name: A registered name; see `names`.
         samples: Number of training samples.
         classes: Number of training classes.
-        options: Options of the pacer, see `options`.
+        options: Options of the pacer; see the function `options`.
 
     Raises:
-        ValueError: If the name or an option is unknown. The message suggests the nearest one.
+        ValueError: If the name or an option is unknown. The message suggests a similar one.
 
     >>> create("prism", samples=9, classes=2, noise_rat=0.2)  # doctest: +ELLIPSIS
     Traceback (most recent call last):

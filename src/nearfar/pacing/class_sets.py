@@ -1,6 +1,6 @@
-"""Find the best set of samples of each class with all other classes fixed.
+"""For each class, find the best set of samples to give weight 1, with the weights of all other classes fixed.
 
-The block solver uses this for its updates of whole classes.
+`nearfar.pacing.solver` uses this to update whole classes at once.
 """
 
 from __future__ import annotations
@@ -9,12 +9,15 @@ import numpy as np
 
 from nearfar.pacing.objective import ClassSums, Floats, Ints, WeightProblem
 
-MAX_SIZES = 64
-CHUNK = 1 << 21
+MAX_SIZES = 64  # in classes of more than this many samples, only MAX_SIZES + 1 set sizes are tried
+CHUNK = 1 << 21  # approximate limit on the number of entries of the largest temporary array
 
 
 def classes_by_size(labels: Ints) -> list[Ints]:
-    """Return one table [classes, size] of sample indices for each class size. Large tables are split."""
+    """Group the classes by size: return tables [classes, size] of sample indices, one or more for each class size.
+
+    Large tables are split to limit the memory of `best_sets`.
+    """
     order = np.argsort(labels, kind="stable")
     sizes = np.bincount(labels)
     begins = np.cumsum(sizes) - sizes
@@ -28,15 +31,17 @@ def classes_by_size(labels: Ints) -> list[Ints]:
 
 
 def best_sets(problem: WeightProblem, w: Floats, sums: ClassSums, tables: list[Ints]) -> Floats:
-    """Return new weights: for each class, 1 in its best set and 0 outside, with all other classes fixed.
+    """Return new weights: in each class, 1 for the samples of its best set and 0 for its other samples.
 
-    For a class of n samples, let m be the average over the other classes of their mean w, and v the average of their
-    mean w xi-. A set S of s samples costs
+    The best set of a class minimizes the objective with the weights of all other classes fixed. For a class of n
+    samples, let m be the average over the other classes of their mean w, and v the average over the other classes of
+    their mean w xi-. The part of the objective that depends on the class is, for a set S of s samples,
 
         (1/n) [sum_{a in S} ((s - 1)/(n - 1) xi+_a + m xi-_a) + s (v - age)] + mu ((s/n)^2 - 2 m s/n)
 
-    For a given s, the best set has the s samples with the smallest (s - 1)/(n - 1) xi+ + m xi-. Every s is tried, or 65
-    evenly spaced ones in classes larger than 64. A class keeps its current weights if they cost no more.
+    For a given s, the best set has the s samples with the smallest (s - 1)/(n - 1) xi+ + m xi-. Classes of up to 64
+    samples try every s from 0 to n; larger classes try 65 evenly spaced values. A class keeps its current weights
+    unless its best set has a lower cost.
     """
     target: Floats = w.copy()
     others = problem.classes - 1
@@ -48,7 +53,7 @@ def best_sets(problem: WeightProblem, w: Floats, sums: ClassSums, tables: list[I
 
         sizes = np.unique(np.linspace(0, n, min(n, MAX_SIZES) + 1).round().astype(np.int64))
         pairs = np.maximum(sizes - 1, 0) / max(n - 1, 1)
-        each = pairs[None, :, None] * pos[:, None] + neg[:, None]  # [classes, sizes, N]
+        each = pairs[None, :, None] * pos[:, None] + neg[:, None]  # [classes, set sizes, n]
         order = np.argsort(each, axis=2)
         smallest = np.take_along_axis(each, order, 2)
         inside = np.where(np.arange(n) < sizes[:, None], smallest, 0.0).sum(2)

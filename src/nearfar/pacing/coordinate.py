@@ -1,4 +1,4 @@
-"""Algorithm 3 of BSPML as printed: update one random weight at a time, with a gradient from a few random samples."""
+"""Algorithm 3 of BSPML as in the paper: update one random weight at a time, with a gradient from random samples."""
 
 from __future__ import annotations
 
@@ -9,16 +9,26 @@ from numpy.typing import ArrayLike
 
 from nearfar.pacing.objective import Floats, Ints, WeightProblem
 
-CHUNK = 4096
+CHUNK = 4096  # number of steps whose random numbers are drawn at once
 
 
 def stochastic_gradient(
     problem: WeightProblem, w: Floats, mean: Floats, total: float, anchor: int, pos: Ints, negs: Ints
 ) -> float:
-    """Return G(w_a) of Eq. 8 from random positives `pos` [K] and negatives `negs` [P K].
+    """Estimate the partial derivative of the objective with respect to w_a from random samples (G(w_a) in Eq. 8).
 
-    G = (1/N_c) (G_p + G_n + G_b - age) with G_p = mean_p w_p (xi+_p + xi+_a) and G_n = mean_n w_n (xi-_n + xi-_a). G_b
-    is computed from `mean` [C], the mean weight of each class, and its sum `total`. G_p is 0 for a class of one.
+    G = (1/N_c) (G_p + G_n + G_b - age) with G_p = mean_p w_p (xi+_p + xi+_a) and G_n = mean_n w_n (xi-_n + xi-_a).
+    The means are over the random samples p in `pos` and n in `negs`. c is the class of sample a, and N_c is its size.
+    G_b is the gradient of the balance term, which needs no sampling.
+
+    Args:
+        problem: The objective.
+        w: The weights [N].
+        mean: The mean weight of each class [C].
+        total: The sum of `mean`.
+        anchor: The index of sample a.
+        pos: Indices of random other samples of class c, empty if there are none; G_p is then 0.
+        negs: Indices of random samples of other classes.
     """
     c = problem.labels[anchor]
     g_p = w[pos].dot(problem.pos[pos] + problem.pos[anchor]) / max(len(pos), 1)
@@ -41,18 +51,22 @@ def coordinate_descent(
     """Run doubly stochastic projected coordinate gradient descent (Algorithm 3): w_a <- clip(w_a - rate G, 0, 1).
 
     Each step draws a sample uniformly, K other samples of its class, and K samples from each of P other classes,
-    without replacement (all available samples if there are fewer). The paper does not state P, K or the step size; the
-    defaults are our choice.
+    without replacement. If fewer samples or classes are available, it uses all of them. The paper does not specify P, K
+    or the step size; the defaults are our choice.
 
     Args:
         problem: The objective.
-        w: Weights [N] to start from.
-        steps: Number of steps; the pacer uses 5 N.
-        rate: Step size, or a function from step to step size (Theorem 1 requires it to decrease). Default: 0.5 N/C.
-        classes: Number of other classes per step (P).
-        per_class: Number of samples per class (K).
-        seed: Seed of the draws.
-        trace: Function of the step and the weights, called after every N steps.
+        w: The initial weights [N].
+        steps: Number of steps. `SelfPaced` uses 5 N.
+        rate: Step size, or a function that maps the step number to a step size (Theorem 1 requires it to decrease). The
+            default is 0.5 N / C for C classes.
+        classes: Number of other classes per step, P.
+        per_class: Number of samples per class, K.
+        seed: Seed of the random draws.
+        trace: Function that is called after every N steps, with the number of steps so far and the current weights.
+
+    Returns:
+        The final weights [N].
     """
     w = np.array(w, np.float64)
     step_size = 0.5 * len(w) / problem.classes if rate is None else rate
@@ -73,7 +87,7 @@ def coordinate_descent(
 def _draws(
     problem: WeightProblem, steps: int, classes: int, per_class: int, rng: np.random.Generator
 ) -> Iterator[tuple[int, Ints, Ints]]:
-    """Yield anchor, positives and negatives of every step; they are drawn many steps at a time."""
+    """Yield (anchor, positives, negatives) for every step. For speed, many steps are drawn at once."""
     order = np.argsort(problem.labels, kind="stable")
     sizes = problem.sizes.astype(np.int64)
     begins = np.cumsum(sizes) - sizes
@@ -83,7 +97,8 @@ def _draws(
     for start in range(0, steps, CHUNK):
         anchors = rng.integers(len(order), size=min(CHUNK, steps - start))
         c = problem.labels[anchors]
-        # positions among the N_c - 1 other samples: add 1 from the anchor's position on, to skip it
+        # `mates` are positions among the N_c - 1 other samples of the class. Adding 1 to those at or above the position
+        # of the anchor turns them into positions in the class that skip the anchor.
         mates = _draw_distinct(sizes[c] - 1, per_class, rng)
         mates += (mates >= place[anchors][:, None]) & (mates >= 0)
         other = _draw_distinct(np.full(len(c), len(sizes) - 1), kinds, rng)
@@ -97,10 +112,13 @@ def _draws(
 
 
 def _draw_distinct(counts: Ints, k: int, rng: np.random.Generator) -> Ints:
-    """Draw k different numbers below each count, [len(counts), k], padded with -1 if count < k (Floyd's method)."""
+    """Draw k different numbers from range(count) for each count. Return [len(counts), k].
+
+    If count < k, all numbers are drawn and the row is padded with -1.
+    """
     chosen = np.full((len(counts), k), -1)
     for column in range(k):
-        # Floyd's method: draw number `column` is uniform on 0..limit; if already taken, `limit` is used instead
+        # Floyd's method: draw a number from 0..limit, and use `limit` instead if the number is already taken.
         limit = np.maximum(counts - k, 0) + column
         draw = rng.integers(np.maximum(limit, 0) + 1)
         taken = (chosen[:, :column] == draw[:, None]).any(1)

@@ -1,4 +1,7 @@
-"""The weight subproblem of BSPML: its value and gradient from sums over each class."""
+"""The objective that BSPML (balanced self-paced metric learning) minimizes to find the sample weights.
+
+Its value and gradient are computed from sums over each class.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,14 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class ClassSums:
-    """For each class [C]: the mean weight zeta / N, the sum of w xi+ (`pos`), and the sum of w xi- / N (`neg`).
+    """Sums and means over the samples of each class, "class sums" for short. They are linear in w.
 
-    The sums are linear in w and determine the objective, except for its term in w^2 xi+ (`own_term`).
+    The objective is a function of these values, except for its part in w^2 xi+ (`WeightProblem.own_term`).
+
+    Attributes:
+        mean: The mean weight of each class [C].
+        pos: The sum of w xi+ over each class [C].
+        neg: The mean of w xi- over each class [C].
     """
 
     mean: Floats
@@ -26,20 +34,23 @@ class ClassSums:
 
 @dataclass(frozen=True, eq=False)
 class WeightProblem:
-    """min over w in [0, 1]^N of Eq. 6 at fixed embeddings (Zhang et al., AAAI 2023, arXiv 2211.11751).
+    """The problem of minimizing Eq. 6 of BSPML over the weights w in [0, 1]^N, with fixed embeddings.
+
+    (Zhang et al., AAAI 2023, arXiv 2211.11751.) For C classes with N_c samples each, the objective is
 
     L(w) = sum_c (1/N_c) sum_{a in c} w_a [(zeta_c - w_a)/(N_c - 1) xi+_a + 1/(C-1) sum_{k != c} zeta_k/N_k xi-_a]
            - age sum_c zeta_c/N_c + mu/(C-1) sum_{c < k} (zeta_c/N_c - zeta_k/N_k)^2
 
-    zeta_c is the sum of the weights of class c. Eq. 6 is printed without the factor 1/N_c, but only with it is
-    Eq. 8 the gradient. A class of one has no positive term. All numbers are float64.
+    zeta_c is the sum of the weights of class c. xi+_a and xi-_a measure how hard sample a is (see
+    `nearfar.pacing.xi.hardness`). The paper prints Eq. 6 without the factor 1/N_c, but its gradient, Eq. 8, is correct
+    only with this factor. For a class with a single sample, the term with xi+ is 0. All numbers are float64.
 
     Attributes:
         pos: xi+ of each sample [N].
         neg: xi- of each sample [N].
-        labels: Class numbers 0..C-1 [N], C at least 2, without empty classes.
-        age: The paper's lambda.
-        mu: Weight of the balance between classes.
+        labels: Class numbers from 0 to C - 1 [N]. There are at least 2 classes, and no class is empty.
+        age: The age of self-paced learning, lambda in the paper. A larger age keeps more samples.
+        mu: Weight of the last term, which balances the mean weights of the classes.
 
     >>> problem = WeightProblem.of([0.5, 0.5, 1.0, 2.0], [0.1, 0.1, 0.1, 0.3], [7, 7, 9, 9], age=1.0, mu=0.0)
     >>> round(problem.value(np.ones(4)), 6), problem.gradient(np.ones(4)).round(3).tolist()
@@ -54,7 +65,7 @@ class WeightProblem:
 
     @classmethod
     def of(cls, pos: ArrayLike, neg: ArrayLike, labels: ArrayLike, *, age: float, mu: float) -> WeightProblem:
-        """Create the problem from labels that may be any integers, with at least two classes."""
+        """Create the problem from labels that may be arbitrary integers, with at least two classes."""
         ids, number = np.unique(np.asarray(labels), return_inverse=True)
         if len(ids) < 2:
             raise ValueError(f"labels must have at least 2 classes, got {len(ids)}")
@@ -63,12 +74,12 @@ class WeightProblem:
         return cls(np.asarray(pos, np.float64), np.asarray(neg, np.float64), number.astype(np.int64), age, mu)
 
     def at_age(self, age: float) -> WeightProblem:
-        """Return the same problem at another age."""
+        """Return a copy of the problem with another age."""
         return replace(self, age=age)
 
     @cached_property
     def sizes(self) -> Floats:
-        """N_c of every class."""
+        """Return the number of samples N_c of every class, [C]."""
         return np.bincount(self.labels).astype(np.float64)
 
     @property
@@ -77,21 +88,21 @@ class WeightProblem:
 
     @cached_property
     def pair_norm(self) -> Floats:
-        """1 / (N_c - 1), or 0 for a class of one, which has no pairs."""
+        """Return 1 / (N_c - 1) for every class [C], or 0 for a class with a single sample, which has no pairs."""
         return np.where(self.sizes > 1, 1 / np.maximum(self.sizes - 1, 1), 0.0)
 
     def sums(self, w: Floats) -> ClassSums:
-        """Return the sums of every class."""
+        """Return the class sums for weights w [N]."""
         return self.sums_of(self.labels, w, self.pos, self.neg)
 
     def sums_of(self, labels: Ints, w: Floats, pos: Floats, neg: Floats) -> ClassSums:
-        """Return the sums of every class over some samples only."""
+        """Return the class sums over a subset of the samples, given by their labels, weights, xi+ and xi-."""
         sums = (np.bincount(labels, values, self.classes).astype(np.float64) for values in (w, w * pos, w * neg))
         zeta, positive, negative = sums
         return ClassSums(zeta / self.sizes, positive, negative / self.sizes)
 
     def quadratic_part(self, sums: ClassSums, own: float) -> float:
-        """Return the part of L that is quadratic in w, from the class sums and `own`, see `own_term`."""
+        """Return the part of L that is quadratic in w, from the class sums and the value `own` of `own_term`."""
         mean, others = sums.mean, self.classes - 1
         total = mean.sum()
         positives = (mean * sums.pos * self.pair_norm).sum() - own
@@ -105,11 +116,17 @@ class WeightProblem:
         return self.quadratic_part(sums, self.own_term(w)) - self.age * float(sums.mean.sum())
 
     def own_term(self, w: Floats) -> float:
-        """Return sum_a w_a^2 xi+_a / (N_c (N_c - 1)), the contribution of each sample as its own positive."""
+        """Return sum_a w_a^2 xi+_a / (N_c (N_c - 1)).
+
+        `quadratic_part` subtracts it, because the class sums also pair each sample with itself.
+        """
         return float((w * w * self.pos * (self.pair_norm / self.sizes)[self.labels]).sum())
 
     def hardness(self, w: Floats, sums: ClassSums | None = None) -> Floats:
-        """Return g_a = G_p + G_n of Eq. 8 over all samples: the cost of sample a, given these weights."""
+        """Return g_a = G_p + G_n of Eq. 8 for every sample [N], computed from all samples.
+
+        It is the cost of sample a given the weights of the other samples.
+        """
         sums = self.sums(w) if sums is None else sums
         c, others = self.labels, self.classes - 1
         positives = (sums.pos[c] - w * self.pos + (sums.mean[c] * self.sizes[c] - w) * self.pos) * self.pair_norm[c]
@@ -118,19 +135,22 @@ class WeightProblem:
         return result
 
     def balance(self, sums: ClassSums) -> Floats:
-        """Return G_b of Eq. 8 for every class: 2 mu (its mean weight - the average mean weight of the others)."""
+        """Return G_b of Eq. 8 for every class [C].
+
+        It is 2 mu times the difference between the mean weight of the class and the average over the other classes.
+        """
         others = (sums.mean.sum() - sums.mean) / (self.classes - 1)
         result: Floats = 2 * self.mu * (sums.mean - others)
         return result
 
     def gradient(self, w: Floats) -> Floats:
-        """Return dL/dw_a = (1/N_c) (G_p + G_n + G_b - age), Eq. 8 over all samples."""
+        """Return the gradient [N], dL/dw_a = (1/N_c) (G_p + G_n + G_b - age): Eq. 8 computed from all samples."""
         sums = self.sums(w)
         slope: Floats = (self.hardness(w, sums) + self.balance(sums)[self.labels] - self.age) / self.sizes[self.labels]
         return slope
 
     def residual(self, w: Floats) -> float:
-        """Return max |w - clip(w - N_c dL/dw, 0, 1)|, which is 0 exactly at a stationary point (Definition 1)."""
+        """Return max |w - clip(w - N_c dL/dw, 0, 1)|, which is 0 if and only if w is stationary (Definition 1)."""
         step = self.gradient(w) * self.sizes[self.labels]
         return float(np.abs(w - np.clip(w - step, 0, 1)).max())
 
@@ -143,10 +163,13 @@ def class_means(w: ArrayLike, labels: ArrayLike) -> Floats:
 
 
 def maw(w: ArrayLike, labels: ArrayLike) -> float:
-    """Return the mean over classes of the class-mean weight (Eq. 14). Classes count equally, whatever their size."""
+    """Return MAW, the mean over classes of the mean weight of a class (BSPML, Eq. 14).
+
+    Classes count equally, whatever their size.
+    """
     return float(class_means(w, labels).mean())
 
 
 def sdaw(w: ArrayLike, labels: ArrayLike) -> float:
-    """Return the standard deviation (with divisor C) over classes of the class-mean weight (Eq. 14)."""
+    """Return SDAW, the standard deviation over classes of the mean weight of a class (BSPML, Eq. 14; divisor C)."""
     return float(class_means(w, labels).std())

@@ -17,16 +17,17 @@ PACERS: Registry[Any] = Registry("pacer", package="nearfar.pacing")
 
 
 class Pacer:
-    """Weights of all training samples, which the training loop passes to the loss batch by batch.
+    """Base class of pacers. A pacer holds a weight for every training sample.
 
-    At the end of each epoch for which `should_update` is true, the loop calls `update` with the embeddings of the whole
-    training set in eval mode, and logs the returned numbers.
+    For each batch, the training loop calls `batch_weights` and passes the result to the loss. At the end of each epoch
+    for which `should_update` returns True, the loop embeds the whole training set in eval mode, calls `update` with the
+    embeddings, and logs the numbers that it returns.
 
     Args:
         samples: Number of training samples, N.
         classes: Number of training classes.
-        warm_up: Number of epochs before the first update.
-        every: Number of epochs from one update to the next.
+        warm_up: Number of epochs before the first update, which takes place at the end of the last of them.
+        every: Number of epochs between updates.
 
     Attributes:
         weights: The weights [N], all 1 at the start.
@@ -42,46 +43,65 @@ class Pacer:
         self.weights = torch.ones(samples)
 
     def batch_weights(self, embeddings: Tensor, labels: Tensor, indices: Tensor) -> Tensor:
-        """Return the weights [B] of a batch: samples `indices` [B], with their detached embeddings [B, d]."""
+        """Return the weights [B] of a batch.
+
+        Args:
+            embeddings: Detached embeddings of the batch [B, d].
+            labels: Labels of the batch [B].
+            indices: Indices of the samples in the training set [B].
+        """
         return self.weights[indices.to(self.weights.device)].to(embeddings.device)
 
     def should_update(self, epoch: int) -> bool:
-        """Return whether to call `update` at the end of this epoch. The first epoch is 0."""
+        """Return whether to call `update` at the end of this epoch. Epochs are counted from 0."""
         done = epoch + 1
         return done >= self.warm_up and (done - self.warm_up) % self.every == 0
 
     def update(self, embeddings: Tensor, labels: Tensor, *, loss: nn.Module | None = None) -> dict[str, float]:
-        """Compute new weights from the embeddings [N, d] and labels [N] of the training set, and return what to log."""
+        """Compute new weights from the embeddings of the training set.
+
+        Args:
+            embeddings: Embeddings of all training samples [N, d].
+            labels: Labels of all training samples [N].
+            loss: The training loss, for pacers that need it.
+
+        Returns:
+            Numbers to log, by name.
+        """
         raise NotImplementedError
 
     def summary(self, labels: Tensor) -> dict[str, float]:
-        """Return MAW and SDAW (Eq. 14 of BSPML) and "kept", the fraction of samples with weight at least 0.5."""
+        """Return statistics of the weights to log.
+
+        They are the mean ("maw") and the standard deviation ("sdaw") over classes of the mean weight of a class (BSPML,
+        Eq. 14), and the fraction of samples with weight at least 0.5 ("kept").
+        """
         w, ids = self.weights.numpy(), labels.cpu().numpy()
         return {"maw": maw(w, ids), "sdaw": sdaw(w, ids), "kept": float((w >= 0.5).mean())}
 
     def check_samples(self, embeddings: Tensor, labels: Tensor) -> None:
-        """Check that embeddings and labels are those of the whole training set."""
+        """Check that there is one embedding and one label for every training sample."""
         if len(embeddings) != self.samples or len(labels) != self.samples:
             raise ValueError(
-                f"embeddings and labels must be those of all {self.samples} training samples, in their order, got "
+                f"embeddings and labels must cover all {self.samples} training samples, got "
                 f"{len(embeddings)} and {len(labels)}"
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state: numbers, strings, lists and tensors."""
+        """Return the state of the pacer. It consists of numbers, strings, lists and tensors only."""
         return {"name": self.name, "rounds": self.rounds, "weights": self.weights.clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from the state of the same pacer on the same number of samples."""
+        """Restore a state. It must come from a pacer of the same name with the same number of samples."""
         if state["name"] != self.name:
-            raise ValueError(f"state is from the pacer {state['name']!r}, but this is {self.name!r}")
+            raise ValueError(f"the state is from the pacer {state['name']!r}, but this pacer is {self.name!r}")
         if len(state["weights"]) != self.samples:
-            raise ValueError(f"state has {len(state['weights'])} samples, but this pacer has {self.samples}")
+            raise ValueError(f"the state has {len(state['weights'])} samples, but this pacer has {self.samples}")
         self.rounds, self.weights = int(state["rounds"]), state["weights"].clone().float()
 
 
 def register(name: str) -> Callable[[C], C]:
-    """Return a class decorator that registers a pacer under `name`, which is also its `name` in checkpoints."""
+    """Return a class decorator that registers a pacer under `name`. Checkpoints store this name."""
 
     def add(pacer: C) -> C:
         pacer.name = name

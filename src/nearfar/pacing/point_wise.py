@@ -1,4 +1,4 @@
-"""Classic self-paced weights: 1 for samples with a small loss, 0 for the others."""
+"""Classic self-paced learning: weight 1 for samples with a small loss, weight 0 for the others."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ CHUNK = 1024
 
 @register("point-wise")
 class PointWise(Pacer):
-    """Weights w_i = 1 if the loss of sample i is at most the age, else 0 (Kumar et al., NIPS 2010; Eq. 2 of BSPML).
+    """Weight 1 if the loss of a sample is at most the age, else 0 (Kumar et al., NIPS 2010; Eq. 2 of BSPML).
 
-    The loss must have the method `per_sample`: the softmax family, SoftTriple, Proxy-NCA, MPA-DW, MPA-AP.
+    The training loss must have the method `per_sample`. The losses that have it are NormalizedSoftmax, CosFace,
+    ArcFace, sub-center ArcFace, SoftTriple, Proxy-NCA, MPA-DW and MPA-AP.
 
     Args:
         samples: Number of training samples.
         classes: Number of training classes.
-        share: Fraction of the samples to keep in the first round. The age is this quantile of the losses.
-        age: The age of the first round, instead of `share`.
+        share: Fraction of the samples to keep in the first round. A round is one update of the weights. The age is this
+            quantile of the losses.
+        age: The age in the first round. If it is given, `share` is ignored.
         growth: Factor by which the share or age is multiplied after each round.
-        most: Upper limit of the share (default 0.95) or age. The defaults of share, growth and most are ours.
+        most: Upper limit of the share or the age. By default, the limit of the share is 0.95, or `share` if that is
+            larger, and the age has no limit. The defaults of share, growth and most are our choice.
         warm_up: See `Pacer`.
         every: See `Pacer`.
     """
@@ -46,13 +49,16 @@ class PointWise(Pacer):
 
     @torch.no_grad()
     def update(self, embeddings: Tensor, labels: Tensor, *, loss: nn.Module | None = None) -> dict[str, float]:
-        """Compute the weights from the loss of every sample. Also log lambda (the age) and the objective of Eq. 1."""
+        """Compute the weights from the loss of every sample.
+
+        The returned numbers include "lambda" (the age) and the objective of Eq. 1 of BSPML.
+        """
         self.check_samples(embeddings, labels)
         per_sample = getattr(loss, "per_sample", None)
         if per_sample is None:
             raise ValueError(
-                f"the pacer 'point-wise' needs a loss with per_sample values, got {type(loss).__name__}: use a "
-                "proxy loss (mpa-ap, soft-triple, arcface, ...) or the pacer 'self-paced'"
+                f"the pacer 'point-wise' needs a loss with the method per_sample, got {type(loss).__name__}: use "
+                "a proxy loss such as mpa-ap, soft-triple or arcface, or the pacer 'self-paced'"
             )
         values = torch.cat(
             [

@@ -1,4 +1,4 @@
-"""PRISM: drop the samples of a batch that are not close enough to their class mean, compared with other classes."""
+"""PRISM: drop the samples of a batch that are not close to the mean of their own class, relative to other classes."""
 
 from __future__ import annotations
 
@@ -16,27 +16,32 @@ from nearfar.validation import check_choice, check_count
 
 @register("prism")
 class PRISM(Pacer):
-    """Noise-resistant selection by ranking (Liu et al., CVPR 2021, arXiv 2103.16047).
+    """Probabilistic ranking-based instance selection with memory (Liu et al., CVPR 2021, arXiv 2103.16047).
+
+    PRISM keeps the samples of a batch that are probably labeled correctly:
 
     P_clean(i) = e^{v_y . x_i} / sum_c e^{v_c . x_i}
 
-    x_i is the unit embedding of sample i with label y, and v_c the mean of the unit embeddings of class c in a memory.
-    Samples with P_clean above a threshold get weight 1 and enter the memory. The others get weight 0. `weights` has the
-    most recent weight of every sample.
+    x_i is the unit embedding of sample i, y is its label, and v_c is the mean of the unit embeddings of class c in a
+    memory of past samples. In every batch, samples with P_clean above a threshold get weight 1 and are added to the
+    memory. The others get weight 0. `weights` has the most recent weight of every sample.
 
-    As in the released code, a class without embeddings in memory has v_c = 0 in the sum and its samples get weight 1,
-    and a batch without any sample above the threshold falls back to "batch". Unlike there, a batch too small to drop
-    one sample (noise_rate B < 1) keeps all instead of failing, and v_c is always the mean of the current memory.
+    Two rules are those of the released code. If a class has no embeddings in the memory, its v_c is 0 and P_clean of
+    its samples is 1. If no sample of a batch is above the threshold, the threshold "batch" is used for this batch.
+
+    Two rules differ from the released code. If a batch is too small to drop a single sample (noise_rate times the batch
+    size is below 1), all samples are kept; the released code fails. v_c is always the mean of the current memory.
 
     Args:
         samples: Number of training samples.
         classes: Number of training classes.
-        noise_rate: Expected fraction of wrong labels. 0.5 is from the only released configuration (Cars-98N).
-        threshold: "smooth" (sTRM) is the mean of the noise_rate quantile of P_clean over the last `window` batches.
-            "batch" (TRM) is the quantile of this batch, so that the fraction noise_rate of it is dropped.
-        window: Number of batches for "smooth". 30 is from the released configuration.
-        size: Number of embeddings in memory, a ring buffer. 8192 is from the released code.
-        warm_up: Number of batches at the start that are kept and stored completely.
+        noise_rate: Expected fraction of wrong labels. The default is from the only released configuration (Cars-98N).
+        threshold: "batch" (TRM in the paper) is the noise_rate quantile of P_clean in the current batch, so that this
+            fraction of the batch is dropped. "smooth" (sTRM) is the average of this quantile over the last `window`
+            batches; it restarts from the latest quantile after a batch in which no sample is above it.
+        window: Number of batches for "smooth". The default is from the released configuration.
+        size: Number of embeddings in the memory; new ones replace the oldest. The default is from the released code.
+        warm_up: Number of batches at the start of training in which every sample is kept and added to the memory.
     """
 
     def __init__(
@@ -76,7 +81,10 @@ class PRISM(Pacer):
         return keep.to(embeddings.dtype)
 
     def select(self, clean: Tensor) -> Tensor:
-        """Return the mask [B] of samples to keep, given their P_clean, and update the window."""
+        """Return the mask [B] of the samples to keep, given P_clean [B].
+
+        For threshold="smooth", also update the list of recent quantiles.
+        """
         dropped = int(self.noise_rate * len(clean))
         if dropped == 0:
             return torch.ones_like(clean, dtype=torch.bool)
@@ -86,7 +94,8 @@ class PRISM(Pacer):
         by_rank[lowest] = False
         if self.threshold == "batch":
             return by_rank
-        if quantile < 1:  # P_clean is 1 only for classes without embeddings in memory
+        # P_clean is exactly 1 only for classes without embeddings in the memory. A quantile of 1 is not recorded.
+        if quantile < 1:
             self.recent = [*self.recent, quantile][-self.window :]
         if not self.recent:
             return by_rank
@@ -97,11 +106,11 @@ class PRISM(Pacer):
         return by_rank
 
     def should_update(self, epoch: int) -> bool:
-        """Return False: PRISM decides batch by batch."""
+        """Return False, because PRISM computes its weights in `batch_weights`, not at the end of an epoch."""
         return False
 
     def update(self, embeddings: Tensor, labels: Tensor, *, loss: nn.Module | None = None) -> dict[str, float]:
-        """Return the summary of the last decisions, without changing them."""
+        """Return statistics of the current weights, without changing the weights."""
         self.check_samples(embeddings, labels)
         return self.summary(labels)
 
@@ -122,13 +131,15 @@ class PRISM(Pacer):
         memory = {key.removeprefix("memory."): value for key, value in state.items() if key.startswith("memory.")}
         if memory:
             if len(memory["rows"]) != self.size:
-                raise ValueError(f"state has a memory of size {len(memory['rows'])}, but this pacer has {self.size}")
+                raise ValueError(
+                    f"the state has a memory of size {len(memory['rows'])}, but this pacer has size={self.size}"
+                )
             self._get_memory(memory["rows"]).load_state_dict(memory)
 
 
 @torch.no_grad()
 def clean_probability(x: Tensor, labels: Tensor, memory: ClassMemory) -> Tensor:
-    """Return P_clean [B] of unit vectors in float64; 1 for classes without embeddings in memory.
+    """Compute P_clean [B] of the unit vectors x [B, d], in float64. It is 1 for classes without embeddings in memory.
 
     >>> memory = ClassMemory(classes=2, dim=2, size=4)
     >>> memory.add(torch.eye(2), torch.tensor([0, 1]), torch.tensor([True, True]))

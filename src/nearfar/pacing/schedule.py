@@ -1,7 +1,8 @@
-"""The age of self-paced learning in each round: given directly, or as the fraction of samples to keep.
+"""The age of self-paced learning in each round, given directly or as the fraction of samples to keep.
 
-The paper states no values. The fraction is our choice: the size of a loss has no meaning by itself, but the number of
-samples to keep does.
+A round is one update of the weights. In a round, samples with a loss up to the age are kept. The paper (BSPML) does not
+state values for the age. We let users specify the fraction of samples to keep instead, because it is easier to choose
+than a value on the scale of the loss.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from nearfar.pacing.objective import Floats, WeightProblem
 from nearfar.pacing.solver import Solution, solve
 from nearfar.validation import check_positive
 
-TRIALS = 16
-TOLERANCE = 0.002
+TRIALS = 16  # maximum number of ages that `solve_for_share` tries
+TOLERANCE = 0.002  # accepted difference between the mean weight and the requested share
 
 
 @dataclass(frozen=True)
 class AgeSchedule:
-    """The values start, start growth, start growth^2, ... up to `most`: min(c lambda, lambda_inf) of Algorithm 1.
+    """A sequence start, start * growth, start * growth^2, ... that is limited to `most` (BSPML, Algorithm 1).
 
     >>> schedule = AgeSchedule(0.7, 1.05, 0.95)
     >>> [round(schedule.at(t), 3) for t in (0, 1, 6, 7)]
@@ -33,15 +34,18 @@ class AgeSchedule:
     most: float
 
     def at(self, number: int) -> float:
-        """Return the value of a round. The first round is 0."""
-        # in logarithms, because growth^number overflows for large numbers
+        """Return the value in round `number`. Rounds are counted from 0."""
+        # Compare logarithms, because growth^number overflows after many rounds.
         limit = math.log(self.most / self.start) if self.most < math.inf else math.inf
         grown = number * math.log(self.growth)
         return self.most if grown >= limit else self.start * math.exp(grown)
 
 
 def make_schedule(*, share: float, age: float | None, growth: float, most: float | None) -> AgeSchedule:
-    """Check the options of a pacer, and return its schedule: of ages if `age` is given, else of fractions."""
+    """Check the options of a pacer and create its schedule.
+
+    The values of the schedule are ages if `age` is given, and otherwise fractions of the samples to keep.
+    """
     check_positive("growth", growth)
     if age is not None:
         return AgeSchedule(
@@ -55,15 +59,17 @@ def make_schedule(*, share: float, age: float | None, growth: float, most: float
 
 
 def share_count(share: float, samples: int) -> int:
-    """Return the number of samples that a fraction corresponds to, at least 1."""
+    """Return the fraction `share` of a number of samples, rounded to an integer of at least 1."""
     return max(1, min(samples, round(share * samples)))
 
 
 def select_easiest(problem: WeightProblem, share: float) -> tuple[Floats, float]:
-    """Return weights w0 that are 1 for the fraction `share` of easiest samples, and the age that separates them.
+    """Return weights w0 that are 1 for the easiest fraction `share` of the samples, and an age that separates them.
 
-    With g(w) = G_p + G_n of Eq. 8, w0 keeps the samples with the smallest g(1), and the age is the quantile `share` of
-    g(w0). The quantile of g(1) would exclude nothing: dropping samples lowers g for all, so all would be kept again.
+    The cost of a sample is g(w) = G_p + G_n of Eq. 8 (`WeightProblem.hardness`). w0 is 1 for the samples with the
+    smallest cost when all weights are 1. The age is the quantile `share` of the costs g(w0). The same quantile of the
+    costs with all weights 1 would be too high: after some samples are dropped, the costs of all samples are lower, and
+    no sample would be above the age.
     """
     count = share_count(share, len(problem.labels))
     w0 = np.zeros(len(problem.labels))
@@ -72,13 +78,15 @@ def select_easiest(problem: WeightProblem, share: float) -> tuple[Floats, float]
 
 
 def solve_for_share(problem: WeightProblem, share: float, *, tolerance: float = 1e-6) -> tuple[Solution, float]:
-    """Return the solution whose mean weight is within 0.002 of `share`, or the closest of 16 trials, and its age.
+    """Search for the age at which the mean weight of the solution is `share`. Return the solution and its age.
 
-    The age of `select_easiest` is the first trial: its solution keeps more samples (92% instead of 80% on CUB vectors).
-    The mean weight grows almost linearly with the age, so the age is interpolated, and bisected every third time.
+    The search ends when the mean weight is within 0.002 of `share`, or with the closest of 16 trials. The first trial
+    is the age of `select_easiest`, whose solution keeps too many samples (92% instead of 80% on features of CUB). The
+    mean weight grows almost linearly with the age, so the next age is found by linear interpolation; every third trial
+    uses bisection instead.
     """
     w, age = select_easiest(problem, share)
-    # at the low age no sample is kept, at the high age all are
+    # Pairs (age, mean weight): at the low age no sample is kept, at the high age all samples are.
     low, high = (0.0, 0.0), (max(age, float(problem.hardness(np.ones_like(w)).max())) + 2 * problem.mu, 1.0)
     best: tuple[Solution, float] | None = None
     for number in range(1, TRIALS + 1):

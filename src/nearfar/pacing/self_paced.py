@@ -1,4 +1,4 @@
-"""Balanced self-paced weights: BSPML, and with mu = 0 SPMS."""
+"""BSPML (balanced self-paced metric learning), which is SPMS (self-paced multi-similarity) if mu = 0."""
 
 from __future__ import annotations
 
@@ -19,35 +19,38 @@ from nearfar.validation import check_choice, check_positive
 class SelfPaced(Pacer):
     """Weights that minimize Eq. 6 of BSPML for the current embeddings (Zhang et al., AAAI 2023, arXiv 2211.11751).
 
-    Each update computes xi+ and xi- over the whole training set and solves for the weights. Samples that are far from
-    their class or close to another class get small weights. It is meant for `multi-similarity` with
-    weighting="outside" and threshold=1 (Eq. 7), and works with every loss that takes weights. By default the
-    first update is after one epoch with all weights 1 (Algorithm 1), and then after every epoch.
+    Each update computes the hardness xi+ and xi- of every training sample and then solves for the weights. Samples that
+    are far from their own class or close to another class get small weights. The paper uses the weights in
+    `multi-similarity` with weighting="outside" and threshold=1 (Eq. 7), but every loss that accepts sample weights
+    works. By default, all weights are 1 in the first epoch, and an update follows every epoch (Algorithm 1).
 
-    The objective, alpha, beta, threshold, and an age that grows by a factor up to a limit are from the paper. It states
-    no values for growth, most and mu; the defaults are ours, as is the option share.
+    The objective, the defaults of alpha, beta and threshold, and the growth of the age by a constant factor up to a
+    limit are from the paper. The paper does not state values for growth, most and mu; their defaults are our choice.
+    The option share is our addition.
 
     Args:
         samples: Number of training samples.
         classes: Number of training classes.
-        share: Fraction of the samples to keep in the first round.
-        age: The age (the paper's lambda) of the first round, instead of `share`. The solver then starts from the
-            current weights.
+        share: Fraction of the samples to keep in the first round. A round is one update of the weights.
+        age: The age in the first round (lambda in the paper). If it is given, `share` is ignored, and the solver starts
+            from the current weights.
         growth: Factor by which the share or age is multiplied after each round.
-        most: Upper limit of the share (default 0.95) or age.
-        noise_rate: Expected fraction of wrong labels, instead of `share` and `most`: every round keeps 1 - noise_rate.
-        mu: Weight of the balance between classes. 0 gives SPMS.
-        rule: "exact" searches for the age whose solution keeps the share. "quantile" takes the age from
-            `select_easiest`, whose solution keeps more samples.
-        solver: "block" is ours (see `nearfar.pacing.solver`). "coordinate" is the paper's Algorithm 3 with 5 N
-            steps; it always uses the rule "quantile".
-        alpha: Scale of the positives in xi+.
+        most: Upper limit of the share or the age. By default, the limit of the share is 0.95, or `share` if that is
+            larger, and the age has no limit.
+        noise_rate: Expected fraction of wrong labels. If it is given, it replaces `share` and `most`, and every round
+            keeps the fraction 1 - noise_rate of the samples.
+        mu: Weight of the term that balances the mean weights of the classes. 0 gives SPMS.
+        rule: How to find the age for a share. "exact" searches for the age at which the solution keeps this fraction.
+            "quantile" uses the age from `nearfar.pacing.schedule.select_easiest`, at which the solution keeps more.
+        solver: "block" is our own solver (see `nearfar.pacing.solver`). "coordinate" is Algorithm 3 of the paper with
+            5 N steps for N samples; with it, the age for a share is always that of the rule "quantile".
+        alpha: Scale of the positives in xi+ (see `nearfar.pacing.xi.hardness`).
         beta: Scale of the negatives in xi-.
-        threshold: The paper's rho in xi+ and xi-.
+        threshold: Similarity threshold in xi+ and xi- (rho in the paper).
         warm_up: See `Pacer`.
         every: See `Pacer`.
         seed: Seed of the solver "coordinate".
-        memory_mb: Memory for a block of similarities in MiB.
+        memory_mb: Memory in MiB for one block of the similarity matrix and a copy of it.
     """
 
     def __init__(
@@ -89,7 +92,10 @@ class SelfPaced(Pacer):
         self.threshold = threshold
 
     def update(self, embeddings: Tensor, labels: Tensor, *, loss: nn.Module | None = None) -> dict[str, float]:
-        """Solve for the weights. Also log lambda (the age), the objective and the residual of the solver."""
+        """Solve for the weights.
+
+        The returned numbers include "lambda" (the age), the objective and the residual of the solution.
+        """
         self.check_samples(embeddings, labels)
         pos, neg = hardness(
             embeddings,
@@ -107,7 +113,7 @@ class SelfPaced(Pacer):
         return self.summary(labels) | details
 
     def solve(self, problem: WeightProblem) -> tuple[Floats, WeightProblem]:
-        """Return the weights of this round, and the problem at its age."""
+        """Return the weights for the current round, and the problem with the age of this round."""
         goal = self.schedule.at(self.rounds)
         if self.by_age:
             start, age = self.weights.double().numpy(), goal

@@ -1,15 +1,18 @@
-"""Our solver of the weight subproblem: projected block-coordinate descent, vectorized over classes.
+"""A solver for the sample weights of BSPML: projected block-coordinate descent, vectorized over classes.
 
-There are two kinds of moves, both for all classes at once:
+There are two kinds of moves. Both change all classes at once:
 
-- One sample of each class: its weight moves to its exact minimizer, clip(w - slope N_c^2 / (2 mu), 0, 1). For mu = 0
-  the objective is linear in the weight, which moves to 0 or 1.
-- All samples of each class: the class moves to its best set (`best_sets`). This escapes poor local minima that moves of
-  single samples cannot leave, because a small class can be dropped or restored as a whole.
+- Move one sample of each class: its weight changes to the minimizer of the objective, clip(w - g N_c^2 / (2 mu), 0, 1),
+  where g is the derivative of the objective with respect to the weight and N_c is the size of the class. If mu = 0, the
+  objective is linear in the weight, so the minimizer is 0 or 1. In classes of more than 256 samples, several samples
+  move at once.
+- Move all samples of each class: the weights change to 1 for the best set of samples and 0 for the others
+  (`best_sets`). This can drop or restore a small class as a whole, and so escapes poor local minima in which no change
+  of a single weight is an improvement.
 
-All classes move at the same time although they depend on each other, so each move is scaled by the best step in [0, 1].
-The objective along a move is a parabola known from the class sums, so the step is exact and the objective never
-increases. There is no Python loop over samples.
+The minimizers are computed for each class separately, but the classes depend on each other. Therefore each move is
+scaled by the best step size in [0, 1]. Along a move the objective is a parabola whose coefficients follow from the
+class sums, so the best step size is exact and the objective never increases. There is no Python loop over samples.
 """
 
 from __future__ import annotations
@@ -22,13 +25,19 @@ from numpy.typing import ArrayLike
 from nearfar.pacing.class_sets import best_sets, classes_by_size
 from nearfar.pacing.objective import ClassSums, Floats, Ints, WeightProblem
 
-MAX_BLOCKS = 256
-MIN_GAIN = 1e-9
+MAX_BLOCKS = 256  # maximum number of blocks of samples (see `class_blocks`); a sweep updates one after another
+MIN_GAIN = 1e-9  # relative decrease of the objective below which the solver stops
 
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """The weights [N], the objective at the start and after every sweep, and the residual at the end."""
+    """The result of `solve`.
+
+    Attributes:
+        weights: The weights [N].
+        trace: The objective at the start and after every sweep.
+        residual: `WeightProblem.residual` of the weights.
+    """
 
     weights: Floats
     trace: tuple[float, ...]
@@ -36,15 +45,17 @@ class Solution:
 
     @property
     def value(self) -> float:
-        """Return the objective at the end."""
+        """Return the objective of the solution."""
         return self.trace[-1]
 
 
 def solve(problem: WeightProblem, start: ArrayLike, *, sweeps: int = 300, tolerance: float = 1e-6) -> Solution:
-    """Return a stationary point of the problem that is no worse than `start` [N]. The result is deterministic.
+    """Find a stationary point of the problem whose objective is at most that of `start` [N].
 
-    Sweeps move single samples until `problem.residual` is at most `tolerance`; the next sweep then also moves whole
-    classes. This repeats until moving whole classes gains nothing, for at most `sweeps` sweeps.
+    A sweep moves every sample of every class once. The first sweep also moves whole classes. After that, sweeps move
+    single samples until `problem.residual` is at most `tolerance`, and the next sweep moves whole classes again. The
+    solver stops when moving whole classes no longer lowers the objective, or after `sweeps` sweeps. The result is
+    deterministic.
 
     >>> problem = WeightProblem.of([0.5, 0.5, 1.0, 9.0], [0.1, 0.1, 0.1, 0.1], [0, 0, 1, 1], age=1.5, mu=0.0)
     >>> solve(problem, [1, 1, 1, 1]).weights.tolist()
@@ -52,7 +63,9 @@ def solve(problem: WeightProblem, start: ArrayLike, *, sweeps: int = 300, tolera
     """
     w = np.asarray(start, np.float64)
     if w.shape != problem.labels.shape or not ((w >= 0) & (w <= 1)).all():
-        raise ValueError(f"start must be [{len(problem.labels)}] weights in 0..1, got shape {list(w.shape)}")
+        raise ValueError(
+            f"start must have {len(problem.labels)} weights in [0, 1]: check its values and its shape, {list(w.shape)}"
+        )
     blocks, tables, everyone = class_blocks(problem.labels), classes_by_size(problem.labels), np.arange(len(w))
     descent = _Descent(problem, w)
     trace, stationary = [problem.value(w)], np.inf
@@ -62,7 +75,7 @@ def solve(problem: WeightProblem, start: ArrayLike, *, sweeps: int = 300, tolera
             descent.move(everyone, best_sets(problem, descent.w, descent.sums, tables))
         for block in blocks:
             descent.move(block)
-        descent.sums = problem.sums(descent.w)  # recompute the sums to remove accumulated rounding error
+        descent.sums = problem.sums(descent.w)  # recompute, to remove accumulated rounding errors
         trace.append(problem.value(descent.w))
         whole_classes = problem.residual(descent.w) <= tolerance
         if whole_classes:
@@ -73,7 +86,7 @@ def solve(problem: WeightProblem, start: ArrayLike, *, sweeps: int = 300, tolera
 
 
 def class_blocks(labels: Ints, *, most: int = MAX_BLOCKS) -> list[Ints]:
-    """Return blocks of samples: block j has samples j, j + most, j + 2 most, ... of every class.
+    """Split the samples into at most `most` blocks: block j has the samples j, j + most, ... of every class.
 
     >>> [block.tolist() for block in class_blocks(np.array([0, 1, 1, 0, 1]))]
     [[0, 1], [3, 2], [4]]
@@ -85,19 +98,22 @@ def class_blocks(labels: Ints, *, most: int = MAX_BLOCKS) -> list[Ints]:
 
 
 class _Descent:
-    """The weights and their class sums, which every move updates."""
+    """The current weights and their class sums."""
 
     def __init__(self, problem: WeightProblem, w: Floats) -> None:
         self.problem, self.w, self.sums = problem, w.copy(), problem.sums(w)
 
     def move(self, rows: Ints, target: Floats | None = None) -> None:
-        """Move the weights of `rows` toward `target` (default: their minimizers) by the best step in [0, 1]."""
+        """Move the weights of the samples `rows` toward `target` by the best step size in [0, 1].
+
+        Without a target, each weight moves toward its minimizer.
+        """
         problem, sums = self.problem, self.sums
         c, w, others = problem.labels[rows], self.w[rows], problem.classes - 1
         pos, neg, size, norm = problem.pos[rows], problem.neg[rows], problem.sizes[c], problem.pair_norm[c]
         mean = sums.mean[c]
         rest = (sums.mean.sum() - mean) / others
-        # slope = N_c dL/dw: first the positive term, then all others
+        # slope is N_c dL/dw. The first line is the term with xi+, the second line adds all other terms.
         slope = (sums.pos[c] + (mean * size - 2 * w) * pos) * norm
         slope += (sums.neg.sum() - sums.neg[c]) / others + rest * neg + 2 * problem.mu * (mean - rest) - problem.age
         if target is None:
@@ -116,7 +132,10 @@ class _Descent:
 
 
 def _minimizer(w: Floats, slope: Floats, size: Floats, mu: float) -> Floats:
-    """Return the minimizer of L in each weight, the others fixed: L has slope slope / N_c, curvature 2 mu / N_c^2."""
+    """Return, for each weight, its minimizer in [0, 1] with all other weights fixed.
+
+    As a function of one weight, the objective has the derivative slope / N_c and the second derivative 2 mu / N_c^2.
+    """
     if mu == 0:
         return np.where(slope < 0, 1.0, np.where(slope > 0, 0.0, w))
     result: Floats = np.clip(w - slope * size / (2 * mu), 0, 1)
@@ -124,7 +143,7 @@ def _minimizer(w: Floats, slope: Floats, size: Floats, mu: float) -> Floats:
 
 
 def _best_step(down: float, curve: float) -> float:
-    """Return the t in [0, 1] that minimizes down t + curve t^2, or 0 if no t makes it negative.
+    """Return the t in [0, 1] that minimizes the parabola down * t + curve * t^2.
 
     >>> _best_step(-1.0, 1.0), _best_step(-1.0, -1.0), _best_step(1.0, -3.0), _best_step(1.0, 1.0)
     (0.5, 1.0, 1.0, 0.0)

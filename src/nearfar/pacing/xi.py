@@ -1,4 +1,4 @@
-"""xi+ and xi-: how hard each sample is within its class and against all other classes, over the training set."""
+"""The hardness of each training sample: xi+ compares it with its own class, xi- with all other classes."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ def hardness(
     threshold: float = 1.0,
     memory_mb: int = MEMORY_MB,
 ) -> tuple[Tensor, Tensor]:
-    """Return xi+ and xi- of every sample, each [N] (Zhang et al., AAAI 2023, arXiv 2211.11751, under Eq. 3).
+    """Compute xi+ and xi- of every sample, each [N] (BSPML, Zhang et al., AAAI 2023, arXiv 2211.11751, below Eq. 3).
 
     xi+_i = (1/alpha) log(1 + sum_{p in class, p != i} e^{-alpha (S_ip - threshold)})
     xi-_i = (1/beta) log(1 + sum_{n not in class} e^{beta (S_in - threshold)})
 
-    S are cosines. Every pair counts, without mining. alpha=2, beta=50 and threshold=1 (rho) are the paper's. A class of
-    one sample has xi+ = 0. float64 embeddings are compared in float64, all others in float32.
+    S is the cosine similarity. All pairs of the training set count; there is no mining. The defaults of alpha, beta and
+    threshold (rho in the paper) are from the paper. A sample without other samples in its class has xi+ = 0. float64
+    embeddings are compared in float64, all others in float32.
 
-    The samples are sorted by class, so that all positives of a block are in one slice of columns. A block and its copy
-    take `memory_mb`.
+    The similarity matrix is computed in blocks of rows. A block and a copy of it take at most `memory_mb` MiB. Samples
+    are sorted by class, so that the positives of a block are contiguous columns.
 
     >>> pos, neg = hardness(torch.eye(2), torch.tensor([0, 0]))
     >>> pos  # 1/2 log(1 + e^2)
@@ -70,9 +71,12 @@ def hardness(
 
 
 def log_one_plus_sum(logits: Tensor) -> Tensor:
-    """Return log(1 + sum_j e^{z_ij}) of every row without overflow, and exact for small sums. Overwrites `logits`."""
+    """Compute log(1 + sum_j e^{z_ij}) for every row i of the logits z, which are overwritten.
+
+    The result does not overflow, and small sums are not rounded to 0.
+    """
     top = logits.amax(1, keepdim=True).clamp_min(0)
     total = logits.sub_(top).exp_().sum(1)
-    # log(1 + e^top total) = top + log(e^-top + total); with top = 0 that is log1p(total)
+    # log(1 + e^top total) = top + log(e^-top + total). If top = 0, this is log1p(total).
     top = top[:, 0]
     return torch.where(top > 0, top + torch.log(torch.exp(-top) + total), torch.log1p(total))

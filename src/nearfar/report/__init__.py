@@ -1,7 +1,7 @@
 """The report of a run: one HTML file with scores, search examples, training curves and an embedding map.
 
-`write_report` writes it. `search_examples`, `rank_queries`, `find_worst_queries` and `find_confusions` return what it
-shows as plain values.
+`write_report` writes the file. `search_examples`, `rank_queries`, `find_worst_queries` and `find_confusions` return the
+values that it shows.
 """
 
 from nearfar.report.examples import (

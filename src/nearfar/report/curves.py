@@ -1,4 +1,4 @@
-"""Training curves from the entries of run logs, as small SVG panels in the colors of the page."""
+"""Training curves from run logs, as small SVG panels in the colors of the page."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ Point = tuple[float, float]
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 340, 200, 54, 14, 12, 26
 MAX_POINTS, MIN_SMOOTHED = 240, 40
-# Values that a step may log besides its loss, with their titles.
+# Values that the log of a training step may contain besides the loss, with their titles.
 STEP_VALUES = {
     "active_pairs": "Fraction of pairs with a gradient",
-    "anchors_without_positives": "Fraction of anchors without a positive",
-    "effective_rank": "Effective rank of the batch",
-    "norm_mean": "Mean norm of the embeddings",
+    "without_positives": "Fraction of anchors without a positive",
+    "rank": "Effective rank of 64 embeddings",
+    "spread": "Spread of 64 embeddings (0: all directions are equal)",
+    "norm": "Mean norm of 64 embeddings",
 }
-# Colors of the drawing that stand for classes of style.css: eight for lines, one for the grid.
+# Placeholder colors, eight for lines and one for the grid. In the SVG, each is replaced with a class of style.css, so
+# that the page sets the actual color.
 LINE_COLORS = tuple(f"#0000{64 + i:02x}" for i in range(8))
 GRID_COLOR = "#000001"
 CLASSES = {**{color: f"c{i}" for i, color in enumerate(LINE_COLORS)}, GRID_COLOR: "grid"}
@@ -33,7 +35,7 @@ CLASSES = {**{color: f"c{i}" for i, color in enumerate(LINE_COLORS)}, GRID_COLOR
 
 @dataclass(frozen=True)
 class Line:
-    """Values of a run as (step, value); `style` numbers its color and dashes."""
+    """Values of a run as (step, value) points; `style` is the index of the line's color and dash pattern."""
 
     name: str
     points: Sequence[Point]
@@ -43,14 +45,15 @@ class Line:
 def draw_curves(curves: Mapping[str, Sequence[Entry]]) -> tuple[Markup, Markup]:
     """Draw the logs of runs as HTML figures.
 
-    The loss has a panel for each run. Metrics and rates can be compared, so they have one panel for all runs.
+    Losses of different runs may have different scales, so each run has its own panel for the loss. Each of the other
+    values has one panel with all runs.
 
     Args:
         curves: Log entries of runs, by name.
 
     Returns:
-        Figures of loss, validation scores and learning rate, and figures of all other values; empty if nothing was
-        logged.
+        Figures of the loss, validation scores and learning rate; and figures of the other values (STEP_VALUES). Each is
+        empty if none of its values were logged.
     """
     losses = [
         draw_panel(f"Loss of {name}", [Line(name, points, number)], is_noisy=True)
@@ -74,12 +77,12 @@ def draw_curves(curves: Mapping[str, Sequence[Entry]]) -> tuple[Markup, Markup]:
 
 
 def collect_points(entries: Iterable[Entry], *keys: str, factor: float = 1.0) -> list[Point]:
-    """Return (step, factor * value) of the entries with a finite value, in the order of steps.
+    """Return (step, factor * value) for the entries with a finite value, ordered by step.
 
     Args:
-        entries: Entries of a log. An entry without a step is placed at its epoch.
-        keys: Path of the value in an entry.
-        factor: Factor of the value.
+        entries: Entries of a log. For an entry without a step, the epoch is used as the step.
+        keys: Keys that lead to the value in a nested entry.
+        factor: Factor that values are multiplied by.
 
     >>> collect_points([{"step": 2, "loss": 3.0}, {"step": 4}, {"step": 6, "loss": float("nan")}], "loss")
     [(2.0, 3.0)]
@@ -98,7 +101,7 @@ def collect_points(entries: Iterable[Entry], *keys: str, factor: float = 1.0) ->
 def draw_panel(title: str, lines: Sequence[Line], *, is_noisy: bool = False) -> Markup:
     """Draw a panel with its title, and a legend if it has several lines.
 
-    Long noisy lines are drawn thin, below their running mean.
+    If `is_noisy`, a line with many points is drawn thin, with its running mean drawn over it.
     """
     ends = "; ".join(
         f"{line.name} from {_format(line.points[0][1])} to {_format(line.points[-1][1])}" for line in lines
@@ -110,14 +113,14 @@ def draw_panel(title: str, lines: Sequence[Line], *, is_noisy: bool = False) -> 
 
 
 def thin_out(points: Sequence[Point], limit: int = MAX_POINTS) -> list[Point]:
-    """Return at most `limit` points: the means of groups of consecutive points."""
+    """Return at most `limit` points by averaging groups of consecutive points."""
     size = math.ceil(len(points) / limit)
     groups = [points[i : i + size] for i in range(0, len(points), size)]
     return [(sum(x for x, _ in group) / len(group), sum(y for _, y in group) / len(group)) for group in groups]
 
 
 def smooth(points: Sequence[Point], width: int) -> list[Point]:
-    """Return the mean of up to `width` points around each point; fewer at the ends, so that nothing is shifted."""
+    """Return the running mean over about `width` points; the window shrinks at the ends, so that it stays centered."""
     result = []
     for i, (x, _) in enumerate(points):
         reach = min(width // 2, i, len(points) - 1 - i)
@@ -191,11 +194,12 @@ def _is_number(value: object) -> bool:
 
 
 def _format(value: float) -> str:
+    """Format a number for an axis or a label.
+
+    >>> [_format(x) for x in (0.0, 1234.0, 17200.0, 0.002, 0.25, 0.00015, 1e-05)]
+    ['0', '1,234', '17,200', '0.002', '0.25', '1.5e-4', '1e-5']
     """
-    >>> [_format(x) for x in (0.0, 1234.0, 17200.0, 0.002, 0.25, 1e-05)]
-    ['0', '1,234', '17,200', '0.002', '0.25', '1e-5']
-    """
-    if value and abs(value) < 1e-4:
+    if value and abs(value) < 1e-3:
         mantissa, exponent = f"{value:.1e}".split("e")
         return f"{mantissa.removesuffix('.0')}e{int(exponent)}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

@@ -1,4 +1,4 @@
-"""The embedding map: samples of some classes placed in the plane by t-SNE and drawn as small images."""
+"""The embedding map: samples placed in the plane by t-SNE and drawn as small images or marks."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from nearfar.report.tsne import tsne
 
 WIDTH, HEIGHT, EDGE = 1000, 760, 34
 MAX_LABELS = 24
-# Eight colors that are readable on white and, lightened, on black, and distinct for every kind of color vision
-# (after Okabe and Ito).
+# Eight colors that are readable on white, and on black if lightened. People with color blindness can tell them apart.
+# They are based on the palette of Okabe and Ito.
 INKS = ("#0068a8", "#c04f00", "#00805c", "#a8467f", "#8a6100", "#5a55c8", "#8c2f2f", "#4d5b66")
 SHAPES = tuple(
     Markup(shape)
@@ -40,9 +40,9 @@ class EmbeddingMap:
     """Positions of samples and proxies in the plane.
 
     Attributes:
-        rows: Rows of the manifest that are shown, [N].
-        points: Their positions, [N, 2].
-        proxy_labels: The class of each proxy, [P].
+        rows: Rows in the manifest of the N samples shown, [N].
+        points: Positions of these samples, [N, 2].
+        proxy_labels: The class of each of the P proxies shown, [P].
         proxy_points: Positions of the proxies, [P, 2].
     """
 
@@ -54,7 +54,15 @@ class EmbeddingMap:
 
 @dataclass(frozen=True)
 class Mark:
-    """A sample, a proxy or a class name on the map; `code` numbers the classes shown."""
+    """A sample, a proxy or a class name on the map.
+
+    Attributes:
+        x: Horizontal position.
+        y: Vertical position.
+        code: Number of the class among the classes shown; it selects color and shape.
+        name: Name of the class.
+        source: Data URI of the image; None without an image.
+    """
 
     x: float
     y: float
@@ -66,8 +74,9 @@ class Mark:
 def choose_rows(labels: Ints, *, points: int, classes: int, seed: int = 0) -> Ints:
     """Choose which samples the map shows.
 
-    If there are at most `points` samples, all are shown. Otherwise `classes` random classes with two or more samples
-    are chosen, and at most points / classes random samples of each.
+    If there are at most `points` samples, all are shown. Otherwise up to `classes` random classes with two or more
+    samples are chosen (any classes, if all have one sample). Each chosen class has at most `points` / (number of
+    chosen classes) random samples on the map.
 
     Returns:
         Rows in ascending order.
@@ -79,7 +88,7 @@ def choose_rows(labels: Ints, *, points: int, classes: int, seed: int = 0) -> In
         return np.arange(len(labels))
     rng = np.random.default_rng(seed)
     present, sizes = np.unique(labels, return_counts=True)
-    # a class with one sample says nothing about how classes separate
+    # a class with one sample does not show how well classes are separated
     several = present[sizes > 1] if (sizes > 1).any() else present
     chosen = rng.choice(several, min(classes, len(several)), replace=False)
     limit = max(1, points // len(chosen))
@@ -90,13 +99,14 @@ def choose_rows(labels: Ints, *, points: int, classes: int, seed: int = 0) -> In
 def compute_map(
     data: Manifest, embeddings: Tensor, rows: Ints, *, proxies: Tensor | None = None, seed: int = 0
 ) -> EmbeddingMap:
-    """Place samples by t-SNE of their unit embeddings.
+    """Place samples in the plane by t-SNE of their normalized embeddings.
 
     Args:
-        data: The samples.
-        embeddings: Their embeddings, [N, d].
-        rows: The samples to place.
-        proxies: Proxies of all classes, [C, d] or [C, K, d]; those of the classes shown are placed too.
+        data: The N samples.
+        embeddings: Embeddings of all samples, [N, d].
+        rows: Rows of the samples to place.
+        proxies: One or K proxies for each of the C classes, [C, d] or [C, K, d]. Proxies of classes without a sample in
+            `rows` are left out.
         seed: Seed of t-SNE.
     """
     x = unit(embeddings.detach().float().cpu()[torch.from_numpy(rows)])
@@ -111,7 +121,7 @@ def compute_map(
 
 
 def draw_map(data: Manifest, layout: EmbeddingMap, thumbnails: Thumbnails) -> Markup:
-    """Draw the map as SVG: images where there are any, otherwise marks in eight colors and seven shapes."""
+    """Draw the map as SVG. Samples are drawn as images, or without images as marks in eight colors and seven shapes."""
     shown, codes = np.unique(data.labels[layout.rows], return_inverse=True)
     samples = zip(layout.rows.tolist(), layout.points.tolist(), codes.tolist(), strict=True)
     code_of = {label: code for code, label in enumerate(shown.tolist())}
@@ -134,7 +144,7 @@ def draw_map(data: Manifest, layout: EmbeddingMap, thumbnails: Thumbnails) -> Ma
 
 
 def _fit_to_frame(y: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Rotate to the smallest bounding box, longer side horizontal, and stretch it to the frame."""
+    """Rotate the points so that their bounding box is smallest and wider than high, and stretch it to the frame."""
     angles = np.radians(np.arange(0, 180, 5))
     axes = np.stack([np.cos(angles), np.sin(angles), -np.sin(angles), np.cos(angles)], axis=1).reshape(-1, 2, 2)
     spans = np.ptp(y @ axes.transpose(0, 2, 1), axis=1)
@@ -147,13 +157,17 @@ def _fit_to_frame(y: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _image_side(points: int, kind: str) -> float:
-    """Return the side of an image: all cover about 60% of the map, and drawings, being transparent, a little more."""
+    """Return the side of an image on a map with this number of points, in the units of the SVG.
+
+    All images together cover about 60% of the map, as far as sides from 18 to 64 allow this. The side of a drawing is
+    20% larger than that of another image.
+    """
     side = float(np.sqrt(0.6 * WIDTH * HEIGHT / max(1, points)))
     return min(max(side, 18.0), 64.0) * (1.2 if kind == "drawings" else 1.0)
 
 
 def _place_labels(names: list[str], points: NDArray[np.float64], codes: Ints) -> list[Mark]:
-    """Put the names of the largest classes at their medians, moved apart where they would overlap."""
+    """Place the names of the largest classes at the median of their samples, moved down where they overlap."""
     largest = np.argsort(-np.bincount(codes), kind="stable")[:MAX_LABELS]
     boxes: list[tuple[float, float, float, str, int]] = []
     medians = {int(code): np.median(points[codes == code], axis=0) for code in largest}

@@ -1,7 +1,8 @@
-"""Search results of a dataset by cosine: example queries, the worst queries, and the classes most often confused.
+"""Search results on a dataset by cosine similarity: random queries, the worst queries, and classes often confused.
 
-A query is never its own neighbor, and ties are ordered by row, as in `evaluate`. If the data has the roles query and
-gallery, the queries search the gallery. Otherwise every sample searches all other samples.
+A query is never its own neighbor. Neighbors with equal similarity are ordered by row, as in `evaluate`. If the data has
+the roles query and gallery, the queries are searched in the gallery. Otherwise each sample is a query that is searched
+in all other samples.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from nearfar.ops.geometry import unit
 from nearfar.validation import check_embeddings
 
 BLOCK = 512
-# Beyond this many queries, a random sample of them suffices; the gallery is always searched in full.
+# If there are more queries, a random sample of this size is used. The gallery is always searched in full.
 MAX_QUERIES = 4000
 
 
@@ -32,9 +33,9 @@ class QueryResult:
         rows: Rows of the neighbors.
         names: Classes of the neighbors.
         is_match: Whether each neighbor has the query's class.
-        similarities: Cosine of each neighbor with the query.
-        first_match: Position of the nearest sample of the query's class in the whole gallery, from 1; None if the
-            gallery has none.
+        similarities: Cosine similarity of each neighbor to the query.
+        first_match: Position of the first sample of the query's class when the whole gallery is ordered by similarity,
+            counted from 1; None if the gallery has no such sample.
     """
 
     row: int
@@ -48,12 +49,12 @@ class QueryResult:
 
 @dataclass(frozen=True)
 class RankedQueries:
-    """Queries whose class is in the gallery, [Q] each.
+    """Results of Q queries that have at least one other sample of their class in the gallery; each field is [Q].
 
     Attributes:
         rows: Rows of the queries.
-        nearest: Row of the nearest neighbor of each.
-        first_match: Position of the nearest sample of the query's class, from 1.
+        nearest: Row of the nearest neighbor of each query.
+        first_match: Position of the first sample of the query's class, counted from 1.
     """
 
     rows: Ints
@@ -63,13 +64,13 @@ class RankedQueries:
 
 @dataclass(frozen=True)
 class Confusion:
-    """Two classes that are taken for each other.
+    """Two classes that the search confuses.
 
     Attributes:
         names: The two classes.
-        count: Number of their queries whose nearest neighbor is of the other class.
-        queries: Number of queries of both classes.
-        rows: An example: a query and its nearest neighbor, which is of the other class.
+        count: Number of queries from either class whose nearest neighbor belongs to the other, in both directions.
+        queries: Number of queries from both classes together.
+        rows: An example: the rows of such a query and of its nearest neighbor.
     """
 
     names: tuple[str, str]
@@ -81,10 +82,10 @@ class Confusion:
 def search_examples(
     data: Manifest, embeddings: Tensor, *, queries: int = 12, neighbors: int = 8, seed: int = 0
 ) -> list[QueryResult]:
-    """Search for random queries of classes that are spread evenly over the list of classes.
+    """Search for random queries. Their classes are spread evenly over the list of classes.
 
-    Only classes with another sample in the gallery are used, if there are any. With fewer classes than queries, a class
-    is used more than once.
+    Queries without another sample of their class in the gallery are used only if there are no others. If there are
+    fewer classes than queries, classes are used more than once.
 
     >>> m = Manifest(labels=[0, 0, 1, 1], classes=("ant", "owl"), split=["test"] * 4, paths=("a", "b", "c", "d"))
     >>> x = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
@@ -115,7 +116,7 @@ def find_neighbors(data: Manifest, embeddings: Tensor, rows: Sequence[int], *, n
         values, columns = torch.sort(similarity, dim=1, descending=True, stable=True)
         for i, row in enumerate(block.tolist()):
             order, cosines = columns[i].numpy(), values[i].numpy()
-            is_other = np.isfinite(cosines)  # all but the query itself
+            is_other = np.isfinite(cosines)  # excludes the query itself, whose similarity is -inf
             order, cosines = order[is_other], cosines[is_other]
             matches = np.flatnonzero(is_match[i][order])
             near = order[:neighbors]
@@ -134,7 +135,11 @@ def find_neighbors(data: Manifest, embeddings: Tensor, rows: Sequence[int], *, n
 
 
 def rank_queries(data: Manifest, embeddings: Tensor, *, queries: int = MAX_QUERIES, seed: int = 0) -> RankedQueries:
-    """Find the nearest neighbor and the position of the first match of all queries, or of a random sample of them."""
+    """Find the nearest neighbor of each query and the position of its first match.
+
+    Queries without another sample of their class in the gallery are left out. If more than `queries` remain, a
+    random sample of `queries` is used.
+    """
     candidates, gallery = _split_roles(data, embeddings)
     candidates = candidates[_count_positives(data, candidates, gallery) > 0]
     if len(candidates) > queries:
@@ -151,9 +156,9 @@ def rank_queries(data: Manifest, embeddings: Tensor, *, queries: int = MAX_QUERI
 
 
 def find_worst_queries(data: Manifest, ranked: RankedQueries, *, queries: int = 6) -> list[int]:
-    """Return the rows of the queries whose first match comes last, at most one per class.
+    """Return the rows of the queries with the largest `first_match`, at most one per class, worst first.
 
-    Queries whose nearest neighbor has their class are left out.
+    Queries whose nearest neighbor belongs to their class are left out.
     """
     order = np.argsort(-ranked.first_match, kind="stable")
     order = order[ranked.first_match[order] > 1]
@@ -165,8 +170,8 @@ def find_worst_queries(data: Manifest, ranked: RankedQueries, *, queries: int = 
 def find_confusions(data: Manifest, ranked: RankedQueries, *, pairs: int = 8) -> list[Confusion]:
     """Return the pairs of classes that are confused most.
 
-    Pairs are ordered by the fraction of their queries whose nearest neighbor is of the other class; ties are in class
-    order.
+    Pairs are ordered by the fraction of their queries whose nearest neighbor belongs to the other class. Pairs with the
+    same fraction are in class order.
     """
     actual, predicted = data.labels[ranked.rows], data.labels[ranked.nearest]
     sizes = np.bincount(actual, minlength=len(data.classes))
@@ -193,7 +198,9 @@ def _split_roles(data: Manifest, embeddings: Tensor) -> tuple[Ints, Ints]:
     """Return the rows of the queries and of the gallery."""
     check_embeddings("embeddings", embeddings)
     if len(embeddings) != len(data):
-        raise ValueError(f"embeddings has {len(embeddings)} rows but data has {len(data)}: pass one row per sample")
+        raise ValueError(
+            f"embeddings has {len(embeddings)} rows but data has {len(data)} samples: pass one row per sample"
+        )
     everything = np.arange(len(data))
     if data.role is None:
         return everything, everything
@@ -202,14 +209,17 @@ def _split_roles(data: Manifest, embeddings: Tensor) -> tuple[Ints, Ints]:
 
 
 def _count_positives(data: Manifest, queries: Ints, gallery: Ints) -> Ints:
-    """Count the gallery samples of each query's class, the query itself left out."""
+    """Count the gallery samples of each query's class, excluding the query itself."""
     sizes = np.bincount(data.labels[gallery], minlength=len(data.classes))
     positives: Ints = sizes[data.labels[queries]] - np.isin(queries, gallery)
     return positives
 
 
 def _iterate_blocks(embeddings: Tensor, rows: Ints, gallery: Ints) -> Iterator[tuple[Ints, Tensor]]:
-    """Yield blocks of rows with their cosines to the gallery [b, G]; a row's cosine with itself is -inf."""
+    """Yield blocks of b rows with their cosine similarities to the G gallery samples, [b, G].
+
+    The similarity of a row to itself is set to -inf.
+    """
     x = embeddings.detach().cpu()
     x = unit(x if x.dtype == torch.float64 else x.float())
     others = x if len(gallery) == len(x) else x[torch.from_numpy(gallery)]

@@ -1,4 +1,4 @@
-"""HTML pages from the package's Jinja2 templates; every value is escaped."""
+"""HTML pages made with the package's Jinja2 templates. Values are escaped by default."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from nearfar.files import atomic
 
 
 def render(template: str, **values: Any) -> Markup:
-    """Fill in a template.
+    """Render a template.
 
     Args:
-        template: Path below the package, such as "report/templates/report.html".
-        values: What the template shows. Strings are escaped unless they are `Markup`.
+        template: Path within the package, such as "report/templates/report.html".
+        values: Variables of the template. Strings are escaped unless they are `Markup`.
     """
     return Markup(_environment().get_template(template).render(**values))
 
@@ -29,13 +29,13 @@ def write_html(path: Path, template: str, **values: Any) -> Path:
     """Render a template to a file atomically and return the file's path."""
     text = render(template, **values)
     with atomic(path) as draft:
-        # file names may contain bytes that are not valid UTF-8
+        # names of samples may come from file names that are not valid UTF-8
         draft.write_text(text, encoding="utf-8", errors="replace")
     return path
 
 
 def allow_breaks(name: str) -> Markup:
-    """Escape a name and mark where a long one without spaces may wrap.
+    """Escape a name and insert <wbr> where it may wrap, because long names without spaces do not wrap otherwise.
 
     >>> str(allow_breaks("101.White_Pelican"))
     '101.<wbr>White_<wbr>Pelican'
@@ -58,5 +58,5 @@ def _environment() -> Environment:
 
 
 def _read_asset(path: str) -> Markup:
-    """Return a style sheet or script of the package, to be put into a page."""
+    """Return the text of a style sheet or script of the package, to embed it in a page."""
     return Markup(files("nearfar").joinpath(path).read_text(encoding="utf-8"))

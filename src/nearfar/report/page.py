@@ -1,6 +1,6 @@
 """The report: one HTML file with scores, search examples, errors, training curves, an embedding map and settings.
 
-The file is self-contained. It has no scripts and loads nothing; images are embedded as data URIs.
+The file is self-contained. It contains no scripts and loads no other files; images are embedded as data URIs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from nearfar.report.thumbnails import Thumbnails
 from nearfar.report.tiles import make_confusion_cards, make_query_rows
 from nearfar.validation import check_embeddings
 
-# the largest numbers of points and classes that are distinguishable on the map
+# (samples, classes): how many are distinguishable on the map if samples are drawn as marks or as images
 MARK_LIMITS, IMAGE_LIMITS = (1000, 16), (600, 12)
 SECTIONS = {
     "scores": "Scores",
@@ -64,15 +64,16 @@ def write_report(
         path: The HTML file to write.
         title: Title of the page.
         lead: Plain text below the title; an empty line starts a new paragraph.
-        scores: Rows of the table of scores, by name. Without scores there is no table.
-        curves: Log entries of runs, by name. Values that the entries lack are not drawn.
-        data: The samples to search and to map.
-        embeddings: Their embeddings, [N, d].
+        scores: Scores by name; each name is a row in the table of scores. If empty, there is no table.
+        curves: Log entries of runs, by name. A value that no entry contains is not drawn.
+        data: The N samples to search and to draw on the map.
+        embeddings: Embeddings of the samples, [N, d].
         settings: Settings of the run, nested or flat.
-        footer: Plain text at the end, as `lead`.
+        footer: Plain text at the end, with paragraphs as in `lead`.
         queries: Number of example queries.
         neighbors: Number of neighbors shown for each query.
-        proxies: Proxies of `data.classes`, [C, d] or [C, K, d], drawn into the map as stars.
+        proxies: One or K proxies for each of the C classes in `data.classes`, [C, d] or [C, K, d]. The map shows them
+            as stars.
         seed: Seed of the random choice of queries and of the map.
     """
     check_embeddings("embeddings", embeddings)
@@ -83,7 +84,9 @@ def write_report(
         proxies.ndim not in (2, 3) or len(proxies) != len(data.classes) or proxies.shape[-1] != embeddings.shape[1]
     ):
         shape = f"[{len(data.classes)}, {embeddings.shape[1]}] or [{len(data.classes)}, K, {embeddings.shape[1]}]"
-        raise ValueError(f"proxies must be {shape}, one (or K) for each class of data, got {list(proxies.shape)}")
+        raise ValueError(
+            f"proxies must have shape {shape}, with one or K proxies per class of data, got {list(proxies.shape)}"
+        )
     thumbnails = Thumbnails(data)
     figures, more_figures = draw_curves(curves)
     tables = make_score_tables(scores)

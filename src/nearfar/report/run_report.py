@@ -16,30 +16,33 @@ from nearfar.metrics import Scores
 from nearfar.report import write_report
 from nearfar.runs import Run
 from nearfar.training.class_subset import sample_whole_classes
-from nearfar.training.evaluate import score
+from nearfar.training.evaluate import has_positives, score
+from nearfar.training.start_scores import RAW_TITLE, start_title
 
-MAX_SAMPLES = 20_000  # a report on more samples would take more than a few seconds
+MAX_SAMPLES = 20_000  # the report uses at most this many samples, so that it takes only a few seconds
 
 
 def report_run(run: Run, embedded: tuple[Manifest, Tensor] | None = None) -> Path:
-    """Write `report.html` of a finished run and return its path.
+    """Write the report of a finished run to `report.html` in its run directory and return the path.
 
     The report searches the test split, or the training data if there is no test split.
 
     Args:
         run: The run.
-        embedded: The split and its embeddings, if they are already computed.
+        embedded: The samples of that split and their embeddings; None computes the embeddings.
     """
     result, config = run.results(), run.config
     manifest, embeddings = embedded or _embed(run)
     is_held_out = "test" in result
-    # complete classes only, at least two
+    # above MAX_SAMPLES, keep only some classes, each with all its samples, but at least two classes
     rows = sample_whole_classes(manifest.labels, MAX_SAMPLES, min_classes=2)
     manifest, embeddings = manifest.subset(rows), embeddings[torch.from_numpy(rows)]
     name = config.recipe or str(config.loss["name"])
-    scores = {name: score(embeddings, manifest, config.metrics)}
-    if is_held_out and "untrained" in result:
-        scores = {"before training": replace_values(scores[name], result["untrained"]), **scores}
+    scores = {name: score(embeddings, manifest, config.metrics)} if has_positives(manifest) else {}
+    starts = {"raw": RAW_TITLE, "untrained": start_title(config)}
+    if scores and is_held_out:
+        before = {title: replace_values(scores[name], result[kind]) for kind, title in starts.items() if kind in result}
+        scores = before | scores
     return write_report(
         run.path / "report.html",
         title=f"{name} on {Path(config.data.source).name}",
@@ -54,15 +57,15 @@ def report_run(run: Run, embedded: tuple[Manifest, Tensor] | None = None) -> Pat
 
 
 def replace_values(scores: Scores, values: Mapping[str, float]) -> Scores:
-    """Return scores of the same queries with other values; values of single queries and spreads are dropped."""
+    """Return `scores` with these values of the metrics. Values of single queries and spreads are dropped."""
     return Scores(dict(values), scores.queries, scores.dropped, scores.gallery, scores.distance)
 
 
 def _make_lead(manifest: Manifest, result: Mapping[str, Any], is_held_out: bool) -> str:
     classes = len(np.unique(manifest.labels))
-    origin = "that training never saw" if is_held_out else "that the run was trained on"
+    origin = "that are not in the training data" if is_held_out else "that the run was trained on"
     text = (
-        f"Each sample is a query against {len(manifest):,} samples of {classes:,} classes {origin}. "
+        f"The report searches {len(manifest):,} samples of {classes:,} classes {origin}. "
         f"Training took {result['steps']:,} steps, {result['seconds']:.0f} seconds."
     )
     return f"{text} Note: {result['warning']}." if "warning" in result else text

@@ -12,17 +12,18 @@ HEADLINE, MAX_COLUMNS = ("map@r", "nmi", "ami", "f1"), 7
 
 
 def make_score_tables(scores: Mapping[str, Scores]) -> list[dict[str, Any]]:
-    """Return one or two tables with a row for each name and the metrics that all names have.
+    """Return one or two tables with a row for each name and a column for each metric that all names have.
 
-    The row with the best MAP@R (or else the best first metric) is marked. With more than seven metrics, the first table
-    has Recall@k, MAP@R, NMI, AMI and F1, and the second has the rest. Without scores there is no table.
+    If there are several rows, the one with the best MAP@R is marked (without MAP@R, the one that is best in the first
+    metric). If there are more than seven metrics, the first table has Recall@k, MAP@R, NMI, AMI and F1, and the second
+    table has the others. If `scores` is empty, there is no table.
     """
     if not scores:
         return []
     first = next(iter(scores.values()))
     metrics = [name for name in first if all(name in row for row in scores.values())]
     if not metrics:
-        raise ValueError(f"scores must have a metric in common, but {', '.join(scores)} have none")
+        raise ValueError(f"scores must have at least one metric in common, but {', '.join(scores)} have none")
     key = "map@r" if "map@r" in metrics else metrics[0]
     best = max(scores, key=lambda name: scores[name][key]) if len(scores) > 1 else None
     head = [name for name in metrics if name.startswith("recall@") or name in HEADLINE]
@@ -52,10 +53,10 @@ def _make_cell(scores: Scores, metric: str) -> dict[str, str]:
 
 
 def _describe_queries(scores: Mapping[str, Scores]) -> str:
-    """Say what was searched, once if it is the same for all names."""
+    """Describe the queries, gallery and distance: once if they are the same for all names, otherwise for each name."""
     texts = {
         name: f"{row.queries:,} queries"
-        + (f" ({row.dropped:,} without a positive skipped)" if row.dropped else "")
+        + (f" ({row.dropped:,} more skipped: no positive)" if row.dropped else "")
         + f", gallery of {row.gallery:,}, {row.distance}"
         + (", approximate" if row.approximation is not None else "")
         for name, row in scores.items()

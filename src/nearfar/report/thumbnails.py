@@ -1,7 +1,7 @@
 """Small images of samples as data URIs.
 
-Gray drawings on black become black on white. Other arrays and files are shown as they are, cropped to a square like the
-center crop of the evaluation.
+Gray drawings on a black background are inverted to black on white. Other images keep their colors. Image files are
+cropped to a centered square.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from nearfar.errors import NearfarError
 
 SIDE, SMALL_SIDE = 96, 44
 LEVELS = 16
-# A drawing on black is mostly black, with a median of 0; the median of other gray images is hardly ever below this.
+# Gray images whose median is below this value are taken for drawings on black: drawings are mostly background, with a
+# median of 0, whereas the median of other gray images is rarely this low.
 MAX_DARK_MEDIAN = 32
 ThumbnailKind = Literal["drawings", "images", "text"]
 
@@ -29,9 +30,9 @@ class Thumbnails:
 
     Attributes:
         data: The samples.
-        kind: "drawings" (gray on black), "images" (arrays or files) or "text" (feature vectors without files). Feature
-            vectors whose `paths` can be read below `root` are shown by these files.
-        reader: Reads the files; None without files.
+        kind: "drawings" (gray arrays, drawn on black), "images" (other arrays, or files) or "text" (no images). Feature
+            vectors are shown as images if their manifest has a `root` and `paths` to image files that can be read.
+        reader: Reader of the image files; None if there are no files.
     """
 
     def __init__(self, data: Manifest) -> None:
@@ -50,7 +51,10 @@ class Thumbnails:
                 self.kind = "text"
 
     def load_image(self, row: int, side: int = SIDE) -> Image.Image | None:
-        """Return a sample's image, RGB or gray, square for files; None if it has none or the file cannot be read."""
+        """Return the image of a sample (RGB or gray); None if it has no image or the file cannot be read.
+
+        Image files are cropped and resized to a square of `side` pixels. Arrays keep their size.
+        """
         if self.kind == "text":
             return None
         if self.data.pixels is not None:
@@ -63,7 +67,7 @@ class Thumbnails:
             return None
 
     def encode_large(self, row: int) -> str | None:
-        """Return an image of about 96 pixels as a data URI; None if there is no image."""
+        """Return an image of at most 96 x 96 pixels as a data URI; None if there is no image."""
         image = self.load_image(row)
         if image is None:
             return None
@@ -73,7 +77,10 @@ class Thumbnails:
         return encode_jpeg(image)
 
     def encode_small(self, row: int, color: str = "#000000") -> str | None:
-        """Return an image of at most 44 pixels as a data URI, a drawing as `color` on a transparent background."""
+        """Return an image of at most 44 x 44 pixels as a data URI; None if there is no image.
+
+        A drawing is drawn in `color` on a transparent background.
+        """
         image = self.load_image(row, SMALL_SIDE)
         if image is None:
             return None
@@ -99,14 +106,14 @@ def encode_png(image: Image.Image) -> str:
 
 
 def encode_gray_png(image: Image.Image) -> str:
-    """Return a gray image with 16 levels as a PNG data URI."""
+    """Reduce an image to 16 levels of gray and return it as a PNG data URI."""
     return _encode_indexed(
         _quantize(image), [level * 255 // (LEVELS - 1) for level in range(LEVELS) for _ in range(3)], None
     )
 
 
 def encode_ink_png(image: Image.Image, color: str) -> str:
-    """Return dark on white as a color on a transparent background with 16 levels of opacity, as a PNG data URI."""
+    """Return a drawing on white as a PNG data URI: `color` on a transparent background, with 16 levels of opacity."""
     red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
     opacity = bytes(level * 255 // (LEVELS - 1) for level in range(LEVELS))
     return _encode_indexed(LEVELS - 1 - _quantize(image), [red, green, blue] * LEVELS, opacity)

@@ -1,4 +1,4 @@
-"""Samples as tiles of a page: an image or a name in a frame, with a caption."""
+"""Samples shown as tiles on a page: an image or a name in a frame, with a caption."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from nearfar.report.thumbnails import Thumbnails
 
 @dataclass(frozen=True)
 class Tile:
-    """What a tile shows.
+    """The content of a tile.
 
     Attributes:
         source: Data URI of the image; None if there is no image.
-        alt: Text for readers who do not see the image.
-        words: Text in place of an image.
+        alt: Alternative text of the image, for screen readers.
+        words: Text shown if there is no image.
         caption: Text below the image.
         note: Small text below the caption.
-        kind: "right" or "wrong" for a frame with a badge, "" for a plain one.
+        kind: "right" (same class as the query) or "wrong" for a frame with a badge; "" for a plain frame.
         tip: Text that appears on hover.
-        is_drawing: Whether the image is a drawing on white.
+        is_drawing: Whether the image is a drawing on a white background.
         is_broken: Whether the image file cannot be read.
     """
 
@@ -42,7 +42,7 @@ class Tile:
 def make_query_rows(
     data: Manifest, results: Iterable[QueryResult], thumbnails: Thumbnails
 ) -> list[tuple[Tile, list[Tile]]]:
-    """Return a tile for each query and tiles for its neighbors, nearest first."""
+    """Return (tile of the query, tiles of its neighbors with the nearest first) for each result."""
     rows = []
     for result in results:
         query = make_tile(data, result.row, thumbnails, role="query")

@@ -4,12 +4,14 @@
     Q_ij ~ 1 / (1 + ||y_i - y_j||^2)
     dKL(P || Q) / dy_i = 4 sum_j (P_ij - Q_ij) (y_i - y_j) / (1 + ||y_i - y_j||^2)
 
-van der Maaten and Hinton, JMLR 2008 (momentum, gains and early exaggeration as in their code). The initialization by
-PCA follows Kobak and Berens, Nature Communications 2019; the step size N / exaggeration follows Belkina et al., same
-volume.
+Here x_i are the N vectors, y_i their positions in the plane, and "~" means proportional to. The method is that of van
+der Maaten and Hinton, JMLR 2008; momentum, gains and early exaggeration are as in their code. The initialization with
+PCA follows Kobak and Berens, Nature Communications 2019; the step size N / exaggeration follows Belkina et al., Nature
+Communications 2019.
 
-Why this is not openTSNE 1.0.4, measured on one thread with default options (CPU seconds; trustworthiness and preserved
-fraction of the 10 nearest neighbors), drawings as pixels and 30 Gaussian classes in 64 dimensions:
+The table compares this module with openTSNE 1.0.4, on one thread with default options. The numbers are CPU seconds,
+trustworthiness, and the preserved fraction of the 10 nearest neighbors. The data are pixels of drawings, and samples of
+30 Gaussian classes in 64 dimensions:
 
     data              this module              openTSNE
     600 drawings      0.7 s, 0.845, 0.293      2.0 s, 0.854, 0.292
@@ -18,8 +20,9 @@ fraction of the 10 nearest neighbors), drawings as pixels and 30 Gaussian classe
     1000 Gaussian     2.2 s, 0.993, 0.573      3.6 s, 0.994, 0.584
     2000 drawings     12.0 s, 0.890, 0.264     8.9 s, 0.901, 0.271
 
-The library is slightly better, slower at the 600 to 1,000 points of a report, faster at the 2,000 points of the served
-map, and adds 177 MB to an installation (with SciPy and scikit-learn, which the package does not need otherwise).
+nearfar does not use openTSNE, because it is only slightly better, it is slower for the 600 to 1,000 points of a report
+(though faster for the 2,000 points of the map that `nearfar serve` shows), and it adds 177 MB to an installation
+(including SciPy and scikit-learn, which nearfar does not need otherwise).
 """
 
 from __future__ import annotations
@@ -31,19 +34,20 @@ from nearfar.validation import check_embeddings, check_positive
 
 EXAGGERATION, EXAGGERATED_SHARE = 12.0, 0.25
 INITIAL_DEVIATION = 1e-4
-# Bound of |log(beta * mean squared distance)| and number of bisections; 80 / 2^40 is far below what matters.
+# log(beta * s) is found by bisection in [-MAX_LOG_BETA, MAX_LOG_BETA], where s is the mean of a row's squared distances
+# after subtracting the smallest. After 40 bisections, the interval is far smaller than necessary: 80 / 2^40.
 MAX_LOG_BETA, BISECTIONS = 40.0, 40
 
 
 def tsne(x: Tensor, *, perplexity: float = 30.0, steps: int = 500, seed: int = 0) -> Tensor:
-    """Place vectors in the plane so that neighbors stay neighbors; deterministic for a given input and seed.
+    """Place vectors in the plane with t-SNE. The same input and seed give the same result.
 
     Args:
         x: Vectors, [N, d].
-        perplexity: Effective number of neighbors; limited to (N - 1) / 3, so that few vectors work too.
-        steps: Gradient steps; the first quarter uses early exaggeration.
-        seed: Seed of the noise added to the initialization. The noise is a hundredth of its size and separates vectors
-            that PCA maps to one line.
+        perplexity: Effective number of neighbors. It is reduced to (N - 1) / 3 if it is larger, but not below 1.
+        steps: Number of gradient steps; the first quarter of them uses early exaggeration.
+        seed: Seed of the noise that is added to the initial positions. The noise separates vectors that PCA maps to the
+            same point or line. Its standard deviation is 1% of that of the first principal component.
 
     Returns:
         Centered positions, [N, 2], float32.
@@ -79,7 +83,11 @@ def tsne(x: Tensor, *, perplexity: float = 30.0, steps: int = 500, seed: int = 0
 def kl_gradient(p: Tensor, y: Tensor, kernel: Tensor, pull: Tensor) -> Tensor:
     """Return dKL(P || Q) / dy [N, 2].
 
-    `kernel` and `pull` are [N, N] buffers that are overwritten; allocating them at each step would take 50% longer.
+    Args:
+        p: Joint probabilities P, [N, N].
+        y: Positions, [N, 2].
+        kernel: Buffer [N, N] that is overwritten. A step that allocates both buffers takes 50% longer.
+        pull: Second buffer [N, N] that is overwritten.
     """
     square = y.square().sum(1)
     torch.addmm(square + 1, y, y.T, alpha=-2, out=kernel)
@@ -89,10 +97,10 @@ def kl_gradient(p: Tensor, y: Tensor, kernel: Tensor, pull: Tensor) -> Tensor:
 
 
 def neighbor_probabilities(square: Tensor, perplexity: float) -> Tensor:
-    """Return p_j|i [N, N] from squared distances; each row has the given perplexity and a zero on the diagonal.
+    """Return the probabilities p_j|i, [N, N], for squared distances [N, N]. The diagonal is 0.
 
-    The logarithms of all beta_i are bisected at once. If all neighbors of a vector are equally far, its row does not
-    depend on beta.
+    The logarithms of all beta_i are bisected at the same time, so that each row gets the given perplexity. If all
+    neighbors of a vector are equally far away, its row does not depend on beta_i and may have a different perplexity.
     """
     n = len(square)
     distance = square.double().masked_fill(torch.eye(n, dtype=torch.bool), torch.inf)
@@ -109,9 +117,10 @@ def neighbor_probabilities(square: Tensor, perplexity: float) -> Tensor:
 
 
 def _initialize(x: Tensor, seed: int) -> Tensor:
-    """Return the first two principal components plus noise, scaled so that the first has a deviation of 1e-4.
+    """Return the initial positions: the first two principal components plus noise.
 
-    Both components have the same scale. The sign of each makes its entry of largest magnitude positive.
+    Both components are scaled by the same factor, which gives the first a standard deviation of 1e-4. The sign of each
+    component is chosen so that its element of largest magnitude is positive.
     """
     centered = x.double() - x.double().mean(0)
     if x.shape[1] <= len(x):

@@ -1,4 +1,6 @@
-"""Batch samplers: choose which samples share a batch. Each has a seed and a state, and `create` makes one by its name.
+"""Batch samplers, which choose the samples of each batch. `create` creates a sampler by its name.
+
+Every sampler is reproducible from its seed and can save and restore its state.
 
 >>> sampler = create("pk", labels=[0, 0, 1, 1, 2, 2], classes=2, per_class=2)
 >>> len(next(iter(sampler)))
@@ -34,15 +36,15 @@ def create(name: str, *, labels: Labels, seed: int = 0, rank: int = 0, world: in
     """Create a sampler by its name.
 
     Args:
-        name: A registered name, see `names`.
+        name: A registered name; see `names`.
         labels: The class of every sample [N].
-        seed: Seed of everything that the sampler draws.
+        seed: Seed of all random choices of the sampler.
         rank: Rank of this process.
         world: Number of processes that split each batch.
-        options: Options of the sampler, see `options`.
+        options: Options of the sampler; see the function `options`.
 
     Raises:
-        ValueError: If the name or an option is unknown. The message suggests the nearest one.
+        ValueError: If the name or an option is unknown. The message suggests a similar one.
     """
     supplied = {"labels": labels, "seed": seed, "rank": rank, "world": world}
     sampler: BatchSampler = SAMPLERS.create(name, supplied=supplied, **options)

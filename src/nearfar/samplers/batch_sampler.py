@@ -12,7 +12,7 @@ from nearfar.registry import Registry
 from nearfar.samplers.class_index import Indices
 
 SAMPLERS: Registry[Any] = Registry("sampler", package="nearfar.samplers")
-# What the training loop passes to every sampler. All other parameters of the constructor are options.
+# What `create` passes to every sampler. All other parameters of the constructor are options.
 SUPPLIED = ("labels", "seed", "rank", "world")
 
 register = SAMPLERS.register
@@ -21,23 +21,25 @@ register = SAMPLERS.register
 class BatchSampler:
     """A `batch_sampler` for a DataLoader, with a seed and a state.
 
-    Iterating yields the batches that are left of the current epoch and then starts the next epoch. A subclass sets
-    `size` and implements `plan(rng)`, which returns the batches of an epoch. The generator is seeded by (seed, epoch),
-    so the state is two numbers, epoch and position, and a run resumes in the middle of an epoch.
+    Iterating over the sampler yields the remaining batches of the current epoch; iterating again yields the next epoch.
+    A subclass sets `size` and implements `plan(rng)`, which returns the batches of an epoch. `rng` is seeded with
+    (seed, epoch). The complete state is therefore the seed, the epoch and the position within the epoch, and a run can
+    resume in the middle of an epoch.
 
-    A sampler that adapts to the training, such as PROFS, overrides `next_batch`, `observe`, `samples_to_embed` and
-    `write_embeddings` as well.
+    If the batches depend on the progress of training, as in PROFS, the sampler also overrides `next_batch`, `observe`,
+    `samples_to_embed` and `write_embeddings`.
 
     Args:
-        seed: Seed of everything that the sampler draws.
-        rank: Rank of this process. It gets the samples rank, rank + world, ... of each global batch.
+        seed: Seed of all random choices of the sampler.
+        rank: Rank of this process. It gets the samples at positions rank, rank + world, ... of each global batch.
         world: Number of processes that split each global batch.
 
     Attributes:
         size: Number of samples in a full global batch.
-        representatives: Number of class representatives at the front of each global batch, or None.
-        cycle: Number of the set of representatives that the last batch belongs to.
-        is_adaptive: Whether the next batch depends on `observe`. If so, request it only after the step on the last one.
+        representatives: Number of class representatives at the start of each global batch (see `Profs`), or None.
+        cycle: Index of the PROFS cycle that the last batch belongs to; always 0 for other samplers.
+        is_adaptive: Whether the next batch may depend on what `observe` received. If so, request a batch only after the
+            training step on the previous batch.
     """
 
     size: int
@@ -80,7 +82,7 @@ class BatchSampler:
         self.position = 0
 
     def extra_repr(self) -> str:
-        """Return the options to show in the `repr`."""
+        """Return the text that `repr` shows between the parentheses, before the seed."""
         return f"size={self.size}"
 
     def __repr__(self) -> str:
@@ -88,20 +90,25 @@ class BatchSampler:
         return f"{type(self).__name__}({self.extra_repr()}, seed={self.seed}{processes})"
 
     def observe(self, embeddings: Tensor, loss: Tensor) -> None:
-        """Receive the result of the step on the last batch: embeddings of the global batch in its order, and loss."""
+        """Receive the result of the training step on the last batch.
+
+        Args:
+            embeddings: Embeddings of the global batch, in the order of the batch.
+            loss: Loss of the global batch, a scalar.
+        """
 
     def samples_to_embed(self) -> list[int] | None:
-        """Return the samples whose embeddings the sampler needs before the next batch, or None."""
+        """Return the indices of the samples whose embeddings the sampler needs before the next batch, or None."""
         return None
 
     def write_embeddings(self, embeddings: Tensor) -> None:
-        """Receive the embeddings of the samples that `samples_to_embed` returned, in their order."""
+        """Receive the embeddings of the samples that `samples_to_embed` returned, in the same order."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state from which the sampler continues with the next batch."""
+        """Return the state from which a sampler continues with the next batch."""
         return {"seed": self.seed, "epoch": self.epoch, "position": self.position}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a state. Its seed replaces the seed of this sampler."""
+        """Restore a state. The seed in the state replaces the seed of this sampler."""
         self.seed, self.epoch, self.position = (int(state[key]) for key in ("seed", "epoch", "position"))
         self._planned = None

@@ -1,4 +1,4 @@
-"""The samples of each class, from labels."""
+"""An index of the samples of each class."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ Indices = NDArray[np.int64]
 class ClassIndex:
     """Sample indices [N] grouped by class.
 
-    The samples of the c-th class, in sorted label order, are samples[starts[c] : starts[c] + sizes[c]].
+    Classes are numbered in the sorted order of their labels. The samples of class c are
+    samples[starts[c] : starts[c] + sizes[c]].
     """
 
     samples: Indices
@@ -28,12 +29,12 @@ class ClassIndex:
 
     @property
     def members(self) -> list[Indices]:
-        """The samples of each class, in the sorted order of the labels."""
+        """Return the samples of each class, in the sorted order of the labels."""
         return np.split(self.samples, self.starts[1:])
 
 
 def group_by_class(labels: Labels) -> ClassIndex:
-    """Return the samples of every class, from labels [N] that are integers or strings.
+    """Group the samples by class. The labels [N] are integers or strings.
 
     >>> group_by_class([7, 3, 7]).members
     [array([1]), array([0, 2])]
@@ -47,7 +48,7 @@ def group_by_class(labels: Labels) -> ClassIndex:
 
 
 def classes_per_batch(size: int, classes: int | None, per_class: int) -> int:
-    """Return `classes`, or if it is None the number of whole classes that fit into `size` samples, at least 2.
+    """Return the number of classes per batch: `classes` or, if it is None, size // per_class but at least 2.
 
     >>> classes_per_batch(128, None, 4), classes_per_batch(128, 8, 4), classes_per_batch(10, None, 3)
     (32, 8, 3)

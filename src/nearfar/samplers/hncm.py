@@ -1,4 +1,4 @@
-"""Hard negative class mining (HNCM): batches of classes whose representatives lie close together."""
+"""Hard negative class mining (HNCM): choose classes for a batch whose representatives have similar embeddings."""
 
 from __future__ import annotations
 
@@ -15,20 +15,23 @@ from nearfar.validation import check_embeddings
 
 
 class HNCM:
-    """Choose the classes of a batch by a table with the embedding of each class's representative (PROFS, section 4).
+    """Choose the classes of a batch from a table with the embedding of each class's representative (PROFS, section 4).
 
-    As in the paper, the table stores the embedding of each representative and updates it whenever the representative is
-    sampled; memory is O(L) for L classes. The choice is ours: a batch has a seed class and the classes nearest to it,
-    ties by index. Several seeds split the batch into equal parts, and each in turn takes the nearest classes that are
-    still free. Classes that were never written have no distances; random classes take the places that this leaves.
+    As in the paper, the table has one embedding per class, which is updated whenever the representative of the class is
+    sampled. Memory is O(L) for L classes.
 
-    Distances are |a|^2 + |b|^2 - 2 a.b in float32, so two classes whose distances differ by less than 1e-3 may come in
-    either order.
+    The rule for choosing classes is our own. A batch consists of a random seed class and the classes nearest to it; of
+    two equally near classes, the one with the lower index comes first. With several seeds, each seed gets an equal part
+    of the batch: one after the other, the seeds take the nearest classes that are not taken yet. Classes without an
+    embedding in the table cannot be neighbors. If there are too few neighbors, random classes fill the batch.
+
+    Squared distances are computed as |a|^2 + |b|^2 - 2 a.b in float32. Rounding may swap two classes whose distances
+    differ by less than 1e-3.
 
     Args:
         classes: Number of classes, L.
-        greedy: Whether to add one class at a time, the one closest to any chosen so far, as N-pair does. O(C L) for C
-            classes per batch.
+        greedy: Whether to add one class at a time, always the class that is closest to any class chosen so far, as in
+            the N-pair paper. Takes O(C L) time for C classes per batch.
         normalize: Whether to scale the embeddings to unit length.
     """
 
@@ -39,7 +42,7 @@ class HNCM:
         self._squares = torch.empty(0)
 
     def write(self, classes: Indices, embeddings: Tensor) -> None:
-        """Write the embeddings of these classes."""
+        """Store the embeddings of these classes in the table, replacing earlier ones."""
         check_embeddings("embeddings", embeddings, dim=self.table.shape[1] if self.table.ndim == 2 else None)
         x = embeddings.detach().to("cpu", torch.float32)
         if self.normalize:
@@ -53,20 +56,20 @@ class HNCM:
         self.written[classes] = True
 
     def distances(self, c: int) -> NDArray[np.float32]:
-        """Return the squared distances [L] to class c.
+        """Return the squared distances [L] of all classes from class c.
 
-        They are inf for classes without a stored embedding; all are inf if class c has none.
+        The distance of a class without a stored embedding is inf. If class c has none, all distances are inf.
         """
         if not self.written[c]:
             return np.full(len(self.written), np.inf, dtype=np.float32)
-        # NumPy's matrix-vector product takes half the time of torch's
+        # NumPy's matrix-vector product takes half the time of torch's.
         table, squares = self.table.numpy(), self._squares.numpy()
         d: NDArray[np.float32] = squares + squares[c] - 2 * (table @ table[c])
         d[~self.written] = np.inf
         return d
 
     def choose(self, seeds: Sequence[int], count: int, rng: np.random.Generator) -> Indices:
-        """Return `count` different classes: the seeds and the classes near them."""
+        """Return `count` different classes: the seeds, the classes near them, and random ones if there are too few."""
         free = np.ones(len(self.written), dtype=bool)
         free[list(seeds)] = False
         chosen = self._choose_greedily(seeds, count, free) if self.greedy else self._choose_around(seeds, count, free)
@@ -96,15 +99,15 @@ class HNCM:
         return chosen
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the table and which classes were written."""
+        """Return the table and the mask of the classes that have an embedding."""
         written = torch.from_numpy(self.written.copy())
         return {"table": self.table.clone(), "squares": self._squares.clone(), "written": written}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue with the table of a state."""
+        """Restore the table from a state."""
         if len(state["written"]) != len(self.written):
             raise ValueError(
-                f"the state's table has {len(state['written'])} classes, the labels have {len(self.written)}: "
+                f"the state's table has {len(state['written'])} classes, but the labels have {len(self.written)}: "
                 "resume with the data of the saved run"
             )
         self.written = state["written"].numpy().astype(bool)
@@ -112,7 +115,9 @@ class HNCM:
 
 
 def closest(distances: NDArray[np.float32], count: int) -> Indices:
-    """Return the indices of the `count` smallest finite distances, in order, ties by index; all if there are fewer.
+    """Return the indices of the `count` smallest finite distances, or all of them if there are fewer.
+
+    They are in ascending order of the distance, and of the index if distances are equal.
 
     >>> closest(np.array([2, 0, np.inf, 2], dtype=np.float32), 2)
     array([1, 0])

@@ -1,4 +1,4 @@
-"""PK batches: P classes with K samples each."""
+"""The PK sampler: batches of P classes with K samples each."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ from nearfar.validation import Labels, check_choice
 
 @register("pk")
 class PK(BatchSampler):
-    """Batches of P different classes with K samples each, grouped by class.
+    """Batches of P different classes with K samples each. The samples of a class are next to each other.
 
-    epoch="samples" visits every sample at least once per epoch. Each class is shuffled and cut into groups of K. An
-    incomplete group is filled with other samples of its class, without repeats while there are any; a class with fewer
-    than K samples repeats them. A batch draws its classes in proportion to the groups they have left. Once fewer than P
-    classes have groups left, new groups of other classes fill the batch.
+    epoch="samples" visits every sample at least once per epoch. Each class is shuffled and split into groups of K
+    samples. If the last group is incomplete, other samples of its class fill it; a class with fewer than K samples
+    repeats them. Each batch takes one group from each of P classes. The classes are drawn at random, with probabilities
+    proportional to the number of groups they have left. When fewer than P classes have groups left, random other
+    classes fill the batch with K random samples each.
 
-    epoch="classes" visits every class once per epoch with K of its samples. Other classes fill the last batch.
+    epoch="classes" visits every class once per epoch, with K random samples. If the last batch has fewer than P
+    classes, random other classes fill it.
 
     Args:
         labels: Labels [N], integers or strings.
-        size: Samples per batch, rounded down to whole classes, at least 2 classes. Ignored if `classes` is given.
-        classes: Classes per batch, P. With fewer classes in all, every batch has all of them.
+        size: Samples per batch. It is rounded down to a multiple of K, but a batch has at least 2 classes. Ignored if
+            `classes` is given.
+        classes: Classes per batch, P. If the labels have fewer classes, every batch contains all of them.
         per_class: Samples per class, K.
         epoch: "samples" or "classes".
         seed: See `BatchSampler`.
@@ -70,7 +73,7 @@ class PK(BatchSampler):
         left = np.array([len(g) for g in groups])
         batches = []
         while (waiting := int(np.count_nonzero(left))) > 0:
-            # the largest values of log weight + Gumbel noise are a weighted draw without replacement
+            # Taking the largest values of log(weight) + Gumbel noise is a weighted draw without replacement.
             keys = np.where(left > 0, np.log(np.maximum(left, 1)) + rng.gumbel(size=len(left)), -np.inf)
             take = np.argpartition(-keys, min(p, waiting) - 1)[: min(p, waiting)]
             parts = [groups[c].pop() for c in take]
@@ -80,7 +83,7 @@ class PK(BatchSampler):
         return batches
 
     def _groups(self, c: int, rng: np.random.Generator) -> list[Indices]:
-        """Return all samples of a class in groups of K, the last one filled up."""
+        """Split the samples of a class into random groups of K. Repeated samples complete the last group."""
         order = rng.permutation(self.members[c])
         groups = [order[start : start + self.per_class] for start in range(0, len(order), self.per_class)]
         missing = self.per_class - len(groups[-1])
@@ -91,12 +94,12 @@ class PK(BatchSampler):
         return groups
 
     def _draw(self, c: int, rng: np.random.Generator) -> Indices:
-        """Draw K samples of a class, without repeats while there are any."""
+        """Draw K random samples of a class. Samples repeat only if the class has fewer than K."""
         return np.resize(rng.permutation(self.members[c])[: self.per_class], self.per_class)
 
 
 def _fill(chosen: Indices, p: int, classes: int, rng: np.random.Generator) -> Indices:
-    """Return the chosen classes, filled up to p with other classes at random."""
+    """Return the chosen classes, followed by random other classes up to a total of p."""
     if len(chosen) == p:
         return chosen
     others = np.setdiff1d(np.arange(classes), chosen)

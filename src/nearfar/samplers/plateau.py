@@ -1,4 +1,4 @@
-"""Detection of a plateau: a loss that has stopped falling."""
+"""Detection of a plateau, where the loss has stopped decreasing."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from typing import Any
 
 
 class Plateau:
-    """Detect a plateau of the loss.
+    """A detector of plateaus of the training loss.
 
-    A plateau is reached when the running loss has not fallen below its minimum by more than the fraction `tolerance`
-    for `patience` steps. The running loss is an exponential mean, (1 - smoothing) sum_k smoothing^k loss_{t-k},
-    divided by the sum of the weights so far. The values smoothing=0.9 and tolerance=0.01 are ours.
+    A plateau is reached after `patience` consecutive steps without an improvement. An improvement is a running loss
+    that is lower than that of the last improvement by more than the fraction `tolerance`. The running loss is an
+    exponential moving average of the losses: the loss of k steps ago has a weight proportional to smoothing^k, and the
+    weights add up to 1. The defaults smoothing=0.9 and tolerance=0.01 are our choice.
 
     >>> plateau = Plateau(patience=2)
     >>> [plateau.observe(loss) for loss in (4.0, 2.0, 2.0, 9.0, 9.0)]
@@ -28,7 +29,7 @@ class Plateau:
         self.steps, self.waited, self.total, self.lowest = 0, 0, 0.0, 0.0
 
     def observe(self, loss: float) -> bool:
-        """Add the loss of a step, and return whether the running loss is on a plateau."""
+        """Record the loss of a step, and return whether the running loss has reached a plateau."""
         self.steps += 1
         self.total = self.smoothing * self.total + (1 - self.smoothing) * loss
         running = self.total / (1 - self.smoothing**self.steps)
@@ -39,10 +40,10 @@ class Plateau:
         return self.waited >= self.patience
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the running loss, its minimum and the number of steps since."""
+        """Return the number of steps, the steps since the last improvement, and the averages that `observe` uses."""
         return {"steps": self.steps, "waited": self.waited, "total": self.total, "lowest": self.lowest}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a state."""
+        """Restore a state."""
         self.steps, self.waited = int(state["steps"]), int(state["waited"])
         self.total, self.lowest = float(state["total"]), float(state["lowest"])

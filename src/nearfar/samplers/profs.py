@@ -1,4 +1,4 @@
-"""PROFS batches: every class keeps one representative for a cycle of M steps."""
+"""The PROFS sampler: every class keeps the same representative for a cycle of M batches."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from nearfar.samplers.plateau import Plateau
 from nearfar.samplers.representatives import RepresentativeQueues
 from nearfar.validation import Labels, check_choice, check_positive
 
-# separate the random numbers of each purpose; see also QUEUE in `nearfar.samplers.representatives`
+# Part of the seed of each random generator, so that generators for different purposes draw independent numbers. See
+# also QUEUE in `nearfar.samplers.representatives`.
 ORDER, BATCH = 2, 3
 
 
 def steps_per_cycle(*, classes: int, size: int, per_class: int, rho: float = 6.0) -> int:
-    """Return M = ceil(rho / p) with p = B / (I L), after which each representative was used rho times on average.
+    """Return the number of batches in a PROFS cycle, M = ceil(rho / p) with p = B / (I L) (PROFS, section 5.4).
 
-    B is the batch size, I the samples per class and L the number of classes (PROFS, section 5.4).
+    B is the batch size, I the number of samples per class in a batch, and L the number of classes. A class is in a
+    batch with probability p, so a cycle uses each representative about rho times.
 
     >>> steps_per_cycle(classes=11318, size=128, per_class=2)
     1062
@@ -32,40 +34,43 @@ def steps_per_cycle(*, classes: int, size: int, per_class: int, rho: float = 6.0
 
 @register("profs")
 class Profs(BatchSampler):
-    """Batches of PROFS (Can et al., arXiv 1907.07585, Algorithm 1).
+    """Batches in which every class has a representative (PROFS, Can et al., arXiv 1907.07585, Algorithm 1).
 
-    The first `representatives` samples of a batch are one representative per class. The I - 1 examples of each class
-    follow: the first of every class, then the second of every class, and so on. Pass the number to the loss:
-    `loss(x, y, representatives=sampler.representatives)`.
+    A batch has I samples of each of its classes: a representative and I - 1 examples. The representatives of all its
+    classes come first, then the first example of every class, then the second example of every class, and so on. Pass
+    the number of representatives to the loss: `loss(x, y, representatives=sampler.representatives)`.
 
-    A cycle keeps its representatives for M batches. The next cycle takes the next sample from each class's shuffled
-    queue, so a class repeats a representative only after all its samples had a turn. Cycles continue across epochs.
+    Each class keeps its representative for a cycle of M batches. For the next cycle it takes the next sample of its
+    shuffled queue. The queue is shuffled again after every sample of the class has been the representative once. A
+    cycle may continue into the next epoch.
 
-    Classes come in random order, each once per round; others fill the last batch of a round. With mining="hncm" the
-    embeddings of the representatives decide instead (see `HNCM`).
+    Without mining, classes are used in random order. A new random order starts when every class has been used once, and
+    at the start of each cycle. The last batch of an order is completed with classes from the start of the same
+    order. With mining="hncm", the embeddings of the representatives determine the classes of a batch (see `HNCM`).
 
-    These choices are ours: an example is never the representative unless the class has no other sample; examples repeat
-    only in classes smaller than I; an epoch has ceil(N / B) batches, so it means the same for every sampler.
+    The paper leaves three choices open, which we made as follows. The representative is never drawn as an example,
+    unless it is the only sample of its class. Examples repeat only in classes with fewer than I samples. An epoch has
+    ceil(N / B) batches, about as many as with other samplers.
 
-    The batches follow from the seed and, with `mining` or `patience`, from what `observe` received. Every process must
-    observe the same.
+    The batches are determined by the seed and, with `mining` or `patience`, by the values passed to `observe`. With
+    several processes, all must pass the same values to `observe`.
 
     Args:
         labels: Labels [N], integers or strings.
-        size: Samples per batch, B, with the representatives. It is rounded down to whole classes, at least 2 classes.
-            Ignored if `classes` is given.
-        classes: Classes per batch. With fewer classes in all, every batch has all of them.
-        per_class: Samples per class, I, with the representative.
-        rho: How often a cycle uses each representative, on average. The default is the paper's.
-        steps: Batches per cycle, M. The default is ceil(rho / p), see `steps_per_cycle`, or no limit with `patience`.
+        size: Samples per batch including the representatives, B. It is rounded down to a multiple of I, but a batch has
+            at least 2 classes. Ignored if `classes` is given.
+        classes: Classes per batch. If the labels have fewer classes, every batch contains all of them.
+        per_class: Samples per class including the representative, I.
+        rho: How many times a cycle uses each representative, on average. The default is from the paper.
+        steps: Batches per cycle, M. The default is `steps_per_cycle`, or no limit if `patience` is given.
         mining: "hncm" for hard negative class mining, or None.
-        seeds_per_batch: Number of random classes in a batch whose neighbors HNCM adds.
+        seeds_per_batch: Number of random classes per batch. HNCM completes the batch with their nearest classes.
         greedy: See `HNCM`.
-        fill: Whether to request the embeddings of all representatives when a cycle begins. Otherwise the table is
-            written from the batches.
+        fill: Whether to request the embeddings of all representatives at the start of a cycle, for HNCM. Otherwise the
+            table of HNCM is filled only with representatives from past batches.
         normalize: See `HNCM`.
-        patience: End a cycle after this many steps without progress of the running loss (see `Plateau`; the paper's
-            other option).
+        patience: End a cycle when the loss has not improved for this many steps (see `Plateau`). The paper offers this
+            as an alternative to a fixed M.
         seed: See `BatchSampler`.
         rank: See `BatchSampler`.
         world: See `BatchSampler`.
@@ -98,13 +103,13 @@ class Profs(BatchSampler):
     ) -> None:
         super().__init__(seed=seed, rank=rank, world=world)
         if per_class < 2:
-            raise ValueError(f"per_class must be at least 2, a representative and an example, got {per_class}")
+            raise ValueError(f"per_class must be at least 2 (a representative and an example), got {per_class}")
         self._classes, self.per_class = group_by_class(labels), per_class
         self.representatives: int = min(classes_per_batch(size, classes, per_class), len(self._classes))
         self.size = self.representatives * per_class
         check_positive("rho", rho)
         if steps is not None and steps < 1:
-            raise ValueError(f"steps must be at least 1, or None for ceil(rho / p), got {steps}")
+            raise ValueError(f"steps must be at least 1, or None to end cycles by rho or patience, got {steps}")
         self.plateau = None if patience is None else Plateau(patience)
         self.steps = steps
         if steps is None and patience is None:
@@ -122,7 +127,7 @@ class Profs(BatchSampler):
         self.cycle = 0
         self._next = (0, 0)  # cycle and step of the next batch
         self._last: Indices | None = None  # classes of the last batch
-        self._filled = -1  # the last cycle whose representatives were all embedded
+        self._filled = -1  # last cycle for which `write_embeddings` received all representatives
         self._reset_draws()
 
     def extra_repr(self) -> str:
@@ -132,7 +137,7 @@ class Profs(BatchSampler):
         return ", ".join([text, *(f"{key}={value!r}" for key, value in options.items() if value is not None)])
 
     def _reset_draws(self) -> None:
-        """Reset everything that is drawn from the seed."""
+        """Create the representative queues anew from the seed, and clear the cached class order."""
         self._queues = RepresentativeQueues(self._classes, self.seed)
         self._order: tuple[tuple[int, int], Indices] | None = None
 
@@ -147,7 +152,8 @@ class Profs(BatchSampler):
         heads = self._queues.at(cycle)[chosen]
         sizes = self._classes.sizes[chosen]
         examples = draw_distinct(np.maximum(sizes - 1, 1), self.per_class - 1, rng)
-        # offsets among the other samples of the class: those from the representative on move up by one
+        # The examples are offsets among the samples other than the representative. Add 1 to those at or above the
+        # offset of the representative, to skip it.
         examples += (examples >= heads[:, None]) & (sizes > 1)[:, None]
         order = self._classes.starts[chosen] + np.concatenate([heads[None], examples.T])
         self.cycle, self._last = cycle, chosen
@@ -169,11 +175,11 @@ class Profs(BatchSampler):
 
     def observe(self, embeddings: Tensor, loss: Tensor) -> None:
         if self._last is None:
-            raise ValueError("observe() describes the last batch, but none was yielded yet: request one first")
+            raise ValueError("observe() needs a batch to refer to, but none was yielded yet: request a batch first")
         if self.hncm is not None:
             if len(embeddings) != self.size:
                 raise ValueError(
-                    f"embeddings must be those of the {self.size} samples of the global batch, in its order, "
+                    f"embeddings must have one vector for each of the {self.size} samples of the global batch, "
                     f"got shape {list(embeddings.shape)}"
                 )
             self.hncm.write(self._last, embeddings[: self.representatives])
@@ -184,7 +190,7 @@ class Profs(BatchSampler):
                 self.plateau.reset()
 
     def samples_to_embed(self) -> list[int] | None:
-        """Return all representatives before the first batch of a cycle if `fill` is set, else None."""
+        """Return the representatives of all classes if `fill` is set and a new cycle is about to start, or None."""
         cycle = self._next[0]
         if not self.fill or self._filled == cycle:
             return None
@@ -193,10 +199,10 @@ class Profs(BatchSampler):
 
     def write_embeddings(self, embeddings: Tensor) -> None:
         if self.hncm is None:
-            raise ValueError("write_embeddings() needs a table: create the sampler with mining='hncm'")
+            raise ValueError("write_embeddings() stores embeddings for HNCM: create the sampler with mining='hncm'")
         if len(embeddings) != len(self._classes):
             raise ValueError(
-                f"embeddings must have one vector per class, {len(self._classes)}, got shape {list(embeddings.shape)}"
+                f"embeddings must have one vector per class ({len(self._classes)}), got shape {list(embeddings.shape)}"
             )
         self.hncm.write(np.arange(len(self._classes)), embeddings)
         self._filled = self._next[0]
@@ -210,8 +216,8 @@ class Profs(BatchSampler):
         for name, option, part in (("hncm", "mining", self.hncm), ("stall", "patience", self.plateau)):
             if (part is None) == (name in state):
                 raise ValueError(
-                    f"the state was saved {'with' if part is None else 'without'} {option}, this sampler is "
-                    f"{'without' if part is None else 'with'}: create it with the same options"
+                    f"the state was saved {'with' if part is None else 'without'} {option}, but this sampler was "
+                    f"created {'without' if part is None else 'with'} it: use the options of the saved run"
                 )
             if part is not None:
                 part.load_state_dict(state[name])
@@ -223,7 +229,9 @@ class Profs(BatchSampler):
 
 
 def draw_distinct(sizes: Indices, count: int, rng: np.random.Generator) -> Indices:
-    """Draw `count` numbers from range(size) for each size, [len(sizes), count], repeating only where size < count.
+    """Draw `count` random numbers from range(size) for each size. Return [len(sizes), count].
+
+    The numbers of a row are different if size >= count. Otherwise they repeat.
 
     >>> draw_distinct(np.array([2, 1]), 3, np.random.default_rng(0))
     array([[1, 0, 1],
@@ -231,7 +239,8 @@ def draw_distinct(sizes: Indices, count: int, rng: np.random.Generator) -> Indic
     """
     drawn = np.empty((len(sizes), count), dtype=np.int64)
     for k in range(count):
-        # the draw is an index into the numbers not drawn yet: each earlier draw at or below it moves it up by one
+        # `draw` is an index into the numbers that are not drawn yet. To get the number itself, add 1 for each earlier
+        # draw at or below it, in ascending order.
         draw = rng.integers(np.maximum(sizes - k, 1))
         for earlier in np.sort(drawn[:, :k], axis=1).T:
             draw += earlier <= draw

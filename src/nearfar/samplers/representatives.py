@@ -1,4 +1,4 @@
-"""Representatives: one sample of every class per cycle, from shuffled queues."""
+"""The representatives of PROFS: one sample of every class per cycle, taken from shuffled queues."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import numpy as np
 
 from nearfar.samplers.class_index import ClassIndex, Indices
 
-QUEUE = 1  # separates these random numbers from those of `nearfar.samplers.profs`
+# Part of the seed, so that these random numbers are independent of those drawn in `nearfar.samplers.profs`.
+QUEUE = 1
 
 
 class RepresentativeQueues:
-    """A shuffled queue of samples for every class, which is shuffled again when it is empty.
+    """A shuffled queue of samples for every class. An empty queue is filled with a new shuffle.
 
-    In a class of n samples, cycle k takes sample k mod n of shuffle number k div n. So n consecutive cycles have
-    different representatives, and everything follows from seed and cycle. The current shuffles are cached.
+    In a class of n samples, cycle k takes sample k mod n of shuffle number k div n. A shuffle therefore uses every
+    sample of the class once before the next shuffle begins. The representatives depend only on the seed and the cycle.
+    The current shuffles are cached.
     """
 
     def __init__(self, classes: ClassIndex, seed: int) -> None:
@@ -25,7 +27,7 @@ class RepresentativeQueues:
         self._cached: tuple[int, Indices] | None = None
 
     def at(self, cycle: int) -> Indices:
-        """Return the representatives of a cycle, one per class, as offsets into the samples of the class."""
+        """Return the representative of every class in a cycle, as an offset into the samples of that class."""
         if self._cached is None or self._cached[0] != cycle:
             self._cached = (cycle, self._take(cycle))
         return self._cached[1]

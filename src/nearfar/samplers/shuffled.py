@@ -1,4 +1,4 @@
-"""Shuffled batches: every sample once per epoch, in random order."""
+"""The shuffled sampler: every sample at most once per epoch, in random order."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Shuffled(BatchSampler):
     """Batches of `size` samples from a random permutation.
 
     Args:
-        labels: Labels [N]. Only their number is used.
-        size: Samples per batch. With fewer samples in all, the epoch is one batch of all of them.
-        drop_last: Whether to drop the last batch if it is smaller than `size`.
+        labels: Labels [N]. Only the number of labels is used.
+        size: Samples per batch. If there are fewer samples, the epoch is a single batch of all samples.
+        drop_last: Whether to drop the last batch if it is smaller than the others.
         seed: See `BatchSampler`.
         rank: See `BatchSampler`.
         world: See `BatchSampler`.

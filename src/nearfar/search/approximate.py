@@ -1,7 +1,8 @@
-"""Approximate search with faiss: a graph (HNSW) or compressed lists (IVF-PQ), with parameters chosen by size.
+"""Approximate search with faiss: a graph (HNSW) or compressed lists (IVF-PQ).
 
-faiss only proposes candidates, which are then ranked by their exact cosine. IVF-PQ, whose codes are coarse, regains
-most of its recall this way. HNSW already knows the cosines, so only near ties are ranked again.
+faiss only proposes candidates. IVF-PQ estimates similarities from coarse codes, so its candidates are ranked again by
+their exact cosine; this recovers most of the lost recall. HNSW computes the cosines themselves, so its candidates are
+ranked again only if some cosines are too close to be ordered reliably.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ faiss: Any = import_module("faiss")
 
 APPROXIMATE = ("hnsw", "ivf-pq")
 KINDS = ("exact", *APPROXIMATE)
-# Our choice: up to the first size a scan takes milliseconds; up to the second the graph fits into a small machine.
+# Our choice: an exact scan of 200,000 vectors takes milliseconds, and an HNSW graph of 2,000,000 vectors fits into the
+# memory of a small machine.
 EXACT_UP_TO, HNSW_UP_TO = 200_000, 2_000_000
 LINKS, CONSTRUCTION = 32, 100
 CODE_BITS = 8
 MIN_VECTORS = 1 << CODE_BITS
-# Number of vectors per center that k-means trains on.
+# The number of vectors that k-means is trained on, per cluster center.
 SAMPLES_PER_CENTER = 64
 # Number of IVF-PQ candidates for each requested neighbor.
 CANDIDATES_PER_NEIGHBOR = 10
@@ -36,7 +38,7 @@ TARGET_RECALL, MAX_EFFORT = 0.95, 1024
 
 
 def choose_kind(count: int) -> str:
-    """Return the index kind that "auto" stands for.
+    """Return the index kind that "auto" selects for `count` vectors.
 
     >>> choose_kind(200_000), choose_kind(200_001), choose_kind(5_000_000)
     ('exact', 'hnsw', 'ivf-pq')
@@ -49,11 +51,15 @@ def choose_kind(count: int) -> str:
 class ApproximateIndex:
     """A faiss index of unit vectors.
 
-    faiss numbers vectors in the order they were added and does not remove any. These numbers are the slots.
+    The faiss index numbers its vectors in the order in which they were added, and vectors are never removed from it.
+    These numbers are called slots.
 
     Attributes:
+        kind: "hnsw" or "ivf-pq".
+        faiss: The index object of faiss.
         effort: efSearch of HNSW, or the number of lists that IVF-PQ scans.
-        slots: The row of each slot, -1 if it was removed; None if slots and rows are the same.
+        slots: For each slot, the row of its vector in `Index.vectors`, or -1 if that vector was removed from the
+            `Index`. None if slot i is row i for all i.
     """
 
     def __init__(self, kind: str, faiss_index: Any, effort: int, slots: Ints | None = None) -> None:
@@ -62,7 +68,7 @@ class ApproximateIndex:
 
     @classmethod
     def build(cls, kind: str, vectors: Vectors) -> ApproximateIndex:
-        """Build an index of these vectors; `tune` then sets its effort."""
+        """Build an index of the given vectors. Call `tune` to set its effort."""
         if kind == "hnsw":
             index = faiss.IndexHNSWFlat(vectors.shape[1], LINKS, faiss.METRIC_INNER_PRODUCT)
             index.hnsw.efConstruction = CONSTRUCTION
@@ -88,12 +94,12 @@ class ApproximateIndex:
 
     @property
     def max_effort(self) -> int:
-        """The effort beyond which recall does not improve, or a scan is faster."""
+        """The largest effort that `tune` sets: 1,024 for HNSW (our choice), the number of lists for IVF-PQ."""
         return MAX_EFFORT if self.kind == "hnsw" else int(self.faiss.nlist)
 
     @property
     def has_exact_cosines(self) -> bool:
-        """Whether the similarities of `candidates` are cosines, up to rounding."""
+        """Whether the similarities that `candidates` returns are cosines, up to rounding."""
         return self.kind == "hnsw"
 
     @property
@@ -102,21 +108,24 @@ class ApproximateIndex:
         return 0.0 if self.slots is None or not len(self.slots) else float((self.slots < 0).mean())
 
     def add(self, vectors: Vectors, *, first_row: int) -> None:
-        """Add vectors, which are stored in rows starting at `first_row`."""
+        """Add vectors. Their rows in `Index.vectors` are consecutive and start at `first_row`."""
         self.faiss.add(vectors if self.kind == "hnsw" else _pad(vectors))
         if self.slots is not None:
             self.slots = np.concatenate([self.slots, first_row + np.arange(len(vectors))])
             self._present_bits = None
 
     def remove(self, keep: NDArray[np.bool_]) -> None:
-        """Hide the rows where `keep` [N] is False; the rows that remain are numbered anew."""
+        """Hide the rows where `keep` [N] is False, and renumber the remaining rows from 0."""
         slots = np.arange(len(keep)) if self.slots is None else self.slots
         new_rows = np.where(keep, np.cumsum(keep) - 1, -1)
         self.slots = np.where(slots < 0, -1, new_rows[slots])
         self._present_bits = None
 
     def candidates(self, queries: Vectors, k: int) -> Neighbors:
-        """Return similarities and rows, both [Q, w], of the approximately nearest vectors; a missing one has row -1."""
+        """Return similarities and rows, both [Q, w], of the approximately nearest vectors.
+
+        The width w is k for HNSW and up to 10 k for IVF-PQ. If fewer vectors are found, the remaining rows are -1.
+        """
         effort, width = max(self.effort, 2 * k), k
         if self.kind != "hnsw":
             effort, width = self.effort, min(CANDIDATES_PER_NEIGHBOR * k, self.faiss.ntotal)
@@ -139,7 +148,8 @@ class ApproximateIndex:
 def numpy_search(index: Any) -> Any:
     """Return the `search` method of a faiss index for numpy arrays.
 
-    `faiss.contrib.torch_utils`, which other libraries import, replaces `search` with one that does not take `params`.
+    `faiss.contrib.torch_utils`, which some libraries import, replaces `search` with a version that does not accept
+    `params` and renames the original to `search_numpy`.
     """
     return getattr(index, "search_numpy", index.search)
 
@@ -156,7 +166,7 @@ _shared_options = lru_cache(maxsize=64)(_search_options)
 
 
 def _pad(vectors: Vectors) -> Vectors:
-    """Pad with zeros to a multiple of four columns, because a code has one byte per four numbers."""
+    """Pad with zeros to a multiple of four columns, because each byte of an IVF-PQ code encodes four columns."""
     missing = -vectors.shape[1] % 4
     return np.pad(vectors, ((0, 0), (0, missing))) if missing else np.ascontiguousarray(vectors)
 

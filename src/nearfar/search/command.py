@@ -9,6 +9,10 @@ from pathlib import Path
 import click
 
 from nearfar.errors import NearfarError
+from nearfar.files import check_not_read
+from nearfar.formatting import clean_text
+from nearfar.runs import Run
+from nearfar.search import storage
 from nearfar.search.encoder import Encoder
 from nearfar.search.export_model import export_onnx, export_safetensors
 from nearfar.search.export_vectors import export_vectors
@@ -20,21 +24,25 @@ from nearfar.search.run_index import FOLDER, build_index, extend_index, load_ind
 RECALL_QUERIES = 1000
 
 
-def index_command(run: Path, source: str, *, out: Path | None, kind: str, add: bool) -> None:
+def index_command(run: Path, source: str, *, out: Path | None, kind: str, add: bool, skip_broken: bool = False) -> None:
     """Run `nearfar index`."""
-    encoder = Encoder(run)
+    encoder = _open_encoder(run, skip_broken)
     folder = out or run / FOLDER
     if add and kind != "auto":
         raise NearfarError(f"--add keeps the kind of the existing index: remove --kind {kind}")
-    index = load_index(encoder, folder) if add else None
-    try:
-        if index is None:
-            index = build_index(encoder, source, kind=kind)
-        else:
-            extend_index(index, encoder, source)
-    except ValueError as error:
-        raise NearfarError(f"{folder}: {error}") from None
-    index.save(folder)
+    # The lock covers loading and saving, so that additions of two processes follow each other.
+    with storage.lock(folder, say=_say):
+        index = load_index(encoder, folder) if add else None
+        try:
+            if index is None:
+                index = build_index(encoder, source, kind=kind)
+            else:
+                known, count = extend_index(index, encoder, source)
+                if known:
+                    print(f"{known:,} of {count:,} samples are already in the index and were skipped")
+        except ValueError as error:
+            raise NearfarError(f"{folder}: {error}") from None
+        storage.write(index, folder)
     print(f"{folder}: {len(index):,} vectors of {index.dim} dimensions, {len(index.classes):,} classes, {index.kind}")
     if index.approximate is not None:
         sample = min(RECALL_QUERIES, len(index))
@@ -50,9 +58,10 @@ def search_command(
     folder: Path | None,
     html: Path | None,
     as_json: bool,
+    skip_broken: bool = False,
 ) -> None:
     """Run `nearfar search`. Messages go to standard error, so that --json prints only JSON."""
-    encoder = Encoder(run)
+    encoder = _open_encoder(run, skip_broken)
     index = open_index(encoder, folder=folder, say=_say)
     results = [
         (query, find_hits(index, query, k, label=labels))
@@ -65,12 +74,14 @@ def search_command(
     else:
         click.echo("\n\n".join(_format_hits(query, hits, index) for query, hits in results))
     if html is not None:
+        read = [query.file for query, _ in results if query.file is not None]
+        check_not_read(html, [*read, *map(Path, queries)], remedy="choose another --html")
         _say(f"page: {write_page(html, results, encoder.run, index, _say)}")
 
 
-def export_command(run: Path, *, style: str, out: Path | None) -> None:
+def export_command(run: Path, *, style: str, out: Path | None, skip_broken: bool = False) -> None:
     """Run `nearfar export`."""
-    encoder = Encoder(run)
+    encoder = _open_encoder(run, skip_broken)
     folder = out or run / "export" / style
     if style == "onnx":
         path, difference = export_onnx(encoder, folder)
@@ -84,6 +95,11 @@ def export_command(run: Path, *, style: str, out: Path | None) -> None:
             print("pyarrow is not installed, so the table is a CSV file without vectors (pip install pyarrow)")
 
 
+def _open_encoder(run: Path, skip_broken: bool) -> Encoder:
+    opened = Run(run)
+    return Encoder(opened.skip_broken() if skip_broken else opened)
+
+
 def _say(line: str) -> None:
     click.echo(line, err=True)
 
@@ -93,7 +109,9 @@ def _format_hits(query: SearchQuery, hits: list[Hit], index: Index) -> str:
     if query.id is not None:
         row = int(index.rows_of([query.id])[0])
         title = ", ".join(part for part in (f"id {query.id}", index.label_of(row), index.names[row]) if part)
-    width = max([len(hit.label or "") for hit in hits] + [5])
-    lines = [f"query: {title}", f"rank  distance  {'label':{width}s}  {'id':>8s}  name"]
-    lines += [f"{h.rank:4d}  {h.distance:8.4f}  {h.label or '':{width}s}  {h.id:8d}  {h.name}" for h in hits]
+    labels = [clean_text(hit.label or "") for hit in hits]
+    width = max(map(len, [*labels, "label"]))
+    lines = [f"query: {clean_text(title)}", f"rank  distance  {'label':{width}s}  {'id':>8s}  name"]
+    for hit, label in zip(hits, labels, strict=True):
+        lines.append(f"{hit.rank:4d}  {hit.distance:8.4f}  {label:{width}s}  {hit.id:8d}  {clean_text(hit.name)}")
     return "\n".join(lines if hits else [lines[0], "nothing found"])

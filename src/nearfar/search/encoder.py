@@ -1,4 +1,4 @@
-"""Encoder: the network of a run as a function from samples, images and vectors to embeddings."""
+"""Encoder: compute embeddings of samples, images and vectors with the network of a run."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ from nearfar.runs import Run
 from nearfar.search.exact import Vectors
 from nearfar.search.image_input import ImageInput
 from nearfar.training.evaluate import embed, to_device
-from nearfar.training.prepare import prepare
+from nearfar.training.prepare import check_same_kind, prepare
 from nearfar.validation import Ints
 
 
 class Encoder:
     """Compute embeddings with the network of a run.
 
-    Embeddings are as the network returns them; `Index` normalizes them. Images are prepared as the run's data are.
+    Embeddings are returned as the network computes them; `Index` normalizes them to unit length. Images are prepared in
+    the same way as the run's data.
 
     Args:
         run: A run or its directory.
-        manifest: The data of the run, if they are already open.
+        manifest: The data of the run, if it is already open.
     """
 
     def __init__(self, run: Run | Path, *, manifest: Manifest | None = None) -> None:
@@ -53,11 +54,12 @@ class Encoder:
 
     @cached_property
     def images(self) -> ImageInput:
-        """How images become the network's input."""
+        """The converter from images to the network's input."""
         if not self.network.backbone.has_image_input:
             raise NearfarError(f"{self.run.path}: was trained on vectors: search with a .npy file or a sample's id")
         source = self.run.config.data.source
-        # Opening a folder of many files takes long and is not needed: only arrays have a shape and a polarity.
+        # Image arrays must be opened, because queries must match their shape and polarity (white on black or not). A
+        # folder of image files is not needed, and opening it takes long if there are many files.
         if self._manifest is None and (source in embedded_names() or source.lower().endswith((".npz", ".npy"))):
             self._manifest = self.run.manifest()
         has_arrays = self._manifest is not None and self._manifest.pixels is not None
@@ -70,15 +72,15 @@ class Encoder:
 
     @property
     def preparation(self) -> str:
-        """A sentence that says how an image becomes the network's input, before mean and std are applied."""
+        """A sentence that describes how to prepare an input for the network, before mean and std are applied."""
         return self.images.description if self.network.backbone.has_image_input else "Vectors are used as they are."
 
     def embed_manifest(self, manifest: Manifest, *, progress: bool = True) -> tuple[Vectors, Ints]:
-        """Return the embeddings of a manifest's samples and their rows.
+        """Return the embeddings [N, dim] of a manifest's samples, and their rows [N] in the manifest.
 
-        These are all rows, except those of unreadable images if the run has `data.on_error=skip`.
+        All rows are embedded, except those of unreadable images if the run has `data.on_error=skip`.
         """
-        self._check_kind(manifest)
+        check_same_kind(self.network, manifest, self.run.path)
         data = prepare(self.run.config, manifest, self.network, say=_say)
         loader = data.loader()
         vectors: Vectors = embed(self.network, loader, progress=progress).numpy()
@@ -86,14 +88,17 @@ class Encoder:
         return vectors, _matching_rows(manifest, data.manifest)
 
     def embed_batch(self, x: Tensor) -> Vectors:
-        """Return the embeddings of uint8 images [B, C, H, W] of the input shape, or of vectors [B, channels]."""
+        """Return the embeddings [B, dim] of uint8 images [B, C, H, W] or of vectors [B, channels].
+
+        Images must have the shape `input_shape` = (C, H, W). Mean and std are applied here.
+        """
         if not self.network.backbone.has_image_input:
             return self._embed(x)
         mean, std = (torch.tensor(values)[:, None, None] for values in (self.network.mean, self.network.std))
         return self._embed((x.float() / 255 - mean) / std)
 
     def embed_vectors(self, vectors: Vectors) -> Vectors:
-        """Return the embeddings of vectors [Q, channels], for a run on vectors."""
+        """Return the embeddings [Q, dim] of vectors [Q, channels]. The run must have been trained on vectors."""
         return self.embed_batch(torch.from_numpy(np.ascontiguousarray(vectors, dtype=np.float32)))
 
     def embed_images(self, images: Sequence[Image.Image]) -> Vectors:
@@ -104,36 +109,14 @@ class Encoder:
         """Return the embedding [1, dim] of an image file."""
         return self.embed_images([self.images.decode(read_regular(Path(path)), str(path))])
 
-    def _check_kind(self, manifest: Manifest) -> None:
-        """Check that data are of the kind that the network takes. Image files always are, for a run on images."""
-        channels, takes_images = self.network.channels, self.network.backbone.has_image_input
-        data_channels = channels
-        if manifest.kind == "features" and manifest.features is not None:
-            data_channels = manifest.features.shape[1]
-        elif manifest.pixels is not None:
-            data_channels = 1 if manifest.pixels.ndim == 3 else 3
-        has_images = manifest.kind != "features"
-        if data_channels != channels or has_images != takes_images:
-            kind = "image files" if manifest.kind == "files" else _describe(data_channels, has_images)
-            raise NearfarError(
-                f"{manifest.source or 'the data'}: has {kind}, but {self.run.path} was trained on "
-                f"{_describe(channels, takes_images)}"
-            )
-
     @torch.no_grad()
     def _embed(self, x: Tensor) -> Vectors:
         vectors: Vectors = self.network(to_device(x, torch.device("cpu"))).float().numpy()
         return vectors
 
 
-def _describe(channels: int, are_images: bool) -> str:
-    if not are_images:
-        return f"vectors of {channels} numbers"
-    return "gray images" if channels == 1 else "color images"
-
-
 def _matching_rows(manifest: Manifest, subset: Manifest) -> Ints:
-    """Return the rows of a manifest that are in a subset with the same order."""
+    """Return the rows of `manifest` whose samples are in `subset`, which has the same order."""
     if len(subset) == len(manifest):
         return np.arange(len(manifest))
     rows = enumerate(manifest.paths or ())

@@ -1,9 +1,9 @@
-"""Exact nearest neighbors by cosine, with the same result for a query alone, in any batch, and among ties.
+"""Exact nearest neighbors by cosine. A query has the same neighbors and distances alone and in any batch.
 
-Candidates come from fast matrix products, whose last digits depend on how the vectors are grouped into blocks. The
-similarity of each candidate is then computed again, one pair at a time, in an order that depends only on the two
-vectors. Ties are ranked by row. A query whose k-th neighbor is not clearly separated from its last candidate gets more
-candidates, and finally all rows.
+Candidates come from fast matrix products. The last digits of these products depend on how the vectors are grouped into
+blocks. The similarity of each candidate is therefore computed again, one pair at a time, with an order of summation
+that depends only on the number of dimensions. Ties are ranked by row. If the last candidate of a query is not clearly
+less similar than its k-th neighbor, the search is repeated with more candidates, and finally with all rows.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from nearfar.validation import Ints
 Vectors = NDArray[np.float32]
 Neighbors = tuple[Vectors, Ints]
 
-# Below this number of queries, the scan of faiss is faster than block products; above it, up to five times slower.
-# The scan is favored for longer where the vectors fit into the processor's cache (measured).
+# For fewer than FEW queries, the scan of faiss is faster than matrix products in blocks; for more, it is up to five
+# times slower. If the vectors fit into the processor's cache of CACHE_BYTES, the limit is FEW_IN_CACHE (all measured).
 FEW, FEW_IN_CACHE, CACHE_BYTES = 4, 16, 1 << 24
 QUERY_BLOCK, VECTOR_BLOCK = 512, 8192
-# The number of candidates beyond k, and the factor by which an undecided query gets more.
+# The number of candidates beyond k, and the factor by which the candidates of an undecided query are increased.
 EXTRA, WIDER = 8, 8
-# Arrays, because numpy takes microseconds to find the type of a Python number.
+# Constants as arrays, because NumPy takes microseconds to determine the dtype of a Python number.
 ZERO, ONE = np.zeros((), np.float32), np.ones((), np.float32)
 # The largest number of candidate coordinates in memory at once.
 MAX_GATHERED = 1 << 24
@@ -61,7 +61,14 @@ def search_exact(queries: Vectors, vectors: Vectors, k: int, *, rows: Ints | Non
 
 
 def rank_candidates(queries: Vectors, vectors: Vectors, candidates: Ints, k: int) -> Neighbors:
-    """Return the best k of the candidates [Q, w] (rows of `vectors`, -1 for none), as `search_exact` does."""
+    """Return the distances and rows, both [Q, k], of the nearest candidates, in the format of `search_exact`.
+
+    Args:
+        queries: float32 unit vectors [Q, d].
+        vectors: float32 unit vectors [N, d].
+        candidates: Rows of `vectors` [Q, w]; -1 where a candidate is missing.
+        k: Number of neighbors.
+    """
     step = max(1, MAX_GATHERED // max(1, candidates.shape[1] * vectors.shape[1]))
     if len(queries) > step:
         blocks = [slice(start, start + step) for start in range(0, len(queries), step)]
@@ -79,7 +86,7 @@ def rank_candidates(queries: Vectors, vectors: Vectors, candidates: Ints, k: int
 
 
 def accept_order(similarity: Vectors, candidates: Ints, dim: int) -> Neighbors | None:
-    """Return candidates that are already sorted as neighbors, or None if some are too close to trust their order.
+    """Return sorted candidates as neighbors, or None if rounding errors could have changed their order.
 
     Args:
         similarity: Cosines [Q, k], descending; -inf where a candidate is missing.
@@ -92,17 +99,17 @@ def accept_order(similarity: Vectors, candidates: Ints, dim: int) -> Neighbors |
 
 def _smallest_gap(distances: Vectors) -> float:
     if len(distances) == 1:
-        # Python is faster for a single query.
+        # For a single query, plain Python is faster than NumPy.
         row = distances[0].tolist()
         return min(map(sub, row[1:], row), default=0.0)
     gaps = distances[:, 1:] - distances[:, :-1]
-    # The gap between two missing candidates is NaN, which argmin returns first.
+    # The gap between two missing candidates is NaN. If there is a NaN, argmin returns its position.
     return float(gaps.item(gaps.argmin())) if gaps.size else 0.0
 
 
 @lru_cache
 def rounding_error(dim: int) -> float:
-    """Return the largest difference between two ways to sum the products of unit vectors of `dim` dimensions."""
+    """Return how much the dot product of two unit vectors of `dim` dimensions can change with the summation order."""
     return 2**-22 * math.sqrt(dim)
 
 
@@ -136,7 +143,7 @@ def _search_block(queries: Vectors, vectors: Vectors, k: int, rows: Ints | None)
 
 
 def _candidates(queries: Vectors, vectors: Vectors, width: int, rows: Ints | None) -> Neighbors:
-    """Return the approximate similarities and rows of about the `width` most similar vectors, in any order."""
+    """Return the similarities and rows of the `width` most similar vectors, up to rounding and in any order."""
     if rows is None and len(queries) < (FEW_IN_CACHE if vectors.nbytes <= CACHE_BYTES else FEW):
         result: Neighbors = faiss.knn(queries, np.asarray(vectors), width, metric=faiss.METRIC_INNER_PRODUCT)
         return result
@@ -154,15 +161,15 @@ def _candidates(queries: Vectors, vectors: Vectors, width: int, rows: Ints | Non
 
 
 def _search_all(query: Vectors, vectors: Vectors, k: int, rows: Ints | None) -> Neighbors:
-    """Compare one query with every row; each product is computed as in `rank_candidates`."""
+    """Compare one query with every row, and compute each similarity as in `rank_candidates`."""
     similarity = np.concatenate([np.einsum("nd,d->n", block, query) for _, block in _blocks(vectors, rows)])
     order = np.argsort(-similarity, kind="stable")[:k]
-    # There are at least k rows here: with fewer, all of them were candidates before.
+    # There are at least k rows here, because `_search_block` returns earlier if all rows were candidates.
     return _to_distances(similarity[order]), order if rows is None else rows[order]
 
 
 def _to_distances(similarity: Vectors) -> Vectors:
-    """Return 1 - cosine, at least 0: rounding can put a cosine just above 1."""
+    """Return 1 - cosine, clipped to at least 0, because rounding can make a cosine slightly larger than 1."""
     distances: Vectors = np.subtract(ONE, similarity)
     return np.maximum(distances, ZERO, out=distances)
 
@@ -175,6 +182,6 @@ def _blocks(vectors: Vectors, rows: Ints | None) -> Iterator[tuple[int, Vectors]
 
 def _as_tensor(array: NDArray[Any]) -> torch.Tensor:
     with warnings.catch_warnings():
-        # torch warns that a read-only memory map could be written to; nothing here writes.
+        # torch warns that writing to a tensor of a read-only memory map is undefined. This module never writes to it.
         warnings.simplefilter("ignore", UserWarning)
         return torch.from_numpy(array)

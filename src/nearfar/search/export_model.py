@@ -1,4 +1,4 @@
-"""Export the model to ONNX, checked against torch, or to safetensors; each with a model card."""
+"""Export the model of a run to ONNX (and compare it with torch) or to safetensors, with a model card."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ TOLERANCE = 1e-4
 
 
 class ExportModule(nn.Module):
-    """Map uint8 images [B, C, H, W] or vectors [B, d] to unit embeddings [B, dim], including mean and std."""
+    """Map a batch of uint8 images [B, C, H, W] or vectors [B, d] to unit embeddings [B, dim].
+
+    The module also applies the mean and standard deviation that the network expects of images.
+    """
 
     mean: Tensor
     std: Tensor
@@ -52,10 +55,10 @@ def export_onnx(encoder: Encoder, folder: Path) -> tuple[Path, float]:
     """Write model.onnx and README.md.
 
     Returns:
-        The path of the file, and the largest difference from torch over several batch sizes.
+        The path of model.onnx, and the largest difference between its embeddings and those of torch.
 
     Raises:
-        NearfarError: If the difference is above 1e-4 (our choice). Nothing is written then.
+        NearfarError: If a package is missing, or if the difference is above 1e-4 (our choice). No file is written then.
     """
     _check_packages()
     with _hidden_warnings():
@@ -75,14 +78,18 @@ def export_onnx(encoder: Encoder, folder: Path) -> tuple[Path, float]:
         difference = largest_difference(draft, encoder)
         if not difference <= TOLERANCE:
             raise NearfarError(
-                f"{path}: not written: it differs from torch by {difference:.1e}, more than {TOLERANCE:.0e}"
+                f"{path}: not written: its embeddings differ from those of torch by {difference:.1e}, "
+                f"but at most {TOLERANCE:.0e} is allowed"
             )
     _write(folder / "README.md", model_card(encoder, _onnx_usage(encoder)))
     return path, difference
 
 
 def largest_difference(path: Path, encoder: Encoder) -> float:
-    """Return the largest difference between the embeddings of an ONNX file and those of torch, over batch sizes."""
+    """Return the largest difference between the embeddings of an ONNX file and those of torch.
+
+    Both models embed the same random inputs, in batches of several sizes.
+    """
     runtime = import_module("onnxruntime")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
@@ -96,13 +103,16 @@ def largest_difference(path: Path, encoder: Encoder) -> float:
             raise NearfarError(
                 f"{path}: returns shape {list(theirs.shape)} for a batch of {batch}, expected {list(ours.shape)}"
             )
-        # np.maximum keeps NaN, and NaN is not within the tolerance.
+        # Unlike max(), np.maximum returns NaN if either argument is NaN. `export_onnx` rejects NaN.
         worst = float(np.maximum(worst, np.abs(theirs - ours).max()))
     return worst
 
 
 def export_safetensors(encoder: Encoder, folder: Path) -> Path:
-    """Write model.safetensors, which `load_embedder` reads, config.yaml and README.md; return the first path."""
+    """Write model.safetensors, config.yaml and README.md, and return the path of model.safetensors.
+
+    `load_embedder` reads model.safetensors.
+    """
     path = folder / "model.safetensors"
     for name in ("model.safetensors", "config.yaml"):
         with atomic(folder / name) as draft:
@@ -121,7 +131,7 @@ def _check_packages() -> None:
 
 @contextmanager
 def _hidden_warnings() -> Iterator[None]:
-    """Hide warnings of the exporter about torchvision and about deprecated names in torch."""
+    """Hide the warnings of the exporter: they concern torchvision and deprecated names in torch, not the model."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -144,7 +154,7 @@ def _describe(encoder: Encoder) -> dict[str, Any]:
     network = encoder.network
     return {
         "input": f"{'uint8' if network.backbone.has_image_input else 'float32'} [batch, {_sizes(encoder)}]",
-        "output": f"float32 [batch, {network.dim}], unit vectors: the dot product of two is their cosine",
+        "output": f"float32 [batch, {network.dim}], unit vectors, so the dot product of two embeddings is their cosine",
         "inside": "(x / 255 - mean) / std" if network.backbone.has_image_input else "",
         "before": encoder.preparation,
         "model_sha256": encoder.model,
@@ -176,10 +186,12 @@ cosine = embedding @ embedding.T
 def _safetensors_usage(encoder: Encoder) -> str:
     network = encoder.network
     scaling = (
-        f"(x / 255 - {tuple(network.mean)}) / {tuple(network.std)}" if network.backbone.has_image_input else "as it is"
+        f", pixel values x scaled as (x / 255 - {tuple(network.mean)}) / {tuple(network.std)}"
+        if network.backbone.has_image_input
+        else ""
     )
     return f"""`model.safetensors` holds the weights and, in its header, the architecture. Nothing is pickled.
-The input is [batch, {_sizes(encoder)}], {scaling}. {encoder.preparation}
+The input is float32 [batch, {_sizes(encoder)}]{scaling}. {encoder.preparation}
 
 ```python
 from pathlib import Path

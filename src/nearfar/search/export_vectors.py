@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Iterator
 from importlib import import_module
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from nearfar.csv_files import write_csv
 from nearfar.files import atomic
 from nearfar.search.index import Index
 
@@ -18,7 +18,7 @@ ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 
 def export_vectors(index: Index, folder: Path) -> list[Path]:
-    """Write these files and return their paths. Each has one row per sample, in the order of the index.
+    """Write the following files and return their paths. Data files have one row per sample, in the order of the index.
 
     vectors.npy      float32 unit vectors [N, dim]
     samples.parquet  id, label, name, vector; without pyarrow, samples.csv with id, label, name
@@ -41,21 +41,21 @@ def export_vectors(index: Index, folder: Path) -> list[Path]:
 
 
 def qdrant_lines(index: Index) -> Iterator[str]:
-    """Yield points as JSON lines: id, vector, and a payload of label and name."""
+    """Yield one Qdrant point per sample as a line of JSON: id, vector, and a payload with label and name."""
     for number, label, name, vector in _rows(index):
         payload = json.dumps({"label": label, "name": name})
         yield f'{{"id": {number}, "vector": [{vector}], "payload": {payload}}}\n'
 
 
 def pgvector_lines(index: Index) -> Iterator[str]:
-    r"""Yield lines for COPY: id, label, name and vector, separated by tabs; \N for no label."""
+    r"""Yield one line per sample for COPY: id, label (\N if there is none), name and vector, separated by tabs."""
     for number, label, name, vector in _rows(index):
         label_text = r"\N" if label is None else label.translate(ESCAPES)
         yield f"{number}\t{label_text}\t{name.translate(ESCAPES)}\t[{vector}]\n"
 
 
 def _rows(index: Index) -> Iterator[tuple[int, str | None, str, str]]:
-    # Nine digits represent every float32 exactly.
+    # Nine significant digits are enough to recover every float32 exactly.
     template = ",".join(["%.9g"] * index.dim)
     for row, (number, name) in enumerate(zip(index.ids.tolist(), index.names, strict=True)):
         label = index.label_of(row)
@@ -64,7 +64,10 @@ def _rows(index: Index) -> Iterator[tuple[int, str | None, str, str]]:
 
 
 def _clean(text: str) -> str:
-    """Replace what UTF-8 or PostgreSQL cannot hold: file names can have undecodable bytes, PostgreSQL has no NUL."""
+    """Replace characters that cannot be exported with "?".
+
+    UTF-8 cannot encode the undecodable bytes of a file name, and PostgreSQL cannot store NUL.
+    """
     return text.replace("\0", "?").encode("utf-8", "replace").decode()
 
 
@@ -75,12 +78,8 @@ def _write_table(index: Index, folder: Path) -> Path:
         arrow: Any = import_module("pyarrow")
         parquet: Any = import_module("pyarrow.parquet")
     except ImportError:
-        path = folder / "samples.csv"
-        with atomic(path) as draft, open(draft, "w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(["id", "label", "name"])
-            writer.writerows(zip(index.ids.tolist(), *columns, strict=True))
-        return path
+        cells = zip(index.ids.tolist(), labels, index.names, strict=True)
+        return write_csv(folder / "samples.csv", [("id", "label", "name"), *cells])
     path = folder / "samples.parquet"
     flat = arrow.array(np.ascontiguousarray(index.vectors).reshape(-1))
     table = arrow.table(
@@ -101,8 +100,8 @@ def _readme(index: Index, table: str) -> str:
     example_id = index.ids[0] if len(index) else 0
     return f"""# {len(index):,} vectors of {index.dim} dimensions
 
-The vectors have unit length: their dot product is the cosine, and the distance is 1 minus the cosine. All files have
-the same order of samples.
+The vectors have unit length: the dot product of two vectors is their cosine, and their distance is 1 minus the cosine.
+All files list the samples in the same order.
 
 - `vectors.npy`: float32 [{len(index)}, {index.dim}]
 - `{table}`: {columns}

@@ -1,4 +1,4 @@
-"""Query images as the input of a run's network: one implementation for `nearfar search` and `nearfar serve`."""
+"""Convert query images to the input of a run's network, for `nearfar search` and `nearfar serve`."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ PREVIEW_SIDE = 168
 
 
 class ImageInput:
-    """Convert query images to what the network of a run takes.
+    """Convert query images to the input of a run's network.
 
-    A run on image files resizes and center-crops a query as its test images. A run on arrays gets an array of the same
-    shape; where its data are drawings, ink on paper becomes white on black (see `nearfar.data.pixels`).
+    If the run was trained on image files, a query is resized and center-cropped in the same way as the test images. If
+    the run was trained on arrays, a query becomes an array of the same shape. If those arrays are drawings, a query
+    with dark ink on light paper is inverted to white on black (see `nearfar.data.pixels`).
 
     Args:
         config: The configuration of the run.
@@ -33,7 +34,7 @@ class ImageInput:
     def __init__(self, config: Config, network: Embedder, arrays: Manifest | None) -> None:
         self._config, self._network, self._arrays = config, network, arrays
         self.are_drawings = arrays is not None and Thumbnails(arrays).kind == "drawings"
-        # The shape of an image in the data, () for files.
+        # The shape of an image of the run's data if the images are arrays, () if they are files.
         self.array_shape: tuple[int, ...] = ()
         self._side: int | None = network.input_size
         if arrays is not None:
@@ -54,21 +55,25 @@ class ImageInput:
 
     @property
     def description(self) -> str:
-        """A sentence that says how an image becomes the network's input, before mean and std are applied."""
+        """A sentence that describes how to prepare an image for the network, before mean and std are applied."""
         channels, height, width = self.shape
         if self._arrays is not None:
-            drawing = ", white on black, with the ink at the top left and as large as fits" if self.are_drawings else ""
+            drawing = ", white on black, with the ink at the top left and scaled to fit" if self.are_drawings else ""
             return f"Images are {'gray' if channels == 1 else 'RGB'}, {height} x {width}{drawing}."
         resize = self._config.images.resize or round(height * 256 / 224)
         return f"Images are RGB: resize the short side to {resize} (bilinear), then crop the center {height} x {width}."
 
     def decode(self, data: bytes, name: str, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
-        """Decode an image file; `name` stands for it in errors."""
+        """Decode the bytes of an image file. Error messages refer to the file by `name`."""
         draft = self._transform.draft if self._arrays is None else None
         return decode_image(data, name, draft=draft, max_pixels=max_pixels)
 
     def prepare(self, image: Image.Image) -> tuple[Tensor, Image.Image]:
-        """Return the input [C, H, W] of the network, and an image that shows what the network sees."""
+        """Return the network's input [C, H, W] for an image, and a preview.
+
+        The preview of a run on image files shows the whole image. The preview of a run on arrays shows the converted
+        array, drawings as black on white.
+        """
         if self._arrays is None:
             image = image.convert("RGB")
             return self._transform(image), ImageOps.contain(image, (PREVIEW_SIDE, PREVIEW_SIDE))
@@ -76,6 +81,6 @@ class ImageInput:
         return self.prepare_array(pixels), Image.fromarray(255 - pixels if self.are_drawings else pixels)
 
     def prepare_array(self, pixels: Array) -> Tensor:
-        """Return the input [C, H, W] of the network for an array like those of the data."""
+        """Return the network's input [C, H, W] for an image array of the same shape as those of the run's data."""
         single = Manifest(labels=np.zeros(1, np.int64), classes=("",), split=np.array(["test"]), pixels=pixels[None])
         return prepare(self._config, single, self._network).loader().dataset.fetch([0])[0]

@@ -1,4 +1,4 @@
-"""Index: unit vectors with ids, labels and names, searched by cosine, exactly or approximately."""
+"""Index: exact or approximate search by cosine in unit vectors with ids, labels and names."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ TUNING_QUERIES = 100
 
 
 class Index:
-    """A searchable collection of N samples. Threads can search it together, but not while samples change.
+    """A searchable collection of N samples.
+
+    Several threads can search an index at the same time, but not while samples are added or removed.
 
     Attributes:
         vectors: float32 unit vectors [N, dim]. A zero vector stays zero and has distance 1 to everything.
@@ -46,7 +48,7 @@ class Index:
         names: Paths, or names like "row 17" [N].
         kind: "exact", "hnsw" or "ivf-pq".
         parts: The data that the samples come from.
-        model: The sha256 of the weights, "" if unknown.
+        model: The sha256 of the weights that computed the vectors, "" if unknown.
 
     >>> index = Index.from_vectors([[1, 0], [1, 1], [0, 1]], labels=[0, 0, 1], classes=("ant", "owl"))
     >>> distances, ids = index.search([[2.0, 0.0]], k=2)
@@ -71,7 +73,7 @@ class Index:
         parts: tuple[Part, ...] = (),
         model: str = "",
     ) -> None:
-        # The arguments are not checked: `from_vectors`, `build` and `load` do that.
+        # The constructor does not check its arguments; `from_vectors`, `build` and `load` check theirs.
         self.vectors, self.ids, self.labels, self.classes, self.names = vectors, ids, labels, classes, names
         self.kind, self.approximate = kind, approximate
         self.parts, self.model = parts, model
@@ -99,8 +101,8 @@ class Index:
             classes: Class names, by default the class numbers.
             names: Names of the samples [N].
             kind: "exact", "hnsw", "ivf-pq" or "auto": exact up to 200,000 vectors, hnsw up to 2,000,000, then ivf-pq.
-                Approximate kinds raise their search effort until they find 95% of the ten nearest neighbors of a sample
-                of vectors, or reach their maximum; `measure` returns this fraction.
+                For an approximate kind, the search effort is increased until recall@10 on a sample of the vectors is at
+                least 95%, or until the effort reaches its maximum; `measure` returns the recall.
         """
         x = as_unit_vectors("vectors", vectors)
         check_choice("kind", kind, ("auto", *KINDS))
@@ -116,7 +118,7 @@ class Index:
 
     @classmethod
     def build(cls, run: Run | Path, data: Manifest | str, *, kind: str = "auto", progress: bool = True) -> Index:
-        """Embed all samples of `data` with the model of a run and index them; the ids are the rows of the data.
+        """Embed all samples of `data` with the model of a run and index them. The id of a sample is its row in `data`.
 
         An unreadable image is an error, or is left out if the run has `data.on_error=skip`.
         """
@@ -127,7 +129,7 @@ class Index:
 
     @classmethod
     def load(cls, folder: str | Path, *, mmap: bool = True) -> Index:
-        """Load an index that `save` wrote. Vectors are read from disk when needed, or now with `mmap=False`."""
+        """Load an index that `save` wrote. The vectors are memory-mapped, or read into memory with `mmap=False`."""
         from nearfar.search.storage import load
 
         return load(Path(folder), mmap=mmap)
@@ -152,16 +154,16 @@ class Index:
     def search(self, queries: Embeddings, k: int = 10, *, label: str | Sequence[str] | None = None) -> Neighbors:
         """Return the k nearest samples of each query.
 
-        Equal distances are ranked by row. A query has the same distances alone and in a batch; with HNSW, up to
-        rounding.
+        Equal distances are ranked by row. A query has the same distances alone and in a batch (with HNSW, up to
+        rounding).
 
         Args:
-            queries: Vectors [Q, dim] of any length.
+            queries: Vectors [Q, dim]; they need not be normalized.
             k: Number of neighbors.
             label: Only search samples of this class or these classes. Such a search is always exact.
 
         Returns:
-            Cosine distances 1 - s [Q, k], ascending, and ids [Q, k]; inf and -1 where there are fewer than k samples.
+            Distances 1 - cosine [Q, k], ascending, and ids [Q, k]; inf and -1 where there are fewer than k samples.
         """
         check_count("k", k)
         if label is None and len(self) and self.approximate is not None and self.approximate.has_exact_cosines:
@@ -241,12 +243,12 @@ class Index:
         rows: Ints = self._by_id[np.minimum(positions, len(self) - 1)] if len(self) else np.full(len(numbers), -1)
         unknown = numbers[(self.ids[rows] != numbers) if len(self) else np.ones(len(numbers), np.bool_)]
         if len(unknown):
-            span = f"its {len(self):,} ids are in {self.ids.min()}..{self.ids.max()}" if len(self) else "it is empty"
+            span = f"its {len(self):,} ids are {self.ids.min()}..{self.ids.max()}" if len(self) else "it is empty"
             raise ValueError(f"id {unknown[0]} is not in the index: {span}")
         return rows
 
     def rows_of_classes(self, label: str | Sequence[str]) -> Ints:
-        """Return the rows of the samples of a class, or of several."""
+        """Return the rows of the samples of one or several classes."""
         names = [label] if isinstance(label, str) else list(label)
         if self.labels is None:
             raise ValueError(f"label={label!r}: the index has no labels")
@@ -261,7 +263,7 @@ class Index:
         return None if self.labels is None else self.classes[int(self.labels[row])]
 
     def measure(self, sample: int = 1000, k: int = 10) -> float:
-        """Return recall@k against exact search on `sample` vectors of the index; see `measure_recall`."""
+        """Return recall@k against exact search, with `sample` vectors of the index as queries; see `measure_recall`."""
         return measure_recall(self.vectors, self._search_rows, sample=sample, k=k)
 
     def _search_rows(self, queries: Vectors, k: int) -> Neighbors:
@@ -270,8 +272,8 @@ class Index:
         return self._search_approximate(queries, k)
 
     def _search_approximate(self, queries: Vectors, k: int, *, unchecked: Embeddings | None = None) -> Neighbors:
-        # `unchecked` are queries that may contain NaN or infinity. Such queries never pass `accept_order`, so it is
-        # enough to check them after it has failed.
+        # If `unchecked` is given, the queries may contain NaN or infinity. `accept_order` returns None for such
+        # queries, so they only need to be checked in that case.
         assert self.approximate is not None
         similarity, rows = self.approximate.candidates(queries, k)
         result = accept_order(similarity, rows, self.dim) if self.approximate.has_exact_cosines else None

@@ -1,4 +1,4 @@
-"""Checks of what is put into an index. Errors name the argument, its value, and what to do."""
+"""Check and convert the vectors, ids, labels and names of an index, and the vectors of queries."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ MAX_UNNAMED_CLASSES = 1 << 20
 def as_unit_vectors(name: str, vectors: Embeddings, *, dim: int | None = None, check: bool = True) -> Vectors:
     """Return a float32 copy [N, d] with rows of unit length. Zero rows stay zero, and N can be 0.
 
-    The number of calls is kept small, because it matters beside a search in a graph. `check=False` skips the test for
-    NaN and overflow.
+    An HNSW search is so fast that the time of every call in this function matters. `check=False` therefore skips the
+    check for NaN, infinity and overflow of the norm.
     """
     copy = as_float32(name, vectors, dim=dim)
     if check:
@@ -71,7 +71,7 @@ def assign_ids(ids: ArrayLike | None, count: int, used: Ints) -> Ints:
 
 
 def as_class_numbers(labels: ArrayLike | None, count: int) -> Ints | None:
-    """Return labels as int64 [count], or None if there are none."""
+    """Return labels as an int64 array [count], or None if `labels` is None."""
     return None if labels is None else _as_integers("labels", labels, count, "class numbers")
 
 
@@ -83,23 +83,26 @@ def _as_integers(name: str, values: ArrayLike, count: int, what: str) -> Ints:
 
 
 def check_classes(labels: Ints | None, classes: tuple[str, ...]) -> None:
-    """Check that class names are distinct and that every label has one."""
+    """Check that class names are distinct and that every label is an index into them."""
     if len(set(classes)) != len(classes):
         raise ValueError("classes must be distinct names")
     if labels is not None and len(labels) and (labels.min() < 0 or labels.max() >= len(classes)):
-        raise ValueError(f"labels must be 0..{len(classes) - 1}, got {labels.min()}..{labels.max()}: pass classes=")
+        raise ValueError(
+            f"labels must be 0..{len(classes) - 1}, got {labels.min()}..{labels.max()}: "
+            "pass the names of all classes as classes="
+        )
 
 
 def number_classes(labels: Ints) -> tuple[str, ...]:
-    """Return the numbers of the classes as their names, for labels without names."""
+    """Return default class names, which are the class numbers as strings."""
     count = int(labels.max(initial=-1)) + 1
     if count > MAX_UNNAMED_CLASSES:
-        raise ValueError(f"labels go up to {count - 1}: number them from 0 and pass their names as classes=")
+        raise ValueError(f"labels go up to {count - 1}: number the classes from 0 and pass their names as classes=")
     return tuple(str(number) for number in range(count))
 
 
 def name_samples(names: Sequence[str] | None, ids: Ints) -> list[str]:
-    """Return the names of samples; by default "row" and the id."""
+    """Check the names of samples and return them. If `names` is None, return "row 17" for the id 17."""
     if names is None:
         return [f"row {number}" for number in ids.tolist()]
     if len(names) != len(ids) or not all(isinstance(name, str) for name in names):

@@ -1,4 +1,4 @@
-"""The model card of an export: what the model is, its training, scores, intended use and limits."""
+"""The model card of an export: use, training, scores, intended use, limits and citation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def model_card(encoder: Encoder, usage: str) -> str:
 
     Args:
         encoder: The model.
-        usage: A section that says how to load this export.
+        usage: The section that explains how to load this export.
     """
     config, results = encoder.run.config, encoder.run.results()
     method = config.recipe or str(config.loss["name"])
@@ -30,8 +30,9 @@ def model_card(encoder: Encoder, usage: str) -> str:
     lines = [
         f"# {method} on {data}",
         "",
-        f"An embedding of {inputs} into {encoder.dim} dimensions. Samples of the same class are near each other by "
-        f"cosine distance, samples of different classes are far apart. Trained with nearfar {__version__}.",
+        f"A network that embeds {inputs} into {encoder.dim} dimensions. It was trained to give samples of the same "
+        "class a small cosine distance, and samples of different classes a large one. "
+        f"Exported with nearfar {__version__}.",
         "",
         "## Use",
         "",
@@ -43,7 +44,7 @@ def model_card(encoder: Encoder, usage: str) -> str:
         f"- data: {data} (fingerprint `{(config.data.fingerprint or 'unknown')[:12]}`), split {config.data.split}",
         f"- network: {config.model.backbone}, {'pretrained' if config.model.pretrained else 'from scratch'}",
         *([f"- injected label noise: {config.data.noise.rate:.0%}"] if config.data.noise.rate else []),
-        "- all settings are in config.yaml of the run",
+        "- settings: all are in the config.yaml of the run",
         "",
         "## Scores",
         "",
@@ -53,13 +54,14 @@ def model_card(encoder: Encoder, usage: str) -> str:
         "## Intended use",
         "",
         "Search for similar samples, group samples, and find labels that are probably wrong, on data like the training "
-        "data. Distances rank samples. To decide whether two samples are of the same class, choose a threshold on your "
-        "own data.",
+        "data. Use distances to rank samples. To decide whether two samples have the same class, choose a distance "
+        "threshold on your own data.",
         "",
         "## Limits",
         "",
         f"- The scores are for the test split of this data. Expect lower scores on other kinds of {inputs}.",
-        "- The model does not explain why samples are near, and it reproduces the biases of its training data.",
+        "- The model does not explain why two samples are near each other, and it reproduces the biases of its "
+        "training data.",
         "- The model is not meant to identify people or to make decisions about them.",
         "",
         "## Citation",

@@ -24,7 +24,10 @@ Results = Sequence[tuple[SearchQuery, Sequence[Hit]]]
 
 
 class SampleImages:
-    """Images of the samples of an index, read from their data. `say` receives a message if data cannot be opened."""
+    """Thumbnails of the samples of an index, read from the datasets that the samples come from.
+
+    `say` is called with a message for each dataset that cannot be opened.
+    """
 
     def __init__(self, run: Run, index: Index, say: Callable[[str], object]) -> None:
         self.run, self.index, self.say = run, index, say
@@ -46,7 +49,7 @@ class SampleImages:
         return manifest
 
     def encode(self, id: int) -> tuple[str | None, bool]:
-        """Return the data URI of a sample's image, or None, and whether it is a drawing."""
+        """Return the data URI of a sample's image (None if there is no image), and whether the image is a drawing."""
         for part, thumbnails in self._thumbnails:
             if part.first <= id < part.first + part.rows:
                 return thumbnails.encode_large(id - part.first), thumbnails.kind == "drawings"
@@ -56,7 +59,7 @@ class SampleImages:
 def write_page(path: Path, results: Results, run: Run, index: Index, say: Callable[[str], object]) -> Path:
     """Write the page atomically and return its path.
 
-    If a query is a sample of the index, frames show which neighbors have its class.
+    If a query is a sample of the index, the frame of each neighbor shows whether it has the class of the query.
     """
     images = SampleImages(run, index, say)
     return write_html(

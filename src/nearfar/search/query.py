@@ -1,4 +1,4 @@
-"""Search by the text of a query: the id of a sample, a .npy file of vectors, or an image file."""
+"""Queries given as text: the id of a sample, the path of a .npy file of vectors, or the path of an image file."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from nearfar.errors import NearfarError
+from nearfar.files import expand_user
 from nearfar.search.encoder import Encoder
 from nearfar.search.exact import Vectors
 from nearfar.search.index import Index
@@ -38,10 +39,10 @@ class Hit:
 
 
 def read_queries(text: str, index: Index, encoder: Encoder) -> list[SearchQuery]:
-    """Return the queries that a text stands for: one, or one for each row of a .npy file.
+    """Parse the text of a query and return one query, or one for each row of a .npy file.
 
-    An integer is an id. The rows of a .npy file are embeddings or, for a run on vectors, inputs of the network; if both
-    have the same length, they are taken as inputs.
+    An integer is the id of a sample. The rows of a .npy file are embeddings or, if the run was trained on vectors,
+    inputs of the network. If embeddings and inputs have the same length, the rows are taken as inputs.
     """
     if text.isascii() and text.isdecimal():
         number = min(int(text[:MAX_ID_DIGITS]), MAX_ID)
@@ -49,7 +50,7 @@ def read_queries(text: str, index: Index, encoder: Encoder) -> list[SearchQuery]
             return [SearchQuery(text, index.vector_of(number), id=number)]
         except ValueError as error:
             raise NearfarError(str(error)) from None
-    path = Path(text).expanduser()
+    path = expand_user(text)
     if not path.is_file():
         raise NearfarError(f"{text}: no such file: a query is an image, a .npy file of vectors or the id of a sample")
     if path.suffix.lower() != ".npy":
@@ -67,8 +68,12 @@ def read_queries(text: str, index: Index, encoder: Encoder) -> list[SearchQuery]
 
 
 def find_hits(index: Index, query: SearchQuery, k: int, *, label: tuple[str, ...] = ()) -> list[Hit]:
-    """Return the k nearest samples. A sample that is searched by its id is not its own neighbor."""
+    """Return the k nearest samples, only those of the classes `label` if any are given.
+
+    If the query is a sample of the index, that sample is not among the results.
+    """
     is_sample = query.id is not None
+    k = min(k, len(index))  # results are arrays of length k, so a huge k would need all memory
     try:
         distances, ids = index.search(query.vector[None], k + is_sample, label=label or None)
     except ValueError as error:
@@ -87,7 +92,7 @@ def _read_vectors(path: Path) -> Vectors:
     try:
         array = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise NearfarError(f"{path}: is not an array that can be read ({error})") from None
+        raise NearfarError(f"{path}: cannot be read as a NumPy array ({error})") from None
     try:
         vectors = as_float32("the array", array[None] if array.ndim == 1 else array)
         check_finite("the array", vectors)

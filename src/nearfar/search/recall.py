@@ -1,4 +1,4 @@
-"""Recall of an approximate search against exact search."""
+"""Recall of an approximate search, measured against exact search."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from nearfar.validation import Ints, check_count
 def measure_recall(
     vectors: Vectors, search: Callable[[Vectors, int], Neighbors], *, sample: int = 1000, k: int = 10
 ) -> float:
-    """Return recall@k: the fraction of the k nearest others of some vectors that `search` finds.
+    """Return recall@k: the fraction of the k nearest neighbors that `search` finds, averaged over a sample of queries.
 
-    The queries are `sample` vectors drawn with a fixed seed. A neighbor counts as found if it is as near as the exact
-    k-th neighbor, up to rounding.
+    The queries are drawn from `vectors` with a fixed seed. A query is not its own neighbor. A result counts as correct
+    if it is at least as near as the exact k-th neighbor, up to rounding.
 
     Args:
         vectors: Unit vectors [N, dim] to search in.
-        search: Returns the distances and rows [Q, k] of queries [Q, dim] and k.
-        sample: Number of queries.
+        search: A function that takes queries [Q, dim] and k, and returns distances [Q, k] and rows [Q, k].
+        sample: Number of queries; all vectors are queries if there are fewer.
         k: Number of neighbors.
     """
     check_count("k", k)
@@ -39,7 +39,13 @@ def measure_recall(
 
 
 def _without_self(queries: Ints, distances: Vectors, rows: Ints) -> Vectors:
-    """Drop the row of each query from its distances [Q, k + 1], or the last one if that row was not found."""
+    """Return the distances [Q, k] to the neighbors other than the query itself.
+
+    Args:
+        queries: The row of each query [Q].
+        distances: Distances [Q, k + 1]. If a query is not among its own neighbors, its last distance is dropped.
+        rows: The rows of the neighbors [Q, k + 1].
+    """
     is_self = rows == queries[:, None]
     is_self[~is_self.any(1), -1] = True
     kept: Vectors = distances[~is_self].reshape(len(queries), -1)

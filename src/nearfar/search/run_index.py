@@ -1,12 +1,16 @@
-"""Indexes of data embedded by a run: build, extend and open them."""
+"""Build, extend and open an index of samples that the network of a run embeds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from nearfar.data.manifest import Manifest
 from nearfar.errors import NearfarError
+from nearfar.files import expand_user
 from nearfar.runs import Run
 from nearfar.search.encoder import Encoder
 from nearfar.search.index import Index
@@ -18,7 +22,7 @@ FOLDER = "index"
 
 
 def build_index(encoder: Encoder, data: Manifest | str, *, kind: str = "auto", progress: bool = True) -> Index:
-    """Embed all samples of `data` and index them; the ids are the rows of the data."""
+    """Embed all samples of `data` and index them. The id of a sample is its row in `data`."""
     manifest = data if isinstance(data, Manifest) else encoder.run.manifest(data)
     vectors, rows = encoder.embed_manifest(manifest, progress=progress)
     index = Index.from_vectors(
@@ -34,21 +38,50 @@ def build_index(encoder: Encoder, data: Manifest | str, *, kind: str = "auto", p
     return index
 
 
-def extend_index(index: Index, encoder: Encoder, source: str) -> None:
-    """Embed all samples of `source` and add them; their ids continue from the largest id of the index."""
+def extend_index(index: Index, encoder: Encoder, source: str) -> tuple[int, int]:
+    """Embed the samples of `source` that are not in the index yet, and add them. Their ids start after its largest id.
+
+    Returns:
+        The number of samples that were already in the index, and the number of all samples of `source`.
+    """
     manifest = encoder.run.manifest(source)
-    vectors, rows = encoder.embed_manifest(manifest)
+    is_new = ~_find_known(index, manifest)
+    known = len(manifest) - int(is_new.sum())
+    if known == len(manifest):
+        return known, known
+    vectors, embedded = encoder.embed_manifest(manifest.subset(is_new) if known else manifest)
+    rows = np.flatnonzero(is_new)[embedded]
+    # Row i has the id first + i, so that ids of a part are counted as if all its rows had been added.
     first = int(index.ids.max()) + 1 if len(index) else 0
     names = _sample_names(manifest, rows, first=first)
     index.add(vectors, ids=first + rows, labels=manifest.labels[rows], classes=manifest.classes, names=names)
     index.parts = (*index.parts, _part(encoder.run, manifest, source, first=first))
+    return known, len(manifest)
+
+
+def _find_known(index: Index, manifest: Manifest) -> NDArray[np.bool_]:
+    """Return a mask of the samples that are in the index: image files by their paths, other data as a whole."""
+    root = _root(manifest)
+    if not root:
+        is_known = any(part.fingerprint == manifest.fingerprint for part in index.parts)
+        return np.full(len(manifest), is_known)
+    known: set[str] = set()
+    for part in index.parts:
+        if part.root == root:
+            inside = np.flatnonzero((index.ids >= part.first) & (index.ids < part.first + part.rows))
+            known.update(index.names[row] for row in inside.tolist())
+    return np.array([path in known for path in manifest.paths or ()])
+
+
+def _root(manifest: Manifest) -> str:
+    return "" if manifest.kind != "files" or manifest.root is None else str(manifest.root.resolve())
 
 
 def open_index(encoder: Encoder, *, folder: Path | None = None, say: Callable[[str], object] = print) -> Index:
     """Load the index in `folder`, by default RUN/index.
 
-    Without `folder` and without an index in RUN, embed the data of the run and report that through `say`. An index that
-    was built with other weights is an error, because its distances would be meaningless.
+    If `folder` is None and RUN/index does not exist, embed the data of the run, after a message through `say`. An index
+    that was built with other weights is an error, because its distances would be meaningless.
     """
     run = encoder.run
     path = folder or run.path / FOLDER
@@ -62,19 +95,24 @@ def load_index(encoder: Encoder, folder: Path) -> Index:
     """Load an index and check that it was built with the weights of the encoder."""
     index = Index.load(folder)
     if index.dim != encoder.dim or (index.model and index.model != encoder.model):
-        raise NearfarError(f"{folder}: was built with other weights than {encoder.run.path}: build it again")
+        raise NearfarError(f"{folder}: was not built with the weights of {encoder.run.path}: build it again")
     return index
 
 
 def _sample_names(manifest: Manifest, rows: Ints, *, first: int = 0) -> list[str]:
-    """Return paths, or names like "row 17" where there are no paths."""
+    """Return the paths of samples, or names like "row 17" if the data has no paths."""
     paths = manifest.paths
     return [f"row {first + row}" if paths is None else paths[row] for row in rows.tolist()]
 
 
 def _part(run: Run, manifest: Manifest, source: str, *, first: int) -> Part:
-    """Describe the origin of ids starting at `first`; paths are absolute, so that they work from any directory."""
-    path = Path(source).expanduser()
+    """Describe the dataset whose ids start at `first`.
+
+    If its source is a path, the path is made absolute, so that it works from any directory. The source of the run's own
+    data is empty.
+    """
+    path = expand_user(source)
     absolute = str(path.resolve()) if source and path.exists() else source
     is_run_data = manifest.fingerprint == run.config.data.fingerprint
-    return Part("" if is_run_data else absolute, first, len(manifest), manifest.fingerprint)
+    source = "" if is_run_data else absolute
+    return Part(source, first, len(manifest), manifest.fingerprint, _root(manifest))

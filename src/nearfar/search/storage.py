@@ -1,17 +1,18 @@
 """An index on disk: a folder of arrays and `index.json`, which lists them with their sha256.
 
-index.json             format, version, kind, counts, classes, parts and files, and a sha256 of these
+index.json             format, version, kind, counts, classes, parts and files, and a sha256 of all these values
 vectors.TOKEN.npy      float32 [N, dim], memory-mapped on load
 ids.TOKEN.npy          int64 [N]
 labels.TOKEN.npy       int64 [N], if the index has labels
 names.TOKEN.json       a list of N strings
 index.TOKEN.faiss      the faiss index, if the kind is approximate
-slots.TOKEN.npy        int64: the row of each vector in the faiss index, if some were removed
+slots.TOKEN.npy        int64: the row of each vector in the faiss index, -1 if removed; only if vectors were removed
 
-Each save writes new files beside the old ones and then replaces index.json. The folder therefore holds one complete
-index at every moment, even if another process has the old files mapped. Nothing is pickled, and no file is parsed
-before its sha256 matches index.json. This detects damage, not attacks: whoever can write to the folder can also write
-new checksums.
+TOKEN is a random string that differs for each save. A save writes new files beside the old ones, replaces index.json,
+and then deletes the old files. The folder therefore holds one complete index at every moment. A lock of the folder
+excludes other writers. Readers take no lock: if index.json was replaced while they loaded its files, they start again.
+Nothing is pickled, and no file is parsed before its sha256 has been compared with index.json. This detects damage, not
+attacks: anyone who can write to the folder can also write new checksums.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import json
 import os
 import re
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -29,8 +31,9 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
+from nearfar.directory_lock import is_lock_file, lock_directory
 from nearfar.errors import NearfarError
-from nearfar.files import atomic, compute_sha256
+from nearfar.files import atomic, compute_sha256, is_draft, remove_drafts
 from nearfar.search.approximate import APPROXIMATE, KINDS, ApproximateIndex
 from nearfar.search.index import Index
 from nearfar.search.part import Part
@@ -43,34 +46,52 @@ FILE_NAME = re.compile(
 REBUILD = "build it again with `nearfar index`"
 
 
+def lock(folder: Path, *, say: Callable[[str], object] | None = None) -> AbstractContextManager[None]:
+    """Exclude all other writers of an index for the duration of a `with` block. Wait for a writer that is at work.
+
+    Args:
+        folder: The folder of the index.
+        say: A function that is called with a message if there is something to wait for.
+    """
+    remedy = "wait until it ends"
+    return lock_directory(folder, "index", state="is written", remedy=remedy, wait=say or (lambda _: None))
+
+
 def save(index: Index, folder: Path) -> None:
     """Write an index to a folder that does not exist, is empty, or holds an index."""
+    with lock(folder):
+        write(index, folder)
+
+
+def write(index: Index, folder: Path) -> None:
+    """Write an index like `save`, in a folder that the caller has locked."""
     if (
         folder.is_dir()
         and not (folder / INDEX_FILE).is_file()
-        and any(not _is_index_file(path) for path in folder.iterdir())
+        and any(not (_is_index_file(path) or is_lock_file(path) or is_draft(path)) for path in folder.iterdir())
     ):
         raise NearfarError(f"{folder}: holds other files but no index: choose another folder")
+    remove_drafts(folder)
     token = os.urandom(8).hex()
     files: dict[str, dict[str, str]] = {}
 
-    def write(name: str, suffix: str, write_to: Callable[[Path], object]) -> None:
+    def write_file(name: str, suffix: str, write_to: Callable[[Path], object]) -> None:
         path = folder / f"{name}.{token}.{suffix}"
         with atomic(path) as draft:
             write_to(draft)
         files[name] = {"name": path.name, "sha256": compute_sha256(path)}
 
-    write("vectors", "npy", lambda path: _save_array(path, index.vectors))
-    write("ids", "npy", lambda path: _save_array(path, index.ids))
-    write("names", "json", lambda path: path.write_text(json.dumps(list(index.names)), encoding="ascii"))
+    write_file("vectors", "npy", lambda path: _save_array(path, index.vectors))
+    write_file("ids", "npy", lambda path: _save_array(path, index.ids))
+    write_file("names", "json", lambda path: path.write_text(json.dumps(list(index.names)), encoding="ascii"))
     if index.labels is not None:
         labels = index.labels
-        write("labels", "npy", lambda path: _save_array(path, labels))
+        write_file("labels", "npy", lambda path: _save_array(path, labels))
     if index.approximate is not None:
         faiss_index, slots = index.approximate.faiss, index.approximate.slots
-        write("index", "faiss", lambda path: faiss.write_index(faiss_index, str(path)))
+        write_file("index", "faiss", lambda path: faiss.write_index(faiss_index, str(path)))
         if slots is not None:
-            write("slots", "npy", lambda path: _save_array(path, slots))
+            write_file("slots", "npy", lambda path: _save_array(path, slots))
     header: dict[str, Any] = {
         "format": FORMAT,
         "version": VERSION,
@@ -92,16 +113,37 @@ def save(index: Index, folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def load(folder: Path, *, mmap: bool = True) -> Index:
-    """Load an index that `save` wrote. A damaged or foreign index, or one of a newer version, is a NearfarError."""
+def read_parts(folder: Path) -> tuple[Part, ...]:
+    """Return the data that the samples of a saved index come from, without loading the index."""
     try:
-        return _load(folder, mmap=mmap)
+        return tuple(Part(**part) for part in _read_header(folder / INDEX_FILE)["parts"])
+    except (KeyError, TypeError) as error:
+        raise NearfarError(f"{folder / INDEX_FILE}: is not a nearfar index ({error}): {REBUILD}") from error
+
+
+def load(folder: Path, *, mmap: bool = True) -> Index:
+    """Load an index that `save` wrote.
+
+    Raises:
+        NearfarError: If the index is missing or damaged, was not written by nearfar, or has another format version.
+    """
+    try:
+        header = _read_header(folder / INDEX_FILE)
+        while True:
+            try:
+                return _load(folder, header, mmap=mmap)
+            except (NearfarError, OSError, RuntimeError):  # faiss raises RuntimeError if a file is missing
+                current = _read_header(folder / INDEX_FILE)
+                if current == header:
+                    raise
+                header = current  # another process has saved a new index and deleted the files of this one
+    except OSError as error:
+        raise NearfarError(f"{error.filename or folder}: cannot be read ({error.strerror}): {REBUILD}") from error
     except (AttributeError, IndexError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise NearfarError(f"{folder / INDEX_FILE}: is not an index of nearfar ({error}): {REBUILD}") from error
+        raise NearfarError(f"{folder / INDEX_FILE}: is not a nearfar index ({error}): {REBUILD}") from error
 
 
-def _load(folder: Path, *, mmap: bool) -> Index:
-    header = _read_header(folder / INDEX_FILE)
+def _load(folder: Path, header: dict[str, Any], *, mmap: bool) -> Index:
     files = {name: folder / file["name"] for name, file in header["files"].items()}
     for name, file in header["files"].items():
         if not files[name].is_file():
@@ -117,7 +159,7 @@ def _load(folder: Path, *, mmap: bool) -> Index:
     if len(names) != count or (
         labels is not None and count and not 0 <= labels.min() <= labels.max() < len(header["classes"])
     ):
-        raise NearfarError(f"{folder}: its names or labels do not match its {count} vectors: {REBUILD}")
+        raise NearfarError(f"{folder}: there are not {count} names, or a label is not one of its classes: {REBUILD}")
     approximate = None
     if kind in APPROXIMATE:
         faiss_index = _load_faiss(files["index"], kind, count if slots is None else len(slots))
@@ -140,10 +182,12 @@ def _read_header(path: Path) -> dict[str, Any]:
         raise NearfarError(f"{path.parent}: is not an index: {INDEX_FILE} is missing (`nearfar index` builds one)")
     try:
         header = json.loads(path.read_bytes())
+    except OSError as error:
+        raise NearfarError(f"{path}: cannot be read ({error.strerror}): check its permissions") from None
     except (ValueError, RecursionError) as error:
-        raise NearfarError(f"{path}: is damaged and not valid JSON ({error}): {REBUILD}") from None
+        raise NearfarError(f"{path}: is damaged: not valid JSON ({error}): {REBUILD}") from None
     if not isinstance(header, dict) or header.get("format") != FORMAT:
-        raise NearfarError(f"{path}: is not an index of nearfar, or is damaged: {REBUILD}")
+        raise NearfarError(f"{path}: is not a nearfar index, or is damaged: {REBUILD}")
     if header.get("version") != VERSION:
         versions = f"version {header.get('version')!r}, but this nearfar reads version {VERSION}"
         raise NearfarError(f"{path}: has {versions}: update nearfar, or {REBUILD}")
@@ -152,7 +196,7 @@ def _read_header(path: Path) -> dict[str, Any]:
     required = {"vectors", "ids", "names"} | ({"index"} if header["kind"] in APPROXIMATE else set())
     names_are_valid = all(FILE_NAME.fullmatch(file["name"]) for file in header["files"].values())
     if header["kind"] not in KINDS or not required <= set(header["files"]) or not names_are_valid:
-        raise NearfarError(f"{path}: is not an index of nearfar: {REBUILD}")
+        raise NearfarError(f"{path}: is not a nearfar index: {REBUILD}")
     return header
 
 
@@ -174,7 +218,7 @@ def _load_array(path: Path, dtype: Any, shape: tuple[int | None, ...], *, mmap: 
         # An empty array cannot be memory-mapped.
         array = np.load(path, mmap_mode="r" if mmap and 0 not in shape else None, allow_pickle=False)
     except (ValueError, EOFError) as error:
-        raise NearfarError(f"{path}: is not an array that can be read safely ({error}): {REBUILD}") from None
+        raise NearfarError(f"{path}: cannot be read as an array without unpickling ({error}): {REBUILD}") from None
     shape_matches = len(array.shape) == len(shape) and all(
         expected in (None, size) for size, expected in zip(array.shape, shape, strict=True)
     )

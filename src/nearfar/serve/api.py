@@ -1,4 +1,4 @@
-"""The routes: a JSON API under /api, and the page that uses it."""
+"""The routes of the server: a JSON API under /api, and the page that uses it."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from nearfar.serve.json_models import (
     DecisionRequest,
     Info,
     MapSummary,
+    Problem,
     RunSummary,
     Sample,
     SamplePage,
@@ -41,7 +42,7 @@ from nearfar.serve.service import Service, to_utf8
 
 MAX_ITEMS = 200
 SEARCH_SECONDS = 30.0
-# The number of images that are decoded at the same time: each can take hundreds of megabytes.
+# At most this many images are decoded at the same time, because each can take hundreds of megabytes.
 DECODERS = 4
 MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 T = TypeVar("T")
@@ -49,7 +50,23 @@ K = Annotated[int, Query(ge=1, le=MAX_ITEMS, description="Number of neighbors")]
 Label = Annotated[int | None, Query(ge=0, description="Only samples of this class")]
 Offset = Annotated[int, Query(ge=0, le=1 << 40)]
 Limit = Annotated[int, Query(ge=1, le=MAX_ITEMS)]
-COMPUTING: dict[int | str, dict[str, Any]] = {202: {"model": Computing}}
+Responses = dict[int | str, dict[str, Any]]
+COMPUTING: Responses = {202: {"model": Computing}}
+# Responses of the guard (see `nearfar.serve.guard`) and of the checks of parameters, which every route can have.
+REFUSED: Responses = {
+    401: {"model": Problem, "description": "The token is missing"},
+    403: {"model": Problem, "description": "The request comes from a page of another site"},
+    421: {"model": Problem, "description": "The server has another host name"},
+    422: {"model": Problem, "description": "A parameter or the body is invalid"},
+}
+UNKNOWN: Responses = {404: {"model": Problem, "description": "There is no such sample or class"}}
+BODY: Responses = {
+    400: {"model": Problem, "description": "The body is not text"},
+    408: {"model": Problem, "description": "The body did not arrive in time"},
+    411: {"model": Problem, "description": "The Content-Length is missing"},
+    413: {"model": Problem, "description": "The body is too large"},
+}
+BUSY: Responses = {503: {"model": Problem, "description": "The search took too long"}}
 
 
 def create_app(collection: Collection, decisions: DecisionFile | None = None) -> FastAPI:
@@ -70,6 +87,7 @@ def create_app(collection: Collection, decisions: DecisionFile | None = None) ->
         openapi_url="/api/openapi.json",
         redirect_slashes=False,
         lifespan=lifespan,
+        responses=REFUSED,
     )
     for router in (_search_routes(service), _map_and_run_routes(service), _audit_routes(service), _page_routes()):
         app.include_router(router)
@@ -85,7 +103,7 @@ def _search_routes(service: Service) -> APIRouter:
 
     @router.get("/info")
     def info() -> Info:
-        """Describe what is served."""
+        """Describe the run and the samples that are served."""
         return service.info
 
     @router.get("/classes")
@@ -93,7 +111,7 @@ def _search_routes(service: Service) -> APIRouter:
         """List the classes that have samples."""
         return service.classes
 
-    @router.get("/classes/{label}")
+    @router.get("/classes/{label}", responses=UNKNOWN)
     def class_samples(label: int, offset: Offset = 0, limit: Limit = 60) -> SamplePage:
         """List the samples of a class."""
         service.class_name(label)
@@ -101,14 +119,16 @@ def _search_routes(service: Service) -> APIRouter:
         samples = [service.sample(int(id)) for id in ids[offset : offset + limit]]
         return SamplePage(total=len(ids), offset=offset, samples=samples)
 
-    @router.get("/samples/{id}")
+    @router.get("/samples/{id}", responses=UNKNOWN)
     def sample(id: int) -> Sample:
         """Return one sample."""
         return service.sample(id)
 
-    @router.get("/samples/{id}/image", responses={200: {"content": {"image/*": {}}}}, response_class=Response)
+    @router.get(
+        "/samples/{id}/image", responses={200: {"content": {"image/*": {}}}, **UNKNOWN}, response_class=Response
+    )
     def image(id: int, size: Size = "medium", v: Annotated[str, Query(max_length=64)] = "") -> Response:
-        """Return the image of a sample, decoded and encoded again. With `v` = `version` of /api/info it is cached."""
+        """Return the image of a sample as PNG or JPEG. Browsers may cache it if `v` is the `version` of /api/info."""
         service.sample(id)
         encoded = collection.image(id, size)
         if encoded is None:
@@ -116,9 +136,9 @@ def _search_routes(service: Service) -> APIRouter:
         cache = "private, max-age=31536000, immutable" if v == collection.version else "no-cache"
         return Response(encoded[0], media_type=encoded[1], headers={"cache-control": cache})
 
-    @router.get("/samples/{id}/neighbors")
+    @router.get("/samples/{id}/neighbors", responses=UNKNOWN)
     async def neighbors(id: int, k: K = 24, label: Label = None) -> SearchResponse:
-        """Return the nearest other samples."""
+        """Return the nearest neighbors of a sample, without the sample itself."""
         start = time.perf_counter()
         query = service.sample(id)
         vector = collection.vectors[collection.position_of(id)].numpy()
@@ -133,9 +153,9 @@ def _search_routes(service: Service) -> APIRouter:
         },
     }
 
-    @router.post("/search", openapi_extra={"requestBody": body})
+    @router.post("/search", openapi_extra={"requestBody": body}, responses={**UNKNOWN, **BODY, **BUSY})
     async def search(request: Request, k: K = 24, label: Label = None) -> SearchResponse:
-        """Return the nearest samples of an image file (the body), or of strokes or a vector (JSON)."""
+        """Return the samples nearest to the query in the body: an image file, or JSON with strokes or a vector."""
         start = time.perf_counter()
         service.class_name(label)
         data = await request.body()
@@ -159,14 +179,14 @@ def _map_and_run_routes(service: Service) -> APIRouter:
 
     @router.get("/map", tags=["map"], responses=COMPUTING)
     def map_summary() -> MapSummary:
-        """Return the embedding map; 202 while it is computed."""
+        """Return a summary of the embedding map; respond with 202 while the map is being computed."""
         return service.map_summary(_result_or_202(layout))
 
     @router.get(
         "/map/points", tags=["map"], responses={200: {"content": {"application/octet-stream": {}}}, **COMPUTING}
     )
     def map_points() -> Response:
-        """Return the points, little-endian: x float32 [N], y float32 [N], id int32 [N], label int32 [N]."""
+        """Return the points of the map, little-endian: x float32 [N], y float32 [N], id int32 [N], label int32 [N]."""
         return Response(service.map_points(_result_or_202(layout)), media_type="application/octet-stream")
 
     @router.get("/run", tags=["run"])
@@ -176,7 +196,7 @@ def _map_and_run_routes(service: Service) -> APIRouter:
 
     @router.get("/run/curves", tags=["run"], response_class=Response, responses={200: {"content": {"text/html": {}}}})
     def curves() -> Response:
-        """Return the training curves, as in the run's report."""
+        """Return the training curves that the run's report shows."""
         return Response(service.curves(), media_type="text/html; charset=utf-8")
 
     return router
@@ -193,9 +213,9 @@ def _audit_routes(service: Service) -> APIRouter:
         suspect_list = _result_or_202(service.suspects)
         return suspect_list.page(service.decisions.all(), offset=offset, limit=limit, state=state)
 
-    @router.put("/{id}", status_code=204)
+    @router.put("/{id:int}", status_code=204, responses={**UNKNOWN, **BODY})
     def decide(id: int, request: DecisionRequest) -> None:
-        """Keep, relabel or remove a sample. The decision is in decisions.csv when the server responds."""
+        """Save the decision to keep, relabel or remove a sample. It is in decisions.csv when the server responds."""
         service.sample(id)
         try:
             service.decisions.decide(id, request.decision, request.label)
@@ -212,7 +232,7 @@ def _audit_routes(service: Service) -> APIRouter:
 
 
 def _page_routes() -> APIRouter:
-    """Return the routes of the page's files. They are read once, so that no request reaches the disk."""
+    """Return the routes of the page's files. The files are read here, once, so that no request accesses the disk."""
     router = APIRouter(include_in_schema=False)
     folder = files("nearfar.serve").joinpath("page")
     contents = {file.name: file.read_bytes() for file in folder.iterdir() if Path(file.name).suffix in MEDIA_TYPES}

@@ -1,4 +1,4 @@
-"""Work that runs in a thread of its own from the first request for its result."""
+"""Work that starts in a separate thread when its result is first requested."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class BackgroundTask(Generic[T]):
         self._error: Exception | None = None
 
     def poll(self) -> T | None:
-        """Return the result, or None while the work runs. Raise the error of the work if it failed."""
+        """Return the result, or None while the work is running. If the work raised an exception, raise it again."""
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, daemon=True)

@@ -1,4 +1,4 @@
-"""Batching of concurrent requests: queries share one pass of the network and one pass of the index."""
+"""Batching of concurrent requests: queries share one forward pass of the network and one search of the index."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Batcher(Generic[Item, Result]):
     Items that arrive while a batch is processed form the next batch. An item never waits for others to arrive.
 
     Args:
-        work: Returns the results of a list of items.
+        work: A function that takes a list of items and returns their results in the same order.
         max_batch: The largest number of items in a batch.
     """
 
@@ -38,13 +38,13 @@ class Batcher(Generic[Item, Result]):
         self._thread.start()
 
     def submit(self, item: Item) -> Future[Result]:
-        """Return a future of the result of one item."""
+        """Queue an item and return a future for its result."""
         future: Future[Result] = Future()
         self._queue.put((item, future))
         return future
 
     def close(self) -> None:
-        """Process the queued items, then end the thread."""
+        """Process the queued items, then stop the thread."""
         self._queue.put(None)
         self._thread.join()
 
@@ -76,7 +76,7 @@ class Batcher(Generic[Item, Result]):
 
 
 def batch_embed(network: nn.Module) -> Callable[[list[Tensor]], list[Tensor]]:
-    """Return a function from a list of network inputs to their embeddings [d], computed in one pass."""
+    """Return a function that computes the embeddings [d] of a list of network inputs in one forward pass."""
     network.eval()
     device = next(network.parameters()).device
 
@@ -88,7 +88,10 @@ def batch_embed(network: nn.Module) -> Callable[[list[Tensor]], list[Tensor]]:
 
 
 def batch_search(index: Index) -> Callable[[list[tuple[Vectors, int]]], list[Neighbors]]:
-    """Return a function from pairs of a vector [d] and k to (distances [k], ids [k]), searched in one pass."""
+    """Return a function that searches the index for a list of queries at once.
+
+    It takes pairs (vector [d], k) and returns a pair (distances [k], ids [k]) for each.
+    """
 
     def search(queries: list[tuple[Vectors, int]]) -> list[Neighbors]:
         distances, ids = index.search(np.stack([vector for vector, _ in queries]), max(k for _, k in queries))

@@ -1,6 +1,6 @@
 """The data that a server serves: samples of a run with their vectors, index, images, map and audit.
 
-The id of a sample is its row in the run's data, also if only one split is served.
+The id of a sample is its row in the run's data, even if only one split is served.
 """
 
 from __future__ import annotations
@@ -20,10 +20,14 @@ from torch import Tensor
 from nearfar.audit import Audit, audit
 from nearfar.data.manifest import Ints
 from nearfar.errors import NearfarError
+from nearfar.files import remove_drafts
+from nearfar.formatting import clean_text
 from nearfar.ops.geometry import unit
 from nearfar.report.thumbnails import Thumbnails
 from nearfar.runs import CHECKPOINT, Run
 from nearfar.search import Encoder, Index
+from nearfar.search.run_index import FOLDER
+from nearfar.search.storage import INDEX_FILE, read_parts
 from nearfar.serve.background_task import BackgroundTask
 from nearfar.serve.disk_cache import load_or_compute
 from nearfar.serve.map_layout import interpolate, lay_out_map
@@ -34,9 +38,9 @@ from nearfar.training.splits import assign_splits, split_manifest
 CACHE_FOLDER, CACHE_VERSION = "serve", 1
 Size = Literal["small", "medium", "large"]
 SIDES: dict[Size, int] = {"small": 56, "medium": 168, "large": 640}
-# Images with sides up to SMALL_ARRAY are enlarged to at most ENLARGED pixels and saved as PNG, without loss.
+# Images with sides of at most SMALL_ARRAY pixels are enlarged to at most ENLARGED pixels and encoded losslessly as PNG.
 SMALL_ARRAY, ENLARGED = 64, 280
-# The number of encoded images in memory.
+# The largest number of encoded images that are cached in memory.
 IMAGE_CACHE = 8192
 Say = Callable[[str], object]
 
@@ -47,11 +51,12 @@ class Collection:
     Args:
         run: The run.
         split: "all", or the split to serve.
-        say: Receives messages about what is served.
+        say: A function that is called with the number of samples and classes, as a message.
     """
 
     def __init__(self, run: Run, *, split: str = "all", say: Say = print) -> None:
         self.run, self.split = run, split
+        remove_drafts(run.path / CACHE_FOLDER)
         self.manifest, _ = assign_splits(run.manifest(), run.config)
         encoder = Encoder(run, manifest=self.manifest)
         self.embedder = encoder.network
@@ -73,6 +78,9 @@ class Collection:
         self.vectors, self.ids = tensors["vectors"], tensors["ids"].numpy()
         self.labels = self.manifest.labels[self.ids]
         say(f"{len(self.ids):,} samples of {len(np.unique(self.labels)):,} classes")
+        self.not_shown = _describe_other_data(run)
+        if self.not_shown:
+            say(self.not_shown)
         self.thumbnails = Thumbnails(self.manifest)
         self.queries = QueryReader(encoder, self.manifest)
         names = [self.manifest.name(row) for row in self.ids.tolist()]
@@ -86,7 +94,7 @@ class Collection:
 
     @property
     def version(self) -> str:
-        """A text that changes with the data, so that browsers can cache images."""
+        """A string that changes if the data changes. It is part of image URLs, so that browsers can cache images."""
         return str(self.cache_key["data"])[:12]
 
     def position_of(self, id: int) -> int | None:
@@ -99,7 +107,10 @@ class Collection:
         return ids
 
     def proxies(self) -> tuple[Ints, Tensor] | None:
-        """Return (labels [P], vectors [P, d]) of the loss's proxies at the end of training, None if it has none."""
+        """Return (labels [P], vectors [P, d]) of the P proxies of the loss, read from the checkpoint of the run.
+
+        Return None if there is no checkpoint, or if the loss has no proxies of the dimension of the embeddings.
+        """
         path = self.run.path / CHECKPOINT
         if not path.is_file():
             return None
@@ -120,7 +131,8 @@ class Collection:
         def compute() -> dict[str, Tensor]:
             labels, proxies = self.proxies() or (np.zeros(0, np.int64), self.vectors[:0])
             positions = lay_out_map(self.vectors)
-            # Early in training proxies are far from all samples, so each is shown among its nearest samples.
+            # Proxies can be far from all samples, especially early in training, and t-SNE would place them apart. Each
+            # proxy is therefore placed at the mean position of its nearest samples.
             near = interpolate(unit(proxies), unit(self.vectors), positions) if len(proxies) else positions[:0]
             return {"positions": positions, "proxies": near, "proxy_labels": torch.from_numpy(labels)}
 
@@ -143,7 +155,7 @@ class Collection:
         return load_or_compute(path, self.cache_key, compute)
 
     def _image(self, id: int, size: Size) -> tuple[bytes, str] | None:
-        """Return the encoded image of a sample and its media type, or None if it has none or is unreadable."""
+        """Return the encoded image of a sample and its media type, or None if there is no readable image."""
         image = self._full_image(id) if size == "large" else self.thumbnails.load_image(id, SIDES[size])
         return None if image is None else encode_image(image, SIDES[size])
 
@@ -156,8 +168,26 @@ class Collection:
             return None
 
 
+def _describe_other_data(run: Run) -> str:
+    """Say which data the index of a run has in addition to the data of the run, or return ""."""
+    folder = run.path / FOLDER
+    if not (folder / INDEX_FILE).is_file():
+        return ""
+    try:
+        others = [clean_text(part.source) for part in read_parts(folder) if part.source]
+    except NearfarError as error:
+        return str(error)
+    if not others:
+        return ""
+    places = ", ".join(dict.fromkeys(others))
+    return f"This page shows the data of the run. {folder} also has {places}: use `nearfar search` to search there."
+
+
 def encode_image(image: Image.Image, side: int) -> tuple[bytes, str]:
-    """Return an image of at most `side` pixels as (bytes, media type): small arrays as PNG, others as JPEG."""
+    """Encode an image so that its sides have at most `side` pixels, and return (bytes, media type).
+
+    Images of at most 64 pixels are enlarged and encoded as PNG, others as JPEG.
+    """
     buffer = io.BytesIO()
     if max(image.size) <= SMALL_ARRAY:
         factor = max(1, min(side, ENLARGED) // max(image.size))
@@ -169,6 +199,7 @@ def encode_image(image: Image.Image, side: int) -> tuple[bytes, str]:
     return buffer.getvalue(), "image/jpeg"
 
 
-def open_collection(path: Path, *, split: str = "all", say: Say = print) -> Collection:
-    """Open the collection of a run directory."""
-    return Collection(Run(path), split=split, say=say)
+def open_collection(path: Path, *, split: str = "all", skip_broken: bool = False, say: Say = print) -> Collection:
+    """Open the samples of a run directory for serving. `split` and `say` are those of `Collection`."""
+    run = Run(path)
+    return Collection(run.skip_broken() if skip_broken else run, split=split, say=say)

@@ -1,4 +1,4 @@
-"""The command `nearfar serve`, without imports of its optional dependencies."""
+"""The command `nearfar serve`. Importing this module does not import its optional dependencies."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from nearfar.errors import NearfarError, install_hint
 
 
-def serve_command(run: Path, *, host: str, port: int, token: str | None, split: str) -> None:
+def serve_command(run: Path, *, host: str, port: int, token: str | None, split: str, skip_broken: bool = False) -> None:
     """Run `nearfar serve`."""
     try:
         import fastapi  # noqa: F401
@@ -16,4 +16,4 @@ def serve_command(run: Path, *, host: str, port: int, token: str | None, split: 
         raise NearfarError(f"nearfar serve needs {error.name}: {install_hint('web')}") from None
     from nearfar.serve.server import serve
 
-    serve(run, host=host, port=port, token=token, split=split)
+    serve(run, host=host, port=port, token=token, split=split, skip_broken=skip_broken)

@@ -1,30 +1,33 @@
-"""The decisions of an audit in decisions.csv: saved before the server responds, and read at the next start."""
+"""The decisions of an audit. They are saved in decisions.csv before the server responds, and read at the next start."""
 
 from __future__ import annotations
 
-import csv
 import threading
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 from nearfar.audit.decisions import COLUMNS, DECISIONS, read_rows
+from nearfar.csv_files import format_csv, write_csv
 from nearfar.data import Manifest
+from nearfar.directory_lock import lock_directory
 from nearfar.errors import NearfarError
-from nearfar.files import atomic
+from nearfar.files import remove_drafts
 
 
 @dataclass(frozen=True)
 class Decision:
-    """keep, relabel or remove; `label` is the new class for relabel."""
+    """A decision about a sample: "keep", "relabel" or "remove". `label` is the new class for "relabel"."""
 
     decision: str
     label: int | None = None
 
 
 class DecisionFile:
-    """Decisions about rows of a manifest, in a file that `nearfar audit --apply` reads.
+    """Decisions about rows of a manifest, saved in a file that `nearfar audit --apply` reads.
 
-    Each change rewrites the file atomically. If another process has changed the file, it is read again first.
+    Each decision rewrites the file atomically. If another process has changed the file, it is read again before that. A
+    lock of the directory lets one process at a time read and write the file.
     """
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
@@ -33,6 +36,7 @@ class DecisionFile:
         self._lock = threading.Lock()
         self._decisions: dict[int, Decision] = {}
         self._signature: tuple[int, int, int] | None = None
+        remove_drafts(path.parent, path.name)
         self._refresh()
 
     def all(self) -> dict[int, Decision]:
@@ -42,11 +46,11 @@ class DecisionFile:
             return dict(self._decisions)
 
     def decide(self, row: int, decision: str, label: int | None = None) -> None:
-        """Save a decision; "" undoes one. It is on disk when this method returns.
+        """Save a decision. It is on disk when this method returns.
 
         Args:
             row: A row of the manifest.
-            decision: "keep", "relabel", "remove" or "".
+            decision: "keep", "relabel", "remove", or "" to undo an earlier decision.
             label: The new class, for "relabel" only.
         """
         if decision not in DECISIONS:
@@ -54,10 +58,13 @@ class DecisionFile:
         if not 0 <= row < len(self.manifest):
             raise ValueError(f"row must be 0..{len(self.manifest) - 1}, got {row}")
         if (decision == "relabel") != (label is not None):
-            raise ValueError("label is required for relabel and not allowed for other decisions")
+            raise ValueError(
+                "label is required for relabel and not allowed for other decisions, "
+                f"got decision={decision!r} and label={label!r}"
+            )
         if label is not None and not 0 <= label < len(self.manifest.classes):
             raise ValueError(f"label must be 0..{len(self.manifest.classes) - 1}, got {label}")
-        with self._lock:
+        with self._lock, self._lock_file():
             self._refresh()
             decisions = dict(self._decisions)
             decisions.pop(row, None)
@@ -69,7 +76,12 @@ class DecisionFile:
 
     def content(self) -> bytes:
         """Return the bytes of the file, or only the header if there are no decisions yet."""
-        return self.path.read_bytes() if self.path.is_file() else (",".join(COLUMNS) + "\n").encode()
+        return self.path.read_bytes() if self.path.is_file() else format_csv([COLUMNS]).encode()
+
+    def _lock_file(self) -> AbstractContextManager[None]:
+        """Exclude other processes while the file is read and written. They have the lock for milliseconds only."""
+        remedy = "wait until it ends"
+        return lock_directory(self.path.parent, "decisions", state="is written", remedy=remedy, wait=lambda _: None)
 
     def _read_signature(self) -> tuple[int, int, int] | None:
         try:
@@ -91,20 +103,16 @@ class DecisionFile:
             label = self._numbers.get(row.suggested) if row.decision == "relabel" else None
             if row.decision == "relabel" and label is None:
                 problem = f"{self.path}: {row.path}: there is no class {row.suggested!r}"
-                raise NearfarError(f"{problem}: correct it, or move the file away")
+                raise NearfarError(f"{problem}: correct the class name, or move the file away")
             if row.decision:
                 decisions[row.row] = Decision(row.decision, label)
         return decisions
 
     def _write(self, decisions: dict[int, Decision]) -> None:
         names, labels = self.manifest.classes, self.manifest.labels
-        with (
-            atomic(self.path) as draft,
-            open(draft, "w", encoding="utf-8", errors="surrogateescape", newline="") as file,
-        ):
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(COLUMNS)
-            for row, decision in sorted(decisions.items()):
-                old = names[labels[row]]
-                new = old if decision.label is None else names[decision.label]
-                writer.writerow((row, self.manifest.name(row), old, new, decision.decision))
+        rows: list[tuple[object, ...]] = [COLUMNS]
+        for row, decision in sorted(decisions.items()):
+            old = names[labels[row]]
+            new = old if decision.label is None else names[decision.label]
+            rows.append((row, self.manifest.name(row), old, new, decision.decision))
+        write_csv(self.path, rows)

@@ -13,12 +13,12 @@ from nearfar.training.checkpoint import read_tensors, write_tensors
 
 
 def load_or_compute(path: Path, key: Mapping[str, Any], compute: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Return the tensors in a file, or compute and save them if the file is missing, damaged or has another key.
+    """Return the tensors in a file. If the file is missing, damaged or has another key, compute and save them.
 
     Args:
         path: A safetensors file.
-        key: What the tensors depend on, as plain values: strings, numbers, lists.
-        compute: Returns the tensors.
+        key: Everything that the tensors depend on, as plain values: strings, numbers, lists.
+        compute: A function that returns the tensors.
     """
     try:
         tensors, saved_key = read_tensors(path)

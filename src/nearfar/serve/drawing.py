@@ -1,10 +1,10 @@
-"""Strokes of a pen rendered like the drawings of Quick, Draw! in the built-in dataset.
+"""Render the strokes of a pen in the style of the built-in dataset, whose drawings come from Quick, Draw!
 
 The strokes are first simplified as in Quick, Draw!: moved to the top left corner, scaled so that the longer side is
 255, and thinned by the Ramer-Douglas-Peucker algorithm with epsilon 2. Then they are drawn one pixel wide by Wu's
-algorithm (SIGGRAPH 1991), in which two pixels share each step along the longer axis, in four gray levels. Measurements
-on the built-in drawings show these properties: each column of a flat line sums to 1, and each drawing starts in the
-first row and column and fills the longer side.
+algorithm (SIGGRAPH 1991) and rounded to four gray levels. Wu's algorithm divides the intensity of each step along the
+longer axis between two pixels. This matches measurements on the built-in drawings: the intensities in each column of a
+flat line sum to 1, and each drawing starts in the first row and column and fills the longer side.
 """
 
 from __future__ import annotations
@@ -17,28 +17,33 @@ from numpy.typing import NDArray
 from nearfar.data.layouts.sketches import LEVELS
 
 Line = NDArray[np.float64]
+Ints = NDArray[np.int64]
 Pixels = NDArray[np.uint8]
 Strokes = Sequence[Sequence[Sequence[float]]]
 
 SPAN, EPSILON = 255.0, 2.0
 MAX_COORDINATE = 1e9
+# Lines that are drawn at once, which bounds the memory of a large drawing.
+BLOCK = 20_000
 
 
 def render_strokes(strokes: Strokes, side: int) -> Pixels:
-    """Return strokes as a uint8 image [side, side], white on black.
+    """Render strokes as a uint8 image [side, side], white on black.
 
     Args:
-        strokes: Lists of points [x, y] in any unit, with y downwards.
+        strokes: A list of strokes; each is a list of points [x, y] in any unit, with y pointing down.
         side: Height and width of the image.
 
     >>> render_strokes([[[0, 0], [9, 0]]], 4)[0].tolist()
     [255, 255, 255, 255]
     """
     canvas = np.zeros((side + 1, side + 1))
-    for stroke in simplify_strokes(strokes):
-        points = stroke * side / (SPAN + 1)
-        for start, end in zip(points, points[1:] if len(points) > 1 else points, strict=False):
-            _draw_line(canvas, start, end)
+    points = [stroke * side / (SPAN + 1) for stroke in simplify_strokes(strokes)]
+    # A stroke of one point is drawn as a line from the point to itself.
+    starts = np.concatenate([line[:-1] if len(line) > 1 else line for line in points])
+    ends = np.concatenate([line[1:] if len(line) > 1 else line for line in points])
+    for first in range(0, len(starts), BLOCK):
+        _draw_lines(canvas, starts[first : first + BLOCK], ends[first : first + BLOCK])
     levels = np.rint(canvas[:side, :side] * (LEVELS - 1))
     return (levels * (255 // (LEVELS - 1))).astype(np.uint8)
 
@@ -47,56 +52,80 @@ def simplify_strokes(strokes: Strokes) -> list[Line]:
     """Move strokes to the top left corner, scale their longer side to 255, and thin them with epsilon 2."""
     lines = [np.asarray(stroke, dtype=np.float64).reshape(-1, 2) for stroke in strokes if len(stroke)]
     if not lines:
-        raise ValueError("strokes must have at least one point")
+        raise ValueError("strokes must contain at least one point")
     points = np.concatenate(lines)
     if not np.isfinite(points).all():
-        raise ValueError("strokes must be finite numbers")
+        raise ValueError("strokes must have finite coordinates")
     if np.abs(points).max() > MAX_COORDINATE:
         raise ValueError(f"strokes must have coordinates up to {MAX_COORDINATE:g}, got {np.abs(points).max():g}")
     low, span = points.min(0), float(np.ptp(points, axis=0).max())
     scale = SPAN / span if span > 0 else 0.0
-    return [thin_line((line - low) * scale) for line in lines]
+    return thin_lines([(line - low) * scale for line in lines])
 
 
-def thin_line(line: Line, epsilon: float = EPSILON) -> Line:
-    """Thin a line by the Ramer-Douglas-Peucker algorithm.
+def thin_lines(lines: Sequence[Line], epsilon: float = EPSILON) -> list[Line]:
+    """Remove points of lines [P, 2] by the Ramer-Douglas-Peucker algorithm.
 
-    Keep both ends and, recursively, the point farthest from the line between them, if it is farther than `epsilon`.
+    Keep both ends. If the point farthest from the straight line between them is farther than `epsilon`, keep it too and
+    repeat for the parts on both sides of it. All parts of all lines are processed at once, because a client can send
+    hundreds of thousands of points.
 
-    >>> thin_line(np.array([[0.0, 0], [5, 1], [10, 0], [10, 9]])).tolist()
+    >>> thin_lines([np.array([[0.0, 0], [5, 1], [10, 0], [10, 9]])])[0].tolist()
     [[0.0, 0.0], [10.0, 0.0], [10.0, 9.0]]
     """
-    keep = np.zeros(len(line), dtype=np.bool_)
-    keep[[0, -1]] = True
-    segments = [(0, len(line) - 1)]
-    while segments:
-        first, last = segments.pop()
-        if last - first < 2:
-            continue
-        inner, along = line[first + 1 : last] - line[first], line[last] - line[first]
-        length = float(np.hypot(*along))
-        if length > 0:
-            distance = np.abs(inner[:, 0] * along[1] - inner[:, 1] * along[0]) / length
-        else:
-            distance = np.hypot(inner[:, 0], inner[:, 1])
-        if distance.max() > epsilon:
-            middle = first + 1 + int(distance.argmax())
-            keep[middle] = True
-            segments += [(first, middle), (middle, last)]
-    return line[keep]
+    points, stops = np.concatenate(lines), np.cumsum([len(line) for line in lines])
+    keep = np.zeros(len(points), dtype=np.bool_)
+    first, last = np.concatenate([[0], stops[:-1]]), stops - 1
+    keep[first] = keep[last] = True
+    while len(first := first[is_open := last - first >= 2]):
+        last = last[is_open]
+        middle, distance = _farthest_points(points, first, last)
+        is_split = distance > epsilon
+        first, middle, last = first[is_split], middle[is_split], last[is_split]
+        keep[middle] = True
+        first, last = np.concatenate([first, middle]), np.concatenate([middle, last])
+    return [points[start:stop][keep[start:stop]] for start, stop in zip([0, *stops[:-1]], stops, strict=True)]
 
 
-def _draw_line(canvas: Line, start: Line, end: Line) -> None:
-    """Draw by Wu's algorithm: at each step along the longer axis, two pixels share 1; the brighter value stays."""
-    is_steep = abs(end[1] - start[1]) > abs(end[0] - start[0])
-    u0, v0, u1, v1 = (*start[::-1], *end[::-1]) if is_steep else (*start, *end)
-    if u0 > u1:
-        u0, v0, u1, v1 = u1, v1, u0, v0
-    u = np.arange(round(u0), round(u1) + 1)
-    slope = (v1 - v0) / (u1 - u0) if u1 > u0 else 0.0
-    v = np.clip(v0 + slope * (u - u0), 0.0, len(canvas) - 1.0)
+def _farthest_points(points: Line, first: Ints, last: Ints) -> tuple[Ints, Line]:
+    """Return the index of the point between first[i] and last[i] that is farthest from their line, and its distance.
+
+    If the two ends are the same place, the distance is that from this place.
+    """
+    counts = last - first - 1
+    offsets = np.cumsum(counts) - counts
+    part = np.repeat(np.arange(len(first)), counts)
+    row = np.arange(len(part)) - offsets[part] + first[part] + 1
+    inner, along = points[row] - points[first][part], (points[last] - points[first])
+    length = np.hypot(along[:, 0], along[:, 1])
+    across = np.abs(inner[:, 0] * along[part, 1] - inner[:, 1] * along[part, 0])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        distance = np.where(length[part] > 0, across / length[part], np.hypot(inner[:, 0], inner[:, 1]))
+    largest = np.maximum.reduceat(distance, offsets)
+    is_largest = np.flatnonzero(distance == largest[part])
+    return row[is_largest[np.searchsorted(is_largest, offsets)]], largest
+
+
+def _draw_lines(canvas: Line, starts: Line, ends: Line) -> None:
+    """Draw lines from starts [N, 2] to ends [N, 2] on the canvas [y, x] by Wu's algorithm.
+
+    Each step along the longer axis divides the intensity 1 between two pixels. If a pixel already has a higher
+    intensity, it is not changed.
+    """
+    is_steep = np.abs(ends[:, 1] - starts[:, 1]) > np.abs(ends[:, 0] - starts[:, 0])
+    # Columns u along the longer axis and v along the other one, from the smaller to the larger u.
+    a, b = (np.where(is_steep[:, None], side[:, ::-1], side) for side in (starts, ends))
+    is_backward = (a[:, 0] > b[:, 0])[:, None]
+    (u0, v0), (u1, v1) = np.where(is_backward, b, a).T, np.where(is_backward, a, b).T
+    with np.errstate(divide="ignore", invalid="ignore"):
+        slope = np.where(u1 > u0, (v1 - v0) / (u1 - u0), 0.0)
+    low, high = np.rint(u0).astype(np.int64), np.rint(u1).astype(np.int64)
+    counts = high - low + 1
+    line = np.repeat(np.arange(len(counts)), counts)
+    u = np.arange(len(line)) - (np.cumsum(counts) - counts - low)[line]
+    v = np.clip(v0[line] + slope[line] * (u - u0[line]), 0.0, len(canvas) - 1.0)
     below = np.minimum(v.astype(np.int64), len(canvas) - 2)
     u = np.clip(u, 0, len(canvas) - 1)
     for row, share in ((below, 1 - (v - below)), (below + 1, v - below)):
-        pixel = (u, row) if is_steep else (row, u)  # the canvas is [y, x]
-        np.maximum.at(canvas, pixel, share)
+        y, x = np.where(is_steep[line], u, row), np.where(is_steep[line], row, u)
+        np.maximum.at(canvas, (y, x), share)

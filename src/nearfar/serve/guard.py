@@ -1,11 +1,10 @@
-"""Access control for every request: host, token, origin and size, and security headers of every response."""
+"""Check the host, token, origin and size of every request, and add security headers to every response."""
 
 from __future__ import annotations
 
 import hmac
 import json
 from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -17,7 +16,7 @@ BODY_SECONDS = 20.0
 COOKIE = "nearfar"
 SAFE = ("GET", "HEAD", "OPTIONS")
 HEADERS = {
-    # Scripts and styles come only from files of this server; strings never become HTML (trusted types).
+    # The browser only loads scripts and styles from this server, and never parses strings as HTML (trusted types).
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
@@ -35,7 +34,7 @@ LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 @dataclass(frozen=True)
 class Refusal:
-    """A response instead of the application's."""
+    """A response that is sent in place of the application's response."""
 
     status: int
     detail: str
@@ -43,17 +42,18 @@ class Refusal:
 
 
 class Guard:
-    """ASGI middleware that refuses requests from other sites, without a token, or with a large body.
+    """ASGI middleware that refuses requests from other sites, without the token, or with too large a body.
 
-    A request that changes something or has a body must not come from a page of another site.
+    A page of another site can link to this server, but it cannot send any other request.
 
     Args:
         app: The application.
-        hosts: Names that the Host header can have, with any port. This refuses a page of another site whose name
-            resolves to 127.0.0.1. None allows all names; set a token then.
-        token: A token that every request needs, as `Authorization: Bearer` or in the cookie that `/?token=` sets.
-        max_body: The largest number of bytes in a body, which must have a Content-Length.
-        body_seconds: The time in which a body must arrive.
+        hosts: Host names that the Host header can have, with any port. This refuses requests from a page of another
+            site whose host name resolves to 127.0.0.1 (DNS rebinding). None allows all names; use a token in this case.
+        token: The token that every request must have, as `Authorization: Bearer` or in the cookie that `/?token=` sets.
+            None if no token is needed.
+        max_body: The largest number of bytes in a body. A body must have a Content-Length.
+        body_seconds: The number of seconds in which a body must arrive.
     """
 
     def __init__(
@@ -107,15 +107,17 @@ class Guard:
 
     def _check_token(self, scope: Scope, headers: dict[str, str]) -> Refusal | None:
         assert self.token is not None
+        parameter = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
+        if scope["path"] == "/" and scope["method"] == "GET" and _equal(parameter, self.token):
+            # SameSite=Lax, because the address may be followed from a page of another site. With Strict, the browser
+            # would not send the cookie after the redirect. Other requests from such pages are refused below.
+            cookie = f"{_cookie_name(headers)}={self.token}; Path=/; HttpOnly; SameSite=Lax"
+            return Refusal(303, "welcome", (("location", "/"), ("set-cookie", cookie)))
         kind, _, value = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer" and _equal(value.strip(), self.token):
             return None
-        if _equal(_read_cookie(headers), self.token):
+        if any(_equal(value, self.token) for value in _read_cookies(headers)):
             return None
-        parameter = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
-        if scope["path"] == "/" and scope["method"] == "GET" and _equal(parameter, self.token):
-            cookie = f"{COOKIE}={self.token}; Path=/; HttpOnly; SameSite=Strict"
-            return Refusal(303, "welcome", (("location", "/"), ("set-cookie", cookie)))
         detail = "a token is required: open the full address that the server printed"
         return Refusal(401, detail, (("www-authenticate", "Bearer"),))
 
@@ -147,7 +149,7 @@ def _headers(scope: Scope) -> dict[str, str]:
 
 
 def _host_name(host: str) -> str:
-    """Return the name in a Host header without its port, "" if the header is invalid."""
+    """Return the host name in a Host header, without the port, or "" if the header is invalid."""
     try:
         return (urlsplit(f"//{host}").hostname or "") if "@" not in host and "/" not in host else ""
     except ValueError:
@@ -158,18 +160,22 @@ def _equal(value: str, token: str) -> bool:
     return hmac.compare_digest(value.encode("utf-8", "replace"), token.encode())
 
 
-def _read_cookie(headers: dict[str, str]) -> str:
-    try:
-        cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-    except CookieError:
-        return ""
-    return "" if cookie is None else cookie.value
+def _read_cookies(headers: dict[str, str]) -> list[str]:
+    """Return the values of all cookies of nearfar. Cookies of other programs on this host can be malformed."""
+    pairs = [part.strip().partition("=") for part in headers.get("cookie", "").split(";")]
+    return [value for name, _, value in pairs if name == COOKIE or name.startswith(f"{COOKIE}-")]
+
+
+def _cookie_name(headers: dict[str, str]) -> str:
+    """Return the name of the cookie. It contains the port, because browsers send a cookie to all ports of a host."""
+    port = headers.get("host", "").rpartition("]")[2].partition(":")[2]
+    return f"{COOKIE}-{port}" if port.isascii() and port.isdigit() else COOKIE
 
 
 def _is_same_site(method: str, host: str, headers: dict[str, str]) -> bool:
     """Return whether a request comes from this server's page, from a link to it, or not from a browser.
 
-    Browsers send the origin of a request. A client that does not send it, such as curl, is not a browser.
+    Browsers send the headers Sec-Fetch-Site and Origin. A client that sends neither, such as curl, is not a browser.
     """
     site = headers.get("sec-fetch-site", "none")
     if method in SAFE:
@@ -179,7 +185,7 @@ def _is_same_site(method: str, host: str, headers: dict[str, str]) -> bool:
 
 
 def origin_host(origin: str) -> str:
-    """Return host:port of an origin, "" for `null` and invalid origins.
+    """Return host:port of an origin, or "" if the origin is `null` or invalid.
 
     >>> origin_host("http://127.0.0.1:8000"), origin_host("null")
     ('127.0.0.1:8000', '')
@@ -191,7 +197,7 @@ def origin_host(origin: str) -> str:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return a receive function that first returns a body that was already read."""
+    """Return a receive function whose first call returns a body that was already read."""
     is_sent = False
 
     async def replay() -> Message:
@@ -207,7 +213,7 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 async def _send_refusal(refusal: Refusal, send: Send) -> None:
     body = json.dumps({"detail": refusal.detail}).encode()
     fields: list[tuple[str, Any]] = [("content-type", "application/json"), ("content-length", str(len(body)))]
-    # The rest of an unread body must not be taken for the next request.
+    # Close the connection, so that the unread rest of a body is not parsed as the next request.
     fields += [("connection", "close"), ("cache-control", "no-store"), *refusal.headers]
     headers = [(name.encode(), value.encode()) for name, value in fields]
     await send({"type": "http.response.start", "status": refusal.status, "headers": headers})

@@ -14,7 +14,7 @@ QueryKind = Literal["image", "drawing", "vector"]
 
 
 class SearchRequest(BaseModel):
-    """A query that is not an image file: the strokes of a pen, or a vector if the data are vectors."""
+    """A query that is not an image file: either the strokes of a drawing, or a vector if the run's data is vectors."""
 
     model_config = ConfigDict(extra="forbid")
     strokes: Annotated[list[Stroke], Field(max_length=200)] | None = None
@@ -22,7 +22,7 @@ class SearchRequest(BaseModel):
 
 
 class DecisionRequest(BaseModel):
-    """A decision about a suspect; `decision` "" undoes an earlier one, and `label` is the new class for "relabel"."""
+    """A decision about a suspect. The decision "" undoes an earlier one. `label` is the new class for "relabel"."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     decision: Literal["keep", "relabel", "remove", ""]
@@ -30,7 +30,7 @@ class DecisionRequest(BaseModel):
 
 
 class Sample(BaseModel):
-    """A sample of the data."""
+    """A sample of the data. `label` is the number of its class."""
 
     id: int
     name: str
@@ -39,7 +39,7 @@ class Sample(BaseModel):
 
 
 class Neighbor(Sample):
-    """A search result with its cosine distance, 1 - cosine."""
+    """A search result with its distance to the query, 1 - cosine."""
 
     distance: float
 
@@ -47,8 +47,8 @@ class Neighbor(Sample):
 class SearchResponse(BaseModel):
     """The results of a search, nearest first.
 
-    `query` is the sample that was searched from, if the query is a sample. `preview` shows the query as the network
-    sees it, as a data URI.
+    `query` is the query if it is a sample, otherwise null. `preview` is an image of a query that is an image or a
+    drawing, as a data URI.
     """
 
     query: Sample | None
@@ -58,7 +58,7 @@ class SearchResponse(BaseModel):
 
 
 class ClassSummary(BaseModel):
-    """A class: the number of its samples, the id of an example, and "train" if it was used for training."""
+    """A class. `count` is the number of its samples, `example` the id of one, `split` "train" if it was trained on."""
 
     label: int
     name: str
@@ -68,7 +68,7 @@ class ClassSummary(BaseModel):
 
 
 class SamplePage(BaseModel):
-    """A part of a list of samples."""
+    """A part of a list of `total` samples, starting at position `offset`."""
 
     total: int
     offset: int
@@ -76,7 +76,11 @@ class SamplePage(BaseModel):
 
 
 class Info(BaseModel):
-    """What is served. `accepts` lists the kinds of queries; `input_dim` is the length of a query vector."""
+    """A description of the run and of the samples that are served.
+
+    `accepts` lists the kinds of queries. `input_dim` is the length of a query vector, or 0 if queries are images.
+    `not_shown` says which data of the run's index is not served, or is empty.
+    """
 
     title: str
     samples: int
@@ -89,18 +93,19 @@ class Info(BaseModel):
     version: str
     max_bytes: int
     credit: str
+    not_shown: str
     nearfar: str
 
 
 class EmbeddingScores(BaseModel):
-    """The scores of one embedding by metric, from 0 to 1."""
+    """The scores of one embedding, from 0 to 1, by the name of the metric."""
 
     name: str
     values: dict[str, float]
 
 
 class RunSummary(BaseModel):
-    """The scores of a run, titles of the metrics, all settings, and the other entries of scores.json."""
+    """The scores of a run, the titles of the metrics, all settings, and the other values of scores.json as `facts`."""
 
     scores: list[EmbeddingScores]
     titles: dict[str, str]
@@ -109,9 +114,15 @@ class RunSummary(BaseModel):
 
 
 class Computing(BaseModel):
-    """The result is not ready: ask again in a second."""
+    """The result is not ready. Send the request again after a second."""
 
     detail: Literal["computing"] = "computing"
+
+
+class Problem(BaseModel):
+    """Why a request was refused, as one sentence."""
+
+    detail: str
 
 
 class ProxyPoint(BaseModel):
@@ -131,7 +142,11 @@ class MapSummary(BaseModel):
 
 
 class Suspect(BaseModel):
-    """A sample whose label may be wrong, the evidence, and the decision about it."""
+    """A sample whose label may be wrong, the evidence, and the decision about it.
+
+    `suggested` is the label that the embeddings suggest; it can be the current label. `rival` is the most likely label
+    other than the current one. `classmates` are other samples with the current label.
+    """
 
     sample: Sample
     rank: int
@@ -148,8 +163,8 @@ class Suspect(BaseModel):
 class SuspectPage(BaseModel):
     """A part of the list of suspects.
 
-    `suspected` is the number of samples whose neighbors suggest a different label, `decided` the number of samples by
-    decision.
+    `total` is the number of suspects in the requested state. `suspected` is the number of samples whose neighbors
+    suggest a different label. `decided` maps each decision to the number of samples with that decision.
     """
 
     total: int

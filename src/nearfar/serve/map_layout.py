@@ -1,4 +1,4 @@
-"""The layout of the embedding map: t-SNE, extended to many samples by forces along nearest neighbors."""
+"""The layout of the embedding map: t-SNE, extended to many samples by forces between nearest neighbors."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from nearfar.ops.geometry import unit
 from nearfar.report.tsne import tsne
 
 LANDMARKS, NEAREST, BLOCK = 2000, 6, 1024
-# The number of neighbors of a sample, and the number of principal components in which they are searched.
+# The number of neighbors per sample, and the number of principal components that are used to find them.
 DEGREE, COMPONENTS = 12, 64
 STEPS, REPELLED = 100, 8
 
 
 def lay_out_map(vectors: Tensor, *, landmarks: int = LANDMARKS, seed: int = 0) -> Tensor:
-    """Return positions [N, 2] of vectors [N, d] in -1..1, with the longest extent along x.
+    """Return positions [N, 2] for vectors [N, d]. Coordinates are in -1..1, and the longest extent is along x.
 
-    Vectors are compared by their direction from the mean. Up to `landmarks` vectors are placed by t-SNE. Because t-SNE
-    takes quadratic time, a larger set is placed in three steps: t-SNE places `landmarks` random vectors, every vector
-    starts at the mean of its nearest landmarks, and `relax` moves all of them. The result depends only on the seed.
+    Vectors are compared by their direction from the mean of all vectors. If there are at most `landmarks` vectors,
+    t-SNE places them all. Because t-SNE takes quadratic time, a larger set is placed in three steps: t-SNE places
+    `landmarks` random vectors, every vector starts at a weighted mean position of its nearest landmarks, and `relax`
+    moves all positions. The same vectors and seed always give the same positions.
     """
     x = center_directions(vectors)
     if len(x) <= landmarks:
@@ -29,18 +30,27 @@ def lay_out_map(vectors: Tensor, *, landmarks: int = LANDMARKS, seed: int = 0) -
     generator = torch.Generator().manual_seed(seed)
     chosen = torch.randperm(len(x), generator=generator)[:landmarks].sort().values
     start = _fit_frame(interpolate(x, x[chosen], tsne(x[chosen], seed=seed)))
-    # The forces have a fixed range: scale to about three points per unit of length.
+    # The forces of `relax` act over a distance of about 1. The scale keeps the density of points independent of N, so
+    # that this distance always contains a similar number of points.
     return _fit_frame(relax(start * math.sqrt(len(x)) / 3, find_neighbors(x), generator))
 
 
 def center_directions(vectors: Tensor) -> Tensor:
-    """Return unit vectors from the mean, which spreads embeddings that all point in one direction."""
+    """Subtract the mean and normalize to unit length. This spreads embeddings that all point in a similar direction."""
     x = vectors.detach().float().cpu()
     return unit(x - x.mean(0)) if len(x) > 1 else unit(x)
 
 
 def interpolate(x: Tensor, landmarks: Tensor, positions: Tensor) -> Tensor:
-    """Place each unit vector at the mean position of its six nearest landmarks, weighted by 1 / distance^4."""
+    """Return a position [N, 2] for each unit vector: the mean position of its six nearest landmarks.
+
+    The mean is weighted by 1 / distance^4.
+
+    Args:
+        x: Unit vectors [N, d].
+        landmarks: Unit vectors [L, d] whose positions are known.
+        positions: Positions of the landmarks [L, 2].
+    """
     parts = []
     for block in torch.split(x, BLOCK):
         cosine, near = (block @ landmarks.T).topk(min(NEAREST, len(landmarks)), dim=1)
@@ -50,7 +60,10 @@ def interpolate(x: Tensor, landmarks: Tensor, positions: Tensor) -> Tensor:
 
 
 def find_neighbors(x: Tensor, *, degree: int = DEGREE, components: int = COMPONENTS) -> Tensor:
-    """Return the nearest other vectors [N, degree] by cosine in the first principal components of unit vectors."""
+    """Return the indices [N, degree] of the nearest other vectors of each unit vector.
+
+    The vectors are compared by cosine after projection to their first principal components.
+    """
     z = unit(x @ torch.linalg.eigh(x.T @ x)[1][:, -components:])
     neighbors = []
     for start in range(0, len(z), BLOCK):
@@ -62,13 +75,22 @@ def find_neighbors(x: Tensor, *, degree: int = DEGREE, components: int = COMPONE
 
 
 def relax(y: Tensor, neighbors: Tensor, generator: torch.Generator, *, steps: int = STEPS) -> Tensor:
-    """Return positions after steps along
+    """Move positions so that neighbors attract and random pairs repel each other, and return the new positions [N, 2].
 
-        mean over neighbors j of 2 (y_j - y_i) / (1 + r^2)  +  sum over a few random j of
+    Each step moves every point y_i by a rate that falls from 1 to 0, times
+
+        mean over neighbors j of 2 (y_j - y_i) / (1 + r^2)  +  sum over eight random j of
         2 (y_i - y_j) / ((0.01 + r^2) (1 + r^2)),                            r = ||y_i - y_j||
 
-    with each coordinate limited to 4, times a rate that falls from 1 to 0. The forces are those of LargeVis (Tang et
-    al., WWW 2016). Moving all points at once, the mean instead of single edges, and the numbers are our choice.
+    The coordinates of each repulsion and of the sum are clipped to -4..4. The forces are those of LargeVis (Tang et
+    al., WWW 2016). The following is our choice: all points move at once, the attraction is a mean and not a sample of
+    single edges, and all numbers.
+
+    Args:
+        y: Positions [N, 2].
+        neighbors: Indices [N, degree]. Two points attract each other if one is a neighbor of the other.
+        generator: Draws the random pairs.
+        steps: Number of steps.
     """
     targets = neighbors.flatten()
     degree = (torch.bincount(targets, minlength=len(y)) + neighbors.shape[1])[:, None]
@@ -84,7 +106,7 @@ def relax(y: Tensor, neighbors: Tensor, generator: torch.Generator, *, steps: in
 
 
 def _fit_frame(y: Tensor) -> Tensor:
-    """Rotate the longest extent to x, center, and scale the largest coordinate to 1."""
+    """Rotate positions so that the longest extent is along x, center them, and scale the largest coordinate to 1."""
     y = y - y.mean(0)
     if len(y) > 2:
         y = y @ torch.linalg.eigh(y.T @ y)[1].flip(1)

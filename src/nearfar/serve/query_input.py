@@ -1,4 +1,4 @@
-"""Queries of the page (image, drawing or vector) as inputs of the network."""
+"""Convert queries that clients send (image, drawing or vector) to inputs of the network."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class QueryInput:
 
 
 class QueryReader:
-    """Turn what a person sends into inputs for the network of a run.
+    """Convert queries to inputs of the network of a run.
 
     Args:
         encoder: The encoder of the run.
@@ -41,7 +41,7 @@ class QueryReader:
 
     @property
     def accepts_drawings(self) -> bool:
-        """Whether the data are drawings, so that a query can be drawn."""
+        """Whether the run's data is drawings, so that a query can be a drawing."""
         return self.kind != "features" and self._encoder.images.are_drawings
 
     def read_image(self, data: bytes) -> QueryInput:
@@ -53,7 +53,7 @@ class QueryReader:
         return QueryInput(x, encode_jpeg(preview) if self.kind == "files" else encode_png(preview))
 
     def read_drawing(self, strokes: Strokes) -> QueryInput:
-        """Read the strokes of a pen; each stroke is a list of points [x, y]."""
+        """Read a drawing. Each stroke is a list of points [x, y]."""
         shape = self._encoder.images.array_shape if self.accepts_drawings else ()
         if len(shape) != 2 or shape[0] != shape[1]:
             raise NearfarError("this run does not search drawings: send an image")
@@ -64,11 +64,11 @@ class QueryReader:
         return QueryInput(self._encoder.images.prepare_array(pixels), encode_png(Image.fromarray(255 - pixels)))
 
     def read_vector(self, values: Sequence[float]) -> QueryInput:
-        """Read a feature vector like those of the data."""
+        """Read a feature vector of the same length as those of the run's data."""
         x = torch.tensor(values, dtype=torch.float32)
         if self.kind != "features" or x.shape != (self.input_dim,):
             expected = f"vectors of {self.input_dim} numbers" if self.kind == "features" else "images, not vectors"
             raise NearfarError(f"this run searches {expected}, got {len(values)} numbers")
         if not bool(torch.isfinite(x).all()):
-            raise NearfarError("the vector must hold finite numbers")
+            raise NearfarError("the vector must contain only finite numbers")
         return QueryInput(x, None)

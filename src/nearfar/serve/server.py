@@ -1,30 +1,31 @@
-"""The server of `nearfar serve`: the application behind its guard, on a socket."""
+"""The server of `nearfar serve`: the application with access control, run by uvicorn."""
 
 from __future__ import annotations
 
+import errno
 import ipaddress
+import os
 import re
 import secrets
+import socket
 import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
 import uvicorn
 from starlette.types import ASGIApp
 
+from nearfar.directory_lock import lock_directory
 from nearfar.errors import NearfarError
 from nearfar.serve.api import create_app
 from nearfar.serve.collection import open_collection
+from nearfar.serve.connections import LimitedConnection
 from nearfar.serve.guard import LOOPBACK, Guard
-
-# The largest number of simultaneous connections and requests.
-MAX_CONNECTIONS = 512
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach a host.
+    """Return whether only this machine can connect to a server that listens on `host`.
 
     >>> [is_loopback(host) for host in ("127.0.0.1", "localhost", "::1", "0.0.0.0", "example.org")]
     [True, True, True, False, False]
@@ -36,7 +37,10 @@ def is_loopback(host: str) -> bool:
 
 
 def choose_token(host: str, token: str | None) -> str | None:
-    """Return the token that requests need: `token` if given, else a new one unless `host` is a loopback address."""
+    """Return the token that every request must have, or None.
+
+    This is `token` if it is given, None if `host` is a loopback address, and a new random token otherwise.
+    """
     if token is not None:
         if not re.fullmatch(r"[A-Za-z0-9._~-]{16,}", token):
             raise NearfarError("--token must have at least 16 characters: letters, digits, or . _ ~ -")
@@ -45,14 +49,20 @@ def choose_token(host: str, token: str | None) -> str | None:
 
 
 def guard_app(app: ASGIApp, *, host: str = "127.0.0.1", token: str | None = None) -> Guard:
-    """Return the application with access control for this host."""
+    """Return the application with access control. A token is required unless `host` is a loopback address."""
     if not is_loopback(host) and token is None:
         raise ValueError(f"token is required for host {host!r}, because other machines can reach it")
     return Guard(app, hosts=LOOPBACK | {host} if is_loopback(host) else None, token=token)
 
 
 def serve(
-    run: Path, *, host: str = "127.0.0.1", port: int = 8000, token: str | None = None, split: str = "all"
+    run: Path,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    token: str | None = None,
+    split: str = "all",
+    skip_broken: bool = False,
 ) -> None:
     """Serve the page of a run until interrupted.
 
@@ -60,50 +70,115 @@ def serve(
         run: A run directory.
         host: The address to listen on.
         port: The port to listen on.
-        token: A token that every request needs; by default a new one, unless `host` is a loopback address.
-        split: "all", "train", "val" or "test": the samples to serve.
+        token: The token that every request must have. By default, a new random token, or none if `host` is a loopback
+            address.
+        split: The samples to serve: "all", "train", "val" or "test".
+        skip_broken: Whether to leave out images that cannot be read. Otherwise they are an error.
     """
     token = choose_token(host, token)
-    app = guard_app(create_app(open_collection(run, split=split)), host=host, token=token)
-    query = "" if token is None else f"?token={token}"
-    print(f"http://{_format_host(host)}:{port}/{query}   (press Ctrl-C to stop)", flush=True)
-    if token is not None and not is_loopback(host):
-        print("The connection is not encrypted. On a network that you do not trust, put a TLS proxy in front of it.")
-    _create_server(app, host, port).run()
+    with _lock_run(run):
+        _serve(run, host, port, token, split, skip_broken)
+
+
+def _lock_run(run: Path) -> AbstractContextManager[None]:
+    """Refuse a second server of a run, because each would show decisions that the other has changed.
+
+    A run directory without write permission cannot be locked, and needs no lock, because no decision can be saved.
+    """
+    if not os.access(run, os.W_OK):
+        return nullcontext()
+    return lock_directory(run, "serve", state="is served", remedy="stop it, or open its address")
+
+
+def _serve(run: Path, host: str, port: int, token: str | None, split: str, skip_broken: bool) -> None:
+    with bind(host, port) as sockets:
+        app = guard_app(create_app(open_collection(run, split=split, skip_broken=skip_broken)), host=host, token=token)
+
+        def announce() -> None:
+            query = "" if token is None else f"?token={token}"
+            print(f"http://{_format_host(host)}:{port}/{query}   (press Ctrl-C to stop)", flush=True)
+            if token is not None and not is_loopback(host):
+                print(
+                    "The connection is not encrypted. On an untrusted network, put a TLS proxy in front of the server."
+                )
+
+        _Server(app, announce).run(sockets=sockets)
 
 
 @contextmanager
 def run_in_background(app: ASGIApp, *, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
-    """Run the application in a thread while the block runs, by default on a free port, and yield its address."""
-    server = _create_server(app, host, port)
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        if not thread.is_alive():
-            raise NearfarError(f"{host}:{port}: the server did not start: is the port in use?")
-        time.sleep(0.01)
-    actual_port = server.servers[0].sockets[0].getsockname()[1]
-    try:
-        yield f"http://{_format_host(host)}:{actual_port}"
-    finally:
-        server.should_exit = True
-        thread.join()
+    """Run the application in a thread for the duration of a `with` block, and yield its URL. Port 0 is a free port."""
+    is_started = threading.Event()
+    with bind(host, port) as sockets:
+        server = _Server(app, is_started.set)
+        thread = threading.Thread(target=server.run, args=(sockets,), daemon=True)
+        thread.start()
+        while not is_started.wait(0.1):
+            if not thread.is_alive():
+                raise NearfarError(f"{host}:{port}: the server did not start")
+        try:
+            yield f"http://{_format_host(host)}:{sockets[0].getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
 
 
-def _create_server(app: ASGIApp, host: str, port: int) -> uvicorn.Server:
-    config = uvicorn.Config(
-        app,
-        host=host,
-        port=port,
-        log_level="error",
-        access_log=False,
-        server_header=False,
-        limit_concurrency=MAX_CONNECTIONS,
-        timeout_keep_alive=10,
-        timeout_graceful_shutdown=5,
-        ws="none",
-    )
-    return uvicorn.Server(config)
+@contextmanager
+def bind(host: str, port: int) -> Iterator[list[socket.socket]]:
+    """Bind a port on all addresses of a host, such as 127.0.0.1 and ::1 for "localhost", and yield the sockets.
+
+    The sockets do not listen yet, so that clients are refused until the server is ready.
+
+    Raises:
+        NearfarError: If the port is in use, needs other permissions, or the host is not this machine.
+    """
+    with ExitStack() as stack:
+        sockets: list[socket.socket] = []
+        try:
+            for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+                candidate = stack.enter_context(socket.socket(family, kind, protocol))
+                candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    candidate.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                number = sockets[0].getsockname()[1] if sockets else port
+                candidate.bind((address[0], number, *address[2:]))
+                sockets.append(candidate)
+        except OSError as error:
+            # A name like "localhost" can stand for an address that this machine does not have.
+            if not sockets or error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                raise NearfarError(_describe_bind_error(host, port, error)) from None
+        yield sockets
+
+
+def _describe_bind_error(host: str, port: int, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"port {port} of {host} is in use: choose another with --port"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return f"port {port} of {host} needs administrator rights: choose another with --port, such as 8000"
+    return f"--host {host}: is not an address of this machine ({error.strerror}): use 127.0.0.1, or 0.0.0.0 for all"
+
+
+class _Server(uvicorn.Server):
+    """A server that calls a function as soon as it accepts connections."""
+
+    def __init__(self, app: ASGIApp, on_start: Callable[[], object]) -> None:
+        config = uvicorn.Config(
+            app,
+            http=LimitedConnection,
+            log_level="error",
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=10,
+            timeout_graceful_shutdown=5,
+            ws="none",
+        )
+        super().__init__(config)
+        self._on_start = on_start
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        if self.started:
+            self._on_start()
 
 
 def _format_host(host: str) -> str:

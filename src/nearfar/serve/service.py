@@ -1,4 +1,4 @@
-"""The responses of the API as plain functions of a collection and its decisions."""
+"""Compute the responses of the API from a collection and its decisions."""
 
 from __future__ import annotations
 
@@ -34,12 +34,13 @@ from nearfar.serve.json_models import (
 )
 from nearfar.serve.map_layout import LANDMARKS
 from nearfar.serve.suspects import SuspectList
+from nearfar.training.start_scores import RAW_TITLE, start_title
 
-MANY_SAMPLES = f"t-SNE of {LANDMARKS:,} random samples, extended to all by forces between nearest neighbors"
+MANY_SAMPLES = f"t-SNE of {LANDMARKS:,} random samples, extended to all samples by forces between nearest neighbors"
 
 
 class Service:
-    """Compute the responses of the API."""
+    """Methods that compute the responses of the API. The routes in `nearfar.serve.api` call them."""
 
     def __init__(self, collection: Collection, decisions: DecisionFile) -> None:
         self.collection, self.decisions = collection, decisions
@@ -48,7 +49,7 @@ class Service:
         self.suspects = BackgroundTask(lambda: SuspectList(collection.audit.wait(), collection.ids, self.sample))
 
     def sample(self, id: int) -> Sample:
-        """Return a sample by its id; 404 if it is not served."""
+        """Return a sample by its id. Respond with 404 if no such sample is served."""
         if self.collection.position_of(id) is None:
             raise HTTPException(404, f"there is no sample {id}")
         manifest = self.collection.manifest
@@ -60,7 +61,7 @@ class Service:
         )
 
     def class_name(self, label: int | None) -> str | None:
-        """Return the name of a class as the index has it; 404 if it has no samples."""
+        """Return the name of a class, or None if `label` is None. Respond with 404 if the class has no samples."""
         if label is None:
             return None
         classes = self.collection.manifest.classes
@@ -71,7 +72,14 @@ class Service:
     async def neighbors(
         self, vector: Vectors, k: int, label: int | None, *, exclude: int | None = None
     ) -> list[Neighbor]:
-        """Return the k nearest samples of a vector [d], only of class `label` if given, without sample `exclude`."""
+        """Return the k samples nearest to a vector.
+
+        Args:
+            vector: The query [d].
+            k: Number of neighbors.
+            label: Only search samples of this class. None searches all classes.
+            exclude: The id of a sample that is left out of the results, such as the query itself.
+        """
         name, count = self.class_name(label), k + (exclude is not None)
         if name is None:
             distances, ids = await asyncio.wrap_future(self.searcher.submit((vector, count)))
@@ -84,13 +92,13 @@ class Service:
         return [Neighbor(**self.sample(id).model_dump(), distance=distance) for distance, id in nearest]
 
     def close(self) -> None:
-        """End the threads."""
+        """Stop the threads that batch requests."""
         self.embedder.close()
         self.searcher.close()
 
     @cached_property
     def info(self) -> Info:
-        """What is served."""
+        """A description of the run and of the samples that are served."""
         collection, config = self.collection, self.collection.run.config
         images: list[QueryKind] = ["drawing", "image"] if collection.queries.accepts_drawings else ["image"]
         return Info(
@@ -105,12 +113,13 @@ class Service:
             version=collection.version,
             max_bytes=MAX_BODY,
             credit=credit(config.data.source),
+            not_shown=to_utf8(collection.not_shown),
             nearfar=nearfar.__version__,
         )
 
     @cached_property
     def classes(self) -> list[ClassSummary]:
-        """The classes that have samples, in order."""
+        """The classes that have samples, ordered by label."""
         collection = self.collection
         labels, first, counts = np.unique(collection.labels, return_index=True, return_counts=True)
         train = set(collection.manifest.labels[collection.manifest.rows("train")].tolist())
@@ -126,10 +135,11 @@ class Service:
         ]
 
     def run_summary(self) -> RunSummary:
-        """Return the scores, settings and facts of the run."""
+        """Return the scores and settings of the run, and the other values of scores.json."""
         run = self.collection.run
         results = run.results() if run.finished else {}
-        names = {"untrained": "before training", "test": run.config.recipe or str(run.config.loss["name"])}
+        method = run.config.recipe or str(run.config.loss["name"])
+        names = {"raw": RAW_TITLE, "untrained": start_title(run.config), "test": method}
         scores = [EmbeddingScores(name=name, values=results[key]) for key, name in names.items() if key in results]
         facts = {key: value for key, value in results.items() if isinstance(value, str | int | float)}
         return RunSummary(
@@ -140,14 +150,14 @@ class Service:
         )
 
     def curves(self) -> bytes:
-        """Return an HTML document with the training curves of the run's report."""
+        """Return an HTML document with the training curves that the run's report shows."""
         run = self.collection.run
         name = run.config.recipe or str(run.config.loss["name"])
         figures, details = draw_curves({name: run.log()})
         return f"<!doctype html><title>curves</title>{figures}{details}".encode("utf-8", "replace")
 
     def map_summary(self, layout: dict[str, Tensor]) -> MapSummary:
-        """Return the map without its points."""
+        """Return the number of points, the layout method and the proxies of the map."""
         count = len(layout["positions"])
         proxies = zip(layout["proxy_labels"].tolist(), layout["proxies"].tolist(), strict=True)
         return MapSummary(
@@ -157,7 +167,7 @@ class Service:
         )
 
     def map_points(self, layout: dict[str, Tensor]) -> bytes:
-        """Return x [N] float32, y [N] float32, id [N] int32 and label [N] int32, little-endian."""
+        """Return the points of the map as bytes: x and y [N] float32, id and label [N] int32, little-endian."""
         positions = layout["positions"].numpy().astype("<f4")
         ids, labels = self.collection.ids.astype("<i4"), self.collection.labels.astype("<i4")
         columns = (positions[:, 0], positions[:, 1], ids, labels)
@@ -165,5 +175,8 @@ class Service:
 
 
 def to_utf8(text: str) -> str:
-    """Replace what UTF-8 cannot encode: file names can hold undecodable bytes, JSON cannot."""
+    """Replace characters that UTF-8 cannot encode with "?".
+
+    File names can contain undecodable bytes, but JSON cannot represent them.
+    """
     return text.encode("utf-8", "replace").decode()

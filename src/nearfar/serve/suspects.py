@@ -21,7 +21,7 @@ class SuspectList:
     Args:
         audit: The audit.
         ids: The id of each sample of the audit.
-        describe: Returns a sample by its id.
+        describe: A function that returns a sample by its id.
     """
 
     def __init__(self, audit: Audit, ids: Ints, describe: Callable[[int], Sample]) -> None:
@@ -30,7 +30,14 @@ class SuspectList:
         self.suspected = int((audit.suggested != audit.labels).sum())
 
     def page(self, decisions: dict[int, Decision], *, offset: int, limit: int, state: str) -> SuspectPage:
-        """Return a part of the suspects of a state: all, open or decided."""
+        """Return up to `limit` suspects, starting at position `offset`.
+
+        Args:
+            decisions: The decisions so far, by id.
+            offset: Position of the first suspect to return.
+            limit: The largest number of suspects to return.
+            state: Which suspects to count and return: "all", "open" (without a decision) or "decided".
+        """
         ids = self.ids[self.order]
         is_decided = np.isin(ids, np.fromiter(decisions, np.int64, len(decisions)))
         ranks = np.arange(len(ids)) if state == "all" else np.flatnonzero(is_decided == (state == "decided"))
@@ -46,7 +53,7 @@ class SuspectList:
         audit, row = self.audit, int(self.order[rank])
         decision = decisions.get(int(self.ids[row]), Decision(""))
         reverse = self.order[::-1]
-        # The other samples of its class, least suspicious first.
+        # The other samples of the suspect's class, least suspicious first.
         classmates = reverse[(audit.labels[reverse] == audit.labels[row]) & (reverse != row)]
         return Suspect(
             sample=self._sample(row),

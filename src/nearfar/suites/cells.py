@@ -1,4 +1,4 @@
-"""The cells of a suite. A cell is one training run, or one per fold, with an id made of its configuration."""
+"""The cells of a suite. A cell is one configuration with one seed. With folds, it is trained once per fold."""
 
 from __future__ import annotations
 
@@ -20,12 +20,21 @@ from nearfar.suites.suite import Method, Suite, SuiteDataset
 from nearfar.training.components import make_loss
 from nearfar.training.splits import manifest_settings, open_manifest
 
-TunedSettings = Mapping[tuple[str, str], tuple[str, ...]]  # settings by dataset and method
+TunedSettings = Mapping[tuple[str, str], tuple[str, ...]]  # tuned settings by (dataset name, method name)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A place in the tables, the configuration of its run, and the id of that configuration."""
+    """A cell of a suite.
+
+    Attributes:
+        data: name of the dataset.
+        method: name of the method.
+        sweep: value of the swept setting; None if the suite has no sweep.
+        seed: seed of the run.
+        config: configuration of the run.
+        id: hash of the configuration (`config_id`).
+    """
 
     data: str
     method: str
@@ -36,7 +45,7 @@ class Cell:
 
     @property
     def place(self) -> dict[str, Any]:
-        """The keys that a results file holds beside the id."""
+        """Where the cell appears in the tables; a results file stores these keys next to the id."""
         return {"data": self.data, "method": self.method, "sweep": self.sweep, "seed": self.seed}
 
     def __str__(self) -> str:
@@ -52,27 +61,28 @@ class _DataSummary:
 
 
 def find_source(dataset: SuiteDataset, sources: Mapping[str, str]) -> str:
-    """Return the path of a dataset: from the command line, or else from the suite, with $VARIABLE expanded."""
+    """Return the path of a dataset: its entry in `sources`, or else its path in the suite with $VARIABLE expanded."""
     if dataset.name in sources:
         return sources[dataset.name]
     source = None if dataset.source is None else os.path.expandvars(dataset.source)
     if not source or "$" in source:
         variable = f"set {dataset.source}, " if source else ""
         raise NearfarError(
-            f"{dataset.name}: the path of this data is not known: {variable}pass --data {dataset.name}=PATH, "
-            "or choose other data of the suite with --only"
+            f"{dataset.name}: the path of this dataset is unknown: {variable}pass --data {dataset.name}=PATH, "
+            "or choose other datasets of the suite with --only"
         )
     return source
 
 
 def check_names(what: str, names: Iterable[str], known: Sequence[str], *, groups: Sequence[str] = ()) -> None:
-    """Raise an error with a suggestion if a name is not known.
+    """Raise an error with a spelling suggestion if one of `names` is not in `known`.
 
     Args:
-        what: kind of the names, for the message.
+        what: what the names stand for, such as "method"; used in the error message.
         names: names to check.
         known: valid names.
-        groups: further names to suggest, such as tracks, which the caller has expanded already.
+        groups: further names that the error message lists, such as tracks. They are not valid in `names`, because the
+            caller has already replaced each group with its members.
     """
     suggestions = (*known, *groups)
     for name in names:
@@ -83,11 +93,11 @@ def check_names(what: str, names: Iterable[str], known: Sequence[str], *, groups
 
 
 class CellMaker:
-    """Makes the cells of a suite and opens each dataset once.
+    """Factory for the cells of a suite. It opens each dataset only once.
 
     Args:
         suite: the suite.
-        sources: paths by dataset name; they take precedence over the suite.
+        sources: paths by dataset name; they take precedence over the paths in the suite.
         only: names of the datasets to use; all if empty.
     """
 
@@ -95,8 +105,8 @@ class CellMaker:
         sources = sources or {}
         names = [dataset.name for dataset in suite.data]
         tracks = sorted({dataset.track for dataset in suite.data if dataset.track is not None})
-        check_names("data", sources, names)
-        check_names("data", only, names, groups=tracks)
+        check_names("dataset", sources, names)
+        check_names("dataset", only, names, groups=tracks)
         self.suite = suite
         self.data = [dataset for dataset in suite.data if not only or dataset.name in only]
         self._paths = {dataset.name: find_source(dataset, sources) for dataset in self.data}
@@ -117,15 +127,16 @@ class CellMaker:
         Args:
             dataset: dataset of the suite.
             method: method of the suite.
-            value: value of the sweep.
+            value: value of the swept setting; None if the suite has no sweep.
             seed: seed of the run.
             tuned: settings that tuning chose.
-            test: score the test split, before training too.
+            test: whether to score the test split, both before and after training.
         """
         suite = self.suite
         shared = [*suite.settings, *dataset.settings]
         if any(setting.startswith("loss.name=") for setting in method.settings):
-            shared = [setting for setting in shared if not setting.startswith("loss.")]  # options of another loss
+            # the loss options of the suite and the dataset belong to a different loss
+            shared = [setting for setting in shared if not setting.startswith("loss.")]
         specific = [setting.replace("{sweep}", json.dumps(value)) for setting in method.settings]
         settings = [*shared, *specific, *suite.override, *tuned]
         if method.swept and suite.sweep_key is not None:
@@ -149,9 +160,10 @@ class CellMaker:
         return Cell(dataset.name, method.name, value, seed, config, id_)
 
     def cells(self, tuned: TunedSettings | None = None) -> list[Cell]:
-        """Make all cells in the order of the tables; all methods of a seed are next to each other.
+        """Make all cells, ordered by dataset, value of the sweep, seed and method.
 
-        Places with the same configuration, such as a method that is not swept, share an id.
+        Cells with the same configuration share an id. For example, a method with `swept: false` has the same id at
+        every value of the sweep.
         """
         suite, tuned = self.suite, tuned or {}
         return [
@@ -172,7 +184,7 @@ class CellMaker:
 
 
 def check_losses_and_metrics(cells: Iterable[Cell]) -> None:
-    """Raise an error for a loss, loss option or metric that is not valid, before the first run."""
+    """Raise an error if a cell has an invalid loss, loss option or metric, so that no run starts in vain."""
     checked = set()
     for cell in cells:
         config = cell.config

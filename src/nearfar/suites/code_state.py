@@ -1,4 +1,4 @@
-"""A hash of the source code, because results depend on it and version numbers change rarely."""
+"""A hash of the source code. Results record it, because the code changes more often than the version number."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ DIGITS = 10
 
 @cache
 def code_state() -> str:
-    """Return the first digits of a SHA-256 over all modules, recipes and suites, as of the first call."""
+    """Return the first digits of a SHA-256 hash over all modules, recipes and suites.
+
+    The hash is cached: later calls return it even if the files have changed since the first call.
+    """
     root = Path(str(files("nearfar")))
     digest = hashlib.sha256()
     for path in sorted(file for file in root.rglob("*") if file.suffix in SUFFIXES):

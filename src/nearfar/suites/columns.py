@@ -1,4 +1,4 @@
-"""The columns of a suite's table: our scores, differences to the baseline, and the paper's numbers."""
+"""The columns of a suite's table: our scores, differences from the baseline, and the paper's numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ON_TEST = "epoch selected on the test set, as in the paper"
 NOT_SWEPT = "not swept"
 QUOTED = "quoted"
 NONE = "–"
-# how well sample weights detect added label noise: key in a cell, and head of the column
+# measures of how well sample weights detect added label noise: key in the results, and heading of the column
 DETECTION = {"auroc": "wrong labels: AUROC", "precision": "wrong labels: precision"}
 
 
@@ -28,7 +28,13 @@ class CellText:
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its head, and its text for our rows and for methods that the paper only quotes."""
+    """A column of a table.
+
+    Attributes:
+        head: heading.
+        ours: returns the content for a row with our results.
+        quoted: returns the content for a method (by name) whose numbers the paper quotes from other papers.
+    """
 
     head: str
     ours: Callable[[Row], CellText]
@@ -36,7 +42,7 @@ class Column:
 
 
 def columns(suite: Suite, block: Block) -> list[Column]:
-    """Return the columns of a block; columns without any value are left out."""
+    """Return the columns of a block's table; baseline, paper and detection columns without values are left out."""
     has_baseline = any(row.baseline for row in block.rows)
     result = [Column("method", _name, lambda name: CellText(f"{name} ({QUOTED})"))]
     if has_baseline:
@@ -63,17 +69,17 @@ def paper_tables(suite: Suite, block: Block) -> list[PaperTable]:
 
 
 def quoted_names(suite: Suite, block: Block) -> list[str]:
-    """Return the methods that the paper only quotes, in its order."""
+    """Return the methods whose numbers the paper quotes from other papers, in the paper's order."""
     return list(dict.fromkeys(name for table in paper_tables(suite, block) for name in table.quoted))
 
 
 def paper_numbers(suite: Suite, block: Block, method: str, metric: str, *, quoted: bool = False) -> list[PrintedNumber]:
-    """Return the paper's numbers for a row."""
+    """Return the paper's numbers for a method and metric; with `quoted`, `method` is one that the paper only quotes."""
     return find_numbers(suite.paper, block.source.paper, block.sweep, method, metric, quoted=quoted)
 
 
 def format_mean(value: Interval) -> str:
-    """Format a mean and half of its interval in percent.
+    """Format a mean and the half-width of its interval, both in percent.
 
     >>> format_mean(Interval(0.5, 0.49, 0.51, 3)), format_mean(Interval(0.5, -float("inf"), float("inf"), 1))
     ('50.00 ± 1.00', '50.00')
@@ -82,7 +88,7 @@ def format_mean(value: Interval) -> str:
 
 
 def marks(row: Row) -> list[str]:
-    """Return remarks on how a method's numbers were made."""
+    """Return remarks on how the numbers of a row were obtained."""
     return [*([ON_TEST] if row.on_test else []), *([] if row.swept else [NOT_SWEPT])]
 
 

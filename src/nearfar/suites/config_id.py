@@ -1,4 +1,4 @@
-"""The id of a run: a hash of everything that decides its scores."""
+"""The id of a run: a hash of everything that determines its scores."""
 
 from __future__ import annotations
 
@@ -7,17 +7,25 @@ import json
 from functools import lru_cache
 from pathlib import Path
 
-from nearfar.config.schema import Config, neutral_settings
+from nearfar.config.keys import neutral_settings
+from nearfar.config.schema import Config
 from nearfar.data.layouts.archive import is_archive
 from nearfar.errors import NearfarError
 from nearfar.files import compute_sha256
 
+# Settings that are left out of the hash at their default, so that runs made before they existed keep their id.
+ADDED_LATER = (
+    *("data.folds", "data.fold", "data.per_class", "data.long_tail", "data.swap_halves", "data.ignore_roles"),
+    *("model.proxies", "model.train_from"),
+)
+
 
 def config_id(config: Config, *, files: bool = False) -> str:
-    """Return a hash of all settings that decide the scores of a run.
+    """Return a hash of all settings that determine the scores of a run.
 
-    Arrays are identified by their fingerprint, and image archives and weight files by their content, wherever they are
-    stored. The fingerprint of image files does not cover their bytes, so the path of an image folder counts as well.
+    Arrays enter the hash by their fingerprint; image archives and weight files enter it by their content. The
+    paths of these files do not matter. The fingerprint of an image folder does not cover the bytes of its images, so
+    the path of the folder is hashed as well.
 
     Args:
         config: the configuration, with the fingerprint of the data.
@@ -30,11 +38,16 @@ def config_id(config: Config, *, files: bool = False) -> str:
     if not tree["batches"]["options"]:
         del tree["batches"]["options"]
     data = tree["data"]
-    # settings that were added later are left out at their default, so that earlier runs keep their id
-    if data["folds"] is None:
-        del data["folds"], data["fold"]
-    if data["per_class"] is None:
-        del data["per_class"]
+    for key in ADDED_LATER:
+        section, _, leaf = key.rpartition(".")
+        if tree[section][leaf] in (None, False, []):
+            del tree[section][leaf]
+    if tree["optimizer"]["layer_decay"] == 1:
+        del tree["optimizer"]["layer_decay"]
+    if tree["cache"]["activations"] is None:
+        del tree["cache"]  # without a cache folder, the other settings of the cache have no effect
+    else:
+        tree["cache"]["activations"] = True
     data["cache"] = data["cache"] is not None
     if files:
         data["source"] = _identify_images(data["source"])
@@ -53,13 +66,13 @@ def _hash_weights(path: Path) -> str:
         return compute_sha256(path)
     except OSError as error:
         raise NearfarError(
-            f"model.pretrained={path}: cannot be read ({error.strerror}): train that run first, or name another file "
-            "(docs/benchmarks/suites.md has the command for suites that start from a trained network)"
+            f"model.pretrained={path}: cannot be read ({error.strerror}): train the run that writes this file, or "
+            "choose another file (for suites that start from a trained network, see docs/benchmarks/suites.md)"
         ) from None
 
 
 def _identify_images(source: str) -> str:
-    """Return the hash of an archive; for a folder its path, because reading all images takes too long."""
+    """Return the hash of an archive, or the path of a folder, because hashing all images of a folder is too slow."""
     path = Path(source).expanduser()
     if not is_archive(path):
         return source
@@ -69,7 +82,7 @@ def _identify_images(source: str) -> str:
 
 @lru_cache(maxsize=16)
 def _hash_archive(path: Path, size: int, changed: int) -> str:
-    """Hash an archive once; `size` and `changed` are part of the cache key, so that a changed file is hashed again."""
+    """Hash an archive and cache the hash; `size` and `changed` are in the cache key, so a modified file is rehashed."""
     try:
         return compute_sha256(path)
     except OSError as error:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from typing import Any
 
+from nearfar.csv_files import format_csv
 from nearfar.metrics.intervals import Interval
 from nearfar.suites.columns import DETECTION, QUOTED, marks, paper_numbers, quoted_names
 from nearfar.suites.paper import PrintedNumber
@@ -23,14 +22,13 @@ NAMES = (
 
 
 def as_csv(results: Results) -> str:
-    """Format results as CSV: one line per dataset, value of the sweep, method and metric; scores from 0 to 1.
+    """Format results as CSV, with one line per dataset, value of the sweep, method and metric.
 
-    Methods that the paper only quotes have the paper's numbers and the note "quoted".
+    Scores are fractions from 0 to 1. Lines of methods that the paper only quotes contain the paper's numbers and the
+    note "quoted".
     """
     suite = results.suite
-    out = io.StringIO()
-    writer = csv.DictWriter(out, NAMES, lineterminator="\n")
-    writer.writeheader()
+    lines: list[dict[str, Any]] = []
     for block in summarize(results):
         place: dict[str, Any] = {
             "suite": suite.name,
@@ -62,13 +60,13 @@ def as_csv(results: Results) -> str:
                     **({} if difference is None else {"difference_n": difference.n, "clear": difference.excludes_zero}),
                     **_paper(paper_numbers(suite, block, row.method, metric)),
                 }
-                writer.writerow({**place, **of_row, **of_metric})
+                lines.append({**place, **of_row, **of_metric})
         for name in quoted_names(suite, block):
             for metric in suite.metrics_of(block.source):
                 numbers = paper_numbers(suite, block, name, metric, quoted=True)
                 if numbers:
-                    writer.writerow({**place, "method": name, "metric": metric, "note": QUOTED, **_paper(numbers)})
-    return out.getvalue()
+                    lines.append({**place, "method": name, "metric": metric, "note": QUOTED, **_paper(numbers)})
+    return format_csv([NAMES, *([line.get(name, "") for name in NAMES] for line in lines)])
 
 
 def _interval_fields(value: Interval | None, names: tuple[str, str, str]) -> dict[str, Any]:

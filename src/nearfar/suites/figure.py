@@ -1,6 +1,7 @@
-"""`nearfar bench figure`: a metric over the values of a sweep, a line for each method and a panel for each dataset.
+"""`nearfar bench figure`: plot a metric over the values of a sweep.
 
-Lines show means over seeds, bars their 95% intervals.
+The figure has a panel for each dataset and a line for each method. Lines show means over seeds, and error bars show
+their 95% intervals.
 """
 
 from __future__ import annotations
@@ -17,31 +18,33 @@ from nearfar.suites.results import Results
 from nearfar.suites.suite import UNTRAINED
 from nearfar.suites.summary import Block, Row, summarize
 
-# smallest ratio of the largest to the smallest swept value for which the axis is logarithmic
+# the x axis is logarithmic if the largest swept value is at least this many times the smallest
 MIN_LOG_RATIO = 50
 
 
 def draw_figure(results: Results, *, x: str, metric: str, methods: Sequence[str] = ()) -> str:
-    """Draw the results of a sweep as SVG; the same results give the same text.
+    """Draw the results of a sweep and return the SVG text. The same results always give the same text.
 
     Args:
         results: The results of a suite with a sweep.
         x: The setting that the suite sweeps.
         metric: A metric of the suite.
-        methods: The methods to draw; all by default. A method with missing results is named but not drawn.
+        methods: The methods to draw; all by default. Methods with missing results are not drawn; a note lists them.
     """
     suite = results.suite
     names = (UNTRAINED, *(method.name for method in suite.methods))
     check_names("method", methods, names)
     if suite.sweep_key != x:
         sweep = f"it sweeps {suite.sweep_key}" if suite.sweep_key else "it has no sweep"
-        raise NearfarError(f"{suite.name}: the suite does not sweep {x!r}, {sweep}")
+        raise NearfarError(f"{suite.name}: the suite does not sweep {x!r}: {sweep}")
     if metric not in suite.metrics:
         known = ", ".join(suite.metrics)
         raise NearfarError(f"{suite.name}: has no metric {metric!r}{suggest(metric, suite.metrics)} Known: {known}")
     values = suite.sweep_values
     if len(values) < 2 or not all(isinstance(value, int | float) for value in values):
-        raise NearfarError(f"{suite.name}: a line needs at least two numeric values of {x}, got {list(values)}")
+        raise NearfarError(
+            f"{suite.name}: a figure needs a sweep of at least two numeric values of {x}, got {list(values)}"
+        )
     panels: dict[str, list[Block]] = {}
     for block in summarize(results):
         if metric in suite.metrics_of(block.source):

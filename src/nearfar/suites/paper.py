@@ -1,11 +1,11 @@
-"""Numbers of a paper's tables, shown beside ours.
+"""Numbers from a paper's tables, which our tables show next to our own. In a suite file:
 
 paper:
   - data: cub                                  # shown with datasets of the suite that have `paper: cub`
     table: Table 4
     sweep: 8                                   # value of the sweep, if the suite has one
     metrics: [recall@1, map@r]
-    methods: {mpa: [69.2, 26.6]}               # methods of the suite, in percent; [69.2, 0.3] is 69.2 ± 0.3
+    methods: {mpa: [69.2, 26.6]}               # one percentage per metric; for 69.2 ± 0.3 write [69.2, 0.3]
     quoted: {Clustering: [48.2, null]}         # methods that the paper only quotes and the suite does not run
 """
 
@@ -21,7 +21,10 @@ from nearfar.spelling import suggest
 
 @dataclass(frozen=True)
 class PaperTable:
-    """A paper's numbers on one of its datasets, by method in the order of `metrics`."""
+    """Numbers from one table of a paper for one dataset.
+
+    `methods` and `quoted` map the name of a method to its numbers, in the order of `metrics`.
+    """
 
     data: str
     table: str
@@ -31,7 +34,7 @@ class PaperTable:
     sweep: int | float | str | None = None
 
     def rows(self, *, quoted: bool) -> dict[str, Any]:
-        """Return the numbers of the suite's methods, or of those that the paper only quotes."""
+        """Return the numbers of the suite's methods, or of the methods that the paper only quotes."""
         return self.quoted if quoted else self.methods
 
 
@@ -50,7 +53,7 @@ class PrintedNumber:
 def find_numbers(
     tables: Iterable[PaperTable], data: str | None, sweep: Any, method: str, metric: str, *, quoted: bool = False
 ) -> list[PrintedNumber]:
-    """Return the numbers that the tables print for a method and metric, one per table that has it."""
+    """Return the numbers that the tables print for a method and metric, one for each table that prints it."""
     numbers = []
     for table in tables_of(tables, data, sweep):
         row = table.rows(quoted=quoted).get(method)
@@ -62,12 +65,19 @@ def find_numbers(
 
 
 def tables_of(tables: Iterable[PaperTable], data: str | None, sweep: Any) -> list[PaperTable]:
-    """Return the tables of a dataset at a value of the sweep."""
+    """Return the tables for a dataset and a value of the sweep; a table without `sweep` applies to every value."""
     return [table for table in tables if data is not None and table.data == data and table.sweep in (None, sweep)]
 
 
 def check_paper(tables: Iterable[PaperTable], *, data: Iterable[str], methods: Iterable[str], where: str) -> None:
-    """Check that each table has datasets and methods of the suite, and a number from 0 to 100 or null per metric."""
+    """Check that each table names a dataset and methods of the suite and has a valid number for each metric.
+
+    Args:
+        tables: tables to check.
+        data: values of `paper` of the suite's datasets.
+        methods: names of the suite's methods.
+        where: name of the suite file, for error messages.
+    """
     data, methods = list(data), list(methods)
     for i, table in enumerate(tables):
         place = f"{where}: paper[{i}]"
@@ -78,10 +88,14 @@ def check_paper(tables: Iterable[PaperTable], *, data: Iterable[str], methods: I
                 raise NearfarError(f"{place}: {method!r} is not a method of the suite{suggest(method, methods)}")
         for name, row in (*table.methods.items(), *table.quoted.items()):
             if not isinstance(row, list | tuple) or len(row) != len(table.metrics):
-                raise NearfarError(f"{place}: {name} must have {len(table.metrics)} numbers, got {row!r}")
+                raise NearfarError(
+                    f"{place}: {name} must have one number per metric ({len(table.metrics)}), got {row!r}"
+                )
             for number in row:
                 if not _is_valid(number):
-                    raise NearfarError(f"{place}: {name}: must be percent, [mean, spread] or null, got {number!r}")
+                    raise NearfarError(
+                        f"{place}: {name}: each number must be a percentage, [mean, spread] or null, got {number!r}"
+                    )
 
 
 def _is_valid(number: Any) -> bool:

@@ -1,7 +1,7 @@
-"""`nearfar bench run --peer`: beside each method, the same run with the loss of pytorch-metric-learning.
+"""`nearfar bench run --peer`: also run the peer of each method, which is the same loss in pytorch-metric-learning.
 
-Data, batches, network, optimizer, length, seed and initial weights are the same, and so are the tuned settings. Nothing
-is tuned for the peer.
+Method and peer use the same data, batches, network, optimizer, number of steps, seed, initial weights and tuned
+settings. Nothing is tuned for the peer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def peer_name(method: str) -> str:
 
 
 def method_of(name: str) -> str:
-    """Return the method that a row belongs to.
+    """Return the method that a row belongs to: a peer's row belongs to the method that it is compared with.
 
     >>> method_of(peer_name("triplet")), method_of("triplet")
     ('triplet', 'triplet')
@@ -34,8 +34,8 @@ def add_peers(maker: CellMaker, tuned: TunedSettings) -> tuple[Suite, TunedSetti
     """Add a peer after each method that has one.
 
     Returns:
-        The suite with peers, the tuned settings of methods and peers, and messages about methods without a peer and
-        peers with another formula.
+        The suite with the peers added as methods, the tuned settings of methods and peers, and messages that list
+        methods without a peer and peers whose formula differs from ours.
     """
     suite = maker.suite
     methods: list[Method] = []
@@ -49,7 +49,7 @@ def add_peers(maker: CellMaker, tuned: TunedSettings) -> tuple[Suite, TunedSetti
             try:
                 peers.append(peer_of(config))
             except NearfarError as error:
-                messages.append(f"{method.name}: no peer on {dataset.name}, {error}")
+                messages.append(f"{method.name}: no peer on {dataset.name}: {error}")
         if not peers:
             continue
         differs = next((peer.differs for peer in peers if peer.differs), "")
@@ -59,7 +59,7 @@ def add_peers(maker: CellMaker, tuned: TunedSettings) -> tuple[Suite, TunedSetti
             recipe=method.recipe or method.name,
             settings=(*method.settings, "loss.peer=true"),
             baseline=method.name,
-            note=f"the formula differs from ours, {differs}" if differs else "",
+            note=f"the formula differs from ours: {differs}" if differs else "",
         )
         methods.append(twin)
         all_tuned |= {(data, twin.name): settings for (data, name), settings in tuned.items() if name == method.name}
@@ -80,10 +80,11 @@ def peer_of(config: Config) -> Peer:
 
 
 def describe_peers(suite: Suite) -> list[str]:
-    """Return the sentence above the tables that explains the rows of peers."""
+    """Return the paragraph above the tables that explains the peers' rows, as a list; empty if there are no peers."""
     if not any(method_of(method.name) != method.name for method in suite.methods):
         return []
     return [
-        f"Rows ({NAME}): the same runs with that library's loss and the settings of the method it is compared with "
-        "(tuned settings were tuned for ours); seconds are of whole runs."
+        f"Rows marked ({NAME}) are the same runs with the loss of that library. They have the settings of the method "
+        "that they are compared with; tuned settings were tuned for our loss. Seconds are the time of the whole run, "
+        "not of the loss alone."
     ]

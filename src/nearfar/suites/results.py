@@ -1,11 +1,15 @@
-"""The results file of a suite: one JSON object per line, appended as cells finish, so that a kill loses little.
+"""The results file of a suite: one JSON object per line, appended when a run finishes.
 
-    {"kind": "suite", "suite": ..., "places": [{data, method, sweep, seed, id}, ...]}   the cells; the last line counts
-    {"kind": "trial", "id": ..., "settings": [...], "value": ...}                       validation score, for tuning
+If the process is killed, only the unfinished runs are lost.
+
+    {"kind": "suite", "suite": ..., "places": [{data, method, sweep, seed, id}, ...]}   the suite and its cells
+    {"kind": "trial", "id": ..., "settings": [...], "value": ...}                       validation score of a trial
     {"kind": "cell", "id": ..., "test": {...}, "untrained": {...}, ...}                 scores of a cell
-    {"kind": "error", "id": ..., "message": ...}                                        why a cell has no scores
+    {"kind": "error", "id": ..., "message": ...}                                        error of a cell or trial
 
-A last line without a newline was cut off by a kill and is ignored.
+If there are several suite lines, the last one is used.
+
+If the last line has no newline, it was cut off when the process was killed. It is ignored.
 """
 
 from __future__ import annotations
@@ -20,13 +24,9 @@ from types import TracebackType
 from typing import Any
 
 from nearfar.errors import NearfarError
+from nearfar.files import lock
 from nearfar.suites.suite import Suite
 from nearfar.suites.suite_file import suite_from_dict
-
-try:
-    import fcntl
-except ImportError:  # Windows has no file locks here: do not run a suite twice on one file
-    fcntl = None  # type: ignore[assignment]
 
 KINDS = ("suite", "trial", "cell", "error")
 
@@ -36,11 +36,12 @@ class Results:
     """The content of a results file.
 
     Attributes:
-        suite: the last suite line.
-        places: dataset, method, sweep, seed and id of each cell of the tables.
-        cells: scores by id.
+        suite: the suite of the last suite line.
+        places: dataset, method, value of the sweep, seed and id of each cell in the tables.
+        cells: "cell" lines (scores and details of the runs) by id.
         errors: last error message by id, for cells without scores.
         tuned: tuned settings by dataset and method.
+        tried: values that were tried for each setting, by dataset and method, if the file has them.
     """
 
     suite: Suite
@@ -48,13 +49,14 @@ class Results:
     cells: Mapping[str, Mapping[str, Any]]
     errors: Mapping[str, str]
     tuned: Mapping[tuple[str, str], tuple[str, ...]]
+    tried: Mapping[tuple[str, str], Mapping[str, list[Any]]]
 
     def cell(self, data: str, method: str, sweep: Any, seed: int) -> Mapping[str, Any] | None:
-        """Return the scores for a place, or None."""
+        """Return the "cell" line of a run; None if it has no scores."""
         return self.cells.get(self.id(data, method, sweep, seed) or "")
 
     def id(self, data: str, method: str, sweep: Any, seed: int) -> str | None:
-        """Return the id for a place; None for datasets that were left out."""
+        """Return the id of a cell; None if its dataset was not run."""
         return self._ids.get(_key(data, method, sweep, seed))
 
     @cached_property
@@ -65,11 +67,16 @@ class Results:
 
 
 def _key(data: str, method: str, sweep: Any, seed: int) -> tuple[str, str, str, int]:
-    return data, method, json.dumps(sweep), seed  # a value of the sweep may be a list
+    return (
+        data,
+        method,
+        json.dumps(sweep),
+        seed,
+    )  # as JSON, because a value of the sweep may be a list, which is not hashable
 
 
 def read_lines(path: Path, *, kinds: tuple[str, ...] = KINDS) -> list[dict[str, Any]]:
-    """Read the complete lines of a results file and check that each is of one of these kinds."""
+    """Read the complete lines of a results file and check that the `kind` of each is one of `kinds`."""
     try:
         content, _, _ = path.read_bytes().rpartition(b"\n")
     except OSError as error:
@@ -84,28 +91,31 @@ def read_lines(path: Path, *, kinds: tuple[str, ...] = KINDS) -> list[dict[str, 
         if not is_valid and number == 1:
             raise NearfarError(f"{path}: is not a results file (`nearfar bench run SUITE` writes them)")
         if not is_valid:
-            raise NearfarError(f"{path}: line {number} is damaged or not one of {', '.join(kinds)}: delete that line")
+            raise NearfarError(
+                f"{path}: line {number} is damaged or its kind is not one of {', '.join(kinds)}: delete that line"
+            )
         lines.append(entry)
     return lines
 
 
 def read_results(path: Path) -> Results:
-    """Read a results file, also while the suite is running."""
+    """Read a results file. The suite may still be running."""
     lines = read_lines(path)
     last = next((line for line in reversed(lines) if line["kind"] == "suite"), None)
     if last is None:
         trials = sum(line["kind"] == "trial" for line in lines)
         if trials:
-            raise NearfarError(f"{path}: has {trials:,} trials and no cells yet: run the suite to the end of tuning")
-        raise NearfarError(f"{path}: holds no suite (`nearfar bench run SUITE` writes results files)")
+            raise NearfarError(f"{path}: has trials ({trials:,}) but no cells yet: run the suite until tuning is done")
+        raise NearfarError(f"{path}: contains no suite line (`nearfar bench run SUITE` writes results files)")
     cells = {line["id"]: line for line in lines if line["kind"] == "cell"}
     errors = {line["id"]: str(line["message"]) for line in lines if line["kind"] == "error" and line["id"] not in cells}
     tuned = {(choice["data"], choice["method"]): tuple(choice["settings"]) for choice in last.get("chosen", ())}
-    return Results(suite_from_dict(last["suite"], str(path)), tuple(last["places"]), cells, errors, tuned)
+    tried = {(choice["data"], choice["method"]): choice.get("tried", {}) for choice in last.get("chosen", ())}
+    return Results(suite_from_dict(last["suite"], str(path)), tuple(last["places"]), cells, errors, tuned, tried)
 
 
 class ResultsFile:
-    """A results file opened for appending, by one process at a time."""
+    """A results file opened for appending. A lock ensures that only one process writes to it at a time."""
 
     def __init__(self, path: Path, *, kinds: tuple[str, ...] = KINDS) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -115,15 +125,12 @@ class ResultsFile:
             raise NearfarError(f"{path}: cannot be written ({error.strerror})") from None
         self.path = path
         try:
-            if fcntl is not None:
-                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not lock(self._fd, wait=False):
+                raise NearfarError(
+                    f"{path}: another process is writing to this file: wait until it ends or choose another --out"
+                )
             self._drop_torn_line()
             self.lines = read_lines(path, kinds=kinds)
-        except BlockingIOError:
-            os.close(self._fd)
-            raise NearfarError(
-                f"{path}: another process is writing to it: wait for it or choose another --out"
-            ) from None
         except BaseException:
             os.close(self._fd)
             raise

@@ -17,7 +17,16 @@ from nearfar.suites.peer import add_peers, method_of
 from nearfar.suites.results import ResultsFile
 from nearfar.suites.suite import Suite
 from nearfar.suites.suite_file import suite_from_dict
-from nearfar.suites.tuning import choose, suite_trials, trial_entry, tuned_places
+from nearfar.suites.tuning import (
+    TriedValues,
+    choose,
+    suite_trials,
+    trial_entry,
+    trial_values,
+    tried_values,
+    tuned_places,
+)
+from nearfar.suites.tuning_rounds import following_trials
 from nearfar.suites.worker_pool import run_cells
 from nearfar.suites.worker_process import Outcome
 
@@ -37,18 +46,18 @@ def run_suite(
     peer: bool = False,
     say: Callable[[str], object] = print,
 ) -> int:
-    """Run the cells that have no scores in `out` yet and append them there. Failed cells are run again.
+    """Run the cells that have no scores in `out` yet and append their scores to `out`. Failed cells are run again.
 
     Args:
         suite: the suite.
         out: results file.
         sources: paths by dataset name.
         only: datasets to run; all if empty.
-        methods: methods to run now; the others stay in the tables as not run.
-        seeds: seeds to run now.
-        workers: number of processes; 0 trains in this process.
+        methods: methods to run now; all if empty. The tables list others without scores as not run.
+        seeds: seeds to run now; all if empty.
+        workers: number of worker processes; 0 trains in this process.
         threads: torch threads per process.
-        peer: add rows with the losses of pytorch-metric-learning, see `nearfar.suites.peer`.
+        peer: whether to run also the losses of pytorch-metric-learning (see `nearfar.suites.peer`).
         say: called with progress messages.
 
     Returns:
@@ -61,17 +70,17 @@ def run_suite(
     maker = CellMaker(suite, sources=sources, only=only)
     check_losses_and_metrics(maker.cells())
     with ResultsFile(out) as file:
-        tuned, untuned = _tune(file, maker, methods, workers=workers, threads=threads, say=say)
+        tuned, untuned, tried = _tune(file, maker, methods, workers=workers, threads=threads, say=say)
         if peer:
             suite, tuned, messages = add_peers(maker, tuned)
             maker.suite = suite
             for message in messages:
                 say(message)
         cells = [_mark_untuned(cell) if _tuned_place(cell) in untuned else cell for cell in maker.cells(tuned)]
-        _write_suite(file, suite, cells, only, tuned)
+        _write_suite(file, suite, cells, only, tuned, tried)
         done = {line["id"] for line in file.lines if line["kind"] == "cell"}
         ids = {cell.id for cell in cells}
-        say(f"{suite.name}: {len(ids)} cells, {len(ids & done)} of them done, to {out}")
+        say(f"{suite.name}: {len(ids)} cells, {len(ids & done)} of them done; writing to {out}")
         selected = (
             cell
             for cell in cells
@@ -102,56 +111,64 @@ def _tune(
     workers: int,
     threads: int,
     say: Callable[[str], object],
-) -> tuple[TunedSettings, dict[tuple[str, str], str]]:
-    """Run the trials of these methods, or of all, that have no score yet, and choose settings.
+) -> tuple[TunedSettings, dict[tuple[str, str], str], TriedValues]:
+    """Run the trials of `methods` (of all methods if empty) that have no score yet, and choose settings.
 
     Returns:
-        The tuned settings, also of methods that were tuned earlier; and the (dataset, method) pairs that need tuning
-        but have no choice, with an error message of a trial, which is empty if the trials have not been run.
+        The tuned settings, including those of methods that were tuned earlier; a dictionary of the (dataset, method)
+        pairs that need tuning but have no tuned settings; and the values that were tried. The values of the dictionary
+        are the error message of the last failed trial, or an empty string if the trials have not been run.
     """
     suite, all_trials = maker.suite, suite_trials(maker)
-    values = {
-        line["id"]: float(line["value"])
-        for line in file.lines
-        if line["kind"] == "trial" and line["metric"] == suite.tune.metric
-    }
-    trials = [trial for trial in all_trials if not methods or trial.cell.method in methods]
-    by_id = {trial.cell.id: trial for trial in trials}
-    pending = [trial.cell for id_, trial in by_id.items() if id_ not in values]
-    if trials:
-        say(f"{suite.name}: {len(by_id)} trials on validation classes, {len(by_id) - len(pending)} of them done")
+    values = trial_values(file.lines, suite.tune.metric)
     messages: dict[tuple[str, str], str] = {}
-    for count, cell, outcome, remaining in _run_timed(pending, workers, threads):
-        entry = trial_entry(by_id[cell.id], outcome, suite.tune.metric)
-        file.append(entry)
-        if entry["kind"] == "error":
-            messages[by_id[cell.id].place] = entry["message"]
-            text = f"failed, {entry['message']}"
-        else:
-            values[cell.id] = entry["value"]
-            text = f"{suite.tune.metric} {entry['value']:.4f}"
-        say(f"{count} {by_id[cell.id]}: validation {text}; {remaining}")
+    trials = [trial for trial in all_trials if not methods or trial.cell.method in methods]
     requested = {trial.place for trial in trials}
+    for make_trials in (lambda: trials, *following_trials(maker, all_trials, values)):
+        # keep the finished trials of methods that were not requested: their tuned settings are returned too
+        current = [trial for trial in make_trials() if trial.place in requested or trial.cell.id in values]
+        by_id = {trial.cell.id: trial for trial in current}
+        pending = [trial.cell for id_, trial in by_id.items() if id_ not in values]
+        if current:
+            say(f"{suite.name}: {len(by_id)} trials on validation classes, {len(by_id) - len(pending)} of them done")
+        for count, cell, outcome, remaining in _run_timed(pending, workers, threads):
+            entry = trial_entry(by_id[cell.id], outcome, suite.tune.metric)
+            file.append(entry)
+            if entry["kind"] == "error":
+                messages[by_id[cell.id].place] = entry["message"]
+                text = f"failed, {entry['message']}"
+            else:
+                values[cell.id] = entry["value"]
+                text = f"{suite.tune.metric} {entry['value']:.4f}"
+            say(f"{count} {by_id[cell.id]}: validation {text}; {remaining}")
+        known = {trial.cell.id for trial in all_trials}
+        all_trials += [trial for trial in current if trial.cell.id not in known]
     attempted = {*values, *(line["id"] for line in file.lines if line["kind"] == "error")}
     unfinished = {trial.place for trial in all_trials if trial.cell.id not in attempted} - requested
     tuned = choose(suite, [trial for trial in all_trials if trial.place not in unfinished], values)
     leaders = tuned_places(maker, all_trials)
-    return tuned, {place: messages.get(leaders[place], "") for place in sorted(set(leaders) - set(tuned))}
+    untuned = {place: messages.get(leaders[place], "") for place in sorted(set(leaders) - set(tuned))}
+    return tuned, untuned, tried_values(all_trials, values)
 
 
 def _write_suite(
-    file: ResultsFile, suite: Suite, cells: list[Cell], only: tuple[str, ...], tuned: TunedSettings
+    file: ResultsFile, suite: Suite, cells: list[Cell], only: tuple[str, ...], tuned: TunedSettings, tried: TriedValues
 ) -> None:
-    """Append the suite and its places, unless the last suite line is the same.
+    """Append a suite line, unless the last suite line of the file is the same.
 
-    With `only`, the places of the other datasets are copied from that line if they have not changed.
+    With `only`, the cells and tuned settings of the other datasets are copied from the last suite line, for datasets
+    that have not changed. Nothing is copied if anything else in the suite has changed.
     """
     previous = next((line for line in reversed(file.lines) if line["kind"] == "suite"), None)
     current = _to_plain(suite)
     places = [{**cell.place, "id": cell.id} for cell in cells]
-    chosen = [{"data": data, "method": method, "settings": list(value)} for (data, method), value in tuned.items()]
+    chosen: list[dict[str, Any]] = [
+        {"data": data, "method": method, "settings": list(value)} for (data, method), value in tuned.items()
+    ]
+    for choice in chosen if suite.tune.extend else ():
+        choice["tried"] = tried.get((choice["data"], choice["method"]), {})
     if only and previous is not None:
-        # parsed and written again, because it may have been written before newer keys existed
+        # parse the old line and convert it back, so that keys that are newer than the line get their defaults
         before = _to_plain(suite_from_dict(previous["suite"], str(file.path)))
         unchanged = _unchanged_data(before, current) - set(only)
         places += [place for place in previous["places"] if place["data"] in unchanged]
@@ -176,7 +193,10 @@ def _tuned_place(cell: Cell) -> tuple[str, str]:
 
 
 def _mark_untuned(cell: Cell) -> Cell:
-    """Change the id, so that a run with the same settings does not count as the tuned one."""
+    """Change the id of a cell whose tuned settings are missing.
+
+    Its configuration has the untuned settings, and scores of a run with these settings must not be shown for it.
+    """
     return replace(cell, id=f"untuned {cell.id}")
 
 
@@ -193,7 +213,7 @@ def _describe(outcome: Outcome, metrics: Iterable[str]) -> str:
 
 
 def _run_timed(cells: list[Cell], workers: int, threads: int) -> Iterator[tuple[str, Cell, Outcome, str]]:
-    """Yield finished cells with their outcome, a count, and the estimated remaining time."""
+    """Run cells. For each finished cell, yield a count such as "[3/10]", the cell, its outcome and the time left."""
     started = time.monotonic()
     for count, (cell, outcome) in enumerate(run_cells(cells, workers, threads), start=1):
         remaining = (time.monotonic() - started) / count * (len(cells) - count)

@@ -1,4 +1,4 @@
-"""Datasets that suites share, grouped in tracks (tracks.yaml). A suite names them and states only its changes."""
+"""Datasets that suites share, grouped in tracks (tracks.yaml). A suite refers to them by name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nearfar.spelling import suggest
 
 @cache
 def shared_data() -> dict[str, dict[str, Any]]:
-    """Return the shared entries of `data` by name, with the settings of their track.
+    """Return the shared `data` entries by name; the settings of each include those of its track.
 
     >>> shared_data()["sketches"]["settings"]
     ['steps=400', 'batches.size=64', 'data.validation=0.2']
@@ -29,6 +29,7 @@ def shared_data() -> dict[str, dict[str, Any]]:
             "settings": [*track["settings"], *entry.get("settings", ())],
             "tune": track.get("tune", {}),
             "tune_settings": track.get("tune_settings", []),
+            "tuned": track.get("tuned", True),
         }
         for name, track in yaml.safe_load(text).items()
         for entry in track["data"]
@@ -36,7 +37,10 @@ def shared_data() -> dict[str, dict[str, Any]]:
 
 
 def expand_entry(entry: Any, where: str) -> Any:
-    """Return a `data` entry in full. An entry may be a name, or {use: name, ...} whose settings follow the shared ones.
+    """Return a complete `data` entry.
+
+    `entry` may be the name of a shared dataset, or {use: name, ...} with changes to it. The settings of `entry` are
+    appended to the shared settings; its other keys replace the shared values. An entry without `use` is returned as is.
 
     >>> expand_entry({"use": "cub", "name": "cub-64", "settings": ["model.dim=64"]}, "data[0]")["settings"]
     ['setting=paper', 'data.validation=0', 'benchmark=cub', 'model.dim=64']
@@ -46,7 +50,9 @@ def expand_entry(entry: Any, where: str) -> Any:
         return entry
     shared, name = shared_data(), str(changes["use"])
     if name not in shared:
-        raise NearfarError(f"{where}: no shared data {name!r}{suggest(name, shared)} Known: {', '.join(shared)}")
+        raise NearfarError(
+            f"{where}: there is no shared dataset {name!r}{suggest(name, shared)} Known: {', '.join(shared)}"
+        )
     base = shared[name]
     rest = {key: value for key, value in changes.items() if key != "use"}
     return {**base, **rest, "settings": [*base["settings"], *(rest.get("settings") or ())]}

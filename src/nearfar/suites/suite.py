@@ -1,24 +1,28 @@
 """A suite compares methods on datasets, over the values of one setting and over seeds. It is written as a YAML file.
 
-    name, mirrors, differs   name of the suite, the table or figure of the paper, and what differs from it
-    data                     list of {name, source, settings}; a source may be $VARIABLE or come from --data;
-                             or names of shared datasets, or {use: name, ...} with changes (shared_data.py)
+    name                     name of the suite
+    mirrors, differs         the table or figure of a paper that the suite reproduces, and how the suite differs from it
+    data                     list of datasets, each one of: {name, source, settings}, where the source may contain
+                             $VARIABLE or come from --data; the name of a shared dataset; or {use: name, ...}, a shared
+                             dataset with changes (shared_data.py)
     methods                  list of {name, recipe, settings, baseline, swept}; the recipe defaults to the name
-    baseline                 the method that the others are compared with, unless they name their own
+    baseline                 the method that the others are compared with, unless a method sets another baseline
     seeds                    list of seeds
-    settings                 KEY=VALUE for all cells, as for `nearfar train --set`
-    sweep                    one key with a list of values
-    folds                    number of class-disjoint folds of the training classes, in place of data.validation, as in
-                             MLRC: a cell trains one network per fold
-    metrics                  columns of the tables, in addition to those of the paper's table
-    compared                 metrics with differences to the baseline; `metrics` by default
-    paper                    numbers of the paper, shown beside ours (paper.py)
-    tune                     {space, trials, seed, metric, at, settings}: search on validation classes (tuning.py)
-    override                 settings of the command line (--set), which take precedence over those of the suite
+    settings                 list of KEY=VALUE for all cells, as for `nearfar train --set`
+    sweep                    one setting and the list of values to train with: {KEY: [VALUE, ...]}
+    folds                    number of class-disjoint folds of the training classes, used instead of data.validation as
+                             in MLRC (Musgrave et al., ECCV 2020): a cell trains one network per fold
+    last_epoch               true shows the scores of the last epoch in addition to those of the selected epoch
+    metrics                  columns of the tables, in addition to the metrics of the paper's table
+    compared                 metrics for which tables show differences from the baseline; `metrics` by default
+    paper                    numbers from the paper, shown next to ours (paper.py)
+    tune                     {space, trials, one_by_one, seed, metric, extend, at, settings}: search on validation
+                             classes (tuning.py)
+    override                 settings from the command line (--set), which take precedence over those of the suite
 
 Settings apply in this order, and later ones win: suite, data, method, `override`, tuned settings, sweep, seed. If a
-method sets `loss.name`, loss options of the suite and the data do not apply to it. In the settings of a method, {sweep}
-stands for the value of the sweep.
+method sets `loss.name`, the loss options of the suite and the data do not apply to it. In the settings of a method,
+{sweep} is replaced with the value of the sweep.
 """
 
 from __future__ import annotations
@@ -37,19 +41,26 @@ class Tuning:
     """The search for settings of each method on each dataset. An empty space means no search.
 
     Attributes:
-        space: lists of values by setting. Data and methods may have their own `tune`, which adds keys or replaces
-            values.
-        trials: number of combinations drawn from the space, the same for every method; None tries all.
-        seed: seed of the draw and of the trial runs. It must not be one of the suite's seeds.
-        metric: score on the validation classes that decides.
-        at: value of the sweep that trials use; None uses the first.
+        space: lists of values by setting. Datasets and methods may add settings, or replace the list of values of a
+            setting, with their own `tune`.
+        trials: maximum number of combinations to try, the same for every method. If there are more, that many are drawn
+            at random. None tries all.
+        one_by_one: tune one setting after the other, in the order of the space. The others keep their best value so
+            far, or their first value if they have not been tuned yet. This takes few trials if there are many settings.
+        seed: seed of the random draw of combinations and of the trial runs. It must not be one of the suite's seeds.
+        metric: metric on the validation classes by which the best combination is chosen.
+        extend: maximum number of rounds that try one more value beyond the range of a numeric setting whose best value
+            is at an end of the range.
+        at: value of the sweep that trials use; None means the first.
         settings: settings for trials only, which take precedence over all others.
     """
 
     space: dict[str, Any] = field(default_factory=dict)
     trials: int | None = None
+    one_by_one: bool = False
     seed: int = 1000
     metric: str = "map@r"
+    extend: int = 0
     at: int | float | str | None = None
     settings: tuple[str, ...] = ()
 
@@ -60,13 +71,14 @@ class SuiteDataset:
 
     Attributes:
         name: name in tables and on the command line.
-        source: as for `nearfar data`; or $VARIABLE; None if the command line gives it.
+        source: a source as for `nearfar data`, which may contain $VARIABLE; None if it must come from the command line.
         settings: settings for this dataset.
-        track: group of datasets; `--only` accepts it.
-        paper: dataset in the suite's `paper` numbers that this one is shown with.
+        track: group that the dataset belongs to; `--only TRACK` selects the group.
+        paper: value of `data` in the suite's `paper` tables whose numbers are shown for this dataset.
         differs: what differs from the paper's setup.
-        metrics: columns for this dataset; None uses those of the suite and of the paper's table.
+        metrics: metrics to show for this dataset; None means those of the suite and of the paper's table.
         tune: search space for this dataset.
+        tuned: False leaves out the search on this dataset: every method keeps its settings.
         tune_settings: settings for its trials only, which take precedence over the suite's `tune.settings`.
         tuned_on: another dataset of the suite whose tuned settings are used here too, to save trials.
     """
@@ -79,6 +91,7 @@ class SuiteDataset:
     differs: str = ""
     metrics: tuple[str, ...] | None = None
     tune: dict[str, Any] = field(default_factory=dict)
+    tuned: bool = True
     tune_settings: tuple[str, ...] = ()
     tuned_on: str | None = None
 
@@ -88,7 +101,12 @@ class Method:
     """A row of the tables.
 
     Attributes:
-        swept: False leaves the swept setting out, so that the method is the same at every value.
+        name: name in tables and on the command line.
+        recipe: recipe to train with; None means the recipe called `name`.
+        settings: settings for this method.
+        baseline: method to compare this one with; None means the suite's baseline.
+        swept: whether the swept setting is applied. If False, the method is the same at every value of the sweep.
+        tune: search space for this method.
         note: a sentence that the tables show.
     """
 
@@ -115,6 +133,7 @@ class Suite:
     settings: tuple[str, ...] = ()
     sweep: dict[str, Any] | None = None
     folds: int | None = None
+    last_epoch: bool = False
     metrics: tuple[str, ...] = ("recall@1", "map@r")
     compared: tuple[str, ...] = ()
     paper: tuple[PaperTable, ...] = ()
@@ -143,7 +162,7 @@ class Suite:
         return None if name == method else name
 
     def dataset_names(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Replace each track in `names` by its datasets."""
+        """Return `names` with each track replaced by the names of its datasets."""
         tracks: dict[str, list[str]] = {}
         for dataset in self.data:
             if dataset.track is not None:

@@ -11,7 +11,7 @@ from nearfar.spelling import suggest
 from nearfar.suites.paper import check_paper
 from nearfar.suites.suite import UNTRAINED, Suite
 
-# keys that the suite itself sets
+# settings that nearfar sets for each cell; a suite must not set them
 FIXED = ("recipe", "data.source", "data.fingerprint", "data.folds", "data.fold", "metrics", "test", "untrained")
 
 
@@ -28,7 +28,7 @@ def check_suite(suite: Suite, where: str) -> None:
     for metric in suite.compared:
         if metric not in suite.metrics:
             raise NearfarError(
-                f"{where}: compared has {metric!r}, which is not in metrics{suggest(metric, suite.metrics)}"
+                f"{where}: compared contains {metric!r}, which is not in metrics{suggest(metric, suite.metrics)}"
             )
     _check_tuning(suite, where)
     if suite.folds is not None and suite.folds < 2:
@@ -39,7 +39,7 @@ def check_suite(suite: Suite, where: str) -> None:
             remedy = "seeds" if key == "seed" else "the values of sweep"
             raise NearfarError(f"{where}: {setting!r} would be overwritten: change {remedy} instead")
         if key in FIXED:
-            raise NearfarError(f"{where}: remove {key} from the settings: the suite sets it")
+            raise NearfarError(f"{where}: remove {key} from the settings: nearfar sets it for each cell")
 
 
 def _check_lists(suite: Suite, where: str) -> None:
@@ -52,7 +52,7 @@ def _check_lists(suite: Suite, where: str) -> None:
     for key, values in lists:
         duplicates = [value for i, value in enumerate(values) if value in values[:i]]
         if duplicates:
-            raise NearfarError(f"{where}: {key} has {duplicates[0]!r} twice")
+            raise NearfarError(f"{where}: {key} contains {duplicates[0]!r} twice")
         if not values:
             raise NearfarError(f"{where}: {key} is empty")
     for seed in suite.seeds:
@@ -63,7 +63,9 @@ def _check_lists(suite: Suite, where: str) -> None:
 def _check_methods(suite: Suite, where: str) -> None:
     names = [method.name for method in suite.methods]
     if UNTRAINED in names:
-        raise NearfarError(f"{where}: every table has a row {UNTRAINED!r} already: rename the method")
+        raise NearfarError(
+            f"{where}: method name {UNTRAINED!r} is reserved for the row of the untrained network: rename the method"
+        )
     for baseline in (suite.baseline, *(method.baseline for method in suite.methods)):
         if baseline is not None and baseline not in (*names, UNTRAINED):
             raise NearfarError(
@@ -81,14 +83,14 @@ def _check_tuning(suite: Suite, where: str) -> None:
     for dataset in suite.data:
         if dataset.tuned_on is not None and dataset.tuned_on not in leaders:
             raise NearfarError(
-                f"{where}: {dataset.name} has tuned_on {dataset.tuned_on!r}, which is not a dataset of the suite with "
-                f"its own trials{suggest(dataset.tuned_on, leaders)} Known: {', '.join(leaders)}"
+                f"{where}: {dataset.name} has tuned_on {dataset.tuned_on!r}, which is not a dataset of the suite, or "
+                f"has a tuned_on itself{suggest(dataset.tuned_on, leaders)} Known: {', '.join(leaders)}"
             )
     for key, values in _search_spaces(suite):
         if not isinstance(values, list | tuple) or not values:
             raise NearfarError(f"{where}: tune needs a list of values for {key}, got {values!r}")
     if suite.tune.seed in suite.seeds:
-        raise NearfarError(f"{where}: tune.seed={suite.tune.seed} is one of seeds: choose another tune.seed")
+        raise NearfarError(f"{where}: tune.seed={suite.tune.seed} is also in seeds: choose another tune.seed")
     if suite.tune.trials is not None and suite.tune.trials < 1:
         raise NearfarError(f"{where}: tune.trials must be at least 1, got {suite.tune.trials}")
 

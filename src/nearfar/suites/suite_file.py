@@ -1,4 +1,4 @@
-"""Read suites: those that come with nearfar, and YAML files."""
+"""Read suites by name (those that come with nearfar) or from YAML files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def open_suite(spec: str) -> Suite:
     if spec in names:
         return suite_from_dict(yaml.safe_load((_folder() / f"{spec}.yaml").read_text(encoding="utf-8")), spec)
     if not Path(spec).is_file():
-        raise NearfarError(f"no suite and no file {spec!r}{suggest(spec, names)} Known: {', '.join(names)}")
+        raise NearfarError(
+            f"{spec!r} is neither the name of a suite nor a file{suggest(spec, names)} Known: {', '.join(names)}"
+        )
     return suite_from_dict(read_config(Path(spec)), spec)
 
 
@@ -56,7 +58,7 @@ settings, baseline, swept, tune, note
     parts: tuple[tuple[str, type], ...] = (("data", SuiteDataset), ("methods", Method), ("paper", PaperTable))
     for key, table in parts:
         if not isinstance(values[key], list):
-            raise NearfarError(f"{where}: {key} must be a list of tables, each with a name, got {values[key]!r}")
+            raise NearfarError(f"{where}: {key} must be a list of mappings, got {values[key]!r}")
         entries = []
         for i, entry in enumerate(values[key]):
             path = f"{where}.{key}[{i}]"
@@ -68,7 +70,7 @@ settings, baseline, swept, tune, note
 
 
 def _add_metrics(suite: Suite) -> Suite:
-    """Fill in the metrics of each dataset, and measure the union of them."""
+    """Fill in the metrics of each dataset, and set the metrics of the suite to their union."""
 
     def metrics_of(dataset: SuiteDataset) -> tuple[str, ...]:
         if dataset.metrics:
@@ -88,7 +90,7 @@ def _build_part(table: type, tree: Any, where: str) -> Any:
         return build(table, tree, where)
     except TypeError:  # a required key is missing
         required = [item.name for item in fields(table) if item.default is item.default_factory is MISSING]
-        raise NearfarError(f"{where} must have a {', '.join(required)}, got {tree!r}") from None
+        raise NearfarError(f"{where} needs the keys {', '.join(required)}, got {tree!r}") from None
 
 
 def _folder() -> Any:

@@ -12,8 +12,10 @@ from nearfar.suites.results import Results
 from nearfar.suites.suite import UNTRAINED, SuiteDataset
 
 Scores = Mapping[str, float]
-CONCATENATED = "concatenated"
-FORMS = ("separated", CONCATENATED)
+CONCATENATED, LAST = "concatenated", "last epoch"
+FOLD_FORMS = ("separated", CONCATENATED)
+EPOCH_FORMS = ("selected epoch", LAST)
+SCORES_OF_FORM = {CONCATENATED: "concatenated", LAST: "test_last"}  # other forms are in "test"
 
 
 @dataclass(frozen=True)
@@ -21,15 +23,17 @@ class Row:
     """Scores of a method on a dataset at a value of the sweep.
 
     Attributes:
+        method: name of the method, or "untrained".
+        baseline: name of the method to compare with; None for the baseline itself.
         expected: number of seeds of the suite.
         n: number of seeds with scores.
-        scores: means over these seeds, by metric.
-        differences: differences from the baseline over the seeds that both have, by metric.
+        scores: means over these seeds with their intervals, by metric.
+        differences: mean differences from the baseline over the seeds that both have, with intervals, by metric.
         seconds: training time, excluding the final test; the median over seeds.
-        selected_by: how epochs were selected.
+        selected_by: what epochs were selected by, such as "validation" or "test".
         batch: batch size, if the cells record it.
-        swept: whether the method uses the value of the sweep.
-        missing: reasons by seed without scores.
+        swept: whether the swept setting is applied to the method.
+        missing: for each seed without scores, the reason.
         detection: how well sample weights detect added label noise ("auroc", "precision"), if measured.
     """
 
@@ -60,9 +64,9 @@ class Block:
         source: the dataset.
         sweep: value of the sweep.
         rows: one row per method.
-        mixed: whether methods start from different networks.
+        mixed: whether methods start from different networks, judged by their scores before training.
         form: with folds, "separated" (mean score of the networks) or "concatenated" (score of their concatenated
-            embeddings); otherwise empty.
+            embeddings); with `last_epoch`, "selected epoch" or "last epoch"; otherwise empty.
     """
 
     source: SuiteDataset
@@ -78,18 +82,23 @@ class Block:
 
     @property
     def title(self) -> str:
-        """Name of the dataset, and the form if there are two."""
+        """Name of the dataset, followed by the form if there is one."""
         return f"{self.data}, {self.form}" if self.form else self.data
 
 
 def summarize(results: Results) -> list[Block]:
-    """Return a block for each dataset, value of the sweep and form.
+    """Return a block for each combination of dataset, value of the sweep, and form of the scores (see `Block`).
 
-    The first row is the untrained network, except for concatenated embeddings, which exist for trained networks only.
+    The first row of a block is the untrained network. Only blocks of concatenated embeddings do not have this row,
+    because these embeddings exist for trained networks only.
     """
     suite = results.suite
     names = {place["data"] for place in results.places}
-    forms = ("",) if suite.folds is None else FORMS
+    forms: tuple[str, ...] = ("",)
+    if suite.folds is not None:
+        forms = FOLD_FORMS
+    elif suite.last_epoch:
+        forms = EPOCH_FORMS
     return [
         _block(results, dataset, value, form)
         for dataset in suite.data
@@ -116,7 +125,8 @@ def _block(results: Results, source: SuiteDataset, value: Any, form: str) -> Blo
             cell = results.cell(source.name, method.name, value, seed)
             if cell is None:
                 continue
-            cells[method.name][seed] = {**cell, "test": cell["concatenated"]} if form == CONCATENATED else cell
+            # a run without epoch selection has no "test_last", because its "test" scores are those of the last epoch
+            cells[method.name][seed] = {**cell, "test": cell.get(SCORES_OF_FORM.get(form, "test"), cell["test"])}
             start: Scores = cell["untrained"]
             first = starts.setdefault(seed, start)
             mixed |= any(abs(start[name] - first[name]) > 1e-9 for name in suite.metrics_of(source))

@@ -22,7 +22,13 @@ from nearfar.validation import check_choice
 
 @dataclass(frozen=True)
 class TablePage:
-    """A title, paragraphs about all tables, and the tables: title, head, rows, and notes below."""
+    """The content of a page with tables.
+
+    Attributes:
+        title: title of the page.
+        about: paragraphs about all tables.
+        tables: title, headings, rows and notes (shown below the table) of each table.
+    """
 
     title: str
     about: list[str]
@@ -76,9 +82,10 @@ def _folds(suite: Suite) -> list[str]:
     if suite.folds is None:
         return []
     return [
-        f"One run for each of {suite.folds} contiguous class-disjoint folds of the training classes; the fold selects "
-        "the epoch (Musgrave et al., ECCV 2020). Separated: mean of the test scores of these networks. Concatenated: "
-        "score of their normalized embeddings, concatenated. Seconds are summed over folds."
+        f"One run for each of {suite.folds} contiguous class-disjoint folds of the training classes. A run holds "
+        "out its fold and selects its epoch on it (Musgrave et al., ECCV 2020). Separated: mean of the test scores of "
+        "these networks. Concatenated: score of their normalized embeddings, concatenated. Seconds are summed over "
+        "folds."
     ]
 
 
@@ -88,7 +95,7 @@ def _table(results: Results, block: Block) -> tuple[str, list[str], list[list[Ce
     table_columns = columns(suite, block)
     body = [[column.ours(row) for column in table_columns] for row in block.rows]
     body += [[column.quoted(name) for column in table_columns] for name in quoted_names(suite, block)]
-    choice = describe_choice(suite, results.tuned, block.source)
+    choice = describe_choice(suite, results.tuned, block.source, results.tried)
     notes = [*_notes(block), *_batch_sizes(block), *choice, *_paper_notes(suite, block)]
     return title, [column.head for column in table_columns], body, notes
 
@@ -123,13 +130,14 @@ def _notes(block: Block) -> list[str]:
     if block.mixed:
         first = next(row.method for row in block.rows if row.method != UNTRAINED and row.n)
         lines.append(
-            f"Methods start from different networks; {UNTRAINED} is that of {first} for the seeds that it has."
+            f"Methods start from different networks. The row {UNTRAINED} shows the network of {first} for the seeds "
+            f"that {first} has."
         )
     return lines
 
 
 def _batch_sizes(block: Block) -> list[str]:
-    """Give the batch size, and the methods with another size."""
+    """Return a note with the most common batch size and the methods that use a different one; empty if unknown."""
     sizes: dict[int, list[str]] = {}
     for row in block.rows:
         if row.batch is not None:

@@ -1,8 +1,8 @@
-"""Tuning: the same number of trials for every method of a suite, scored on validation classes only.
+"""Tuning: every method of a suite gets the same maximum number of trials, scored on validation classes only.
 
-A trial is a run with one combination of the suite's `tune.space`, with a seed that no table uses. It does not read the
-test split. The best combination by `tune.metric` becomes part of the method's settings for that dataset. It is written
-to the results file and shown below the tables.
+A trial is a run with one combination of values from the suite's `tune.space`, with a seed that no table uses. It does
+not read the test split. The combination with the best `tune.metric` becomes part of the method's settings for that
+dataset. It is written to the results file and shown below the tables.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from nearfar.config.tree import parse_setting
 from nearfar.errors import NearfarError
 from nearfar.suites.cells import Cell, CellMaker, TunedSettings
 from nearfar.suites.suite import Method, Suite, SuiteDataset
+
+TriedValues = Mapping[tuple[str, str], Mapping[str, list[Any]]]
 
 
 @dataclass(frozen=True)
@@ -39,9 +41,11 @@ class Trial:
 
 
 def combinations(suite: Suite, dataset: SuiteDataset, method: Method) -> list[tuple[str, ...]]:
-    """Return the settings to try.
+    """Return the combinations of settings to try.
 
-    If there are more than `trials`, they are drawn without replacement; methods with the same space get the same draw.
+    If the search space has more than `tune.trials` combinations, that many are drawn at random without replacement.
+    Methods with the same search space get the same combinations.
+    With `tune.one_by_one`, only the values of the first setting are tried, with the first value of each other setting.
 
     >>> from nearfar.suites.suite import Tuning
     >>> tune = Tuning(space={"optimizer.lr": [0.1, 0.01], "steps": [5, 10]}, trials=3)
@@ -52,11 +56,10 @@ def combinations(suite: Suite, dataset: SuiteDataset, method: Method) -> list[tu
     space = search_space(suite, dataset, method)
     if not space:
         return []
+    if suite.tune.one_by_one:
+        space = {key: values if i == 0 else values[:1] for i, (key, values) in enumerate(space.items())}
     grid = [
-        tuple(
-            f"{key}={value if isinstance(value, str) else json.dumps(value)}"
-            for key, value in zip(space, values, strict=True)
-        )
+        tuple(as_setting(key, value) for key, value in zip(space, values, strict=True))
         for values in product(*space.values())
     ]
     trials = suite.tune.trials
@@ -66,8 +69,19 @@ def combinations(suite: Suite, dataset: SuiteDataset, method: Method) -> list[tu
     return [grid[i] for i in sorted(indices.tolist())]
 
 
+def as_setting(key: str, value: Any) -> str:
+    """Return KEY=VALUE.
+
+    >>> as_setting("optimizer.lr", 0.1)
+    'optimizer.lr=0.1'
+    """
+    return f"{key}={value if isinstance(value, str) else json.dumps(value)}"
+
+
 def search_space(suite: Suite, dataset: SuiteDataset, method: Method) -> dict[str, Any]:
-    """Return the values to try by key. Keys that the command line sets are not searched."""
+    """Return the lists of values to try by setting, without the settings that the command line sets."""
+    if not dataset.tuned:
+        return {}
     fixed = tuple(".".join(parse_setting(setting)[0]) for setting in suite.override)
     space = {**suite.tune.space, **tuning_dataset(suite, dataset).tune, **method.tune}
     return {
@@ -78,7 +92,9 @@ def search_space(suite: Suite, dataset: SuiteDataset, method: Method) -> dict[st
 
 
 def _parse_value(value: Any) -> Any:
-    """Parse a value as a setting does. YAML reads 1e-3 as text, because it expects a dot in a float.
+    """Parse a text value like the VALUE of a KEY=VALUE setting, and return other values unchanged.
+
+    Numbers such as 1e-3 need this, because YAML reads numbers without a decimal point as text.
 
     >>> _parse_value("1e-3"), _parse_value("cosine"), _parse_value(5)
     (0.001, 'cosine', 5)
@@ -87,12 +103,12 @@ def _parse_value(value: Any) -> Any:
 
 
 def tuning_dataset(suite: Suite, dataset: SuiteDataset) -> SuiteDataset:
-    """Return the dataset whose trials choose the settings of this one."""
+    """Return the dataset whose trials choose the settings for `dataset`: the one named by `tuned_on`, or itself."""
     return next((other for other in suite.data if other.name == dataset.tuned_on), dataset)
 
 
 def suite_trials(maker: CellMaker) -> list[Trial]:
-    """Return all trials of a suite. A method with one combination needs none."""
+    """Return all trials of a suite. A method with fewer than two combinations needs no trials."""
     suite = maker.suite
     names = [dataset.name for dataset in maker.data]
     trials = []
@@ -106,35 +122,38 @@ def suite_trials(maker: CellMaker) -> list[Trial]:
                 keys = "=... --set ".join(search_space(suite, dataset, method))
                 raise NearfarError(
                     f"{dataset.name} uses the settings that are tuned on {leader.name}: add --only {leader.name} "
-                    f"(finished runs are not repeated), or set the values yourself: --set {keys}=..."
+                    f"(finished runs are not repeated), or give the values: --set {keys}=..."
                 )
-            trials += [_make_trial(maker, dataset, method, settings) for settings in candidates if leader is dataset]
+            trials += [make_trial(maker, dataset, method, settings) for settings in candidates if leader is dataset]
     return trials
 
 
-def _make_trial(maker: CellMaker, dataset: SuiteDataset, method: Method, settings: tuple[str, ...]) -> Trial:
+def make_trial(maker: CellMaker, dataset: SuiteDataset, method: Method, settings: tuple[str, ...]) -> Trial:
+    """Make the trial of one combination of settings."""
     suite = maker.suite
     # Trials select the epoch on validation classes, even if the suite selects it on the test set.
     tuned = (*settings, *suite.tune.settings, *dataset.tune_settings, "select.by=auto")
     cell = maker.cell(dataset, method, suite.tuning_value, suite.tune.seed, tuned=tuned, test=False)
     if cell.config.data.validation == 0 and cell.config.data.folds is None:
         raise NearfarError(
-            f"{suite.name}: tune needs validation classes: set data.validation=0.2, in tune.settings for trials only"
+            f"{suite.name}: tuning needs validation classes: set data.validation=0.2 (in tune.settings to set it for "
+            "trials only)"
         )
     if suite.tune.metric not in cell.config.metrics:
         raise NearfarError(
-            f"{suite.name}: tune.metric={suite.tune.metric} is not among {', '.join(cell.config.metrics)}"
+            f"{suite.name}: tune.metric={suite.tune.metric} is not measured: choose from "
+            f"{', '.join(cell.config.metrics)}"
         )
     return Trial(cell, settings)
 
 
 def choose(suite: Suite, trials: Iterable[Trial], values: Mapping[str, float]) -> TunedSettings:
-    """Return the best settings by dataset and method. There is no entry if all trials failed.
+    """Return the best settings by (dataset, method). If all trials of a pair failed, the pair is absent.
 
     Args:
         suite: the suite.
         trials: the trials to choose from.
-        values: score of each trial by id; failed trials have none.
+        values: validation score by trial id; failed trials are absent.
     """
     best: dict[tuple[str, str], tuple[float, tuple[str, ...]]] = {}
     for trial in trials:
@@ -165,16 +184,39 @@ def tuned_places(maker: CellMaker, trials: Iterable[Trial]) -> dict[tuple[str, s
 
 
 def trial_entry(trial: Trial, outcome: Mapping[str, Any], metric: str) -> dict[str, Any]:
-    """Return the line of the results file: what was tried and its validation score, or the error."""
+    """Return the line that the results file gets for a trial: its settings and validation score, or its error."""
     entry = {"id": trial.cell.id, **trial.cell.place, "settings": list(trial.settings)}
     if outcome["kind"] == "error":
         return {"kind": "error", **entry, "message": outcome["message"]}
     scores = {"value": outcome["validation"][metric], "epoch": outcome["epoch"], "seconds": outcome["seconds"]}
-    return {"kind": "trial", **entry, "metric": metric, **scores}
+    return {"kind": "trial", **entry, "metric": metric, **scores, "validation": outcome["validation"]}
+
+
+def trial_values(lines: Iterable[Mapping[str, Any]], metric: str) -> dict[str, float]:
+    """Return the validation score of each finished trial of a results file by id, for those that have this metric."""
+    values = {}
+    for line in lines:
+        scores = {line["metric"]: line["value"], **line.get("validation", {})} if line["kind"] == "trial" else {}
+        if metric in scores:
+            values[line["id"]] = float(scores[metric])
+    return values
+
+
+def tried_values(trials: Iterable[Trial], values: Mapping[str, float]) -> TriedValues:
+    """Return the values of each setting in the finished trials, by dataset and method."""
+    tried: dict[tuple[str, str], dict[str, list[Any]]] = {}
+    for trial in trials:
+        if trial.cell.id in values:
+            for setting in trial.settings:
+                path, value = parse_setting(setting)
+                found = tried.setdefault(trial.place, {}).setdefault(".".join(path), [])
+                if value not in found:
+                    found.append(value)
+    return tried
 
 
 def describe_tuning(suite: Suite, tuned: TunedSettings) -> list[str]:
-    """Return the sentence above the tables that says how settings were tuned."""
+    """Return the sentence above the tables on how settings were tuned, as a list; empty without tuning."""
     methods = {method.name: method for method in suite.methods}
     if not any(
         len(combinations(suite, dataset, methods[method])) > 1
@@ -185,16 +227,34 @@ def describe_tuning(suite: Suite, tuned: TunedSettings) -> list[str]:
         return []
     tune = suite.tune
     at = "" if suite.sweep_key is None else f" at {suite.sweep_key} = {suite.tuning_value}"
-    count = "all combinations" if tune.trials is None else f"at most {tune.trials} combinations"
+    if tune.one_by_one:
+        count = "one setting of the search space after the other, with the others at their best or first value,"
+    else:
+        number = "all" if tune.trials is None else f"at most {tune.trials}"
+        count = f"{number} combinations of the search space,"
     settings = f", with {', '.join(tune.settings)}" if tune.settings else ""
+    extended = (
+        f" Where the best value of a setting is at an end of its range, up to {tune.extend} values beyond it are tried."
+        if tune.extend
+        else ""
+    )
     return [
-        f"Settings are tuned for each method and dataset: {count} of the search space, scored by {tune.metric} on "
-        f"validation classes{at}, with seed {tune.seed}, which no table uses{settings}."
+        f"Settings are tuned for each method and dataset: {count} scored by {tune.metric} on "
+        f"validation classes{at}, with seed {tune.seed}, which no table uses{settings}.{extended}"
     ]
 
 
-def describe_choice(suite: Suite, tuned: TunedSettings, dataset: SuiteDataset) -> list[str]:
-    """Return the line below a table that lists the tuned settings and marks those at an end of the search range."""
+def describe_choice(
+    suite: Suite, tuned: TunedSettings, dataset: SuiteDataset, tried: TriedValues | None = None
+) -> list[str]:
+    """Return the note below a table with the tuned settings. It marks values at an end of the search range.
+
+    Args:
+        suite: the suite.
+        tuned: the tuned settings.
+        dataset: the dataset of the table.
+        tried: the values that were tried; by default, those of the search space.
+    """
     methods = {method.name: method for method in suite.methods}
     leader = tuning_dataset(suite, dataset)
     choices = {method: settings for (name, method), settings in tuned.items() if name == dataset.name}
@@ -202,6 +262,7 @@ def describe_choice(suite: Suite, tuned: TunedSettings, dataset: SuiteDataset) -
     parts = []
     for name, settings in choices.items():
         space = search_space(suite, dataset, methods[name]) if name in methods else {}
+        space = {**space, **(tried or {}).get((leader.name, name), {})}
         text = ", ".join(f"{setting}{_mark_end(setting, space)}" for setting in settings)
         count = f" (of {counts[name]} trials)" if name in counts and len(set(counts.values())) > 1 else ""
         parts.append(f"{name}: {text}{count}")

@@ -1,6 +1,7 @@
-"""A process that trains cells. It reads configurations as lines of JSON and writes scores as lines of JSON.
+"""A process that trains cells. It reads configurations from stdin and writes scores to stdout, as lines of JSON.
 
-When its input ends, because the suite is done or was killed, it removes its files and exits at once.
+When stdin is closed, because the suite is done or its process was killed, the worker removes its files and exits at
+once.
 """
 
 from __future__ import annotations
@@ -34,17 +35,17 @@ from nearfar.training.allocator import keep_freed_memory
 from nearfar.training.distributed.process_group import local_device
 from nearfar.training.evaluate import score
 from nearfar.training.initialization import InitialStateCache
-from nearfar.training.trainer import SAVED
+from nearfar.training.step_error import SAVED
 
 AVERAGED = ("test", "untrained", "validation", "detection")
 SAVED_KEYS = (
-    *("test", "untrained", "detection", "selected_by", "epoch", "steps", "batch", "seconds"),
+    *("test", "test_last", "untrained", "detection", "selected_by", "epoch", "steps", "batch", "seconds"),
     *("nearfar", "torch", "machine"),
 )
 
 
 def train_cell(config: Config, folder: Path, initial_states: InitialStateCache | None = None) -> dict[str, Any]:
-    """Train one run, or one per fold, in a temporary folder and return the scores."""
+    """Train one run, or one per fold, in `folder`, remove the folder and return the scores."""
     try:
         if config.data.folds is not None:
             return _train_folds(config, config.data.folds, folder, initial_states)
@@ -73,8 +74,8 @@ def _collect(run: Run) -> dict[str, Any]:
 def _train_folds(config: Config, folds: int, folder: Path, initial_states: InitialStateCache | None) -> dict[str, Any]:
     """Train one network per fold and return the two test scores of MLRC (Musgrave et al., ECCV 2020).
 
-    `test` is the mean score of the networks. `concatenated` is the score of their normalized embeddings, concatenated.
-    Validation scores are averaged over folds; seconds are summed.
+    `test` is the mean score of the networks. `concatenated` is the score of the concatenation of their normalized
+    embeddings. Validation scores are averaged over folds; steps and seconds are summed.
     """
     runs = [
         train(
@@ -114,7 +115,7 @@ def _mean(tables: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _ignore(text: str) -> None:
-    """Drop the messages of a run."""
+    """Discard a progress message."""
 
 
 def run_cell(config: Config, folder: Path, initial_states: InitialStateCache | None = None) -> dict[str, Any]:
@@ -130,18 +131,18 @@ def run_cell(config: Config, folder: Path, initial_states: InitialStateCache | N
 
 
 def _without_paths(message: str, folder: Path) -> str:
-    """Remove references to files in the temporary folder, which is deleted."""
+    """Remove references to files in the temporary folder, because it is deleted after the run."""
     shorter = re.sub(rf" \([^()]*{re.escape(str(folder))}[^()]*\)", "", message).replace(SAVED, "")
     return shorter.replace(str(folder), "the run")
 
 
 def main() -> None:
-    """Train cells until the input ends."""
+    """Train cells until stdin is closed."""
     keep_freed_memory()
     code_state()  # computed now, before the source files can change
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the parent ends the input
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C, the parent closes stdin, which ends this process
     output = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what libraries print goes to stderr, not among the answers
+    os.dup2(2, 1)  # send what libraries print to stderr, because stdout is for results only
     folder = Path(tempfile.mkdtemp(prefix="nearfar-bench-"))
     lines: SimpleQueue[str] = SimpleQueue()
     initial_states = InitialStateCache()
@@ -153,12 +154,12 @@ def main() -> None:
     def listen() -> None:
         for line in sys.stdin:
             lines.put(line)
-        lines.put("")  # wakes the main thread if it waits
-        _thread.interrupt_main(signal.SIGTERM)  # stops it inside a cell, so that it writes nothing during cleanup
+        lines.put("")  # wakes the main thread if it is waiting for a line
+        _thread.interrupt_main(signal.SIGTERM)  # calls `leave` in the main thread, even during training
 
     signal.signal(signal.SIGTERM, leave)
     Thread(target=listen, daemon=True).start()
-    with suppress(BrokenPipeError):  # the parent was killed
+    with suppress(BrokenPipeError):  # raised by write if the parent was killed
         while line := lines.get():
             output.write(json.dumps(run_cell(from_dict(json.loads(line)), folder / "run", initial_states)) + "\n")
             output.flush()

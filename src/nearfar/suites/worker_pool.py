@@ -20,7 +20,7 @@ from nearfar.training.initialization import InitialStateCache
 
 
 def run_cells(cells: list[Cell], workers: int, threads: int) -> Iterator[tuple[Cell, Outcome]]:
-    """Yield cells with their outcome as they finish; with 0 workers they run in this process."""
+    """Run cells and yield each with its outcome when it finishes. With 0 workers, they run in this process."""
     cells = [replace(cell, config=_without_extras(cell.config, threads)) for cell in cells]
     if workers == 0:
         initial_states = InitialStateCache()
@@ -59,12 +59,12 @@ def _check_files(cell: Cell) -> Outcome | None:
             return None
         weights, source = cell.config.model.pretrained, cell.config.data.source
         setting = f"model.pretrained={weights}" if isinstance(weights, str) else f"data.source={source}"
-        message = f"{setting} has changed since the start: run the suite again"
+        message = f"{setting}: the file has changed since the suite was started: run the suite again"
     except NearfarError as error:
         message = str(error)
     return {"kind": "error", "message": message}
 
 
 def _without_extras(config: Config, threads: int) -> Config:
-    """Turn off checkpoints and trackers, which only cost time here."""
+    """Set the number of threads, and turn off periodic checkpoints and trackers, which a suite does not use."""
     return replace(config, threads=threads, save_every=1e9, track=())

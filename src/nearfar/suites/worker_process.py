@@ -1,4 +1,4 @@
-"""The parent's side of a worker process, which is started when needed and again after it died."""
+"""The parent's side of a worker process. The process is started when needed, and restarted if it has died."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Outcome = dict[str, Any]
 
 
 class WorkerProcess:
-    """Runs cells in a process of `nearfar.suites.worker`.
+    """A worker process (`nearfar.suites.worker`) that runs one cell at a time.
 
     Args:
         threads: torch threads of the process.
@@ -45,7 +45,7 @@ class WorkerProcess:
                 return outcome
             code = process.wait()
             return {"kind": "error", "message": f"the process exited with code {code}{self._last_line()}"}
-        except Exception as error:  # a thread that ends without an answer would block the parent
+        except Exception as error:  # without an outcome for each cell, the parent would wait forever
             return {"kind": "error", "message": f"{type(error).__name__}: {error}"}
 
     def _start(self) -> subprocess.Popen[str]:
@@ -71,12 +71,12 @@ class WorkerProcess:
         return f": {lines[-1]}" if lines else ""
 
     def stop(self) -> None:
-        """End the process by closing its input, so that it removes its files; kill it if it does not exit."""
+        """Close stdin of the process, so that it removes its files and exits; kill it if it still runs after 10 s."""
         with self._lock:
             self._stopped = True
             if self._process is not None:
                 assert self._process.stdin is not None
-                with suppress(OSError):  # it died before it read everything
+                with suppress(OSError):  # the process died with unread input
                     self._process.stdin.close()
                 try:
                     self._process.wait(timeout=10)

@@ -24,7 +24,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    # nearfar.runs imports modules of this package: importing it here at once would be a cycle
+    # nearfar.runs imports modules of this package, so importing it at the top would be a circular import
     if name in _MODULES:
         return getattr(import_module(_MODULES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,7 +1,8 @@
 """Checkpoint files: a safetensors file with all tensors, and everything else as JSON in its header. No pickle.
 
-Files are written atomically, so a run that is killed at any moment finds the previous state or the new one. The header
-has a sha256 of the contents, so that damage is noticed on loading. Files of earlier versions have none.
+Files are written atomically, so a run that is killed at any moment leaves either the previous state or the new one.
+The header contains a sha256 of the contents, so that loading detects damage. Files of earlier versions have no sha256
+and are not checked.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def save_state(path: Path, state: Any, *, previous: Path | None = None) -> None:
     Args:
         path: The file.
         state: The tree.
-        previous: New name of the file that is already at `path`; None overwrites it.
+        previous: Path to which an existing file at `path` is moved first; None overwrites the existing file.
     """
     tensors: dict[str, Tensor] = {}
     tree = _encode(state, "", tensors)
@@ -38,29 +39,32 @@ def save_state(path: Path, state: Any, *, previous: Path | None = None) -> None:
 
 
 def load_state(path: Path) -> Any:
-    """Load a tree that `save_state` wrote, on the CPU."""
+    """Load a tree that `save_state` wrote, with its tensors on the CPU."""
     try:
         tensors, tree = read_tensors(path)
     except FileNotFoundError:
         raise NearfarError(f"{path}: does not exist") from None
     except KeyError:
-        raise NearfarError(f"{path}: is not a checkpoint of nearfar") from None
+        raise NearfarError(f"{path}: is not a nearfar checkpoint") from None
     except (SafetensorError, OSError, ValueError) as error:
         raise NearfarError(f"{path}: is damaged ({error}): remove it") from None
     try:
         return _decode(tree, tensors)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise NearfarError(f"{path}: is not a checkpoint of nearfar ({error}): remove it") from None
+        raise NearfarError(f"{path}: is not a nearfar checkpoint ({error}): remove it") from None
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Any, *, previous: Path | None = None) -> None:
-    """Write a safetensors file with a tree of plain values in its header, atomically. Arguments as in `save_state`."""
+    """Write a safetensors file atomically, with plain values in its header. See `save_state` for `previous`."""
     # clone: safetensors rejects tensors that share memory
     copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     text = json.dumps(header)
     with atomic(path) as draft:
+        draft.touch()
+        mode = draft.stat().st_mode  # safetensors creates files that only their owner can read
         try:
             save_file(copies, draft, metadata=make_metadata(copies, text))
+            draft.chmod(mode)
         except SafetensorError as error:
             raise NearfarError(f"{path}: cannot be written ({error}): check disk space and permissions") from error
         if previous is not None and path.exists():
@@ -71,8 +75,9 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
     """Read the tensors and the header of a file that `write_tensors` wrote.
 
     Raises:
-        KeyError: If the file has no header of nearfar.
-        ValueError: If the file is damaged.
+        KeyError: If the file has no nearfar header.
+        SafetensorError: If the file is not a valid safetensors file.
+        ValueError: If the contents differ from the checksum, or the header is not valid JSON.
     """
     with safe_open(path, framework="pt", device="cpu") as file:
         text, _, total = (file.metadata() or {})[KEY].partition("\n")
@@ -88,7 +93,8 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
 def make_metadata(tensors: Mapping[str, Tensor], text: str) -> dict[str, str]:
     """Return the metadata of a file: one entry with the text and, on the next line, the checksum.
 
-    safetensors writes several entries in any order, but the same state must give the same bytes.
+    There is only one entry because safetensors writes several entries in an unspecified order, but the same state must
+    give the same bytes.
     """
     return {KEY: f"{text}\n{checksum(tensors, text)}"}
 

@@ -1,4 +1,4 @@
-"""Choose a subset of complete classes, whose scores are comparable with those of a full split."""
+"""Choose a subset of the classes with all their samples."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from numpy.typing import NDArray
 
 
 def sample_whole_classes(labels: NDArray[np.int64], limit: int, *, min_classes: int = 1) -> NDArray[np.int64]:
-    """Return the rows of random classes with all their samples, always the same ones.
+    """Choose random classes and return the rows of all their samples. The choice depends only on the arguments.
 
     Args:
         labels: The class of every sample [N].
-        limit: Maximum number of rows, unless `min_classes` classes have more.
+        limit: Maximum number of rows. It is exceeded only if `min_classes` classes have more rows.
         min_classes: Minimum number of classes.
 
     >>> sample_whole_classes(np.array([5, 5, 5, 7, 7, 9]), 4).tolist()

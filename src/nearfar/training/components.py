@@ -12,7 +12,7 @@ from torch import nn
 from nearfar import pacing, samplers
 from nearfar.config.schema import Config
 from nearfar.data import Manifest
-from nearfar.errors import NearfarError
+from nearfar.errors import NearfarError, is_out_of_memory
 from nearfar.losses import ProxyLoss, create, loss_class
 from nearfar.losses.base import Loss
 from nearfar.losses.proxies.sharded import ShardedProxies
@@ -40,7 +40,10 @@ def make_embedder(config: Config, manifest: Manifest) -> Embedder:
         assert manifest.pixels is not None
         channels = 1 if manifest.pixels.ndim == 3 else 3
     if (manifest.kind == "features") != (model.backbone == "features"):
-        raise NearfarError(f"model.backbone={model.backbone} does not fit data of {manifest.kind}: {manifest.source}")
+        raise NearfarError(
+            f"model.backbone={model.backbone} does not fit the data {manifest.source}, which has {manifest.kind}: "
+            "use model.backbone=features for feature vectors, and another backbone for images"
+        )
     try:
         return create_embedder(
             model.backbone,
@@ -55,8 +58,15 @@ def make_embedder(config: Config, manifest: Manifest) -> Embedder:
             input_size=config.images.crop,
             pretrained=model.pretrained,
             freeze_bn=model.freeze_bn,
+            train_from=model.train_from,
         )
-    except (ValueError, TypeError, RuntimeError, MemoryError) as error:  # a negative or huge size raises the last three
+    # sizes that are negative or too large raise TypeError, RuntimeError or MemoryError
+    except (ValueError, TypeError, RuntimeError, MemoryError) as error:
+        if is_out_of_memory(error):
+            raise NearfarError(
+                f"model: {model.backbone} with model.dim={model.dim} and model.hidden={model.hidden} needs more memory "
+                "than is available: use smaller values"
+            ) from None
         raise NearfarError(f"model: {error}") from None
 
 
@@ -97,7 +107,7 @@ def shard_loss(config: Config, loss: Loss) -> Loss:
 
 
 def make_sampler(config: Config, train: Manifest) -> BatchSampler:
-    """Create the batch sampler of the training samples from the settings that it reads."""
+    """Create the batch sampler of the training samples. It gets only those settings in `batches` that it uses."""
     settings = {key: value for key, value in asdict(config.batches).items() if value is not None}
     name = settings.pop("name")
     settings |= settings.pop("options")
@@ -131,12 +141,19 @@ def make_projection(config: Config, embedder: Embedder) -> Projection | None:
 def make_optimizer(config: Config, embedder: Embedder, loss: nn.Module) -> torch.optim.Optimizer:
     """Create the optimizer with parameter groups for backbone, head and loss.
 
-    Each group has its peak learning rate in `top_lr`; the schedule scales it.
+    Each group stores its peak learning rate in `top_lr`. The schedule sets `lr` to a fraction of it.
     """
     settings = config.optimizer
-    groups = embedder.parameter_groups(
-        settings.lr, settings.head_lr_multiplier, settings.weight_decay, decay_vectors=settings.decay_vectors
-    )
+    try:
+        groups = embedder.parameter_groups(
+            settings.lr,
+            settings.head_lr_multiplier,
+            settings.weight_decay,
+            decay_vectors=settings.decay_vectors,
+            layer_decay=settings.layer_decay,
+        )
+    except ValueError as error:
+        raise NearfarError(f"optimizer: {error}") from None
     loss_parameters = [p for p in loss.parameters() if p.requires_grad]
     if loss_parameters:
         multiplier = settings.proxy_lr_multiplier if isinstance(loss, ProxyLoss | ShardedProxies) else 1.0
@@ -145,7 +162,8 @@ def make_optimizer(config: Config, embedder: Embedder, loss: nn.Module) -> torch
         groups.append({"name": "loss", "params": loss_parameters, "lr": lr, "weight_decay": decay})
     if not groups:
         raise NearfarError(
-            "there is nothing to train: the backbone is frozen, and neither the head nor the loss has parameters"
+            "there is nothing to train: the backbone is frozen, and neither the head nor the loss has trainable "
+            "parameters: set model.freeze_backbone=false"
         )
     for group in groups:
         group["top_lr"] = group["lr"]

@@ -1,6 +1,6 @@
 """Measure what a loss does on a batch: for the log, for warnings, and to find out why training does not progress.
 
-Nothing here runs unless it is called; losses carry no counters.
+Losses do not collect these numbers themselves, so they cost nothing unless a function of this module is called.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ class Diagnosis:
     """Measurements of a batch.
 
     Attributes:
-        active_pairs: Fraction of the pairs with a nonzero gradient of the loss.
-        anchors_without_positives: Fraction of the anchors without a positive.
+        active_pairs: Fraction of the pairs whose similarity has a nonzero gradient.
+        anchors_without_positives: Fraction of the anchors that have no positive.
         norm_mean: Mean norm of the embeddings.
         norm_std: Standard deviation of the norms.
-        effective_rank: Number of directions that the embeddings span, between 1 (collapsed to a line) and min(B, d).
+        effective_rank: Effective number of directions that the embeddings span. For B embeddings of dimension d, it is
+            between 1 (collapsed to a line) and min(B, d).
     """
 
     active_pairs: float
@@ -51,7 +52,7 @@ def diagnose(
     ref_weights: Tensor | None = None,
     representatives: int | None = None,
 ) -> Diagnosis:
-    """Measure what a pair loss does on a batch, without changing anything. Takes the arguments of the loss.
+    """Measure what a pair loss does on a batch, without changing anything. The arguments are those of the loss.
 
     >>> from nearfar.losses import create
     >>> x = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [-1.0, 0.0]])
@@ -92,7 +93,7 @@ def pair_activity(
 ) -> tuple[float, float]:
     """Return the fractions of active pairs and of anchors without positives, as in `Diagnosis`.
 
-    Costs about as much as the loss.
+    The computation takes about as long as that of the loss.
     """
     if not isinstance(loss, PairLoss):
         raise ValueError(f"loss must be a pair loss, got {type(loss).__name__}")
@@ -111,7 +112,7 @@ def pair_activity(
 
 
 def effective_rank(embeddings: Tensor) -> float:
-    """Compute exp of the entropy of the normalized singular values (Roy and Vetterli, EUSIPCO 2007).
+    """Compute the exponential of the entropy of the normalized singular values (Roy and Vetterli, EUSIPCO 2007).
 
     Returns 0 if all embeddings are zero.
 
@@ -119,7 +120,7 @@ def effective_rank(embeddings: Tensor) -> float:
     (3.0, 1.0)
     """
     x = full_precision(embeddings.detach()).double()
-    # singular values from the smaller Gram matrix, several times faster than a decomposition of x
+    # the singular values follow from the smaller Gram matrix, several times faster than from a decomposition of x
     gram = x @ x.T if len(x) <= x.shape[1] else x.T @ x
     s = torch.linalg.eigvalsh(gram).clamp_min(0).sqrt()
     if not s.sum() > 0:
@@ -131,12 +132,12 @@ def effective_rank(embeddings: Tensor) -> float:
 def batch_statistics(
     loss: nn.Module, embeddings: Tensor, labels: Tensor, *, weights: Tensor | None, representatives: int | None
 ) -> dict[str, float]:
-    """Return the numbers of a training batch for the log.
+    """Compute statistics of a training batch for the log.
 
     Returns:
-        `norm`: mean norm of the embeddings. `spread`: 1 - the norm of their mean direction, 0 if all embeddings are
-        equal. `rank`: effective rank of the first 64 directions. For pair losses also `active_pairs` and
-        `without_positives`, as in `Diagnosis`.
+        Three statistics of the first 64 embeddings: `norm`, their mean norm; `spread`, 1 minus the norm of the mean
+        unit vector, which is 0 if all directions are equal; and `rank`, the effective rank of the unit vectors. For
+        pair losses also `active_pairs` and `without_positives` of the whole batch, as in `Diagnosis`.
     """
     some = embeddings[:MAX_EMBEDDINGS].float()
     directions = unit(some)
@@ -153,7 +154,7 @@ def batch_statistics(
 
 
 def batch_warnings(statistics: dict[str, float], *, dim: int, batch_size: int) -> dict[str, str]:
-    """Return what is wrong with a batch and how to fix it, by kind of problem.
+    """Return warnings about a batch, each with advice, by kind of problem.
 
     >>> list(batch_warnings({"norm": 1.0, "spread": 1e-6, "rank": 1.0}, dim=64, batch_size=64))
     ['collapse']
@@ -163,7 +164,7 @@ def batch_warnings(statistics: dict[str, float], *, dim: int, batch_size: int) -
     if batch_size > 2 and (spread < 1e-3 or (dim > 2 and rank < 1.5)):
         found["collapse"] = (
             f"the embeddings have collapsed to one direction (spread {spread:.1e}, rank {rank:.1f}): "
-            "lower optimizer.lr, or use a loss or mining that does not only take the hardest pairs"
+            "lower optimizer.lr, or use a loss or a mining method that uses more than the hardest pairs"
         )
     if statistics.get("without_positives", 0.0) > 0.5:
         found["positives"] = (

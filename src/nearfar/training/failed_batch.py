@@ -1,10 +1,10 @@
-"""Save the batch on which a loss failed, and compute its loss again.
+"""Save the batch on which a loss failed, and recompute its loss for debugging.
 
     python -m nearfar.training.failed_batch RUN
 
-The file holds the input of the loss (embeddings, labels, weights), its state and the state of the random generator. For
-a closer look it also holds the input of the network and the network's weights before the step. A loss that counts its
-own calls (Proxy-ISA, DRO with sampling) is saved with its state after the call.
+The file contains the input of the loss (embeddings, labels, weights), the state of the loss and the state of the random
+generator. It also contains the input of the network and the network's weights before the step. Some losses update their
+state in each call (Proxy-ISA, DRO with sampling); the file contains their state after the call that failed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FILE_NAME = "failed-batch.safetensors"
 
 
 class LossError(ValueError):
-    """A loss failed or is not finite. Holds the input of the loss."""
+    """Raised if a loss fails or is not finite. `inputs` has the batch, the input of the loss and the random state."""
 
     def __init__(
         self, message: str, batch: Batch, embeddings: Tensor, weights: Tensor | None, random_state: Tensor
@@ -66,7 +66,7 @@ def load_failed_batch(out: Path) -> dict[str, Any]:
 
 
 def recompute_loss(out: Path) -> Tensor:
-    """Compute the loss of the saved batch. Raises the ValueError of the training run if the loss raised one."""
+    """Recompute the loss of the saved batch. If the loss raised a ValueError in training, this raises it again."""
     batch = load_failed_batch(out)
     embeddings: Tensor = batch["embeddings"]
     loss = make_loss(Run(out).config, batch["classes"], embeddings.shape[1])

@@ -1,4 +1,4 @@
-"""Initialize the head and the proxies from the training data, and share the result between runs of one process.
+"""Initialize the head and the proxies from the training data, and share the result between runs in one process.
 
 All methods of a suite start from the same network on the same data. The PCA of the head needs a pass over the
 training samples, and the scores before training need one over the test samples, so both are computed once.
@@ -7,35 +7,39 @@ training samples, and the scores before training need one over the test samples,
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from nearfar.config.schema import Config
 from nearfar.data import BatchLoader
+from nearfar.data.activations import ActivationDataset
 from nearfar.errors import NearfarError
+from nearfar.files import expand_user
 from nearfar.losses import ProxyLoss
 from nearfar.models import Embedder, init_head_from_pca, init_proxies_from_class_means
-from nearfar.training.evaluate import dtype_of, to_device
+from nearfar.training.evaluate import default_batch_size, dtype_of, embedding_function, to_device
 
 CACHE_SIZE = 8
 
 
 @dataclass
 class InitialState:
-    """What a run computes before its first step; None where it is not computed yet.
+    """Results that a run computes before its first step. Each is None until it is computed.
 
     Attributes:
-        head: State of the head that PCA initialized.
-        embeddings: Embeddings of the training samples under that head.
+        head: State of the head before training.
+        embeddings: Embeddings of the training samples with that head.
         scores: Test scores before training.
+        raw_scores: Test scores of the input of the head.
     """
 
     head: dict[str, Tensor] | None = None
     embeddings: Tensor | None = None
     scores: dict[str, float] | None = None
+    raw_scores: dict[str, float] | None = None
 
 
 class InitialStateCache:
@@ -45,11 +49,12 @@ class InitialStateCache:
         self._states: dict[str, InitialState] = {}
 
     def get(self, config: Config) -> InitialState:
-        """Return the state that runs with the same network, data, images and seed share, or an empty one."""
-        sections = [asdict(section) for section in (config.model, config.data, config.images)]
+        """Return the initial state of runs that agree in all settings that affect it. The first such run fills it."""
+        sections = [asdict(section) for section in (config.model, config.data, config.images, config.cache)]
+        del sections[0]["proxies"]  # runs that differ in their proxies share the head
         weights = config.model.pretrained
-        file = Path(weights).expanduser() if isinstance(weights, str) else None
-        # a weight file that is overwritten gives another initial state
+        file = expand_user(weights) if isinstance(weights, str) else None
+        # the key has the size and the time of the weight file, because an overwritten file gives another initial state
         version = (file.stat().st_size, file.stat().st_mtime_ns) if file is not None and file.is_file() else None
         key = json.dumps([*sections, version, config.seed, config.autocast, config.device, sorted(config.metrics)])
         state = self._states.pop(key, InitialState())
@@ -63,29 +68,50 @@ class InitialStateCache:
 def initialize_from_data(
     config: Config, embedder: Embedder, loss: nn.Module, train: BatchLoader, initial: InitialState
 ) -> None:
-    """Initialize the head by PCA of its inputs and the proxies by class means, in place, if `model.init` is pca.
+    """Initialize the head by PCA of its inputs and the proxies by class means, in place, depending on the settings.
 
-    PCA is the default for feature vectors.
+    `model.init` applies to the head; PCA is the default for feature vectors. `model.proxies` applies to the proxies;
+    class means are the default if the head starts from PCA.
 
     Args:
         config: The configuration of the run.
         embedder: The embedder, whose head is initialized.
         loss: The loss, whose proxies are initialized if it has any.
         train: BatchLoader of the training samples.
-        initial: Results of an earlier run. Missing ones are computed and stored there.
+        initial: Results of an earlier run. Missing results are computed and stored in it.
     """
     init = config.model.init or ("pca" if config.model.backbone == "features" else None)
-    if init != "pca" or config.model.head == "identity":
+    use_pca = init == "pca" and config.model.head != "identity"
+    proxies = config.model.proxies or ("class-means" if use_pca else "random")
+    proxy_loss = loss if isinstance(loss, ProxyLoss) and proxies == "class-means" else None
+    if not use_pca and proxy_loss is None:
         return
-    device = next(embedder.parameters()).device
     if initial.head is None or initial.embeddings is None:
-        try:
-            initial.embeddings = init_head_from_pca(
-                embedder, (to_device(batch.x, device, dtype_of(embedder)) for batch in train.load_all())
-            )
-        except ValueError as error:
-            raise NearfarError(f"model: {error} (model.init=random does not use PCA)") from None
+        device, dtype = next(embedder.parameters()).device, dtype_of(embedder)
+        batches = train.load_all(batch_size=default_batch_size(embedder))
+        inputs = (to_device(batch.x, device, dtype) for batch in batches)
+        initial.embeddings = (_pca_embeddings if use_pca else _embeddings)(embedder, train, inputs)
         initial.head = {name: value.clone() for name, value in embedder.head.state_dict().items()}
-    embedder.head.load_state_dict(initial.head)
-    if isinstance(loss, ProxyLoss):
-        init_proxies_from_class_means(loss, initial.embeddings, train.dataset.labels, seed=config.seed)
+    if use_pca:
+        embedder.head.load_state_dict(initial.head)
+    if proxy_loss is not None:
+        try:
+            init_proxies_from_class_means(proxy_loss, initial.embeddings, train.dataset.labels, seed=config.seed)
+        except ValueError as error:
+            raise NearfarError(f"model: {error}; set model.proxies=random to start from random proxies") from None
+
+
+def _pca_embeddings(embedder: Embedder, train: BatchLoader, inputs: Iterable[Tensor]) -> Tensor:
+    try:
+        return init_head_from_pca(embedder, inputs, are_activations=isinstance(train.dataset, ActivationDataset))
+    except ValueError as error:
+        raise NearfarError(f"model: {error}; set model.init=random to initialize without PCA") from None
+
+
+def _embeddings(embedder: Embedder, train: BatchLoader, inputs: Iterable[Tensor]) -> Tensor:
+    is_training = embedder.training
+    compute = embedding_function(embedder, train)
+    embedder.eval()
+    embeddings = torch.cat([compute(x).float() for x in inputs])
+    embedder.train(is_training)
+    return embeddings

@@ -2,21 +2,24 @@
 
     run = train(config, Path("runs/mine"))
 
-`train(config, path, resume=True)` continues a run that was killed, and ends with the same weights bit for bit. Training
-on several processes under torchrun gives the same weights as one, see `nearfar.training.distributed.process_group`.
+`train(config, path, resume=True)` continues a run that was killed. The final weights are bit-identical to those of an
+uninterrupted run. Training on several processes with torchrun gives the same weights as training on one, see
+`nearfar.training.distributed.process_group`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from torch import Tensor
 
 from nearfar.config.schema import Config
 from nearfar.data import Manifest
+from nearfar.directory_lock import lock_directory
 from nearfar.errors import NearfarError
-from nearfar.files import atomic, remove_drafts
+from nearfar.files import atomic, path_exists, remove_drafts
 from nearfar.runs import CHECKPOINT, Run
 from nearfar.training.distributed import process_group
 from nearfar.training.initialization import InitialStateCache
@@ -51,25 +54,25 @@ def train(
         resume: Continue the run in `out`.
         say: Function that prints a message.
         progress: Show a progress bar if there is a terminal.
-        stop_after: Stop after this step as if the process was killed, for tests.
-        initial_states: Cache for several runs in one process, so that runs with an equal start compute it once.
+        stop_after: Stop after this step as if the process had been killed, for tests.
+        initial_states: Cache of initial states. Runs in one process that start from the same network and data share it.
         on_finish: Called on the main process with the finished run and, if training has just computed them, the test
             samples and their embeddings.
 
     Returns:
         The run.
     """
-    with process_group.join_process_group():
+    with process_group.join_process_group(), _lock_run(out):
         if not process_group.is_main_process():
             say = _be_silent
         manifest = open_manifest(config.data) if manifest is None else manifest
         config = with_fingerprint(config, manifest.fingerprint)
-        resume = resume or (process_group.was_restarted() and (out / "config.yaml").exists())
+        resume = resume or (process_group.was_restarted() and path_exists(out / "config.yaml"))
         trainer: Trainer | None = None
         if resume and _load_resumable(config, out).finished:
             say(f"{out} is already finished")
         else:
-            if not resume and (out / "config.yaml").exists():
+            if not resume and path_exists(out / "config.yaml") and Run(out).has_started:
                 raise NearfarError(f"{out}: already contains a run: continue it with --resume, or choose another --out")
             process_group.check_ranks_agree(
                 f"{resume} {config.to_yaml()}", "start all of them with the same command, with --out on a shared disk"
@@ -91,6 +94,14 @@ def train(
         return run
 
 
+def _lock_run(out: Path) -> AbstractContextManager[None]:
+    """Refuse to train in a directory that another training uses. The main process holds the lock for all ranks."""
+    if not process_group.is_main_process():
+        return nullcontext()
+    remedy = "wait until it ends, stop it, or choose another --out"
+    return lock_directory(out, "train", state="is used", remedy=remedy)
+
+
 def _load_resumable(config: Config, out: Path) -> Run:
     run = Run(out)
     check_same_settings(config, run.config)
@@ -106,4 +117,4 @@ def _write_config(config: Config, out: Path) -> None:
 
 
 def _be_silent(text: str) -> None:
-    """Print nothing, on processes other than the main one."""
+    """Discard a message. Processes other than the main one use this as `say`."""

@@ -22,8 +22,9 @@ class Log:
 
         Args:
             path: The file.
-            step, epoch: Position of the run. Later entries are removed, because a resumed run writes them again.
-            trackers: Trackers that also get the numbers.
+            step, epoch: Current step and epoch of the run. Later entries are removed, because a resumed run writes them
+                again.
+            trackers: Trackers that also receive the numbers.
         """
         self.path, self.trackers = path, trackers
         if path.exists():
@@ -32,7 +33,8 @@ class Log:
                 for entry in read_log(path)
                 if entry["step"] <= step
                 and entry["kind"] != "end"
-                # an epoch entry has the step of its last batch, but that checkpoint may precede the end of the epoch
+                # Compare epochs too: a checkpoint that was saved between the last batch of an epoch and the end of the
+                # epoch has the same step as the entry of the epoch, but the resumed run writes that entry again.
                 and not (entry["kind"] == "epoch" and entry.get("epoch", -1) >= epoch)
             ]
             with atomic(path) as draft:
@@ -44,7 +46,7 @@ class Log:
             raise self._write_error(error) from error
 
     def write(self, kind: str, step: int, **values: Any) -> None:
-        """Write an entry, and send its numbers to the trackers; those of nested tables are named `table/name`."""
+        """Write an entry, and send its numbers to the trackers. Numbers in nested dicts are named `outer/inner`."""
         try:
             self._file.write(_line({"kind": kind, "step": step, **values}))
             self._file.flush()
@@ -56,7 +58,7 @@ class Log:
 
     def close(self) -> None:
         """Close the file and the trackers."""
-        with contextlib.suppress(OSError):  # every entry is flushed when it is written
+        with contextlib.suppress(OSError):  # nothing is lost, because every entry was flushed when it was written
             self._file.close()
         for tracker in self.trackers:
             tracker.close()
@@ -66,9 +68,13 @@ class Log:
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """Read the entries of a log, up to the first line that is damaged or cut off by a kill."""
+    """Read the entries of a log up to the first damaged line. A killed process may leave an incomplete last line."""
     entries = []
-    for line in path.read_bytes().splitlines():
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise NearfarError(f"{path}: cannot be read ({error.strerror}): check its permissions") from error
+    for line in lines:
         try:
             entry = json.loads(line)
         except (ValueError, RecursionError):
@@ -80,7 +86,7 @@ def read_log(path: Path) -> list[dict[str, Any]]:
 
 
 def _line(entry: Mapping[str, Any]) -> str:
-    # JSON has no NaN
+    # JSON has no NaN or infinity, so write null
     clean = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in entry.items()}
     return json.dumps(clean) + "\n"
 

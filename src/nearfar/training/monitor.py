@@ -18,7 +18,8 @@ from nearfar.training.state import TrainState
 from nearfar.training.step import StepResult
 from nearfar.training.trackers import open_trackers
 
-MESSAGE_INTERVAL = 30  # seconds between messages where there is no progress bar
+MIN_POINTS = 10  # short runs log more often than `log_every`, so that their curves have at least this many points
+MESSAGE_INTERVAL = 30  # seconds between messages if there is no progress bar
 
 
 class Monitor:
@@ -37,6 +38,7 @@ class Monitor:
             say: Function that prints a message.
         """
         self.state, self.steps, self.progress, self.say = state, steps, progress, say
+        self.log_every = min(state.config.log_every, max(1, steps // MIN_POINTS))
         self.log: Log | None = None
         if process_group.is_main_process():
             trackers = open_trackers(state.config.track, out, state.config.to_dict())
@@ -48,14 +50,14 @@ class Monitor:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the start."""
+        """Seconds since the monitor was created."""
         return time.monotonic() - self.start
 
     def end_step(self, result: StepResult) -> None:
-        """Update the progress bar, and log the step if it is due."""
+        """Update the progress bar, and log every `log_every` steps."""
         state = self.state
         self.bar.update()
-        if state.step % state.config.log_every == 0 or state.step == self.steps:
+        if state.step % self.log_every == 0 or state.step == self.steps:
             self._log_step(result)
         if self.progress and self.bar.disable and time.monotonic() - self.last_message > MESSAGE_INTERVAL:
             self.last_message = time.monotonic()

@@ -1,11 +1,11 @@
-"""Prepare the samples of a manifest as input of a network: readable images, the cache, the image size, loaders."""
+"""Prepare the samples of a manifest as network input: check or cache the images, set their size, create loaders."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, NoReturn
 
 from tqdm import tqdm
 
@@ -18,11 +18,13 @@ from nearfar.data import (
     create_dataset,
     drop_rows,
     eval_transform,
-    scan_images,
     train_transform,
 )
 from nearfar.data.augment import DRAWINGS
+from nearfar.data.near_duplicates import describe_near_duplicates
+from nearfar.data.verification import describe_broken, verify_images
 from nearfar.errors import NearfarError
+from nearfar.formatting import counted
 from nearfar.models import Embedder
 from nearfar.training.distributed import process_group
 
@@ -32,11 +34,12 @@ MAX_MESSAGES = 20
 
 @dataclass(frozen=True)
 class PreparedData:
-    """A manifest with readable images, and the loaders that turn its samples into input of a network.
+    """A manifest, with loaders that turn its samples into network input.
 
     Attributes:
-        manifest: The samples, decoded into the cache or without unreadable files as the configuration says.
-        image_size: Side of the images for the network. None keeps the size of the drawings.
+        manifest: The samples. Depending on the configuration, images are read from the cache, and samples with
+            unreadable files are left out.
+        image_size: Side of the network input in pixels. None keeps the original size of drawings.
     """
 
     config: Config
@@ -45,7 +48,7 @@ class PreparedData:
     image_size: int | None
 
     def loader(self, manifest: Manifest | None = None, *, seed: int = 0, workers: int | None = None) -> BatchLoader:
-        """Return a loader of all samples, or of a part of them.
+        """Return a loader of all samples, or of a subset.
 
         Args:
             manifest: A subset of `self.manifest`, by default all of it.
@@ -89,14 +92,14 @@ class PreparedData:
 def prepare(
     config: Config, manifest: Manifest, embedder: Embedder, *, check_images: bool = True, say: Say = print
 ) -> PreparedData:
-    """Prepare a manifest as input of an embedder.
+    """Prepare the samples of a manifest as input of an embedder.
 
     Args:
         config: The configuration, of which `data` and `images` are read.
         manifest: The samples.
         embedder: The network, which determines image size, mean and standard deviation.
-        check_images: Decode image files into `data.cache`, or drop unreadable ones with `data.on_error=skip`. False
-            takes all samples of the manifest.
+        check_images: Check that image files can be read, and decode them into `data.cache` if it is set. False uses
+            the manifest unchanged.
         say: Function that prints a message.
     """
     if check_images:
@@ -106,41 +109,104 @@ def prepare(
 
 
 def has_drawings(manifest: Manifest) -> bool:
-    """Return whether the samples are gray arrays, which keep their size unless `images.crop` is set."""
+    """Return whether the samples are grayscale arrays, which keep their size unless `images.crop` is set."""
     return manifest.pixels is not None and manifest.pixels.ndim == 3
 
 
 def cache_or_check_images(manifest: Manifest, data: Data, *, size: int, say: Say = print) -> Manifest:
-    """Decode image files into `data.cache`, or drop unreadable ones with `data.on_error=skip`.
+    """Check that all image files can be read, and decode them into `data.cache` if it is set.
 
     Args:
-        manifest: The samples. Arrays and vectors are returned unchanged.
-        data: The settings.
-        size: Side of the images for the network. By default the cache stores them a little larger (256 / 224).
+        manifest: The samples. A manifest of arrays or vectors is returned unchanged.
+        data: The settings. With `data.on_error=skip`, unreadable images are dropped; otherwise they are an error.
+        size: Side of the network input in pixels. By default, cached images are larger by a factor of 256 / 224.
         say: Function that prints a message.
     """
     if manifest.kind != "files":
         return manifest
-    total = len(manifest)
+    manifest, broken = _check_images(manifest, skip=data.on_error == "skip", workers=data.workers, say=say)
+    if data.cache is None:
+        return drop_rows(manifest, broken)
+    side = data.cache_size or round(size * 256 / 224)
+    with _progress(len(manifest), "decode") as bar:
+        cached = cache_images(
+            manifest,
+            Path(data.cache),
+            size=side,
+            workers=max(1, data.workers),
+            on_error="skip" if data.on_error == "skip" else "raise",
+            progress=lambda done: bar.update(done - bar.n),
+        )
+    # identify the images by their content instead of by the times of their files, which change if they are copied
+    return replace(cached, digest=f"{manifest.digest} {side}")
+
+
+def drop_or_refuse_broken(manifest: Manifest, *, skip: bool, workers: int = 1, say: Say = print) -> Manifest:
+    """Drop unreadable images from a manifest, or refuse the manifest, before any other work starts.
+
+    Args:
+        manifest: The samples. A manifest of arrays or vectors is returned unchanged.
+        skip: Whether to drop unreadable images. Otherwise they are an error.
+        workers: Number of threads that read images.
+        say: Function that prints a message.
+
+    Raises:
+        NearfarError: If images cannot be read and `skip` is False, or if none can be read.
+    """
+    if manifest.kind != "files":
+        return manifest
+    return drop_rows(*_check_images(manifest, skip=skip, workers=workers, say=say))
+
+
+def _check_images(manifest: Manifest, *, skip: bool, workers: int, say: Say) -> tuple[Manifest, dict[int, str]]:
+    """Return the manifest with its digest and a note about near-duplicates, and why images cannot be read, by row."""
+    with _progress(len(manifest), "check") as bar:
+        tell = say if bar.disable else _be_silent
+        found = verify_images(manifest, workers=max(1, workers), say=tell, progress=lambda *_: bar.update())
+    if found.broken and (not skip or len(found.broken) == len(manifest)):
+        raise NearfarError(describe_broken(manifest, found.broken))
+    for reason in list(found.broken.values())[:MAX_MESSAGES]:
+        say(f"skipped: {reason}")
+    if found.broken:
+        say(f"skipped {len(found.broken):,} of {counted(len(manifest), 'image')}, because they cannot be read")
+    repeated = describe_near_duplicates(found.hashes, manifest.split)
+    if repeated:
+        say(f"warning: {repeated}")
+    noted = manifest.with_labels(manifest.labels, repeated)
+    return replace(noted, digest=found.content), found.broken
+
+
+def _progress(total: int, name: str) -> tqdm[NoReturn]:
     hidden = None if process_group.is_main_process() else True  # None: hidden unless there is a terminal
-    with tqdm(total=total, unit="image", leave=False, disable=hidden) as bar:
-        if data.cache is not None:
-            on_error: Literal["raise", "skip"] = "skip" if data.on_error == "skip" else "raise"
-            bar.set_description("decode")
-            manifest = cache_images(
-                manifest,
-                Path(data.cache),
-                size=data.cache_size or round(size * 256 / 224),
-                workers=max(1, data.workers),
-                on_error=on_error,
-                progress=lambda done: bar.update(done - bar.n),
-            )
-        elif data.on_error == "skip":
-            bar.set_description("check")
-            report = scan_images(manifest, workers=max(1, data.workers), progress=lambda *_: bar.update())
-            for reason in list(report.broken.values())[:MAX_MESSAGES]:
-                say(f"skipped: {reason}")
-            manifest = drop_rows(manifest, report.broken)
-    if len(manifest) < total:
-        say(f"skipped {total - len(manifest)} of {total} images, because they cannot be read")
-    return manifest
+    return tqdm(total=total, desc=name, unit="image", leave=False, disable=hidden)
+
+
+def _be_silent(text: str) -> None:
+    """Print nothing, because a progress bar is shown."""
+
+
+def check_same_kind(embedder: Embedder, manifest: Manifest, run: Path) -> None:
+    """Check that the network of a run accepts the samples of a manifest. A network for images accepts all image files.
+
+    Raises:
+        NearfarError: If the samples have another kind or another number of channels.
+    """
+    channels, takes_images = embedder.channels, embedder.backbone.has_image_input
+    data_channels = channels
+    if manifest.kind == "features" and manifest.features is not None:
+        data_channels = manifest.features.shape[1]
+    elif manifest.pixels is not None:
+        data_channels = 1 if manifest.pixels.ndim == 3 else 3
+    has_images = manifest.kind != "features"
+    if data_channels != channels or has_images != takes_images:
+        kind = "image files" if manifest.kind == "files" else _describe_kind(data_channels, has_images)
+        raise NearfarError(
+            f"{manifest.source or 'the data'}: has {kind}, but {run} was trained on "
+            f"{_describe_kind(channels, takes_images)}"
+        )
+
+
+def _describe_kind(channels: int, are_images: bool) -> str:
+    if not are_images:
+        return f"vectors of {channels} numbers"
+    return "gray images" if channels == 1 else "color images"

@@ -1,4 +1,4 @@
-"""Compute embeddings without training, for commands that run before there is a model."""
+"""Compute embeddings without a trained model, for commands that run before training."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from nearfar.training.prepare import prepare
 
 
 def embed_pretrained(manifest: Manifest, *, size: int | None = None) -> Tensor:
-    """Return embeddings that need no training: vectors and small arrays as they are, images by EfficientNet-Lite0.
+    """Embed samples without training.
+
+    Feature vectors are returned unchanged, pixel arrays are flattened, and image files are embedded by a pretrained
+    EfficientNet-Lite0.
 
     Args:
         manifest: The samples to embed.

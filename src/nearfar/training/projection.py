@@ -14,8 +14,8 @@ GROUP_SIZE = 2**22
 def group_by_size(items: Iterable[tuple[Tensor, ...]]) -> Iterator[list[tuple[Tensor, ...]]]:
     """Group tuples of tensors so that the first tensors of a group have at most GROUP_SIZE elements in total.
 
-    A larger tuple is a group of its own. The intermediate results of a group fit into the CPU cache, which takes a
-    quarter of the time of one large group, while a GPU still needs few calls.
+    A tuple with a larger first tensor is a group of its own. The intermediate results of a group fit into the CPU
+    cache, so all groups together take a quarter of the time of one large group. A GPU still needs few calls.
     """
     group: list[tuple[Tensor, ...]] = []
     elements = 0
@@ -32,14 +32,16 @@ def group_by_size(items: Iterable[tuple[Tensor, ...]]) -> Iterator[list[tuple[Te
 class Projection:
     """(weight / 2) ||theta - theta_k||^2 as a gradient term (PROFS, Can et al., arXiv 1907.07585, Eq. 4.6).
 
-    Call `snapshot()` at the start of each cycle to store theta_k, and `add_to_gradients()` after each backward pass to
-    add weight (theta - theta_k) to the gradients: after unscaling, before clipping and the optimizer, whose weight
-    decay and moments see the sum. Parameters without a gradient are ignored. If theta = theta_k, as in the first step
-    of a cycle, the gradients do not change by a single bit, so with one step per cycle the weight has no effect.
+    Here theta are the parameters, and theta_k are their values at the start of cycle k. Call `snapshot()` at the start
+    of each cycle to store theta_k. Call `add_to_gradients()` after each backward pass to add weight (theta - theta_k)
+    to the gradients. With a gradient scaler, call it after unscaling. Call it before clipping and before the optimizer
+    step, so that the moments of the optimizer include the term. Parameters without a gradient are ignored. If theta =
+    theta_k, as in the first step of a cycle, the gradients do not change by a single bit. With one step per cycle, the
+    weight therefore has no effect.
 
     Pass the parameters of the network, not those of the loss. The weight in the paper is 1e-3. Eq. 4.7 and Algorithm 1
-    print 1/2 where Eq. 4.6 has weight / 2; we follow Eq. 4.6, as the text of the paper does. The first snapshot is
-    taken on construction.
+    have 1/2 where Eq. 4.6 has weight / 2; we follow Eq. 4.6, which agrees with the text of the paper. The constructor
+    takes the first snapshot.
     """
 
     def __init__(self, parameters: Iterable[Tensor], *, weight: float = 1e-3) -> None:
@@ -63,7 +65,7 @@ class Projection:
         trained = [(p, s, p.grad) for p, s in zip(self.parameters, self._start, strict=True) if p.grad is not None]
         for group in group_by_size(trained):
             parameters, start, gradients = (list(part) for part in zip(*group, strict=True))
-            # in this order, an unchanged parameter adds -0, which keeps a gradient of -0; adding +0 would not
+            # subtract in this order: an unchanged parameter then adds -0, which preserves a gradient of -0, unlike +0
             torch._foreach_add_(gradients, torch._foreach_sub(start, parameters), alpha=-self.weight)
 
     @torch.no_grad()

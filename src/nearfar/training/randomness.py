@@ -7,13 +7,13 @@ from torch import Tensor
 
 
 def random_state() -> dict[str, Tensor]:
-    """Return the state of the generators of the CPU and of all GPUs."""
+    """Return the state of torch's random number generators, of the CPU and of all GPUs."""
     state = {"cpu": torch.get_rng_state()}
     return state | {f"cuda:{i}": generator for i, generator in enumerate(torch.cuda.get_rng_state_all())}
 
 
 def set_random_state(state: dict[str, Tensor]) -> None:
-    """Restore the state of the generators. Ignores devices that this machine does not have."""
+    """Restore a state that `random_state` returned. States of GPUs that this machine does not have are ignored."""
     torch.set_rng_state(state["cpu"])
     for i in range(torch.cuda.device_count()):
         if f"cuda:{i}" in state:

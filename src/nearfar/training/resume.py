@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from typing import Any
 
-from nearfar.config.schema import Config, neutral_settings
+from nearfar.config.keys import neutral_settings
+from nearfar.config.schema import Config
 from nearfar.errors import NearfarError
-from nearfar.formatting import flatten
+from nearfar.formatting import flatten, settings_lines
 
 
 def with_fingerprint(config: Config, fingerprint: str) -> Config:
@@ -18,18 +21,62 @@ def with_fingerprint(config: Config, fingerprint: str) -> Config:
     expected = config.data.fingerprint
     if expected is not None and expected != fingerprint:
         raise NearfarError(
-            f"{config.data.source}: is not the data of the configuration: files, classes or split have changed "
+            f"{config.data.source}: is not the data of this configuration: files, classes or split have changed "
             f"(fingerprint {fingerprint[:12]}, expected {expected[:12]}); set data.fingerprint=null to use it anyway"
         )
     return replace(config, data=replace(config.data, fingerprint=fingerprint))
 
 
 def check_same_settings(config: Config, original: Config) -> None:
-    """Raise an error if a setting that changes the result differs from that of the original run."""
+    """Raise an error if a setting that affects the result differs from the original run."""
     now, before = flatten(config.to_dict()), flatten(original.to_dict())
     for key, value in now.items():
         if value != before.get(key) and key not in neutral_settings():
             raise NearfarError(
                 f"--resume needs the settings of the original run, but {key} is {value!r} now and was "
-                f"{before.get(key)!r}: remove the settings, or start another run"
+                f"{before.get(key)!r}: remove the changed settings, or start another run"
             )
+
+
+def resumed_settings(config: Config) -> dict[str, str]:
+    """Return the settings that must not change when a run is resumed, as text by dotted key."""
+    neutral = neutral_settings()
+    return {key: value for key, value in settings_lines(config.to_dict()) if key not in neutral}
+
+
+def check_same_run(
+    state: Mapping[str, Any], *, version: int, known: Collection[str], config: Config, data: str
+) -> None:
+    """Check that a checkpoint has a known format and belongs to these settings and this data.
+
+    Args:
+        state: The contents of the checkpoint.
+        version: The version of the format that this version of nearfar reads.
+        known: The parts that a checkpoint of this version has.
+        config: The configuration of the run.
+        data: Digest of the training images.
+
+    Raises:
+        NearfarError: If something differs. The message names it.
+    """
+    if state.get("format") != version:
+        found = f"format {state['format']!r}" if "format" in state else "no format version"
+        raise NearfarError(
+            f"has {found}, but this nearfar reads format {version}: start the run again in another --out"
+        )
+    if unknown := sorted(state.keys() - known):
+        raise NearfarError(f"has the unknown part {unknown[0]!r}: update nearfar, or start the run again")
+    if missing := sorted(known - state.keys()):
+        raise NearfarError(f"has no part {missing[0]!r}: it is not a checkpoint of this version")
+    before, now = state["settings"], resumed_settings(config)
+    for key in sorted(before.keys() | now.keys()):
+        if before.get(key) != now.get(key):
+            raise NearfarError(
+                f"was saved with {key}={before.get(key)}, but config.yaml has {now.get(key)}: restore the setting, or "
+                "start another run"
+            )
+    if state["data"] != data:
+        raise NearfarError(
+            f"was saved with other images: the content of files in {config.data.source} has changed: restore the "
+            "files, or start another run"
+        )

@@ -4,27 +4,37 @@ from __future__ import annotations
 
 import math
 
-from nearfar.formatting import counted
+from nearfar.formatting import counted, memory_size
 
-# ours: fine-tuning has hardly begun after fewer steps
+# Our threshold: with fewer steps, fine-tuning has hardly begun.
 FEW_STEPS = 50
-# ours: Proxy-ISA for runs of a few epochs
+# Our settings of Proxy-ISA for runs of a few epochs.
 NO_WARMUP = "--set loss.memory_epoch=0 --set loss.filter_epoch=1"
 
 
 def summarize_run(
-    *, samples: int, batch_size: int, steps: int, steps_per_epoch: int, by_epochs: bool, warmup_epochs: int = 0
+    *,
+    samples: int,
+    batch_size: int,
+    steps: int,
+    steps_per_epoch: int,
+    by_epochs: bool,
+    warmup_epochs: int = 0,
+    memory: int | None = None,
 ) -> str:
-    """Describe a run.
+    """Describe the size of a run in one line.
 
     Args:
         samples: Number of training samples.
         batch_size: Number of samples per batch.
         steps: Number of steps of the run.
         steps_per_epoch: Number of batches of an epoch.
-        by_epochs: Whether `epochs` sets the length. A small dataset then gives few steps.
+        by_epochs: Whether the setting `epochs` determines the number of steps. A small dataset then gives few steps.
         warmup_epochs: Number of epochs before the memory of Proxy-ISA starts and negatives get their full weight.
+        memory: Estimated number of bytes that a step needs, if it is known.
 
+    >>> summarize_run(samples=80, batch_size=80, steps=90, steps_per_epoch=1, by_epochs=True, memory=3 * 2**29)
+    '80 training samples, 90 steps of 80, 90 epochs; a step needs about 1.5 GB of memory'
     >>> summarize_run(samples=8000, batch_size=128, steps=189, steps_per_epoch=63, by_epochs=True)
     '8,000 training samples, 189 steps of 128, 3 epochs'
     >>> summarize_run(samples=80, batch_size=80, steps=5, steps_per_epoch=1, by_epochs=True)
@@ -37,7 +47,8 @@ def summarize_run(
         text += f": this is short, try --set epochs={math.ceil(2 * FEW_STEPS / max(1, steps_per_epoch))}"
     if epochs <= warmup_epochs:
         reason = (
-            f"the memory of the loss starts after {counted(warmup_epochs, 'epoch')}; before that few negatives count"
+            f"the memory of the loss starts after {counted(warmup_epochs, 'epoch')}; "
+            "until then, negatives have little weight"
         )
         text += f"; {reason}, try {NO_WARMUP}"
-    return text
+    return text if memory is None else f"{text}; a step needs about {memory_size(memory)} of memory"

@@ -8,7 +8,7 @@ from nearfar.config.schema import Schedule
 
 
 def lr_factor(schedule: Schedule, *, step: int, steps: int, epoch: int) -> float:
-    """Return the factor of the peak learning rate.
+    """Return the learning rate of a step as a fraction of the peak learning rate.
 
     Args:
         schedule: The settings.

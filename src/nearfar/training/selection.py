@@ -1,17 +1,18 @@
-"""Select the epoch whose weights are kept: the last, or the best by a metric on held-out classes."""
+"""Select the epoch whose weights are kept: the last, or the best by a metric on the validation or test samples."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nearfar.config.schema import Select
 from nearfar.errors import NearfarError
+from nearfar.metrics.names import expand_names
 
 
 class Selection:
-    """Keep track of the best epoch. `by` is validation, test or last; auto is resolved."""
+    """The selection of the best epoch. The attribute `by` is validation, test or last; auto is already resolved."""
 
     def __init__(self, config: Select, *, validation: bool, test: bool) -> None:
         """Resolve and check the settings.
@@ -26,9 +27,21 @@ class Selection:
         if self.by == "validation" and not validation:
             raise NearfarError("select.by=validation needs validation classes: set data.validation=0.2")
         if self.by == "test" and not test:
-            raise NearfarError("select.by=test needs a test split, but the data has none")
-        # looks: number of evaluations since the best one
+            raise NearfarError(
+                "select.by=test needs a test split, but the data has none: use select.by=validation or last"
+            )
+        # "looks" is the number of evaluations since the best one
         self.best: dict[str, Any] = {"value": -math.inf, "epoch": None, "looks": 0}
+
+    def check_metric(self, metrics: Iterable[str]) -> None:
+        """Check that the metric to maximize is one of the metrics of the run.
+
+        Raises:
+            NearfarError: If it is not.
+        """
+        names = expand_names(metrics, ks=(1, 2, 4, 8))
+        if self.by != "last" and self.config.metric not in names:
+            raise NearfarError(f"select.metric={self.config.metric} is not one of the metrics: {', '.join(names)}")
 
     def should_score(self, epoch: int, *, is_last: bool) -> bool:
         """Return whether to score after this epoch, counted from 0."""
@@ -51,10 +64,12 @@ class Selection:
         return patience is not None and self.by != "last" and self.best["looks"] >= patience
 
     def result(self, epoch: int) -> dict[str, Any]:
-        """Return the entries of scores.json if training ends in this epoch."""
+        """Return the entries of scores.json about the selection; `epoch` is the last epoch of training."""
         result: dict[str, Any] = {"selected_by": self.by, "epoch": epoch if self.by == "last" else self.best["epoch"]}
         if self.by == "test":
-            result["warning"] = "the epoch was selected on the test set, as in some papers: not a fair number"
+            result["warning"] = (
+                "the epoch was selected on the test set, as in some papers, so the test scores are too optimistic"
+            )
         if self.by == "validation":
             result["validation"] = {self.config.metric: self.best["value"]}
         return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from nearfar.config.schema import Config, Data
 from nearfar.data import Manifest, NoiseRecord, add_label_noise, open_data
 from nearfar.errors import NearfarError
+from nearfar.formatting import counted
 from nearfar.metrics.protocols import class_disjoint_split, mlrc_folds
 
 
@@ -23,8 +25,8 @@ class Splits:
         train: The training samples, with classes numbered without gaps.
         validation: The samples of the validation classes, if any are held out.
         test: The test samples, if the data has any.
-        noise: Record of the injected label noise.
-        wrong: Mask of the training samples with a wrong label, if there is label noise.
+        noise: Record of the injected label noise, if any.
+        wrong: Mask of the training samples whose label was made wrong, if label noise was injected.
     """
 
     train: Manifest
@@ -35,7 +37,7 @@ class Splits:
 
 
 def manifest_settings(data: Data) -> Data:
-    """Return only the settings that `open_manifest` reads, so that equal results mean equal manifests."""
+    """Return the settings that `open_manifest` uses, and defaults for the rest. Equal results mean equal manifests."""
     return Data(
         source=data.source,
         split=data.split,
@@ -43,6 +45,9 @@ def manifest_settings(data: Data) -> Data:
         labels=data.labels,
         allow_partial=data.allow_partial,
         per_class=data.per_class,
+        long_tail=data.long_tail,
+        swap_halves=data.swap_halves,
+        ignore_roles=data.ignore_roles,
     )
 
 
@@ -54,17 +59,50 @@ def open_manifest(data: Data) -> Manifest:
     manifest = open_data(data.source, split=split, allow_partial=data.allow_partial, root=root, labels=labels)
     if data.split == "all":
         manifest = replace(manifest, split=np.full(len(manifest), "train"))
-    return manifest if data.per_class is None else limit_per_class(manifest, data.per_class)
+    if data.swap_halves:
+        swapped = {"train": "test", "test": "train"}
+        manifest = replace(manifest, split=np.array([swapped.get(name, name) for name in manifest.split.tolist()]))
+    if data.ignore_roles:
+        manifest = replace(manifest, role=None)
+    if data.per_class is not None:
+        manifest = limit_per_class(manifest, data.per_class)
+    return limit_per_class(manifest, long_tail_counts(manifest, data.long_tail)) if data.long_tail else manifest
 
 
-def limit_per_class(manifest: Manifest, count: int) -> Manifest:
-    """Keep at most `count` random training samples of each class. The choice is the same in every run."""
+def long_tail_counts(manifest: Manifest, ends: Sequence[int]) -> NDArray[np.int64]:
+    """Return the number of training samples to keep of each class.
+
+    The numbers are a geometric sequence that is assigned to the classes in random order.
+
+    Args:
+        manifest: The data. Classes without training samples get 0.
+        ends: The smallest and the largest number.
+    """
+    if len(ends) != 2 or not 2 <= ends[0] <= ends[1]:
+        raise NearfarError(
+            f"data.long_tail must be two numbers, the smallest (at least 2) and the largest, got {list(ends)}"
+        )
+    classes = np.unique(manifest.labels[manifest.rows("train")])
+    counts = np.zeros(len(manifest.classes), dtype=np.int64)
+    order = np.random.default_rng(0).permutation(classes)
+    counts[order] = np.geomspace(ends[1], ends[0], len(classes)).round()
+    return counts
+
+
+def limit_per_class(manifest: Manifest, count: int | NDArray[np.int64]) -> Manifest:
+    """Keep at most `count` random training samples of each class. The choice is the same in every run.
+
+    Args:
+        manifest: The data.
+        count: One number for all classes, or one per class.
+    """
+    most = np.broadcast_to(np.asarray(count), len(manifest.classes))
     shuffled = np.random.default_rng(0).permutation(manifest.rows("train"))
     by_class = shuffled[np.argsort(manifest.labels[shuffled], kind="stable")]
     _, first, sizes = np.unique(manifest.labels[by_class], return_index=True, return_counts=True)
     position_in_class = np.arange(len(by_class)) - np.repeat(first, sizes)
     keep = manifest.split != "train"
-    keep[by_class[position_in_class < count]] = True
+    keep[by_class[position_in_class < most[manifest.labels[by_class]]]] = True
     return manifest.subset(keep)
 
 
@@ -109,5 +147,37 @@ def split_manifest(manifest: Manifest, config: Config) -> Splits:
     parts = {name: manifest.subset(name) if len(manifest.rows(name)) else None for name in ("train", "val", "test")}
     if parts["train"] is None:
         raise NearfarError(f"{manifest.source or 'the data'} has no training samples")
+    train = parts["train"].compact()
+    if len(train.classes) < 2:
+        raise NearfarError(
+            f"{manifest.source or 'the data'}: the training split has only one class, {train.classes[0]!r}, but "
+            f"training needs at least two classes to separate: {_advise_more_classes(manifest, config)}"
+        )
     wrong = None if record is None else record.wrong[manifest.rows("train")]
-    return Splits(parts["train"].compact(), parts["val"], parts["test"], record, wrong)
+    return Splits(train, parts["val"], parts["test"], record, wrong)
+
+
+def describe_shared_classes(splits: Splits) -> list[str]:
+    """Describe classes that are in the training split and also in the validation or test split, one line per split."""
+    trained, lines = set(splits.train.classes), []
+    for name, part in (("validation", splits.validation), ("test", splits.test)):
+        if part is None:
+            continue
+        present = {part.classes[label] for label in np.unique(part.labels).tolist()}
+        shared = sorted(present & trained)
+        if shared:
+            lines.append(
+                f"{len(shared):,} of {counted(len(present), f'{name} class', f'{name} classes')} are also in the "
+                f"training split (for example {shared[0]!r}), so the {name} scores are not those of unseen classes: "
+                "data.split=class-order splits by class"
+            )
+    return lines
+
+
+def _advise_more_classes(manifest: Manifest, config: Config) -> str:
+    classes = len(np.unique(manifest.labels))
+    if classes < 2:
+        return "add samples of other classes"
+    if config.data.split == "all":
+        return "hold out fewer classes for validation"
+    return f"set data.split=all to train on all {classes} classes without a test split, or add classes"

@@ -20,14 +20,35 @@ from nearfar.training.components import make_loss, make_optimizer, make_pacer, m
 from nearfar.training.distributed import process_group
 from nearfar.training.distributed.shards import collect_states, load_states
 from nearfar.training.distributed.sync_norm import sync_batch_norms
-from nearfar.training.evaluate import dtype_of
+from nearfar.training.evaluate import dtype_of, embedding_function
 from nearfar.training.initialization import InitialState, initialize_from_data
 from nearfar.training.randomness import random_state, set_random_state
+from nearfar.training.resume import check_same_run, resumed_settings
 from nearfar.training.selection import Selection
+
+FORMAT = 1  # of checkpoints
+STATE_KEYS = frozenset(
+    [
+        *("format", "settings", "data", "step", "consumed", "epoch_start", "sampler", "cycle", "best", "sums"),
+        *(
+            "raw",
+            "untrained",
+            "warned",
+            "embedder",
+            "loss",
+            "optimizer",
+            "scaler",
+            "ema",
+            "pacer",
+            "projection",
+            "random",
+        ),
+    ]
+)
 
 
 class TrainState:
-    """Everything that changes during training. Saves and loads itself, so that a resumed run ends bit for bit equal.
+    """Everything that changes during training. A resumed run loads this state and ends with bit-identical weights.
 
     Attributes:
         embedder: The network whose weights are trained; `network` is the same network, compiled if `compile` is set.
@@ -37,9 +58,11 @@ class TrainState:
         epoch_start: Position of the sampler at the start of the current epoch.
         consumed: Number of batches of the current epoch that were trained on. The loader may have read further.
         cycle: PROFS cycle of the last snapshot of the projection.
-        loss_sum: Sum of the losses and their number since the last log entry.
-        warned: Kinds of warnings that were already given.
+        loss_sum: Sum of the losses since the last log entry, and the number of losses in the sum.
+        warned: Kinds of warnings that were already shown.
         untrained: Test scores before training.
+        raw: Test scores of the input of the head before training, if they were computed.
+        data: Digest of the content of the training images; empty if the fingerprint of the data covers the content.
     """
 
     def __init__(
@@ -62,7 +85,7 @@ class TrainState:
             loader: BatchLoader of the training samples.
             device: Device of the network and the loss.
             selection: Selection of the best epoch.
-            initial: Initial state that runs of one process share.
+            initial: Initial state that several runs in one process can share.
         """
         self.config, self.device, self.embedder, self.selection = config, device, embedder, selection
         self.loss = make_loss(config, len(train.classes), embedder.dim)
@@ -76,7 +99,7 @@ class TrainState:
         self.loss = shard_loss(config, self.loss)
         self.is_network_sharded = config.shard_network and process_group.world_size() > 1
         if self.is_network_sharded:
-            from nearfar.training.distributed.fsdp import shard_network  # takes a second to import
+            from nearfar.training.distributed.fsdp import shard_network  # imported here because it takes a second
 
             shard_network(config, embedder)
 
@@ -85,13 +108,15 @@ class TrainState:
         self.optimizer = make_optimizer(config, embedder, self.loss)
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.autocast == "fp16")
         self.projection = make_projection(config, embedder)
-        self.network: Callable[[Tensor], Tensor] = torch.compile(embedder) if config.compile else embedder
+        network = embedding_function(embedder, loader)
+        self.network: Callable[[Tensor], Tensor] = torch.compile(network) if config.compile else network
         self.ema = (
             AveragedModel(embedder, multi_avg_fn=get_ema_multi_avg_fn(config.ema), use_buffers=True)  # type: ignore[no-untyped-call]
             if config.ema > 0
             else None
         )
         self.dtype = dtype_of(embedder)
+        self.data = train.digest
 
         self.step = 0
         self.epoch_start = self._sampler_position()
@@ -100,7 +125,8 @@ class TrainState:
         self.loss_sum = torch.zeros(2, device=device)
         self.warned: set[str] = set()
         self.untrained: dict[str, float] | None = None
-        self._is_checkpoint_good = False  # whether this process has read or written the newest checkpoint
+        self.raw: dict[str, float] | None = None
+        self._is_checkpoint_good = False  # true once this process has read or written the newest checkpoint
 
     @property
     def epoch(self) -> int:
@@ -114,7 +140,7 @@ class TrainState:
 
     @property
     def evaluated_embedder(self) -> Any:
-        """The embedder that is tested and saved: the moving average if there is one."""
+        """The embedder that is tested and saved: the moving average if `ema` is set, otherwise the trained one."""
         return self.embedder if self.ema is None else self.ema.module
 
     def set_train_mode(self) -> None:
@@ -125,7 +151,7 @@ class TrainState:
             self.embedder.backbone.eval()
 
     def count_step(self, loss: Tensor) -> None:
-        """Count a finished step and add up its loss."""
+        """Count a finished step and add its loss to the sum for the log."""
         self.step += 1
         self.consumed += 1
         self.loss_sum += torch.stack([loss.to(self.loss_sum), torch.ones_like(self.loss_sum[0])])
@@ -155,7 +181,7 @@ class TrainState:
         if process_group.is_main_process() or self.is_sharded:
             state = self.state_dict()
             if process_group.is_main_process():
-                # a damaged checkpoint must not replace the good one before it
+                # keep the old checkpoint only if it is good: a damaged one must not replace a good previous one
                 previous = out / PREVIOUS if self._is_checkpoint_good else None
                 save_state(out / CHECKPOINT, state, previous=previous)
                 self._is_checkpoint_good = True
@@ -182,6 +208,9 @@ class TrainState:
         if not self.sampler.is_adaptive:
             sampler = self.epoch_start | {"position": self.epoch_start["position"] + self.consumed}
         state = {
+            "format": FORMAT,
+            "settings": resumed_settings(self.config),
+            "data": self.data,
             "step": self.step,
             "consumed": self.consumed,
             "epoch_start": self.epoch_start,
@@ -190,6 +219,7 @@ class TrainState:
             "best": self.selection.best,
             "sums": self.loss_sum,
             "untrained": self.untrained,
+            "raw": self.raw,
             "warned": sorted(self.warned),
             "embedder": self.embedder.state_dict(),
             "loss": loss,
@@ -203,9 +233,15 @@ class TrainState:
         return self._unsharded(state)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load what `state_dict` returned."""
+        """Load a state that `state_dict` returned.
+
+        Raises:
+            NearfarError: If it has another format, or belongs to other settings or data.
+        """
+        check_same_run(state, version=FORMAT, known=STATE_KEYS, config=self.config, data=self.data)
         self.step, self.consumed, self.cycle = state["step"], state["consumed"], state["cycle"]
-        self.epoch_start, self.selection.best, self.untrained = state["epoch_start"], state["best"], state["untrained"]
+        self.epoch_start, self.selection.best = state["epoch_start"], state["best"]
+        self.untrained, self.raw = state["untrained"], state["raw"]
         self.loss_sum.copy_(state["sums"])
         self.warned = set(state["warned"])
         if self.is_network_sharded:
@@ -225,8 +261,12 @@ class TrainState:
 
     def _load_file(self, path: Path) -> None:
         state = load_state(path)
+        if not isinstance(state, dict):
+            raise NearfarError(f"{path}: is not a checkpoint of a run: remove it")
         try:
             self.load_state_dict(state)
+        except NearfarError as error:
+            raise NearfarError(f"{path}: {error}") from None
         except (AttributeError, IndexError, KeyError, TypeError, ValueError, RuntimeError) as error:
             raise NearfarError(f"{path}: is not a checkpoint of this run ({error}): remove it") from error
 

@@ -1,4 +1,4 @@
-"""One training step."""
+"""A single training step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nearfar.training.two_pass import two_pass
 
 @dataclass(frozen=True, eq=False)
 class StepResult:
-    """The outcome of a step on a global batch: the loss and the embeddings, detached, and the labels and weights."""
+    """The result of a step: loss and embeddings (detached), labels, and sample weights of the global batch."""
 
     loss: Tensor
     embeddings: Tensor
@@ -81,7 +81,7 @@ def train_step(state: TrainState, batch: Batch, *, steps: int) -> StepResult:
     if not state.is_network_sharded:
         process_group.all_reduce_gradients(state.embedder.parameters())
     if state.device.type != "cpu" and not config.shard_proxies:
-        # GPU kernels may sum in any order, which would let the copies of the proxies drift apart
+        # GPU kernels may sum in any order, so without averaging, the processes' copies of the proxies would drift apart
         process_group.all_reduce_gradients(state.loss.parameters(), mean=True)
 
     state.scaler.unscale_(state.optimizer)

@@ -15,10 +15,10 @@ class Tracker(Protocol):
     """Interface of a tracker."""
 
     def log(self, values: Mapping[str, float], step: int) -> None:
-        """Log the numbers of a step by name."""
+        """Log the numbers of a step; `values` maps names to numbers."""
 
     def close(self) -> None:
-        """End the run."""
+        """End the run in the tracker."""
 
 
 class TensorBoard:
@@ -71,7 +71,7 @@ TRACKERS: dict[str, type[TensorBoard] | type[WandB] | type[MLflow]] = {
 
 
 def open_trackers(names: tuple[str, ...], run: Path, config: Mapping[str, Any]) -> tuple[Tracker, ...]:
-    """Open the trackers of these names.
+    """Open the trackers with these names.
 
     Raises:
         NearfarError: If a tracker is unknown or not installed.

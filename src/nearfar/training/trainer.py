@@ -1,4 +1,4 @@
-"""The training loop: batches, embeddings, loss, step; between epochs pacing, validation and checkpoints."""
+"""The training loop: train on batches, save checkpoints, and after an epoch update the pacer and score if due."""
 
 from __future__ import annotations
 
@@ -20,23 +20,25 @@ from nearfar.errors import NearfarError
 from nearfar.files import atomic
 from nearfar.metrics.detection import measure_detection
 from nearfar.runs import BEST, load_embedder
+from nearfar.training.activation_cache import ActivationCache, cache_activations
 from nearfar.training.class_subset import sample_whole_classes
+from nearfar.training.compactness import measure_compactness
 from nearfar.training.components import make_embedder
 from nearfar.training.distributed import process_group
-from nearfar.training.evaluate import Evaluator
-from nearfar.training.failed_batch import LossError, save_failed_batch
+from nearfar.training.evaluate import Evaluator, can_be_scored
 from nearfar.training.initialization import InitialState
+from nearfar.training.memory import estimate_memory
 from nearfar.training.monitor import Monitor
 from nearfar.training.prepare import prepare
 from nearfar.training.run_summary import summarize_run
 from nearfar.training.selection import Selection
-from nearfar.training.splits import split_manifest
+from nearfar.training.splits import describe_shared_classes, split_manifest
+from nearfar.training.start_scores import score_start
 from nearfar.training.state import TrainState
 from nearfar.training.step import StepResult, train_step
+from nearfar.training.step_error import describe_step_error
 
-SAVED = " (checkpoints saved earlier are kept)"
-ADVICE = f"if training diverged, lower optimizer.lr or set optimizer.clip_norm=1{SAVED}"
-MAX_TRAIN_SCORED = 2000  # samples that `log_train` scores
+MAX_TRAIN_SCORED = 2000  # maximum number of samples that `log_train` embeds
 
 Say = Callable[[str], object]
 
@@ -48,7 +50,7 @@ class Trainer:
         state: What changes during training.
         splits: The training, validation and test samples.
         steps: Number of steps of the whole run.
-        test_embeddings: The test samples and their embeddings, at the end of `fit`.
+        test_embeddings: The test samples and their embeddings, set at the end of `fit`.
     """
 
     def __init__(
@@ -69,7 +71,7 @@ class Trainer:
             manifest: The data of `config.data`.
             out: The run directory.
             say: Function that prints a message.
-            initial: Initial state that several runs of one process share.
+            initial: Initial state that several runs in one process can share.
             on_step_end: Called after each step with the trainer and the result of the step.
             on_epoch_end: Called after each epoch with the trainer and the log entry of the epoch.
         """
@@ -86,13 +88,24 @@ class Trainer:
         self.splits = splits = split_manifest(data.manifest, config)
         if splits.noise is not None and process_group.is_main_process():
             splits.noise.save(out / "noise.json")
+        for warning in describe_shared_classes(splits):
+            say(f"warning: {warning}")
         self.train_loader = data.loader(splits.train, seed=config.seed)
         parts = {"validation": splits.validation, "test": splits.test}
         self.evaluated = {
-            name: (part, data.loader(part, seed=config.seed)) for name, part in parts.items() if part is not None
+            name: (part, data.loader(part, seed=config.seed))
+            for name, part in parts.items()
+            if part is not None and can_be_scored(part, name, say)
         }
+        self.activations: ActivationCache | None = None
+        if config.cache.activations is not None:
+            image_parts = {"train": (splits.train, self.train_loader), **self.evaluated}
+            self.activations = cache_activations(config, embedder, image_parts, device=device, say=say)
+            self.train_loader = self.activations.loader("train")
+            self.evaluated = {name: (part, self.activations.loader(name)) for name, (part, _) in self.evaluated.items()}
         self.initial = initial or InitialState()
         selection = Selection(config.select, validation="validation" in self.evaluated, test="test" in self.evaluated)
+        selection.check_metric(config.metrics)
         self.state = TrainState(
             config,
             embedder,
@@ -108,7 +121,7 @@ class Trainer:
 
     @property
     def summary(self) -> str:
-        """One line about the size of the run."""
+        """One line that describes the size of the run."""
         return summarize_run(
             samples=len(self.splits.train),
             batch_size=self.state.sampler.size,
@@ -116,6 +129,7 @@ class Trainer:
             steps_per_epoch=len(self.state.sampler),
             by_epochs=self.config.steps is None,
             warmup_epochs=self.state.loss.warmup_epochs,
+            memory=estimate_memory(self.state, self.train_loader),
         )
 
     def fit(self, *, progress: bool = True, stop_after: int | None = None) -> None:
@@ -126,8 +140,10 @@ class Trainer:
             stop_after: Return after this step without saving.
         """
         config, state = self.config, self.state
+        if self.activations is not None:
+            self.activations.check_weights(state.embedder)
         if config.test and config.untrained and "test" in self.evaluated and state.step == 0:
-            state.untrained = self.initial.scores = self.initial.scores or self._score("test")
+            score_start(state, self.evaluator, *self.evaluated["test"], self.initial)
         monitor = Monitor(state, self.out, steps=self.steps, progress=progress, say=self.say)
         self._last_save = time.monotonic()
         try:
@@ -136,8 +152,11 @@ class Trainer:
                 for batch in self.batches():
                     try:
                         result = train_step(state, batch, steps=self.steps)
-                    except ValueError as error:
-                        raise self._step_error(error) from error
+                    except (ValueError, RuntimeError, MemoryError) as error:
+                        known = describe_step_error(error, state, self.out, classes=len(self.splits.train.classes))
+                        if known is None:
+                            raise
+                        raise known from error
                     state.count_step(result.loss)
                     monitor.end_step(result)
                     self.on_step_end(self, result)
@@ -169,9 +188,9 @@ class Trainer:
         state.set_train_mode()
 
     def batches(self) -> Iterator[Batch]:
-        """Yield the remaining batches of the epoch: inputs of this process, labels and indices of the global batch."""
+        """Yield the remaining batches of the epoch: inputs of this process, labels and indices of all processes."""
         sampler, loader, world_size = self.state.sampler, self.train_loader, process_group.world_size()
-        global_batches: deque[list[int]] = deque()  # the loader may read several batches ahead
+        global_batches: deque[list[int]] = deque()  # a queue, because the loader may read several batches ahead
 
         def local_rows() -> Iterator[list[int]]:
             epoch = iter(sampler)
@@ -185,7 +204,10 @@ class Trainer:
                 except StopIteration:
                     return
                 if len(rows) < world_size:
-                    raise NearfarError(f"a batch of {len(rows)} samples cannot be split over {world_size} processes")
+                    raise NearfarError(
+                        f"a batch of {len(rows)} samples cannot be split over {world_size} processes: "
+                        "use larger batches or fewer processes"
+                    )
                 global_batches.append(rows)
                 yield process_group.local_part(rows)
 
@@ -207,10 +229,11 @@ class Trainer:
             entry["pacing"] = state.pacer.update(embeddings, self.train_loader.dataset.labels, loss=state.loss)
             process_group.broadcast_from_main([state.pacer.weights])
         if self.config.log_train:
-            # compared with the scores of unseen classes, scores of training classes show overfitting
+            # the gap between the scores of training classes and of unseen classes shows overfitting
             rows = sample_whole_classes(self.splits.train.labels, MAX_TRAIN_SCORED)[:MAX_TRAIN_SCORED].tolist()
             embeddings = self.evaluator.embed(state.evaluated_embedder, self.train_loader, "train", rows)
             entry["train"] = self.evaluator.score(embeddings, self.splits.train.subset(rows))
+            entry["compactness"] = measure_compactness(embeddings, state.loss)
         by = state.selection.by
         if state.selection.should_score(state.epoch, is_last=is_last):
             entry[by] = self._score(by)
@@ -225,30 +248,14 @@ class Trainer:
 
     def _save_if_due(self) -> None:
         is_due = time.monotonic() - self._last_save > self.config.save_every
-        if self.state.is_sharded:  # all processes take part in the save, so they must follow one clock
+        if self.state.is_sharded:  # all processes take part in the save, so the main process decides for all
             is_due = process_group.broadcast_text(lambda: "yes" if is_due else "no") == "yes"
         if is_due:
             self.state.save(self.out)
             self._last_save = time.monotonic()
 
-    def _step_error(self, error: ValueError) -> NearfarError:
-        """Save the batch of a failed step, and return the error to raise."""
-        state, saved = self.state, ""
-        if isinstance(error, LossError):
-            saved = " (the batch is not saved, because other processes hold parts of the network or the loss)"
-            if process_group.is_main_process() and not state.is_sharded:
-                inputs = {
-                    "step": state.step,
-                    "classes": len(self.splits.train.classes),
-                    "representatives": state.sampler.representatives,
-                    "embedder": state.embedder.state_dict(),
-                    "loss": state.loss.state_dict(),
-                }
-                saved = f" ({save_failed_batch(self.out, error.inputs | inputs)})"
-        return NearfarError(f"at step {state.step}: {error}{saved}; {ADVICE}")
-
     def _finish(self, monitor: Monitor) -> None:
-        """Test and save the selected weights, and write the results."""
+        """Test the selected weights, save them, and write the results."""
         config, state, splits = self.config, self.state, self.splits
         process_group.barrier()  # the main process may still be writing the best weights
         use_last = state.selection.by == "last"
@@ -262,17 +269,27 @@ class Trainer:
             "torch": torch.__version__,
             "machine": platform.machine(),
         }
+        about = {"classes": len(splits.train.classes), "recipe": config.recipe}
+        model = self.out / "model.safetensors"
+        state.save_weights(selected, model, about)  # before the scores, so that no problem with them loses the model
         if config.test and "test" in self.evaluated:
             manifest, loader = self.evaluated["test"]
-            embeddings = self.evaluator.embed(selected, loader, "test")
-            result["test"] = self.evaluator.score(embeddings, manifest)
+            try:
+                embeddings = self.evaluator.embed(selected, loader, "test")
+                result["test"] = self.evaluator.score(embeddings, manifest)
+            except (ValueError, NearfarError) as error:
+                raise NearfarError(f"the test samples cannot be scored: {error}; the model is in {model}") from error
             self.test_embeddings = manifest, embeddings
+            if not use_last:
+                result["test_last"] = self._score("test")
+        if splits.train.notes:
+            result["notes"] = list(splits.train.notes)
         if state.untrained is not None:
             result["untrained"] = state.untrained
+        if state.raw is not None:
+            result["raw"] = state.raw
         if state.pacer is not None and splits.wrong is not None and splits.wrong.any():
             result["detection"] = measure_detection(1 - state.pacer.weights.numpy(), splits.wrong)
-        about = {"classes": len(splits.train.classes), "recipe": config.recipe}
-        state.save_weights(selected, self.out / "model.safetensors", about)
         monitor.write("end", result)
         if process_group.is_main_process():
             with atomic(self.out / "scores.json") as draft:

@@ -1,15 +1,16 @@
-"""Train on batches that do not fit into the network at once: the two-pass gradient with cached embeddings.
+"""Train on batches whose autograd graph does not fit into memory: pass each batch through the network twice.
 
-Adding up the losses of parts of a batch would lose the pairs between parts. Instead (Gao et al., RepL4NLP 2021, arXiv
-2101.06983):
+Splitting a batch into parts and adding up their losses would lose the pairs between parts. Gradient caching (Gao et
+al., RepL4NLP 2021, arXiv 2101.06983) keeps all pairs:
 
-    1  embed the parts without a graph, and concatenate the embeddings E
+    1  embed the parts without an autograd graph, and concatenate the embeddings E
     2  compute the loss of E, its gradient dL/dE, and the gradient of the parameters of the loss
-    3  embed each part again, with a graph, and backpropagate its part of dL/dE through the network
+    3  embed each part again, with an autograd graph, and backpropagate its part of dL/dE through the network
 
-Memory holds the graph of one part at a time, and a step takes about a third longer. The gradient equals that of a plain
-step if the network treats samples independently. With batch norm this requires frozen statistics; otherwise each part
-has its own, and the running statistics are updated once. Dropout draws the same numbers in both passes.
+Memory holds the graph of one part at a time, and a step takes about a third longer. The gradient equals that of a
+single pass if the network treats samples independently. With batch norm, this requires frozen statistics. Otherwise
+each part is normalized by its own statistics, and only the second pass updates the running statistics. Dropout draws
+the same random numbers in both passes.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ def two_pass(
     micro_batch: int,
     embed: Callable[[Tensor], Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Add the gradient of compute_loss(network(x)) to the parameters.
+    """Add the gradient of compute_loss(network(x)) to the gradients of the parameters.
 
     Args:
-        network: The network, whose batch norms keep their statistics in the first pass.
+        network: The network. Its batch norms do not update their running statistics in the first pass.
         compute_loss: Function from the embeddings of the batch to the loss.
         x: Input of the network [B, ...].
         micro_batch: Number of samples per part.
-        embed: Called in place of the network, if that is compiled or runs under autocast.
+        embed: Function to call instead of the network, for example the compiled network or the network under autocast.
 
     Returns:
         The loss and the embeddings, detached.
@@ -66,7 +67,7 @@ def two_pass(
 
 @contextmanager
 def frozen_statistics(network: nn.Module) -> Iterator[None]:
-    """Let batch norms use the statistics of the batch without updating their running statistics."""
+    """Make batch norms normalize by the statistics of the batch without updating their running statistics."""
     norms = [module for module in network.modules() if isinstance(module, _BatchNorm) and module.training]
     saved = [(norm.momentum, _copy(norm.num_batches_tracked)) for norm in norms]
     try:

@@ -81,6 +81,7 @@ def recipe_job(name: str, source: str, out: Path, **more: Any) -> Job:
     return {"config": config, "out": str(out / name), "float64": True, **more}
 
 
+CACHED = "cached activations"
 PARTS = "parts, where ranks would have 3 and 2"
 CASES: dict[str, tuple[str, str, list[str]]] = {
     "statistics of the global batch": ("pixels", "proxy-anchor", ["batches.size=15"]),
@@ -93,6 +94,7 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
             *("schedule.warm_up_epochs=1", "batches.classes=2", "batches.per_class=3", "untrained=true"),
         ],
     ),
+    CACHED: ("pixels", "proxy-anchor", ["batches.size=15", "model.train_from=block2", "model.init=pca"]),
     "split proxies": ("features", "mpa", ["batches.size=15"]),
     "split network": ("pixels", "proxy-anchor", ["batches.size=15", "data.validation=0.4", "micro_batch=30"]),
     "picture files and a worker": ("files", "margin", ["model.backbone=small", "model.pretrained=false"]),
@@ -108,8 +110,10 @@ def case_job(case: str, sources: dict[str, str], out: Path, *, world: int, **mor
         settings += ["micro_batch=10" if world == 1 else "micro_batch=4"]  # 5 a rank, because 4 goes into 8 but not 9
     if case.startswith("split") and world > 1:
         settings += ["shard_network=true" if case == "split network" else "shard_proxies=true"]
+    if case == CACHED:
+        settings += [f"cache.activations={out / 'cache'}", "cache.views=2"]
     config = resolve(kind, recipe=recipe, settings=settings).to_dict()
-    wide = "from the start" if case == "split network" else True
+    wide = "from the start" if case in ("split network", CACHED) else True
     return {"config": config, "out": str(out / case), "float64": wide, **more}
 
 

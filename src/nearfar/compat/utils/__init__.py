@@ -1,1 +1,1 @@
-"""The package of `accuracy_calculator`, as in pytorch-metric-learning."""
+"""The package that contains `accuracy_calculator`, as in pytorch-metric-learning."""

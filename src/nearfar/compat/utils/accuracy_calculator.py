@@ -1,4 +1,7 @@
-"""AccuracyCalculator based on `nearfar.evaluate`: exact, in bounded memory."""
+"""The AccuracyCalculator of pytorch-metric-learning ("the peer"), based on `nearfar.evaluate`.
+
+The metrics are exact and are computed in bounded memory.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +21,18 @@ METRICS = {
     "mean_average_precision": "map",
     "mean_average_precision_at_r": "map@r",
     "mean_reciprocal_rank": "mrr",
-    "precision_at_1": "recall@1",  # the same number
+    "precision_at_1": "recall@1",  # at 1, precision and recall@1 are the same number
     "r_precision": "r-precision",
 }
 CLUSTERING = ("AMI", "NMI")
 
 
 class AccuracyCalculator:
-    """Compute the peer's metrics with Euclidean distances of raw embeddings.
+    """Compute the peer's metrics with Euclidean distances between embeddings, which are not normalized.
 
-    Labels stay integers; the peer casts them to float32, which merges ids beyond 2^24. Equal distances are ranked by
-    position. NMI and AMI are means over three seeded k-means. `k` must be None or "max_bin_count"; the latter is not
-    supported with mean_average_precision, which it would truncate.
+    Labels stay integers. The peer converts them to float32, which merges some class ids above 2^24. Equal distances are
+    ranked by position. NMI and AMI are means over three k-means runs with fixed seeds. `k` must be None or
+    "max_bin_count". The latter is not supported for mean_average_precision, because it would truncate the ranking.
     """
 
     def __init__(
@@ -67,7 +70,18 @@ class AccuracyCalculator:
         include: Sequence[str] = (),
         exclude: Sequence[str] = (),
     ) -> dict[str, Any]:
-        """Return the metrics by the peer's names. ref_includes_query: the reference starts with the queries."""
+        """Return a dictionary of the metrics, by the peer's names.
+
+        Args:
+            query: Embeddings of the queries [Q, d].
+            query_labels: Class ids of the queries [Q].
+            reference: Embeddings of the references [R, d]. By default, every query is searched among the others.
+            reference_labels: Class ids of the references [R].
+            ref_includes_query: Whether the references start with the queries, in the same order. Then a query is not
+                compared with itself.
+            include: Only compute these metrics. By default, all metrics of the calculator.
+            exclude: Do not compute these metrics.
+        """
         names = self._select_metrics(self.metrics, include, exclude)
         values: dict[str, Any] = {}
         groups = [name for name in names if name in CLUSTERING]

@@ -1,7 +1,8 @@
-"""Recipes: one YAML file per method with the settings of its paper and the source of each number.
+"""Recipes: one YAML file per method, with the settings of its paper and the source of each number.
 
-The comment behind a number names its source: `paper`, `released code` or `ours`. Under `loss` this refers to the paper
-of the loss (`paper`), elsewhere to the paper whose experimental setup the recipe follows (`setup`, if it differs).
+The comment after a number names its source: `paper`, `released code` or `ours`. Under `loss`, "paper" is the paper that
+introduced the loss, cited under the key `paper`. Elsewhere it is the paper whose experimental setup the recipe follows,
+cited under the key `setup`, or under `paper` if both are the same.
 
     name, purpose, group   what `nearfar recipes` lists
     paper, setup           references
@@ -9,9 +10,10 @@ of the loss (`paper`), elsewhere to the paper whose experimental setup the recip
     batches                name and options of the sampler, for nearfar.samplers.create
     projection             weight of the projection term of PROFS
     pacing                 name and options, for nearfar.pacing.create, which also gets samples and classes
+    ours                   pixels, features, files: what we change for that kind of data, with `setting=ours` only
     model, images, optimizer, schedule, epochs
                            settings of the paper, which apply with `setting=paper` only
-    data                   cub, cars, sop, inshop: what differs on that dataset, in the same form
+    data                   values that differ on a dataset (cub, cars, sop, inshop), under the same keys
 
 >>> load("dro-topk")["loss"]["uncertainty"]["k"]
 '2B'
@@ -32,11 +34,15 @@ from nearfar.config.setting import is_section, type_hints
 from nearfar.config.tree import merge_trees
 from nearfar.spelling import suggest
 
-ABOUT = ("name", "purpose", "group", "paper", "setup", "data")
-# What a recipe contributes in every setting; the rest applies with setting=paper only.
+ABOUT = ("name", "purpose", "group", "paper", "setup", "ours", "data")
+# Keys that apply with both values of `setting`.
 METHOD = ("loss", "batches", "pacing", "projection")
+# Keys that apply only with setting=paper.
 PAPER_ONLY = ("model", "images", "optimizer", "schedule", "epochs")
-# The needs that `nearfar recipes` groups by, in order.
+# Keys that `ours` may set for a kind of data. The length is not among them: all recipes train for equally many steps.
+OURS_KEYS = (*METHOD, "model", "images", "optimizer", "schedule")
+KINDS = ("pixels", "features", "files")
+# The headings under which `nearfar recipes` lists the recipes, in order.
 GROUPS = (
     "A first choice",
     "Classes that look varied",
@@ -56,7 +62,7 @@ def names() -> list[str]:
 
 
 def text(name: str) -> str:
-    """Return the file of a recipe, comments included.
+    """Return the YAML text of a recipe, including comments.
 
     Raises:
         ValueError: If there is no such recipe. The message suggests a similar one.
@@ -91,14 +97,14 @@ def load(name: str, *, data: str | None = None) -> dict[str, Any]:
 
 @cache
 def sections() -> dict[str, tuple[str, ...] | None]:
-    """Map each key of a recipe to the keys allowed inside it, or to None for a plain value or free options."""
+    """Map each key of a recipe to the keys allowed inside it, or to None for a plain value or arbitrary options."""
     hints = type_hints(Config)
     own = {key: tuple(type_hints(hints[key])) if is_section(hints[key]) else None for key in (*METHOD, *PAPER_ONLY)}
-    return {**dict.fromkeys(ABOUT), **own, "data": BENCHMARKS}
+    return {**dict.fromkeys(ABOUT), **own, "ours": KINDS, "data": BENCHMARKS}
 
 
 def check(recipe: dict[str, Any]) -> None:
-    """Raise a ValueError that suggests a similar key if a key of the recipe is unknown."""
+    """Raise a ValueError if a key of the recipe is unknown. The message suggests a similar key."""
     known = sections()
     for section, value in recipe.items():
         if section not in known:
@@ -109,10 +115,17 @@ def check(recipe: dict[str, Any]) -> None:
                 raise ValueError(f"{section} has no {key!r}{suggest(key, keys)} Known: {', '.join(sorted(keys))}")
     for differences in recipe.get("data", {}).values():
         check(differences)
+    for kind, settings in recipe.get("ours", {}).items():
+        for section in settings:
+            if section not in OURS_KEYS:
+                raise ValueError(
+                    f"ours.{kind} has no {section!r}{suggest(section, OURS_KEYS)} Known: {', '.join(OURS_KEYS)}"
+                )
+        check(settings)
 
 
 def overview() -> str:
-    """Return all recipes, grouped by need, each with its purpose."""
+    """Return a list of all recipes with their purpose, grouped by need, as text."""
     loaded = [load(name) for name in names()]
     lines = []
     for group in GROUPS:
@@ -123,12 +136,13 @@ def overview() -> str:
 
 
 def annotate(name: str) -> str:
-    """Return the file of a recipe with comments that say which part applies by default and which with setting=paper."""
+    """Return the YAML text of a recipe, with comments that say which settings each part of it needs to apply."""
     marks = {
         METHOD: "# Applies by default:",
+        ("ours",): "# Applies by default to this kind of data, over the values above:",
         PAPER_ONLY: "# Applies only with --set setting=paper:",
-        ("data",): "# Values for one dataset, with --set benchmark=NAME; outside of the loss, batches and pacing they "
-        "also need setting=paper:",
+        ("data",): "# Values for one dataset. They apply with --set benchmark=NAME; those of model, images, optimizer, "
+        "schedule and epochs also need --set setting=paper:",
     }
     lines: list[str] = []
     section = ""
@@ -137,7 +151,7 @@ def annotate(name: str) -> str:
             before, section = section, line.partition(":")[0]
             mark = next((mark for keys, mark in marks.items() if section in keys and before not in keys), None)
             lines += [] if mark is None else ["", mark]
-        # our defaults count every epoch in samples
+        # with our defaults, an epoch is always one pass over the samples
         unused = section == "batches" and line.startswith("  epoch:")
         lines.append(f"{line} (only with setting=paper)" if unused else line)
     return "\n".join(lines) + "\n"

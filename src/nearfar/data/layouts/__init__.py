@@ -1,12 +1,12 @@
 """Data layouts: one module for each way in which a dataset is stored.
 
-A layout registers the function that opens it, together with the function that recognizes it. `open_data` tries the
-layouts in a fixed order: ascending `order`, then by name. The built-in layouts use two values:
+A layout registers a function that opens a path and a function that recognizes whether a path has this layout.
+`open_data` tries the layouts in a fixed order: ascending `order`, then by name. The built-in layouts use two values:
 
 - 100: layouts that are recognized by specific files or by the file suffix (cub, cars, csv, npz, ...);
-- 200: class folders, which accept every directory.
+- 200: class folders, a layout that accepts every directory.
 
-The default is 0, so layouts that users register are tried before the built-in ones.
+The default of `order` is 0, so layouts that users register are tried before the built-in ones.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from nearfar.data.manifest import Manifest
+from nearfar.errors import NearfarError
 from nearfar.registry import Registry
 
 LAYOUTS: Registry[Callable[..., Manifest]] = Registry("layout", package="nearfar.data.layouts")
@@ -36,12 +37,13 @@ def register(
 ) -> Callable[[Opener], Opener]:
     """Return a decorator that registers the opener of a layout: a function from a path to a `Manifest`.
 
-    The opener may have the keyword-only parameters `allow_partial`, `root` and `labels` of `open_data`.
+    The opener may declare any of the keyword-only parameters `allow_partial`, `root` and `labels`, which have the same
+    meaning as in `open_data`.
 
     Args:
-        name: Name of the layout. `open_data("NAME:PATH")` opens a path with this layout without recognizing it.
-        recognizes: Returns whether an existing path has this layout. None is for datasets that need no path:
-            `open_data("NAME")` opens them.
+        name: Name of the layout. `open_data("NAME:PATH")` opens a path with this layout without calling `recognizes`.
+        recognizes: Function that returns whether an existing path has this layout. Use None for a dataset that needs
+            no path: `open_data("NAME")` opens it.
         order: Layouts with a lower number are tried first.
     """
 
@@ -54,7 +56,7 @@ def register(
 
 
 def layout_names() -> list[str]:
-    """Return the names of all layouts in the order in which they are tried."""
+    """Return the names of all layouts, in the order in which `open_data` tries them."""
     return sorted(LAYOUTS.names(), key=lambda name: (_recognition[name].order, name))
 
 
@@ -64,13 +66,17 @@ def embedded_names() -> list[str]:
 
 
 def recognize(path: Path) -> tuple[str, Path] | None:
-    """Return the name of the first layout that recognizes the path, and the path to open; None if no layout does.
+    """Return the name of the first layout that recognizes the path, and the path to open, or None if no layout does.
 
-    The archives of the benchmarks unpack into one folder, so the only folder inside a directory is tried as well.
+    If a directory contains exactly one folder, this folder is tried as well, because archives of benchmarks often
+    unpack to a single folder.
     """
     candidates = [path]
     if path.is_dir():
-        inner = [entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
+        try:
+            inner = [entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
+        except OSError as error:
+            raise NearfarError(f"{path}: cannot be read ({error.strerror}): check its permissions") from error
         candidates += inner if len(inner) == 1 else []
     for name in layout_names():
         recognizes = _recognition[name].recognizes
@@ -81,7 +87,7 @@ def recognize(path: Path) -> tuple[str, Path] | None:
 
 
 def open_layout(name: str, path: Path | None = None, **options: Any) -> Manifest:
-    """Open a path with the layout of this name, and pass it those options that are keyword-only parameters."""
+    """Open a path with the layout `name`. Options that the opener has no keyword-only parameter for are ignored."""
     parameters = LAYOUTS.options(name).items()
     accepted = {key for key, parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY}
     options = {key: value for key, value in options.items() if key in accepted}

@@ -1,4 +1,4 @@
-"""Vectors and small images in NumPy files: .npz with labels inside, .npy with a labels file next to it."""
+"""Vectors and small images in NumPy files: .npz files that contain labels, and .npy files with a labels file."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ LABEL_FILES = (
     "labels.txt",
 )
 FINITE_ROWS = 8192
+SMALLEST = 1e-18  # squares of smaller numbers are below the smallest normal number of float32
 
 
 def _has_suffix(suffix: str) -> Callable[[Path], bool]:
@@ -39,15 +40,19 @@ def _has_suffix(suffix: str) -> Callable[[Path], bool]:
 def open_npz(path: Path) -> Manifest:
     """Open an .npz file. Pickled objects are never read.
 
-    Required arrays: `features` or `x` [N, d], or uint8 images [N, H, W] or [N, H, W, 3]; `labels` or `y` [N].
+    Required arrays:
+
+    - `features`, `pixels`, `x`, `embeddings` or `images`: vectors [N, d], or uint8 images [N, H, W] or [N, H, W, 3];
+    - `labels`, `y` or `label`: integers or strings [N].
+
     Optional arrays:
 
-    - `classes` or `names`: class names that integer labels index;
-    - `split`: "train", "val" or "test" for each sample or each class. The default is a split by class order;
-    - `is_eval`: booleans for each sample or each class, where true means test;
-    - `role`, `paths`: strings for each sample.
+    - `classes` or `names`: class names. Integer labels are indices into them;
+    - `split`: "train", "val" or "test" for each sample or each class. By default, the split is by class order;
+    - `is_eval`: a boolean for each sample or each class, where true means test;
+    - `role`, `paths`: a string for each sample.
 
-    A file NAME.names.txt next to it names the samples, one per line.
+    If there is a file NAME.names.txt next to NAME.npz, its lines are the names of the samples.
     """
     arrays = _load_npz(path)
     nested = next((name for name in ("paths", "role", *NAMES) if name in arrays and arrays[name].ndim != 1), None)
@@ -78,10 +83,10 @@ def open_npz(path: Path) -> Manifest:
 
 @register("npy", recognizes=_has_suffix(".npy"), order=SPECIFIC)
 def open_npy(path: Path, *, labels: Path | None = None) -> Manifest:
-    """Open vectors [N, d] (memory-mapped) or uint8 images, split by class order.
+    """Open an .npy file of vectors [N, d] or uint8 images as a memory map. The split is by class order.
 
-    The labels are in the file `labels`, or in one of these files next to it: NAME.labels.npy, NAME.labels.txt (one
-    label per line), NAME_labels.npy, NAME_labels.txt, labels.npy, labels.txt.
+    The labels are read from the file `labels`, or from one of these files next to the .npy file: NAME.labels.npy,
+    NAME.labels.txt (one label per line), NAME_labels.npy, NAME_labels.txt, labels.npy, labels.txt.
     """
     content = _load_npy(path, mmap_mode="r")
     if not content.ndim:
@@ -91,7 +96,7 @@ def open_npy(path: Path, *, labels: Path | None = None) -> Manifest:
         labels = next((file for file in files if file.is_file() and file != path), None)
         if labels is None:
             raise NearfarError(
-                f"{path}: has no labels file next to it: write the labels to {files[1].name}, one per line"
+                f"{path}: there is no labels file next to it: write the labels to {files[1].name}, one per line"
             )
     values = _read_labels(labels)
     numbers, classes = _number_labels(labels, "labels", values, None)
@@ -101,7 +106,7 @@ def open_npy(path: Path, *, labels: Path | None = None) -> Manifest:
 
 
 def save_npz(manifest: Manifest, path: Path) -> None:
-    """Save a manifest of features or pixels with all of its columns. The file is replaced atomically."""
+    """Save a manifest of features or pixels as .npz, without its notes. The file is replaced atomically."""
     arrays: dict[str, Array] = {
         "labels": manifest.labels,
         "classes": np.array(manifest.classes, dtype=np.str_),
@@ -128,27 +133,27 @@ def _load_npz(path: Path) -> dict[str, Array]:
             size, memory = sum(member.file_size for member in packed.infolist()), _memory_size()
         if size > memory:
             raise NearfarError(
-                f"{path}: has {size:,} bytes uncompressed, but this machine has {memory:,}: save .npy files"
+                f"{path}: needs {size:,} bytes of memory, but this machine has {memory:,}: use .npy files"
             )
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
     except NearfarError:
         raise
-    except Exception as error:  # numpy, zipfile and the decompressors raise many types
+    except Exception as error:  # numpy, zipfile and the decompressors raise many types of exception
         raise NearfarError(
-            f"{path}: is not a readable .npz without pickled objects ({error}): save it again"
+            f"{path}: is not a readable .npz file without pickled objects ({error}): save it again"
         ) from error
 
 
 def _memory_size() -> int:
-    # no limit on systems that do not report their memory
+    # systems that do not report the size of their memory have no limit
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else sys.maxsize
 
 
 def _load_npy(path: Path, *, mmap_mode: Literal["r"] | None = None) -> Array:
     try:
         array = np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
-    except Exception as error:  # for a damaged header numpy raises many types
+    except Exception as error:  # numpy raises many types of exception for a damaged header
         raise NearfarError(f"{path}: is not a readable .npy array ({error}): save it again") from error
     if not isinstance(array, np.ndarray):
         raise NearfarError(f"{path}: is an archive of arrays: rename it to .npz")
@@ -177,9 +182,9 @@ def _read_labels(path: Path) -> Array:
 
 def _number_labels(path: Path, key: str, values: Array, names: Sequence[str] | None) -> tuple[Ints, tuple[str, ...]]:
     if values.ndim != 1 or values.dtype.kind not in "iuU":
-        reason = "floats are refused because class ids must be exact"
+        reason = ": floats are refused, because class ids must be exact" if values.dtype.kind == "f" else ""
         raise NearfarError(
-            f"{path}: {key} must be [N] integers or strings, got {values.dtype} {values.shape}: {reason}"
+            f"{path}: {key} must be integers or strings [N], got {values.dtype} of shape {list(values.shape)}{reason}"
         )
     if not len(values):
         raise NearfarError(f"{path}: {key} is empty")
@@ -210,7 +215,7 @@ def _manifest(
         features = None
     elif content.ndim == 2 and content.dtype.kind in "fiu":
         pixels, features = None, content
-        _check_finite(path, key, content)
+        _check_values(path, key, content)
     else:
         shapes = "a numeric array of shape [N, d] or a uint8 array of shape [N, H, W] or [N, H, W, 3]"
         raise NearfarError(f"{path}: {key} must be {shapes}, got {content.dtype} of shape {list(content.shape)}")
@@ -230,14 +235,22 @@ def _manifest(
         raise NearfarError(f"{path}: {error}") from error
 
 
-def _check_finite(path: Path, key: str, content: Array) -> None:
+def _check_values(path: Path, key: str, content: Array) -> None:
+    """Refuse vectors that are not finite, and vectors that are all so short that their squares are 0 in float32."""
     if content.dtype.kind != "f":
         return
+    largest = 0.0
     for start in range(0, len(content), FINITE_ROWS):
         good = np.isfinite(content[start : start + FINITE_ROWS]).all(axis=1)
         if not good.all():
             row = start + int(np.flatnonzero(~good)[0])
-            raise NearfarError(f"{path}: {key} has NaN or infinite values, first in row {row}: remove these rows")
+            raise NearfarError(f"{path}: {key} has NaN or infinite values, the first in row {row}: remove these rows")
+        largest = max(largest, float(np.abs(content[start : start + FINITE_ROWS]).max(initial=0.0)))
+    if 0 < largest < SMALLEST:
+        raise NearfarError(
+            f"{path}: {key} has values of at most {largest:.1e}, whose squares are 0 in float32: multiply them by a "
+            "constant"
+        )
 
 
 def _set_split(path: Path, manifest: Manifest, arrays: Mapping[str, Any]) -> Manifest:
@@ -245,7 +258,7 @@ def _set_split(path: Path, manifest: Manifest, arrays: Mapping[str, Any]) -> Man
         words = np.asarray(arrays["split"], dtype=np.str_)
         unknown = sorted(set(words.ravel().tolist()) - set(SPLITS))
         if unknown:
-            raise NearfarError(f"{path}: split has {unknown[0]!r}: expected {', '.join(SPLITS)}")
+            raise NearfarError(f"{path}: split has {unknown[0]!r}, but must be one of {', '.join(SPLITS)}")
         split = _expand_to_rows(path, "split", words, manifest)
     elif "is_eval" in arrays:
         split = np.where(
@@ -262,4 +275,4 @@ def _expand_to_rows(path: Path, key: str, values: Array, manifest: Manifest) -> 
     if values.shape == (len(manifest.classes),):
         return values[manifest.labels]
     sizes = f"{len(manifest):,} rows or {len(manifest.classes):,} classes"
-    raise NearfarError(f"{path}: {key} must have one entry for each of the {sizes}, got {values.shape}")
+    raise NearfarError(f"{path}: {key} must have one value for each of the {sizes}, got shape {values.shape}")

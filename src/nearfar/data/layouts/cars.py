@@ -1,9 +1,9 @@
-"""Cars-196 in its three layouts, all split by class: 1 to 98 train, 99 to 196 test.
+"""Cars-196 in its three layouts. All are split by class: 1 to 98 for training, 99 to 196 for testing.
 
 - `cars_annos.mat` + `car_ims/`: all images in one folder;
-- `cars_train/`, `cars_test/` and `devkit/`: the release of the challenge, with `cars_test_annos_withlabels.mat`;
-- `train/<class name>/` and `test/<class name>/`: the same images sorted into folders. Both hold all 196 classes (a
-  classification split), so they are merged and split by class in name order.
+- `cars_train/`, `cars_test/` and `devkit/`: the release of the challenge, which needs `cars_test_annos_withlabels.mat`;
+- `train/<class name>/` and `test/<class name>/`: the same images sorted into folders. Both folders contain all 196
+  classes, because their split is for classification. They are merged and split by class in the order of the names.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def is_cars(root: Path) -> bool:
 
 @register("cars", recognizes=is_cars, order=SPECIFIC)
 def open_cars(root: Path, *, allow_partial: bool = False) -> Manifest:
-    """Open any of the three layouts. Reading .mat files needs scipy."""
+    """Open Cars-196 in any of the three layouts. Reading .mat files needs scipy."""
     if (root / ALL).is_file():
         table, listing = ALL, _read_all(root)
     elif (root / META).is_file():
@@ -43,9 +43,8 @@ def open_cars(root: Path, *, allow_partial: bool = False) -> Manifest:
         return _open_folders(root, allow_partial=allow_partial)
     classes = tuple(listing.names)
     if listing.labels.min() < 1 or listing.labels.max() > len(classes):
-        raise NearfarError(
-            f"{root / table}: has class {listing.labels.max()}, but there are {len(classes)} class names"
-        )
+        wrong = listing.labels.min() if listing.labels.min() < 1 else listing.labels.max()
+        raise NearfarError(f"{root / table}: has class {wrong}, but the class names are numbered 1 to {len(classes)}")
     labels = listing.labels - 1
     manifest = Manifest(
         labels=labels,
@@ -78,14 +77,14 @@ def _read_devkit(root: Path) -> _Listing:
     test = next((root / name for name in TEST if (root / name).is_file()), None)
     if not (root / TRAIN).is_file() or test is None:
         absent = root / (TEST[0] if (root / TRAIN).is_file() else TRAIN)
-        raise NearfarError(f"{absent}: is missing: Cars-196 needs the labels of train and of test (withlabels)")
+        raise NearfarError(f"{absent}: is missing: Cars-196 needs the labels of both the train and the test images")
     names = _strings(_field(_load(root / META), "class_names", root / META))
     paths: list[str] = []
     labels: list[Array] = []
     for folder, file in (("cars_train", root / TRAIN), ("cars_test", test)):
         annotations = _field(_load(file), "annotations", file)
         if "class" not in (annotations.dtype.names or ()):
-            raise NearfarError(f"{file}: has no field 'class': use the file with labels")
+            raise NearfarError(f"{file}: has no field 'class': use cars_test_annos_withlabels.mat")
         paths += [f"{folder}/{name}" for name in _strings(annotations["fname"])]
         labels.append(_ints(annotations))
     return _Listing(names, paths, np.concatenate(labels))
@@ -99,13 +98,13 @@ def _load(path: Path) -> dict[str, Any]:
     try:
         data: dict[str, Any] = loadmat(path, squeeze_me=True)
     except Exception as error:  # scipy raises many types of exception for a damaged file
-        raise NearfarError(f"{path}: is not a readable .mat file ({error}): get it again") from error
+        raise NearfarError(f"{path}: is not a readable .mat file ({error}): download it again") from error
     return data
 
 
 def _field(data: dict[str, Any], name: str, path: Path) -> Array:
     if name not in data:
-        raise NearfarError(f"{path}: has no variable {name!r}: is it the file of Cars-196?")
+        raise NearfarError(f"{path}: has no variable {name!r}: it is not the file of Cars-196")
     return np.atleast_1d(data[name])
 
 

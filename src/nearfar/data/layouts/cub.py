@@ -1,4 +1,4 @@
-"""CUB-200-2011 in its official layout: classes 1 to 100 train, 101 to 200 test."""
+"""CUB-200-2011 in its official layout: classes 1 to 100 are for training, 101 to 200 for testing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FILES = ("images.txt", "image_class_labels.txt", "classes.txt")
 
 
 def is_cub(root: Path) -> bool:
-    """Return whether the folder has one of the tables of CUB. If another is missing, opening it is an error."""
+    """Return whether the folder has one of the tables of CUB. If other tables are missing, `open_cub` fails."""
     return (root / "image_class_labels.txt").is_file() or (
         (root / "images.txt").is_file() and (root / "images").is_dir()
     )
@@ -24,10 +24,14 @@ def is_cub(root: Path) -> bool:
 
 @register("cub", recognizes=is_cub, order=SPECIFIC)
 def open_cub(root: Path, *, allow_partial: bool = False) -> Manifest:
-    """Open `images.txt` (id, path), `image_class_labels.txt` (id, class), `classes.txt` (class, name) and `images/`."""
+    """Open a folder with three tables and `images/`.
+
+    The tables are `images.txt` (image id, path), `image_class_labels.txt` (image id, class number) and `classes.txt`
+    (class number, name).
+    """
     for name in FILES:
         if not (root / name).is_file():
-            raise NearfarError(f"{root / name}: is missing: a copy of CUB-200-2011 has it next to images/")
+            raise NearfarError(f"{root / name}: is missing: a complete copy of CUB-200-2011 has it next to images/")
     classes = {int(number): name for number, name in read_table(root / "classes.txt", 2)}
     class_of_image = dict(read_table(root / "image_class_labels.txt", 2))
     numbers = sorted(classes)
@@ -38,7 +42,7 @@ def open_cub(root: Path, *, allow_partial: bool = False) -> Manifest:
             raise NearfarError(f"{root / 'image_class_labels.txt'}: has no class for image {image} ({path})")
         number = int(class_of_image[image])
         if number not in position:
-            raise NearfarError(f"{root / 'classes.txt'}: has no class {number}, which image {image} ({path}) has")
+            raise NearfarError(f"{root / 'classes.txt'}: has no class {number}, the class of image {image} ({path})")
         paths.append(f"images/{path}")
         labels.append(position[number])
     manifest = Manifest(

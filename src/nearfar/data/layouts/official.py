@@ -1,4 +1,4 @@
-"""Published counts of the four benchmarks, and the check of a copy against them."""
+"""Published numbers of images and classes of the four benchmarks, and checks of a local copy against them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from nearfar.errors import NearfarError
 
 @dataclass(frozen=True)
 class Counts:
-    """Counts of a complete copy.
+    """Numbers of images and classes in a complete copy of a benchmark.
 
-    `query` and `gallery` are parts of test, for benchmarks that have them. `first_class` and `last_class` are the names
-    by which plain class folders are recognized as a copy of the benchmark.
+    `query` and `gallery` are the numbers of test images in each role, for benchmarks with separate queries.
+    `first_class` and `last_class` are class names by which class folders are recognized as a copy of the benchmark.
     """
 
     name: str
@@ -63,23 +63,23 @@ IN_SHOP = Counts(
 def check_copy(
     manifest: Manifest, counts: Counts, *, absent: list[str], table: str, root: Path, allow_partial: bool
 ) -> Manifest:
-    """Check a copy of a benchmark against the published counts, and return the manifest without absent files.
+    """Check a copy of a benchmark against the published counts, and return the manifest without missing files.
 
     Args:
         manifest: All images that the copy lists.
         counts: The published counts.
         absent: Listed images that do not exist.
-        table: Name of the file that lists the images, for messages.
+        table: Name of the file that lists the images, for error messages.
         root: Folder of the copy.
-        allow_partial: Note what is missing instead of raising an error.
+        allow_partial: Add notes about what is missing to the manifest instead of raising an error.
 
     Raises:
-        NearfarError: If the copy is incomplete. The message names the first absent file or the counts that differ.
+        NearfarError: If the copy is incomplete. The message names the first missing file and the counts that differ.
     """
     problems = []
     if absent:
         problems.append(
-            f"{root / absent[0]} is missing ({len(absent):,} of the {len(manifest):,} images in {table} are)"
+            f"{root / absent[0]} is missing ({len(absent):,} of the {len(manifest):,} images in {table} are missing)"
         )
     differences = find_differences(manifest, counts)
     if differences:
@@ -88,7 +88,7 @@ def check_copy(
         return manifest
     if not allow_partial:
         raise NearfarError(
-            f"{root}: not a complete copy of {counts.name}: {'; '.join(problems)}: get it again, or allow a partial one"
+            f"{root}: not a complete copy of {counts.name}: {'; '.join(problems)}: copy it again, or set allow_partial"
         )
     notes = (*manifest.notes, *(f"partial copy of {counts.name}: {problem}" for problem in problems))
     if absent:
@@ -98,7 +98,7 @@ def check_copy(
 
 
 def note_partial_copy(manifest: Manifest) -> Manifest:
-    """Add a note if class folders are those of a benchmark but the number of images differs."""
+    """Add a note if the class folders are those of a benchmark, but the number of images differs."""
     for counts in (CUB, CARS):
         is_copy = (manifest.classes[0], manifest.classes[-1]) == (counts.first_class, counts.last_class)
         if is_copy and len(manifest) != counts.images:
@@ -108,7 +108,7 @@ def note_partial_copy(manifest: Manifest) -> Manifest:
 
 
 def find_differences(manifest: Manifest, counts: Counts) -> list[str]:
-    """Return a phrase for each count that differs from the published one."""
+    """Return a description of each count that differs from the published one."""
     train, test = manifest.rows("train"), manifest.rows("test")
     numbers: Iterable[tuple[str, int, int]] = [
         ("train images", len(train), counts.train),
@@ -129,7 +129,7 @@ def find_differences(manifest: Manifest, counts: Counts) -> list[str]:
 def read_table(path: Path, columns: int, *, skip: int = 0) -> list[list[str]]:
     """Read the rows of a file with space-separated columns.
 
-    Empty lines are skipped. A row with another number of columns is an error that names its line.
+    Empty lines are skipped. A row with a different number of columns raises an error with its line number.
 
     Args:
         path: The file.
@@ -139,7 +139,7 @@ def read_table(path: Path, columns: int, *, skip: int = 0) -> list[list[str]]:
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise NearfarError(f"{path}: cannot be read ({error}): get the dataset again") from error
+        raise NearfarError(f"{path}: cannot be read ({error}): download the dataset again") from error
     rows = []
     for number, line in enumerate(lines[skip:], start=skip + 1):
         cells = line.split()

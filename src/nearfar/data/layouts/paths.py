@@ -1,27 +1,39 @@
-"""Class and split of an image from its path, by one rule for folders and archives."""
+"""The class and split of an image, derived from its path. Folders and archives follow the same rule."""
 
 from __future__ import annotations
 
 import os
 import stat
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 
 from nearfar.data.manifest import Manifest, number_labels
 from nearfar.errors import NearfarError
+from nearfar.formatting import counted
 
 SUFFIXES = frozenset(
     (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pnm")
 )
 SPLIT_FOLDERS = {"train": "train", "test": "test", "val": "val", "valid": "val", "validation": "val"}
 
+NOT_IMAGES = ("file that is not an image", "files that are not images")
+# singular and plural of what a scan skips
+SKIPPED = {
+    "no regular file": (
+        "image file that is a broken link, pipe or device",
+        "image files that are broken links, pipes or devices",
+    ),
+    "other file": NOT_IMAGES,
+    "repeated folder": ("link to a folder that was already read", "links to folders that were already read"),
+}
+
 
 def is_image(name: str) -> bool:
-    """Return whether a name has an image suffix and is not hidden (file managers leave `._cat.jpg` next to `cat.jpg`).
+    """Return whether a file name has an image suffix and is not hidden (macOS creates `._cat.jpg` next to `cat.jpg`).
 
     >>> is_image("a/cat.JPG"), is_image("a/._cat.jpg"), is_image("a/readme.txt")
     (True, False, False)
@@ -31,10 +43,11 @@ def is_image(name: str) -> bool:
 
 
 def manifest_from_paths(paths: Sequence[str], *, root: Path, source: str, notes: Iterable[str] = ()) -> Manifest:
-    """Create a manifest from paths `class/.../image`, or `SPLIT/class/.../image` with train and test or val.
+    """Create a manifest from paths of the form `class/.../image` or `SPLIT/class/.../image`.
 
-    Outer folders that contain all images (`images/`) are ignored. Without split folders the split is by class order:
-    the first half of the classes is for training, the second half for testing.
+    SPLIT is train, test or val; there must be train and at least one other split. Outer folders that contain all
+    images, such as `images/`, are ignored. Without split folders, the split is by class order: the first half of the
+    classes is for training, the second half for testing.
     """
     if not paths:
         raise NearfarError(
@@ -69,7 +82,7 @@ def manifest_from_paths(paths: Sequence[str], *, root: Path, source: str, notes:
 
 
 def _common_folders(parts: list[list[str]]) -> int:
-    """Return the number of leading folders that all paths share and that contain only folders."""
+    """Return the number of leading folders that all paths have in common and that contain no images directly."""
     depth = 0
     while len({part[depth] for part in parts}) == 1 and all(len(part) > depth + 2 for part in parts):
         depth += 1
@@ -78,52 +91,96 @@ def _common_folders(parts: list[list[str]]) -> int:
 
 @dataclass
 class FolderScan:
-    """Images of a folder tree as relative paths with forward slashes, and counts of what was skipped."""
+    """The images in a folder tree as relative paths with forward slashes, and what was skipped.
+
+    Attributes:
+        images: The paths.
+        others: The number of skipped files and links by kind.
+        empty: Folders without images next to folders with images, such as an empty class.
+    """
 
     images: list[str]
     others: Counter[str]
+    empty: list[str] = field(default_factory=list)
 
     @property
     def notes(self) -> list[str]:
-        """One phrase for each kind of file that is not in the manifest."""
-        return [f"{count:,} {what} skipped" for what, count in sorted(self.others.items())]
+        """Notes for the manifest: the number of skipped files of each kind, and folders without images."""
+        first = f"{counted(len(self.empty), 'folder')} without images, the first: {self.empty[0]}" if self.empty else ""
+        return [first] * bool(first) + [
+            f"skipped {counted(count, *SKIPPED[kind])}" for kind, count in sorted(self.others.items())
+        ]
 
 
 def scan_folder(root: Path) -> FolderScan:
-    """Find every image below a folder. Links to folders are followed unless they form a loop."""
+    """Find every image below a folder. Symbolic links to folders are followed, but no folder is read twice.
+
+    Links are followed after all real folders have been read. Images of a folder inside `root` therefore get the class
+    of this folder, not that of a link to it.
+    """
     scan = FolderScan([], Counter())
-    for relative, entry in _walk(root, "", frozenset()):
-        if entry is None:
-            scan.others["loops of linked folders"] += 1
+    folders = list[str]()
+    for relative, entry in _walk(root):
+        if isinstance(entry, _Folder):
+            folders.append(relative)
+        elif entry is None:
+            scan.others["repeated folder"] += 1
         elif not is_image(relative):
             if not entry.name.startswith("."):
-                scan.others["files that are not images"] += 1
-        elif entry.is_file():
+                scan.others["other file"] += 1
+        elif _is_kind(entry.is_file):
             scan.images.append(relative)
         else:
-            scan.others["image names that are broken links, pipes or devices"] += 1
+            scan.others["no regular file"] += 1
+    used = {""}
+    for image in scan.images:
+        folder = image.rpartition("/")[0]
+        while folder not in used:
+            used.add(folder)
+            folder = folder.rpartition("/")[0]
+    scan.empty = sorted(folder for folder in folders if folder not in used and folder.rpartition("/")[0] in used)
     return scan
 
 
-def _walk(
-    folder: Path, prefix: str, above: frozenset[tuple[int, int]]
-) -> Iterator[tuple[str, os.DirEntry[str] | None]]:
+class _Folder:
+    """Marks a folder in the result of `_walk`."""
+
+
+def _walk(root: Path) -> Iterator[tuple[str, os.DirEntry[str] | _Folder | None]]:
+    """Yield the path and the entry of every file and folder below root, except in hidden folders.
+
+    The entry of a folder is a `_Folder`, or None if the folder was already read, for example through a link.
+    """
+    # folders wait in lists instead of being visited by recursion, because they can be nested deeper than the stack
+    folders, links = [(root, "")], deque[tuple[Path, str]]()
+    visited: set[tuple[int, int]] = set()
+    while folders or links:
+        folder, prefix = folders.pop() if folders else links.popleft()
+        try:
+            here = os.stat(folder)
+            if (here.st_dev, here.st_ino) in visited:
+                yield prefix, None
+                continue
+            visited.add((here.st_dev, here.st_ino))
+            if prefix:
+                yield prefix.removesuffix("/"), _Folder()
+            with os.scandir(folder) as listing:
+                entries = sorted(listing, key=lambda entry: entry.name)
+        except OSError as error:
+            raise NearfarError(f"{folder}: cannot be read ({error.strerror}): check its permissions") from error
+        for entry in entries:
+            if not _is_kind(entry.is_dir):
+                yield prefix + entry.name, entry
+            elif not entry.name.startswith("."):
+                waiting = links if entry.is_symlink() else folders
+                waiting.append((folder / entry.name, f"{prefix}{entry.name}/"))
+
+
+def _is_kind(check: Callable[[], bool]) -> bool:
     try:
-        here = os.stat(folder)
-        identity = (here.st_dev, here.st_ino)
-        if identity in above:
-            yield prefix, None
-            return
-        with os.scandir(folder) as listing:
-            entries = sorted(listing, key=lambda entry: entry.name)
-    except OSError as error:
-        raise NearfarError(f"{folder}: cannot be read ({error.strerror}): check the folder's permissions") from error
-    for entry in entries:
-        if entry.is_dir():
-            if not entry.name.startswith("."):
-                yield from _walk(folder / entry.name, f"{prefix}{entry.name}/", above | {identity})
-        else:
-            yield prefix + entry.name, entry
+        return check()
+    except OSError:  # for example a symbolic link to itself
+        return False
 
 
 def find_missing(root: Path, paths: Iterable[str]) -> list[str]:
@@ -133,7 +190,7 @@ def find_missing(root: Path, paths: Iterable[str]) -> list[str]:
     for path in paths:
         folder, _, name = path.rpartition("/")
         if folder not in listed:
-            # joining an absolute path gives the path itself
+            # if the path is absolute, `root / ...` is the absolute folder; for a file in /, the added slash is needed
             listed[folder] = _file_names(root / (f"{folder}/" if path.startswith("/") else folder))
         if name not in listed[folder]:
             absent.append(path)
@@ -144,14 +201,14 @@ def _file_names(folder: Path) -> frozenset[str]:
     try:
         with os.scandir(folder) as listing:
             return frozenset(entry.name for entry in listing if entry.is_file())
-    except (OSError, ValueError):  # ValueError: not a possible file name
+    except (OSError, ValueError):  # ValueError is raised for invalid names, for example with a null byte
         return frozenset()
 
 
 def read_regular(path: Path) -> bytes:
-    """Read a regular file. A pipe or a device, which could block forever, is an error."""
+    """Read a regular file. Pipes and devices raise an error, because reading them could block forever."""
     try:
-        # O_NONBLOCK: opening a pipe without a writer would wait; for regular files it has no effect
+        # without O_NONBLOCK, opening a pipe that has no writer would block; regular files are not affected
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
         with open(handle, "rb") as file:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -160,4 +217,4 @@ def read_regular(path: Path) -> bytes:
     except OSError as error:
         raise NearfarError(f"{path}: cannot be read ({error.strerror}): check the path and its permissions") from error
     except ValueError as error:
-        raise NearfarError(f"{path}: is not a possible file name ({error})") from error
+        raise NearfarError(f"{path}: is not a valid file name ({error})") from error

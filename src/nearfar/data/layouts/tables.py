@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -14,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from nearfar.csv_files import parse_csv, read_text, write_csv
 from nearfar.data.layouts import SPECIFIC, register
 from nearfar.data.layouts.archive import is_archive, load_archive
 from nearfar.data.layouts.paths import find_missing
 from nearfar.data.manifest import ROLES, SPLITS, Manifest, number_labels
 from nearfar.errors import NearfarError
-from nearfar.files import atomic
 from nearfar.spelling import suggest
 
 COLUMNS = ("path", "label", "split", "role")
@@ -38,20 +36,17 @@ def _is_parquet(path: Path) -> bool:
 def open_csv(path: Path, *, root: Path | None = None, allow_partial: bool = False) -> Manifest:
     """Open a table with a header and the columns path, label and optionally split and role, in any order.
 
-    Other columns are ignored. A .tsv file is separated by tabs. Labels are used as written: 007 and 7 are two classes.
-    Without a split column the split is by class order.
+    Other columns are ignored. The cells of a .tsv file are separated by tabs. Labels are read as strings, so 007 and 7
+    are different classes. `nearfar.csv_files` describes how unusual names are written. Without a split column, the
+    split is by class order.
 
     Args:
         path: The table.
-        root: Folder or tar archive that the paths are relative to. By default the one that a saved manifest names, or
-            the folder of the table.
-        allow_partial: Leave out and count listed files that do not exist, which are an error otherwise.
+        root: Folder or tar archive that the paths are relative to. By default, the root in the header of a saved
+            manifest, or the folder of the table if there is no such header.
+        allow_partial: Skip listed files that do not exist and count them in a note, instead of raising an error.
     """
-    try:
-        # file names that are not UTF-8 survive saving and opening as surrogates, as in os.fsdecode
-        text = path.read_bytes().decode("utf-8-sig", "surrogateescape")
-    except OSError as error:
-        raise NearfarError(f"{path}: cannot be read ({error.strerror}): check the path") from error
+    text = read_text(path)
     header: dict[str, Any] = {}
     first, _, rest = text.partition("\n")
     if first.startswith(MARK):
@@ -59,13 +54,10 @@ def open_csv(path: Path, *, root: Path | None = None, allow_partial: bool = Fals
             header, text = _parse_header(first.removeprefix(MARK)), rest
         except ValueError as error:
             raise NearfarError(
-                f"{path}, line 1: the line that nearfar wrote is damaged ({error}): remove it"
+                f"{path}, line 1: the header written by nearfar is damaged ({error}): remove this line"
             ) from error
     skipped = 1 if header else 0
-    try:
-        table = list(csv.reader(io.StringIO(text, newline=""), delimiter="\t" if path.suffix == ".tsv" else ","))
-    except csv.Error as error:
-        raise NearfarError(f"{path}: is not readable as CSV ({error})") from error
+    table = parse_csv(text, path, delimiter="\t" if path.suffix == ".tsv" else ",")
     if not table:
         raise NearfarError(f"{path}: is empty: expected the columns path,label")
     names = [name.strip() for name in table[0]]
@@ -81,7 +73,7 @@ def open_csv(path: Path, *, root: Path | None = None, allow_partial: bool = Fals
 
 
 def _parse_header(text: str) -> dict[str, Any]:
-    """Parse the first line that `save_csv` wrote."""
+    """Parse the JSON in the first line of a file that `save_csv` wrote."""
     try:
         header = json.loads(text)
     except RecursionError:
@@ -102,9 +94,9 @@ def _parse_header(text: str) -> dict[str, Any]:
 
 @register("parquet", recognizes=_is_parquet, order=SPECIFIC)
 def open_parquet(path: Path, *, root: Path | None = None, allow_partial: bool = False) -> Manifest:
-    """Open the same columns from Parquet. Labels are strings or integers; floats are refused because ids must be exact.
+    """Open a Parquet table with the columns of `open_csv`, which also describes the arguments.
 
-    See `open_csv` for the arguments.
+    Labels must be strings or integers. Floats are refused, because class ids must be exact.
     """
     try:
         parquet = import_module("pyarrow.parquet")
@@ -114,7 +106,7 @@ def open_parquet(path: Path, *, root: Path | None = None, allow_partial: bool = 
         file = parquet.ParquetFile(path)
         names = [name for name in file.schema_arrow.names if name in COLUMNS]
         table = file.read(columns=names).to_pydict()
-    except Exception as error:  # pyarrow raises its own types
+    except Exception as error:  # pyarrow raises many types of exception
         raise NearfarError(f"{path}: is not readable as Parquet ({error})") from error
     columns: dict[str, list[str]] = {}
     for name, values in table.items():
@@ -155,7 +147,7 @@ def _build(
                 raise NearfarError(f"{path}, row {number}: {name} must be one of {choices}, got {cell!r}{similar}")
     classes = header.get("classes")
     if classes is not None and not set(columns["label"]) <= set(classes):
-        classes = None  # the table was edited and has new labels, so the saved order does not apply
+        classes = None  # the table was edited and has new labels, so the saved order of the classes does not apply
     labels, order = number_labels(columns["label"], classes)
     if root is None:
         root = path.parent / header["root"] if "root" in header else path.parent
@@ -185,21 +177,22 @@ def _drop_missing(manifest: Manifest, table: Path, *, allow_partial: bool) -> Ma
         absent = find_missing(root, paths)
     if not absent:
         return manifest
-    what = f"{len(absent):,} of {len(paths):,} listed files do not exist below {root}, first {absent[0]}"
+    what = f"{len(absent):,} of {len(paths):,} listed files do not exist below {root}, the first: {absent[0]}"
     if not allow_partial:
-        raise NearfarError(f"{table}: {what}: pass their folder as root, or allow a partial copy")
+        raise NearfarError(f"{table}: {what}: pass the folder of the files as root, or set allow_partial")
     if len(absent) == len(paths):
-        raise NearfarError(f"{table}: {what}: pass their folder as root")
+        raise NearfarError(f"{table}: {what}: pass the folder of the files as root")
     dropped = frozenset(absent)
     existing = manifest.subset(np.array([path not in dropped for path in paths]))
     return replace(existing, notes=(*existing.notes, what))
 
 
 def save_csv(manifest: Manifest, path: Path) -> None:
-    """Save path, label, split and role below a line with the origin of the data. The file is replaced atomically.
+    """Save a manifest of files as a table with the columns path, label, split and role (if any).
 
-    The first line is JSON with source, root (relative to the table if possible), notes, fingerprint and, if it differs
-    from the order of the names, the order of the classes. Other readers skip this line.
+    The first line is a comment with JSON: source, root (relative to the table if possible), notes, fingerprint, and the
+    classes if their order is not that of `sort_classes`. To read the table with pandas, pass comment="#". The file is
+    replaced atomically.
     """
     if manifest.kind != "files" or manifest.paths is None:
         raise NearfarError(f"{path}: a manifest of {manifest.kind} has no paths: save it as .npz")
@@ -212,16 +205,13 @@ def save_csv(manifest: Manifest, path: Path) -> None:
     if number_labels(names)[1] != manifest.classes:
         header["classes"] = list(manifest.classes)
     roles = None if manifest.role is None else manifest.role.tolist()
-    with atomic(path) as draft, open(draft, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
-        file.write(MARK + json.dumps(header, ensure_ascii=True) + "\n")
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS[: 3 if roles is None else 4])
-        columns = [manifest.paths, names, manifest.split.tolist(), *([] if roles is None else [roles])]
-        writer.writerows(zip(*columns, strict=True))
+    columns = [manifest.paths, names, manifest.split.tolist(), *([] if roles is None else [roles])]
+    rows = [COLUMNS[: len(columns)], *zip(*columns, strict=True)]
+    write_csv(path, rows, comment=MARK + json.dumps(header, ensure_ascii=True))
 
 
 def _relative(root: Path, folder: Path) -> str:
     try:
         return os.path.relpath(root, folder)
-    except ValueError:  # another drive
+    except ValueError:  # the paths are on different Windows drives
         return str(root.resolve())

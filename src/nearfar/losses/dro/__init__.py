@@ -1,4 +1,4 @@
-"""Distributionally robust optimization (DRO): a pair loss under the worst-case weights of an uncertainty set.
+"""Distributionally robust optimization (DRO): pair losses with the worst-case pair weights of an uncertainty set.
 
 >>> names()
 ['chi2', 'kl', 'kl-g', 'max', 'mean', 'topk', 'topk-pn']
@@ -25,7 +25,11 @@ def names() -> list[str]:
 
 
 def create(name: str, **options: Any) -> UncertaintySet:
-    """Create an uncertainty set by its name. An unknown name or option is a ValueError that suggests a similar one."""
+    """Create an uncertainty set by its name.
+
+    Raises:
+        ValueError: If the name or an option is unknown. The message suggests a similar one.
+    """
     created: UncertaintySet = UNCERTAINTY_SETS.create(name, **options)
     return created
 

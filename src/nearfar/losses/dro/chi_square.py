@@ -1,4 +1,4 @@
-"""The chi-square uncertainty set, whose worst case is the mean loss plus a multiple of its standard deviation."""
+"""The chi-square uncertainty set. For small rho, its robust value is the mean loss plus a multiple of the std."""
 
 from __future__ import annotations
 
@@ -15,18 +15,24 @@ from nearfar.validation import check_positive
 @register("chi2")
 @dataclass(frozen=True)
 class ChiSquare(UncertaintySet):
-    """The variance-regularized ball (Qi et al., the equation below Eq. 1; Namkoong and Duchi, NeurIPS 2017).
+    """The chi-square ball around uniform weights (Qi et al., arXiv 1912.11194, the equation below Eq. 1).
 
-    max_p sum p l over p >= 0, sum p = 1 with D(p || uniform) <= rho / n. n is the number of unordered pairs (with
-    weights the sum of their weights, and uniform is w / n). D is the divergence of phi(t) = (t - 1)^2 / 2, so the
-    constraint is sum_i (n p_i - 1)^2 <= 2 rho. Pairs of loss 0 count.
+    See also Namkoong and Duchi, NeurIPS 2017. p maximizes sum_i p_i l_i for the losses l of the n unordered pairs,
+    subject to p >= 0, sum_i p_i = 1 and sum_i (n p_i - 1)^2 <= 2 rho. The last constraint is D(p || uniform) <= rho / n
+    for the divergence D of phi(t) = (t - 1)^2 / 2. Pairs of loss 0 are included. If pairs have weights w, n is the sum
+    of the weights, and the weights w / n take the place of the uniform weights.
 
-    If no p_i would be negative, the maximum is mean(l) + sqrt(2 rho Var(l) / n), Var the plain variance (divided by
-    n): n p_i = 1 + sqrt(2 rho / n) (l_i - mean) / sd. Otherwise p_i is proportional to [l_i - eta]_+, with eta found
-    exactly. If the ball contains the point with all weight on the largest loss (or equally on several), p is that.
+    There are three cases:
+
+    - If the solution without the constraint p >= 0 has no negative weight, it is
+      n p_i = 1 + sqrt(2 rho / n) (l_i - mean(l)) / sd(l), and the maximum is mean(l) + sqrt(2 rho Var(l) / n). The
+      variance has the divisor n, and sd is its square root.
+    - If rho is so large that the constraints allow all weight on the pair with the largest loss, this pair gets all
+      weight. If several pairs have the largest loss, they share the weight.
+    - Otherwise p_i is proportional to [l_i - eta]_+ for a threshold eta, which is computed exactly.
 
     Args:
-        rho: The size of the ball. 1 is ours: the paper has no experiment with this set.
+        rho: The size of the ball. The default is our choice; the paper has no experiment with this set.
 
     >>> pairs = Pairs(torch.zeros(1, 2), torch.tensor([[True, False]]), torch.tensor([[False, True]]))
     >>> ChiSquare(rho=0.25)(torch.tensor([[3.0, 1.0]]), pairs)  # mean 2, sd 1, n = 2: n p = 1 +- 1/2
@@ -46,13 +52,24 @@ class ChiSquare(UncertaintySet):
 
 @torch.library.custom_op("nearfar::chi2_weights", mutates_args=())
 def chi2_weights(losses: Tensor, mass: Tensor, rho: float, multiplicity: int) -> Tensor:
-    """Compute the p that maximizes sum p l with sum q (p/q)^2 <= c = 1 + 2 rho / n, q = mass / sum mass.
+    """Compute the p that maximizes sum p l subject to p >= 0, sum p = 1 and sum q (p/q)^2 <= c.
 
-    p = q [l - eta]_+ / s. For a set of pairs above eta, with q-mass Q, mean M and variance V of their losses, sum p = 1
-    and the ball give (M - eta)^2 = V / (c Q - 1), s = Q (M - eta). If all pairs are above their eta, this is the closed
-    form. Otherwise the pairs at or below eta are removed, eta rises, and the set shrinks until no pair is removed. This
-    takes a few rounds on few pairs and no sort. It is an opaque operator because the number of pairs depends on the
+    Here q = mass / sum mass, n = sum mass / multiplicity and c = 1 + 2 rho / n. Unless the constraints allow all weight
+    on the largest loss, the solution is p = q [l - eta]_+ / s. Let Q be the total q of the pairs with l > eta, and M
+    and V the mean and the variance of their losses, weighted by q. The constraints then give
+    (M - eta)^2 = V / (c Q - 1) and s = Q (M - eta). eta is found by iteration: start with all pairs, compute eta,
+    remove the pairs with l <= eta, and repeat until no pair is removed. This usually takes a few rounds and needs no
+    sorting. The function is an opaque operator for torch.compile, because the number of remaining pairs depends on the
     losses.
+
+    Args:
+        losses: The losses [A, R].
+        mass: The weights of the entries [A, R]; 0 for entries that are not pairs.
+        rho: The size of the ball.
+        multiplicity: The number of entries per pair; see `entries_per_pair`.
+
+    Returns:
+        p [A, R].
     """
     total = mass.sum().double()
     if total == 0:
@@ -64,20 +81,28 @@ def chi2_weights(losses: Tensor, mass: Tensor, rho: float, multiplicity: int) ->
         return mass / total
     p = mass * (past_mean + gap)
     if p.amin() >= 0:
-        # Divide by the sum: if all losses are equal up to rounding, (l - eta) / s is rounding error too.
+        # Divide by the actual sum instead of s. If all losses are equal up to rounding, s is mostly rounding error.
         return p / p.sum()
     index = (p > 0).flatten().nonzero()[:, 0]
-    if not len(index):  # the losses are equal up to rounding, and the ball is so large that the gap is rounding error
+    if not len(index):  # all losses are equal up to rounding, and rounding puts all of them at or below eta
         index = (mass > 0).flatten().nonzero()[:, 0]
     return _shrink_support(losses, mass, index, float(c), float(total))
 
 
 def _shrink_support(losses: Tensor, mass: Tensor, index: Tensor, c: float, total: float) -> Tensor:
-    """Compute p where only some of the pairs in `index` have weight."""
+    """Compute p [A, R] for a solution in which only pairs in `index` have weight above 0; see `chi2_weights`.
+
+    Args:
+        losses: The losses [A, R].
+        mass: The weights of the entries [A, R].
+        index: The remaining entries, as indices into the flattened matrix.
+        c: The bound in the constraint sum q (p/q)^2 <= c.
+        total: The sum of `mass`.
+    """
     values, q = losses.flatten()[index].double(), mass.flatten()[index].double() / total
     p = torch.zeros_like(losses)
     at_top = q * (values == values.amax())
-    if c * at_top.sum() >= 1:  # the ball contains the vertex
+    if c * at_top.sum() >= 1:  # the ball contains the point with all weight on the largest loss
         p.view(-1)[index] = (at_top / at_top.sum()).to(p.dtype)
         return p
     while True:

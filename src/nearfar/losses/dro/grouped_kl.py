@@ -1,4 +1,4 @@
-"""The grouped KL uncertainty set: weights that grow with e^{l/gamma} within each anchor's positives and negatives."""
+"""The grouped KL uncertainty set: a softmax of the losses within the positives and negatives of each anchor."""
 
 from __future__ import annotations
 
@@ -18,22 +18,29 @@ from nearfar.validation import check_choice, check_positive
 class GroupedKL(UncertaintySet):
     """KL within each anchor's positives and within its negatives (Qi et al., Eq. 7 and section 4.2.1, DRO-KL-G).
 
-    p+_ij = w_j e^{l_ij/gamma} / sum_{P_i}, likewise p- over N_i with gamma_neg; the loss is
-    (1/B) sum_i [ sum_{P_i} p+ l + sum_{N_i} p- l ], B the sum of the anchors' weights. An empty group adds 0. F has
-    gamma log mean e^{l/gamma} of each group in place of its sum.
+    The loss is (1/B) sum_i [ sum_{j in P_i} p+_ij l_ij + sum_{j in N_i} p-_ij l_ij ]. P_i and N_i are the positives and
+    negatives of anchor i, l_ij are the losses of the pairs, and B is the number of anchors. If samples have weights,
+    the term of each anchor is multiplied by its weight, and B is the sum of these weights.
+    p+_ij = w_j e^{l_ij/gamma} / sum_{k in P_i} w_k e^{l_ik/gamma}, where w_j is the weight of reference j. p- is the
+    same for N_i with gamma_neg. A group without pairs contributes 0. In the robust value F, each of the two sums is
+    replaced by gamma log(mean of e^{l/gamma}) over the group (with gamma_neg for the negatives).
 
-    With pair-margin of large m, reduction="sum" has the gradient of
-    - generalized lifted structure, `lifted(form="anchor")`, at gamma=1 where its hinge is active;
-    - B x HAP2S with exponential weights at the same gamma where its hinge is active;
-    - B x multi-similarity without mining with dummy=True, gamma=1/alpha, gamma_neg=1/beta, thresholds lambda + m for
-      positives and lambda - m for negatives (the paper claims lambda for both, which holds only for m = 0).
+    With reduction="sum" and the pair loss "pair-margin" with m so large that every pair has a loss above 0, the
+    gradient equals that of other losses up to a factor:
+    - For gamma=1, it is the gradient of generalized lifted structure, `lifted` with form="anchor", where the hinge of
+      that loss is active.
+    - It is B times the gradient of `hap2s` with form="exponential" and the same gamma, where the hinge of that loss is
+      active.
+    - With dummy=True, gamma=1/alpha and gamma_neg=1/beta, it is B times the gradient of `multi-similarity` without
+      mining, with the threshold lambda + m for positives and lambda - m for negatives, where lambda is the threshold of
+      "pair-margin". The paper claims lambda for both, which holds only for m = 0.
 
     Args:
-        gamma: Temperature of the positives; 0.1 is one of the paper's {1, 0.1, 0.01, 0.001}.
-        gamma_neg: Temperature of the negatives; None is gamma.
-        drop_zero: Leave out pairs of loss 0 (section 4.2.1).
-        dummy: Add an element of loss 0 to every group (Eq. 23).
-        reduction: "mean" over anchors is the released code, "sum" is Eq. 7 as printed.
+        gamma: Temperature of the positives. The default is one of the paper's values {1, 0.1, 0.01, 0.001}.
+        gamma_neg: Temperature of the negatives. None uses gamma.
+        drop_zero: Whether to leave out pairs of loss 0 (section 4.2.1).
+        dummy: Whether to add an element of loss 0 to every group (Eq. 23).
+        reduction: "mean" divides by B, as in the released code. "sum" does not, as in Eq. 7.
 
     >>> pairs = Pairs(torch.zeros(1, 3), torch.tensor([[True, False, False]]), torch.tensor([[False, True, True]]))
     >>> GroupedKL()(torch.tensor([[1.0, 3.0, 3.0]]), pairs)
@@ -53,7 +60,7 @@ class GroupedKL(UncertaintySet):
         check_choice("reduction", self.reduction, ("mean", "sum"))
 
     def groups(self, losses: Tensor, pairs: Pairs) -> tuple[tuple[Tensor, float], tuple[Tensor, float]]:
-        """Return (mask, gamma) of the positives and of the negatives."""
+        """Return (mask, gamma) for the positives and for the negatives."""
         same, diff = pairs.same, pairs.diff
         if self.drop_zero:
             positive = losses > 0
@@ -85,7 +92,18 @@ class GroupedKL(UncertaintySet):
 def row_softmax(
     losses: Tensor, mask: Tensor, weights: Tensor | None, gamma: float, share: Tensor, *, dummy: bool
 ) -> Tensor:
-    """Compute share_i w_j e^{l_ij/gamma} / ([1 +] sum over the mask); 0 outside the mask and where it is empty."""
+    """Compute share_i w_j e^{l_ij/gamma} / sum_k w_k e^{l_ik/gamma} over the k in row i of the mask, [A, R].
+
+    Entries outside the mask are 0. With `dummy`, 1 is added to the sum.
+
+    Args:
+        losses: The losses l [A, R].
+        mask: The mask of the group [A, R].
+        weights: The weights w of the references [R], or None if all are 1.
+        gamma: The temperature.
+        share: The weight of each anchor [A, 1].
+        dummy: Whether to add an element of loss 0 to every row.
+    """
     z = torch.where(mask, losses, -torch.inf)
     top = z.amax(1, keepdim=True)
     top = top.clamp_min(0) if dummy else torch.where(top > -torch.inf, top, 0.0)

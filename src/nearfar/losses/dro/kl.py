@@ -1,4 +1,4 @@
-"""The KL uncertainty set: weights that grow with e^{l/gamma} over all pairs."""
+"""The KL uncertainty set: a softmax of the losses of all pairs."""
 
 from __future__ import annotations
 
@@ -23,17 +23,20 @@ from nearfar.validation import check_choice, check_positive
 @register("kl")
 @dataclass(frozen=True)
 class KL(UncertaintySet):
-    """max_p sum p l - gamma KL(p || uniform): p is proportional to w e^{l/gamma} (Qi et al., section 3.2, DRO-KL).
+    """Weights p proportional to w e^{l/gamma} for pairs with loss l and weight w (Qi et al., section 3.2, DRO-KL).
 
-    F = gamma log( sum w e^{l/gamma} / sum w ) over the pairs that can have weight. If every loss is 0, p is 0.
+    p maximizes sum p l - gamma KL(p || q) with q = w / sum w, which is uniform without sample weights. The maximum is
+    the robust value F = gamma log( sum w e^{l/gamma} / sum w ). The sums are over the pairs that the options `weights`
+    and `truncate` allow to have weight. With the default options, p is 0 if every loss is 0.
 
     Args:
-        gamma: Temperature. 0.1 is the paper's in 4.2.4, which searched {0.1, 0.3, ..., 0.9}.
-        weights: "softmax_nonzero" (the paper's) has weight on pairs with l > 0 only. "softmax_all" has weight on all
-            pairs, for a loss that is never zero, such as binomial deviance. "expm1" is the released code's
-            p ~ w (e^{l/gamma} - 1), which has no robust value.
-        truncate: Set p to 0 below the (K+1)-th largest loss and renormalize, as the released code does. K + 1
-            unordered pairs remain.
+        gamma: Temperature. The default is the paper's value in section 4.2.4, from a search over {0.1, 0.3, ..., 0.9}.
+        weights: "softmax_nonzero" (from the paper) gives weight only to pairs with l > 0. "softmax_all" gives weight to
+            all pairs; use it for a loss that is never zero, such as binomial deviance. "expm1" (from the released code)
+            makes p proportional to w (e^{l/gamma} - 1); it has no robust value.
+        truncate: If K is given, p is set to 0 for losses below the (K+1)-th largest loss and then normalized again, as
+            in the released code. K + 1 unordered pairs remain, or more if losses are equal. K is a number, or "2B" for
+            twice the number of anchors.
 
     >>> pairs = Pairs(torch.zeros(1, 3), torch.tensor([[True, False, False]]), torch.tensor([[False, True, True]]))
     >>> KL()(torch.tensor([[1.0, 1.0, 0.0]]), pairs)
@@ -51,13 +54,13 @@ class KL(UncertaintySet):
             check_pair_count("truncate", self.truncate, 1)
 
     def support(self, losses: Tensor, pairs: Pairs) -> Tensor:
-        """Return the mask [A, R] of the pairs that can have weight."""
+        """Return the mask [A, R] of the pairs whose weight p can be above 0, given `weights` and `truncate`."""
         mask = pairs.same | pairs.diff
         if self.weights != "softmax_all":
             mask = mask & (losses > 0)
         if self.truncate is None:
             return mask
-        # The two entries of a pair may differ by rounding; the minimum keeps or drops them together.
+        # The two matrix entries of a pair may differ by rounding. Taking the minimum keeps or drops both of them.
         losses = torch.minimum(losses, losses.T) if pairs.symmetric else losses
         return mask & (losses >= next_largest(losses, pairs, self.truncate))
 
@@ -66,38 +69,44 @@ class KL(UncertaintySet):
         top = z.amax()
         p = exp_(z.sub_(torch.where(top > -torch.inf, top, 0.0)).mul_(1 / self.gamma))
         if self.weights == "expm1":
-            p *= -torch.expm1(losses.clamp_min(0) / -self.gamma)  # e^z - 1 = e^z (1 - e^-z), which does not overflow
+            p *= -torch.expm1(losses.clamp_min(0) / -self.gamma)  # e^z - 1 = e^z (1 - e^-z) without overflow
         if pairs.weights is not None and pairs.ref_weights is not None:
             p *= pairs.weights[:, None] * pairs.ref_weights
         return p.mul_(inverse(p.sum()))
 
     def value(self, losses: Tensor, pairs: Pairs) -> Tensor:
         if self.weights == "expm1":
-            raise ValueError("weights='expm1' has no robust value: its p solves no penalized maximization")
+            raise ValueError("weights='expm1' has no robust value: use weights='softmax_nonzero' or 'softmax_all'")
         mask = self.support(losses.detach(), pairs)
         mass = pairs.mass(mask).flatten()
         return log_mean_exp(losses.reshape(1, -1), mask.view(1, -1), mass, self.gamma, dummy=False).sum()
 
 
 def exp_(z: Tensor) -> Tensor:
-    """Compute e^z of z <= 0 in place, with 0 below e^-80 (float64: e^-700).
+    """Compute e^z in place for z <= 0. Results of about e^-80 or less (float64: e^-700) become 0.
 
-    On a CPU, exp is 4 times slower where it underflows to 0, and 40 times slower where the result is denormal. A small
-    gamma does this for most pairs.
+    On a CPU, exp is 4 times slower if the result underflows to 0, and 40 times slower if it is a denormal number. With
+    a small gamma, this would happen for most pairs.
     """
     floor = -700.0 if z.dtype == torch.float64 else -80.0
     return z.clamp_min_(floor).exp_().sub_(2 * math.exp(floor)).clamp_min_(0)
 
 
 def log_mean_exp(losses: Tensor, mask: Tensor, weights: Tensor, gamma: float, *, dummy: bool) -> Tensor:
-    """Compute gamma log( ([1 +] sum w e^{l/gamma}) / ([1 +] sum w) ) over the mask of each row; 0 if it is empty."""
+    """Compute gamma log( sum w e^{l/gamma} / sum w ) over each row of the mask, [A]; 0 where the row is empty.
+
+    With `dummy`, 1 is added to both sums.
+    """
     count = torch.where(mask, weights, 0.0).sum(1) + float(dummy)
     value = log_sum_exp(losses / gamma, mask, weights=weights, plus_one=dummy)
     return torch.where(count > 0, gamma * (value - torch.where(count > 0, count, 1.0).log()), 0.0)
 
 
 def next_largest(losses: Tensor, pairs: Pairs, k: int | str) -> Tensor:
-    """Return the loss at which the weights of the pairs, in order of decreasing loss, exceed K; -inf if they do not."""
+    """Return the (K+1)-th largest loss of the unordered pairs, or -inf if there are at most K pairs.
+
+    With sample weights, it is the loss at which the total weight of the pairs, sorted by decreasing loss, exceeds K.
+    """
     budget = entries_per_pair(pairs) * count_pairs(k, pairs)
     mask = pairs.same | pairs.diff
     values = torch.where(mask, losses, -torch.inf).flatten()

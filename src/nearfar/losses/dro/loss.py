@@ -1,4 +1,4 @@
-"""DRO: a pair loss under the worst-case weights of an uncertainty set."""
+"""DRO: a pair loss with the worst-case pair weights of an uncertainty set."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from nearfar.ops.pairs import Pairs
 from nearfar.ops.sparse_entries import draw, entries
 from nearfar.validation import check_choice
 
-# A sparse product is faster if the dense one has at least SPARSE_FROM multiplications and at most one in FEW entries
-# is needed.
+# In the backward pass, a sparse matrix product is faster than a dense one if the dense product has at least SPARSE_FROM
+# multiplications and at most one in FEW entries is needed.
 SPARSE_FROM, FEW = 10_000_000, 16
 
 PairFunction = Callable[[Tensor, Tensor], Tensor]
@@ -26,26 +26,32 @@ PairFunction = Callable[[Tensor, Tensor], Tensor]
 
 @register("dro")
 class DROLoss(PairLoss):
-    """Distributionally robust pair loss (Qi et al., arXiv 1912.11194, Eq. 1): sum p_ij l_ij, p from an uncertainty set.
+    """Distributionally robust pair loss (Qi et al., arXiv 1912.11194, Eq. 1).
 
-    p is a constant in the gradient, which is therefore the gradient of the robust value F (Danskin). `weights_of(...)`
-    returns p [A, R] and `robust_value(...)` returns F; both are called like the loss. If every loss is 0, the value is
-    a differentiable 0.
+    The loss is sum_ij p_ij l_ij, where l_ij are the losses of the pairs and the weights p_ij come from an uncertainty
+    set. p is treated as a constant in the gradient. By Danskin's theorem, this gradient is that of the robust value F,
+    the maximum of sum_ij p_ij l_ij over the uncertainty set (minus a penalty for "kl" and "kl-g"). `weights_of(...)`
+    returns p [A, R] for A anchors and R references, and `robust_value(...)` returns F. Both take the same arguments as
+    the loss, and both use the pairs that the attribute `mine` selects. If every l_ij is 0, the loss is 0 and backward()
+    still works.
 
     Args:
-        pair: The loss of a pair: the name of an elementwise loss ("pair-margin", the paper's, "binomial" or
-            "contrastive"), such a loss, or an elementwise function (cosines, same) -> losses >= 0.
-        uncertainty: The uncertainty set: a name of `nearfar.losses.dro.names()`, {name, ...options}, or an instance.
-        pair_options: The options of a pair loss that is given by name.
-        sampling: Estimate the sum without bias by the mean of `num_draws` entries drawn from p with replacement. The
-            draws are a function of `seed` and of the number of training calls, which is in the state_dict and does not
-            change in eval() mode.
-        num_draws: The number of draws; None is 2K with K = `truncate` of the set or 2B (the released code's).
+        pair: The loss of a pair: the name of an elementwise loss ("pair-margin", "binomial" or "contrastive"), an
+            instance of such a loss, or a function (sim, same) -> losses. The paper uses "pair-margin". The function
+            gets the cosines of all pairs and the mask of the positive pairs, and returns losses >= 0, elementwise.
+        uncertainty: The uncertainty set: one of the names in `nearfar.losses.dro.names()`, a mapping with the key
+            "name" and the options of the set, or an instance.
+        pair_options: The options of the pair loss, if `pair` is a name.
+        sampling: Whether to estimate the sum from `num_draws` pairs, which are drawn with replacement and with
+            probabilities proportional to p. The estimate is unbiased. The draws depend on `seed` and on the number
+            of calls in train() mode, which is stored in the state_dict.
+        num_draws: The number of draws. None uses 2K, as in the released code. K is the option `truncate` of the set. If
+            the set has no such option, or if it is None, K is twice the number of anchors.
         seed: The seed of the draws.
 
     >>> from nearfar.losses import create
     >>> x, labels = torch.eye(3), torch.tensor([0, 0, 1])
-    >>> create("dro", uncertainty={"name": "topk", "k": 1})(x, labels)  # the one positive pair, m + lambda - S
+    >>> create("dro", uncertainty={"name": "topk", "k": 1})(x, labels)  # the positive pair: m + threshold - S
     tensor(0.7000)
     >>> DROLoss(lambda sim, same: torch.where(same, 1 - sim, sim), "kl").weights_of(x, labels)[0]
     tensor([0.0000, 0.5000, 0.0000])
@@ -70,7 +76,7 @@ class DROLoss(PairLoss):
         self.pair_name, self.pair = as_pair_loss(pair, dict(pair_options or {}))
         self.uncertainty = as_uncertainty_set(uncertainty)
         if num_draws is not None and (not sampling or num_draws < 1):
-            raise ValueError(f"num_draws must be at least 1 and needs sampling=True, got {num_draws}")
+            raise ValueError(f"num_draws must be at least 1 and needs sampling=True, got {num_draws=}, {sampling=}")
         self.sampling, self.num_draws, self.seed = sampling, num_draws, seed
         if sampling:
             self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
@@ -94,7 +100,8 @@ class DROLoss(PairLoss):
         if isinstance(self.pair, PairLoss):
             losses: Tensor = self.pair.elementwise(pairs)  # type: ignore[operator]
             return losses
-        # Entries that are not pairs get the cosine 0: a NaN there would reach the gradient even with p = 0.
+        # Set the cosine of entries that are not pairs to 0. If the function returned NaN there, the gradient would be
+        # NaN even though p is 0.
         losses = self.pair(torch.where(pairs.same | pairs.diff, pairs.sim, 0.0), pairs.same)
         if losses.shape != pairs.sim.shape:
             raise ValueError(
@@ -116,7 +123,7 @@ class DROLoss(PairLoss):
                 return (p * losses).sum()
             index = p.flatten().nonzero()[:, 0]
             p = p.flatten()[index]
-        # Only the selected entries enter the graph.
+        # Recompute the losses of the selected entries only, so that the other entries are not in the autograd graph.
         sim, same, diff = (x.flatten().gather(0, index)[None] for x in (pairs.sim, pairs.same, pairs.diff))
         if sparse:
             rows = unit(batch.emb)
@@ -125,11 +132,11 @@ class DROLoss(PairLoss):
 
     @property
     def is_cosine(self) -> bool:
-        """Whether the pair loss is a function of cosines."""
+        """Return whether the pair loss is a function of cosines."""
         return not isinstance(self.pair, PairLoss) or type(self.pair).similarity is PairLoss.similarity
 
     def draw(self, p: Tensor) -> tuple[Tensor, Tensor]:
-        """Draw n entries from p [A, R] with replacement; return their indices and weights, each sum(p) / n."""
+        """Draw n entries of p [A, R] with replacement. Return their indices [n] and their weights sum(p) / n, [n]."""
         n = self.num_draws
         if n is None:
             k = getattr(self.uncertainty, "truncate", None) or TWICE_BATCH
@@ -140,7 +147,7 @@ class DROLoss(PairLoss):
         return index, (p.sum() / n).expand(n)
 
     def weights_of(self, embeddings: Tensor, labels: Tensor, **inputs: Any) -> Tensor:
-        """Return p [A, R], before any sampling. It is called like the loss, which is sum p l."""
+        """Return the weights p [A, R] without sampling. The arguments are those of the loss."""
 
         def p(pairs: Pairs) -> Tensor:
             return self.uncertainty(self.losses(pairs).detach(), pairs).detach()
@@ -149,7 +156,7 @@ class DROLoss(PairLoss):
         return result
 
     def robust_value(self, embeddings: Tensor, labels: Tensor, **inputs: Any) -> Tensor:
-        """Return F, the maximum over the uncertainty set including its penalty. It is called like the loss."""
+        """Return the robust value F (see `UncertaintySet.value`). The arguments are those of the loss."""
 
         def value(pairs: Pairs) -> Tensor:
             return self.uncertainty.value(self.losses(pairs), pairs)
@@ -159,11 +166,11 @@ class DROLoss(PairLoss):
 
 
 class _Reading(PairLoss):
-    """A call of a DRO loss that returns another function of its pairs."""
+    """A pair loss that uses the similarities of a DRO loss and returns read(pairs) instead of the loss."""
 
     def __init__(self, loss: DROLoss, read: Callable[[Pairs], Tensor]) -> None:
         super().__init__()
-        self.loss, self.read = loss, read
+        self.loss, self.read, self.mine = loss, read, loss.mine
 
     def similarity(self, x: Tensor, y: Tensor | None) -> Tensor:
         return self.loss.similarity(x, y)
@@ -175,7 +182,11 @@ class _Reading(PairLoss):
 def as_pair_loss(
     pair: str | PairLoss | PairFunction, options: dict[str, Any]
 ) -> tuple[str | None, PairLoss | PairFunction]:
-    """Return (name, loss) for a name with options, a loss, or a function; a function has no name."""
+    """Return the name and the pair loss for the argument `pair` of `DROLoss`.
+
+    A name is looked up and the loss is created with `options`. The name is None for a function and for a loss that is
+    not registered.
+    """
     elementwise = {name: cls for name in LOSSES.names() if hasattr(cls := LOSSES.get(name), "elementwise")}
     if isinstance(pair, str):
         loss: PairLoss = LOSSES.create(check_choice("pair", pair, elementwise), **options)
@@ -192,13 +203,13 @@ def as_pair_loss(
 
 
 def as_uncertainty_set(uncertainty: str | Mapping[str, Any] | UncertaintySet) -> UncertaintySet:
-    """Return an uncertainty set from its name, from {name, ...options}, or from itself."""
+    """Create an uncertainty set from a name, or from a mapping with its name and options; return an instance as is."""
     if isinstance(uncertainty, UncertaintySet):
         return uncertainty
     options: dict[str, Any] = {"name": uncertainty} if isinstance(uncertainty, str) else dict(uncertainty)
     if "name" not in options:
         raise ValueError(f"uncertainty={options} has no name: add one of {', '.join(UNCERTAINTY_SETS.names())}")
-    # None is the default of an option, as in recipes.
+    # An option that is None is left at its default, as in recipes.
     name = options.pop("name")
     created: UncertaintySet = UNCERTAINTY_SETS.create(
         name, **{option: value for option, value in options.items() if value is not None}
@@ -207,7 +218,7 @@ def as_uncertainty_set(uncertainty: str | Mapping[str, Any] | UncertaintySet) ->
 
 
 def describe(uncertainty: UncertaintySet) -> Any:
-    """Return {name, ...options} of a registered uncertainty set; other sets are returned unchanged."""
+    """Return a mapping with the name and options of a registered uncertainty set. Return other sets unchanged."""
     for name in UNCERTAINTY_SETS.names():
         if type(uncertainty) is UNCERTAINTY_SETS.get(name):
             values = {option: getattr(uncertainty, option) for option in UNCERTAINTY_SETS.options(name)}

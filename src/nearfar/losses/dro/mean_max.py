@@ -1,4 +1,4 @@
-"""The smallest and the largest uncertainty set: the mean over all pairs, and the largest loss."""
+"""The smallest and the largest uncertainty set, which give the mean loss and the largest loss."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nearfar.ops.pairs import Pairs
 @register("mean")
 @dataclass(frozen=True)
 class Mean(UncertaintySet):
-    """The set of a single point, p = w / sum w: the plain mean over all pairs.
+    """Weights p = w / sum w for pair weights w: the DRO loss is the mean over all pairs.
 
     >>> pairs = Pairs(torch.zeros(1, 2), torch.tensor([[True, False]]), torch.tensor([[False, True]]))
     >>> Mean()(torch.tensor([[3.0, 1.0]]), pairs)
@@ -29,7 +29,9 @@ class Mean(UncertaintySet):
 @register("max")
 @dataclass(frozen=True)
 class Max(SparseSet):
-    """The whole simplex: all of p is on the largest loss. Of equal losses, one is taken. Weights above 0 do not matter.
+    """All weight on the pair with the largest loss. The uncertainty set is the whole simplex.
+
+    If several pairs have the largest loss, one of them gets all the weight. Sample weights matter only if they are 0.
 
     >>> pairs = Pairs(torch.zeros(1, 2), torch.tensor([[True, False]]), torch.tensor([[False, True]]))
     >>> Max()(torch.tensor([[3.0, 1.0]]), pairs)

@@ -1,4 +1,4 @@
-"""Top-k uncertainty sets: the mean of the K largest losses, over all pairs or half of them per kind of pair."""
+"""Top-k uncertainty sets: the mean of the K largest losses of all pairs, or of K/2 positive and K/2 negative pairs."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ from nearfar.ops.pairs import Pairs
 @register("topk")
 @dataclass(frozen=True)
 class TopK(SparseSet):
-    """0 <= p <= 1/K: the mean of the K largest losses (Qi et al., arXiv 1912.11194, section 3.2, DRO-TopK).
+    """Equal weights for the K pairs with the largest losses (Qi et al., arXiv 1912.11194, section 3.2, DRO-TopK).
 
-    The divisor is K even if fewer than K losses are positive. A batch with fewer than K pairs is averaged over all of
-    them. Of equal losses at position K, any are taken; the value is the same.
+    The uncertainty set is 0 <= p <= 1/K. The divisor is K even if fewer than K losses are above 0. If the batch has
+    fewer than K pairs, the mean is over all of them. If several losses are equal to the K-th largest, which of their
+    pairs are taken is arbitrary; the value does not depend on it.
 
-    With sample weights, p_ij <= w_ij / K: pairs are taken in order of decreasing loss until their weights add up to K,
-    the last one in part. Weight 0 is then equivalent to removing the sample, and, against references, weight 2 to
-    duplicating it.
+    If pairs have weights w_ij, the set is 0 <= p_ij <= w_ij / K. Pairs are taken in order of decreasing loss until
+    their weights add up to K, and the last pair counts only with the remaining weight. Weight 0 is then equivalent to
+    removing a sample. If references are passed, weight 2 is equivalent to duplicating a sample.
 
     Args:
-        k: A number of unordered pairs, or "2B", twice the number of anchors (the paper's, 4.2.2 and 4.2.4); with sample
-            weights twice the sum of the anchors' weights.
+        k: K, a number of unordered pairs, or "2B" for twice the number of anchors (from the paper, sections 4.2.2 and
+            4.2.4). With sample weights, "2B" is twice the sum of the weights of the anchors.
 
     >>> pairs = Pairs(torch.zeros(1, 2), torch.tensor([[True, False]]), torch.tensor([[False, True]]))
     >>> TopK(k=1)(torch.tensor([[3.0, 1.0]]), pairs)
@@ -58,13 +59,14 @@ class TopK(SparseSet):
 @register("topk-pn")
 @dataclass(frozen=True)
 class TopKPN(SparseSet):
-    """The K/2 largest losses of positive pairs and the K/2 largest of negative pairs (section 3.2, DRO-TopK-PN).
+    """Equal weights for the K/2 largest losses of positive pairs and of negative pairs (section 3.2, DRO-TopK-PN).
 
-    kk = min(K/2, positives, negatives) pairs of each kind are taken and their sum is divided by 2 kk, so both kinds
-    have the same weight. If one kind is missing, p is 0. Sample weights work as in `TopK`.
+    From each kind, kk = min(K/2, number of positive pairs, number of negative pairs) pairs are taken, each with weight
+    1 / (2 kk), so that both kinds have the same total weight. If the batch has no positive or no negative pairs, p is
+    0. Sample weights work as in `TopK`.
 
     Args:
-        k: As in `TopK`, at least 2. An odd K is rounded down.
+        k: K as in `TopK`, but at least 2. An odd K is rounded down to an even number.
 
     >>> pairs = Pairs(torch.zeros(1, 3), torch.tensor([[True, False, False]]), torch.tensor([[False, True, True]]))
     >>> TopKPN(k=2)(torch.tensor([[3.0, 1.0, 2.0]]), pairs)
@@ -94,9 +96,10 @@ def largest_losses(losses: Tensor, pairs: Pairs, masks: Tensor, budget: int | Te
         budget: The total weight to take from each set.
 
     Returns:
-        The indices of the pairs and how much of each is taken, both [M, n]. Without weights n is the budget. With
-        weights n is enlarged until the budget is reached; under torch.compile, where n must not depend on values, it
-        is the number of all entries.
+        The indices of the pairs in the flattened matrix, and the weight that is taken of each, both [M, n]. Without
+        sample weights, n is the budget (or the number of entries, if that is smaller). With sample weights, n is
+        increased until the budget is reached. Under torch.compile, however, n must not depend on the weights, so it is
+        then the number of all entries.
     """
     values = torch.where(masks, keep_upper_triangle(losses, pairs), -torch.inf).flatten(1)
     size = values.shape[1]
@@ -117,12 +120,15 @@ def largest_losses(losses: Tensor, pairs: Pairs, masks: Tensor, budget: int | Te
 
 
 def take_first(mass: Tensor, budget: int | Tensor) -> Tensor:
-    """Return the leading part of each row of weights that adds up to the budget; the last weight is taken in part."""
+    """Take the weights of each row from the left until they add up to the budget, and set the rest to 0.
+
+    The last weight that is taken is reduced so that the sum is equal to the budget.
+    """
     return torch.minimum((budget - (mass.cumsum(1) - mass)).clamp_min(0), mass)
 
 
 def _warn_if_short(k: int | str, budget: float, total: float) -> None:
     if 0 < total < budget * (1 - 1e-6):
         warnings.warn(
-            f"k={k!r} needs {budget:g} pairs but the batch has {total:g}: averaging over all of them", stacklevel=3
+            f"k={k!r} needs {budget:g} pairs but the batch has {total:g}: the mean is over all of them", stacklevel=3
         )

@@ -1,11 +1,13 @@
-"""The base classes of uncertainty sets, their registry, and how pairs are counted.
+"""The base classes of uncertainty sets, and their registry.
 
-An uncertainty set turns the losses l of all pairs into the weights p that maximize the weighted loss sum p l under the
-constraints of the set (Qi et al., arXiv 1912.11194, Eq. 1).
+An uncertainty set maps the losses l of all pairs to the weights p that maximize the weighted loss sum p l under the
+constraints of the set (Qi et al., arXiv 1912.11194, Eq. 1). A set can also subtract a penalty, a function of p, from
+the weighted loss.
 
-Pairs are unordered, as in the paper: a batch against itself has n = B (B - 1) / 2 pairs. Each of them has two entries
-in the matrix and the weight p_ij + p_ji. Against references, every entry is a pair. If samples have weights, a pair
-counts w_ij = w_i w_j times.
+Pairs are unordered, as in the paper. If a batch of B samples is compared with itself, it has n = B (B - 1) / 2 pairs.
+Each pair has two entries in the matrix, and its weight is p_ij + p_ji. If references are passed, every entry of the
+matrix is a pair. If samples have weights w_i, a pair has the weight w_ij = w_i w_j. Matrices have the shape [A, R] for
+A anchors and R references.
 """
 
 from __future__ import annotations
@@ -18,36 +20,48 @@ from torch import Tensor
 from nearfar.ops.pairs import Pairs
 from nearfar.registry import Registry
 
-TWICE_BATCH = "2B"
+TWICE_BATCH = "2B"  # option value for a number of pairs that is twice the number of anchors
 
 
 @dataclass(frozen=True)
 class UncertaintySet:
-    """Base class of uncertainty sets. A subclass is a frozen dataclass that returns the p that maximizes sum p l."""
+    """Base class of uncertainty sets.
+
+    A subclass is a frozen dataclass. Calling it returns the p in the set that maximizes sum p l minus any penalty.
+    """
 
     def __call__(self, losses: Tensor, pairs: Pairs) -> Tensor:
         """Compute the weights of the pairs.
 
         Args:
-            losses: The loss of every entry [A, R], detached. Only entries in `pairs.same | pairs.diff` are pairs.
+            losses: The loss of every entry [A, R], detached. Only the entries in `pairs.same | pairs.diff` are pairs.
             pairs: The similarities, masks and weights of the pairs, detached.
 
         Returns:
-            p [A, R]; 0 everywhere if there is no pair. It is a constant in the gradient of the loss.
+            p [A, R]; 0 everywhere if there is no pair. The gradient of the loss treats it as a constant.
         """
         raise NotImplementedError
 
     def value(self, losses: Tensor, pairs: Pairs) -> Tensor:
-        """Return the robust value F, the maximum including any penalty; its gradient is that of sum p l (Danskin)."""
+        """Return the robust value F, the maximum of sum p l minus any penalty of the set.
+
+        By Danskin's theorem, its gradient is the gradient of sum p l with constant p.
+        """
         return (self(losses.detach(), pairs) * losses).sum()
 
 
 @dataclass(frozen=True)
 class SparseSet(UncertaintySet):
-    """An uncertainty set whose p is zero for all but a few pairs. Only the selected pairs enter the graph."""
+    """Base class of uncertainty sets whose p is zero for all but a few pairs.
+
+    A subclass implements `select`. The DRO loss then differentiates only the losses of the selected pairs.
+    """
 
     def select(self, losses: Tensor, pairs: Pairs) -> tuple[Tensor, Tensor]:
-        """Return the selected pairs, each once: indices into the flattened matrix [n] and their p [n]."""
+        """Select pairs. Return their indices [n] into the flattened matrix and their weights p [n].
+
+        Each pair is selected at most once, even if it has two entries in the matrix.
+        """
         raise NotImplementedError
 
     def __call__(self, losses: Tensor, pairs: Pairs) -> Tensor:
@@ -61,24 +75,24 @@ register = UNCERTAINTY_SETS.register
 
 
 def keep_upper_triangle(losses: Tensor, pairs: Pairs) -> Tensor:
-    """Return losses [A, R] in which each pair has one entry: -inf in the lower triangle of a symmetric matrix."""
+    """Return losses [A, R] with each pair once: in a symmetric matrix, the diagonal and all below it become -inf."""
     return losses + torch.full_like(losses, -torch.inf).tril_() if pairs.symmetric else losses
 
 
 def inverse(x: Tensor) -> Tensor:
-    """Return 1/x, and a finite number for x = 0, where callers multiply it by zeros."""
+    """Return 1/x for x >= 0. At x = 0 the result is large but finite, so that 0 * inverse(0) is 0, not NaN."""
     return 1 / x.clamp_min(2 * torch.finfo(x.dtype).tiny)
 
 
 def count_pairs(k: int | str, pairs: Pairs) -> int | Tensor:
-    """Return k, or for "2B" twice the number of anchors (twice the sum of their weights if they have weights)."""
+    """Return k if it is a number. For "2B", return twice the number of anchors, or twice the sum of their weights."""
     if isinstance(k, int):
         return k
     return 2 * (len(pairs.sim) if pairs.weights is None else pairs.weights.sum())
 
 
 def entries_per_pair(pairs: Pairs) -> int:
-    """Return the number of matrix entries of an unordered pair."""
+    """Return the number of entries in the matrix that belong to the same unordered pair, 1 or 2."""
     return 2 if pairs.symmetric else 1
 
 

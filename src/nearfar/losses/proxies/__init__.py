@@ -1,1 +1,1 @@
-"""Building blocks of proxy losses: trainable proxies, class similarities, class memory, sharding."""
+"""Building blocks of proxy losses: trainable proxies, class similarities, class memory, and sharding over processes."""

@@ -1,4 +1,4 @@
-"""A memory of past embeddings with the exact mean of each class."""
+"""A memory of past embeddings with the sum of each class, in which rounding errors do not accumulate."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torch import Tensor, nn
 class ClassMemory(nn.Module):
     """A ring buffer of the last `size` unit embeddings and their class ids, with the sum of each class.
 
-    An embedding is added to the sum of its class when it is stored and subtracted when it is overwritten. Values
-    are rounded to multiples of 2^-bits (bits is 36 for size 55,000 and 45 for size 100), which float64 adds exactly, so
-    rounding errors do not accumulate. `state_dict` contains embeddings, ids and position; sums and counts are
-    recomputed from them.
+    An embedding is added to the sum of its class when it is stored, and subtracted when it is overwritten. For the
+    sums, values are rounded to multiples of 2^-bits, where bits is 36 for size 55,000 and 45 for size 100. float64 adds
+    such values exactly, so rounding errors do not accumulate. `state_dict` contains the embeddings, the class ids and
+    the position; the sums and counts are recomputed from them.
 
     Args:
         classes: The number of classes.
@@ -47,11 +47,20 @@ class ClassMemory(nn.Module):
 
     @torch.no_grad()
     def add(self, rows: Tensor, labels: Tensor, keep: Tensor) -> None:
-        """Overwrite the oldest embeddings with those of `rows` [B, d] that the mask `keep` [B] selects, in order."""
+        """Store the embeddings for which `keep` is true, in place of the oldest ones.
+
+        Args:
+            rows: Unit embeddings of the batch [B, d].
+            labels: Class ids of the batch [B].
+            keep: The mask of the embeddings to store [B].
+        """
         if len(rows) > self.size:
-            raise ValueError(f"memory_size must be at least the batch size {len(rows)}, got {self.size}")
-        # Always write B slots, so that shapes do not depend on `keep`. The slots of embeddings that are not kept come
-        # last and are written with their old content.
+            raise ValueError(
+                f"memory_size (loss proxy-isa) or size (pacer prism) must be at least the batch size {len(rows)}, got "
+                f"{self.size}"
+            )
+        # Always write B slots, so that shapes do not depend on `keep`. The kept embeddings come first. The slots after
+        # them are overwritten with their old content.
         kept = keep.long()
         offset = torch.where(keep, kept.cumsum(0) - 1, kept.sum() + (1 - kept).cumsum(0) - 1)
         slots = (self.position + offset) % self.size
@@ -62,13 +71,19 @@ class ClassMemory(nn.Module):
         self.count(
             torch.cat([rows, old_rows]), torch.cat([labels, old_labels.clamp_min(0)]), torch.cat([kept, -removed])
         )
-        share = kept.to(rows.dtype)[:, None]  # a product with 0 or 1 is exact, and faster than torch.where
+        share = kept.to(rows.dtype)[:, None]  # multiplying by 0 or 1 is exact, and faster than torch.where
         self.rows.index_copy_(0, slots, (old_rows * (1 - share)).addcmul_(rows, share))
         self.labels.index_copy_(0, slots, torch.where(keep, labels, old_labels))
         self.position.add_(kept.sum()).remainder_(self.size)
 
     def count(self, rows: Tensor, labels: Tensor, times: Tensor) -> None:
-        """Add embeddings to the sums and counts of their classes, each `times` [N] times (1, 0 or -1)."""
+        """Add embeddings [N, d] to the sums and counts of their classes.
+
+        Args:
+            rows: The embeddings [N, d].
+            labels: Their class ids [N].
+            times: 1 to add an embedding, -1 to subtract it, 0 to ignore it [N].
+        """
         integers = (rows.double() * (times.double() / self.unit)[:, None]).round_()
         self.sums.index_add_(0, labels, integers)
         self.counts.index_add_(0, labels, times)
@@ -81,16 +96,16 @@ class ClassMemory(nn.Module):
         self.count(self.rows, self.labels.clamp_min(0), (self.labels >= 0).long())
 
     def mean_dot(self, labels: Tensor, vectors: Tensor) -> Tensor:
-        """Compute the mean dot product of vector i and the stored embeddings of class labels[i], [N] in float64.
+        """Compute the mean dot product of vectors[i] and the stored embeddings of class labels[i], for every i.
 
-        It is 0 for a class without embeddings.
+        Return [N] in float64, with 0 for a class without embeddings.
         """
         dot = (self.sums.index_select(0, labels) * vectors).sum(1)
         return dot * self.unit / self.counts[labels].clamp_min(1)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ClassMemory:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        if self.sums.dtype != torch.float64:  # after .float() and similar calls, which also round the embeddings
+        if self.sums.dtype != torch.float64:  # after a call such as module.half(), which rounds the embeddings too
             self.recount()
         return self
 

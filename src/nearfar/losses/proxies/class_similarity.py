@@ -1,8 +1,8 @@
 """The similarities of samples and classes, and the log-sum-exps that proxy losses are built from.
 
-Matrices have the layout [C, B], with classes first. With K proxies per class the product is [C, K, B], and reductions
-over proxies, classes and samples all run along contiguous memory. The similarity of a sample and its own class is
-selected by index, so no mask is needed.
+Matrices have the shape [C, B] for C classes and B samples. With K proxies per class, the similarities to the proxies
+have the shape [C, K, B], so that reductions over proxies, classes and samples all run along contiguous memory. The
+similarity of a sample to its own class is selected by index, so no mask is needed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ClassSimilarities:
         labels: The class ids of the samples [B].
         weights: The sample weights [B]; None if all are 1.
         embeddings: The unit embeddings of the samples [B, d].
-        gram: The cosines between the proxies of each class [C, K, K], if the loss needs them.
+        gram: The cosines between the proxies of each class [C, K, K], or None if the loss does not need them.
     """
 
     matrix: Tensor
@@ -40,29 +40,32 @@ class ClassSimilarities:
         return self.matrix.gather(0, self.labels[None])[0]
 
     def others(self, *, scale: float, shift: float = 0.0, plus_one: bool = False) -> Tensor:
-        """Compute log( [1 +] sum over the other classes of e^{scale S + shift} ) for each sample, [B]."""
+        """Compute log( sum over the other classes of e^{scale S + shift} ) for each sample, [B].
+
+        With `plus_one`, 1 is added to the sum. See `others_per_sample`.
+        """
         return others_per_sample(self.matrix, self.labels, scale=scale, shift=shift, plus_one=plus_one)
 
     def mean(self, values: Tensor) -> Tensor:
-        """Compute the weighted mean over the samples; a differentiable 0 if every weight is 0."""
+        """Compute the weighted mean of values [B] over the samples; 0, with gradient 0, if every weight is 0."""
         return values.mean() if self.weights is None else ratio((values * self.weights).sum(), self.weights.sum())
 
     def counts(self) -> Tensor:
-        """Count the samples of each class with a weight above 0, [C]."""
+        """Count the samples of each class whose weight is above 0, [C]."""
         counted = torch.ones_like(self.labels) if self.weights is None else (self.weights > 0).to(self.labels.dtype)
         return self.labels.new_zeros(len(self.matrix)).index_add(0, self.labels, counted)
 
 
 def cosines(embeddings: Tensor, proxies: Tensor) -> Tensor:
-    """Compute p_c . x_i / ||p_c|| of unit embeddings [B, d] and unnormalized proxies.
+    """Compute the cosines p_c . x_i / ||p_c|| of unit embeddings x and proxies p that are not normalized.
 
-    For speed, the product is divided by the norms instead of the proxies, and the backward pass removes the component
-    of the gradient along each proxy in one pass over [C, d]. A zero proxy has cosine 0 with every sample and no
-    gradient.
+    For speed, the dot products are divided by the norms of the proxies, instead of normalizing the proxies first. The
+    backward pass removes the component of the gradient along each proxy in one pass over [C, d]. A zero proxy has
+    cosine 0 with every sample and gradient 0.
 
     Args:
         embeddings: Unit embeddings [B, d].
-        proxies: Proxies [C, d] or [C, K, d] of any norm.
+        proxies: Proxies [C, d], or [C, K, d] for K proxies per class.
 
     Returns:
         The cosines [C, B] or [C, K, B].
@@ -76,7 +79,7 @@ def cosines(embeddings: Tensor, proxies: Tensor) -> Tensor:
 
 
 def cosines_and_gram(embeddings: Tensor, proxies: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the cosines [C, K, B] as `cosines` does, and the cosines between the proxies of each class, [C, K, K]."""
+    """Compute the cosines [C, K, B] as in `cosines`, and the cosines between the proxies of each class [C, K, K]."""
     sim, gram = _Cosines.apply(embeddings, proxies, True)  # type: ignore[no-untyped-call]
     return sim, gram
 
@@ -84,9 +87,9 @@ def cosines_and_gram(embeddings: Tensor, proxies: Tensor) -> tuple[Tensor, Tenso
 def others_per_sample(
     sim: Tensor, labels: Tensor, *, scale: float, shift: float = 0.0, plus_one: bool = False
 ) -> Tensor:
-    """Compute log( [1 +] sum_{c != y_i} e^{scale S_ci + shift} ) for each sample i, [B].
+    """Compute log( sum_{c != y_i} e^{scale S_ci + shift} ) for each sample i with class y_i, [B].
 
-    With one class the value is -inf, or 0 with `plus_one`.
+    With `plus_one`, 1 is added to the sum. If there is only one class, the value is -inf, or 0 with `plus_one`.
 
     >>> others_per_sample(torch.zeros(3, 1), torch.tensor([1]), scale=5.0).exp()
     tensor([2.])
@@ -98,21 +101,27 @@ def others_per_sample(
 def others_per_class(
     sim: Tensor, labels: Tensor, *, scale: float, shift: float = 0.0, weights: Tensor | None = None
 ) -> Tensor:
-    """Compute log( 1 + sum_{i: y_i != c} w_i e^{scale S_ci + shift} ) for each class c, [C]."""
+    """Compute log( 1 + sum_{i: y_i != c} w_i e^{scale S_ci + shift} ) for each class c, [C].
+
+    y_i is the class and w_i the weight of sample i.
+    """
     bias = None if weights is None else weights.log()
     result: Tensor = _OthersLogSumExp.apply(sim, labels, bias, scale, shift, 1, True)  # type: ignore[no-untyped-call]
     return result
 
 
 def own_per_class(z: Tensor, labels: Tensor, classes: int, *, weights: Tensor | None = None) -> Tensor:
-    """Compute log( 1 + sum_{i: y_i = c} w_i e^{z_i} ) for each class c, [C]; 0 for a class without samples.
+    """Compute log( 1 + sum_{i: y_i = c} w_i e^{z_i} ) for each class c, [C].
+
+    y_i is the class and w_i the weight of sample i. The value is 0 for a class without samples.
 
     >>> own_per_class(torch.zeros(3), torch.tensor([0, 0, 2]), 3).exp()
     tensor([3., 1., 2.])
     """
     if weights is not None:
         z = z + weights.log()
-    # The largest exponent of each class, at least 0. It cancels out and needs no gradient.
+    # `top` is the largest exponent of each class, at least 0. It prevents overflow. It cancels in the result, so it
+    # needs no gradient.
     top = z.new_zeros(classes).scatter_reduce(0, labels, z.detach(), "amax")
     total = z.new_zeros(classes).index_add(0, labels, (z - top[labels]).exp())
     return top + (total + torch.expm1(-top)).log1p()
@@ -133,7 +142,7 @@ class _Cosines(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor, h: Tensor) -> tuple[Tensor, Tensor, None]:
-        # backward() may run under autocast even if forward did not.
+        # backward() may be called under autocast, even though the forward pass disables it.
         with torch.autocast(g.device.type, enabled=False):
             return (*_Cosines.gradients(ctx.with_gram, g, h, *ctx.saved_tensors), None)
 
@@ -150,7 +159,7 @@ class _Cosines(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         c, k, d = proxies.shape
         flat = (g * inverse).view(c * k, len(embeddings))
-        # d cos / d p = (x - cos unit(p)) / ||p||; `along` is the component along p, summed over the samples.
+        # d cos / d p = (x - cos * p / ||p||) / ||p||. `along` is the component along p, summed over the samples.
         along = (g * sim).sum(2, keepdim=True)
         by_embeddings = flat.T @ proxies.reshape(c * k, d)
         by_proxies = (flat @ embeddings).view(c, k, d)
@@ -164,9 +173,10 @@ class _Cosines(torch.autograd.Function):
 
 
 class _OthersLogSumExp(torch.autograd.Function):
-    """Compute the log-sum-exp over dim 0 (classes) or 1 (samples), excluding each sample's own class.
+    """The log-sum-exp of scale * sim + shift over dim 0 (classes) or dim 1 (samples).
 
-    `bias` [B], if given, is added to the exponents of each sample.
+    The entries of each sample and its own class are left out. `bias` [B], if given, is added to the exponents of each
+    sample. With `plus_one`, 1 is added to the sum.
     """
 
     @staticmethod
@@ -187,7 +197,8 @@ class _OthersLogSumExp(torch.autograd.Function):
         e.sub_(top - shift).exp_()
         total = e.sum(dim, keepdim=True)
         if plus_one:
-            # The sum minus 1, for log1p: for small e^z, log(1 + e^z) would round to 0.
+            # If all exponentials are tiny, 1 + sum rounds to 1, and log(1 + sum) would be 0. So compute
+            # less_one = (1 + sum) e^-top - 1, and log(1 + sum) = top + log1p(less_one).
             less_one = total + torch.expm1(-top)
             value, total = top + less_one.log1p(), less_one + 1
         else:

@@ -1,8 +1,7 @@
-"""Several proxies per class: the similarity of a sample and a class, and a regularizer that brings proxies together."""
+"""Losses with several proxies per class: their class similarity, and a regularizer that pulls proxies together."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from torch.autograd.function import once_differentiable
 from nearfar.losses.proxies.class_similarity import ClassSimilarities, cosines, cosines_and_gram
 from nearfar.losses.proxies.proxy_loss import ProxyLoss
 from nearfar.ops.geometry import safe_sqrt
-from nearfar.validation import check_choice, check_positive
+from nearfar.validation import check_choice, check_not_negative, check_positive
 
 STRATEGIES = ("softmax", "max", "mean")
 
@@ -21,8 +20,20 @@ STRATEGIES = ("softmax", "max", "mean")
 class MultiProxyLoss(ProxyLoss):
     """Base class of proxy losses with K proxies per class.
 
-    S(x, c) = sum_k softmax_k(x.w_ck / gamma) x.w_ck (MPA, arXiv 2110.03997, Eq. 1), or the maximum or the mean of
-    x.w_ck. tau R (Eq. 3) is added to the loss. See `pool_similarities` and `regularizer`.
+    The similarity of a sample x and a class c with proxies w_c1, ..., w_cK is
+    S(x, c) = sum_k softmax_k(x.w_ck / gamma) x.w_ck (MPA, arXiv 2110.03997, Eq. 1), or the maximum or the mean of the
+    cosines x.w_ck (see `pool_similarities`). tau R is added to the loss, where R is a regularizer (Eq. 3, see
+    `regularizer`).
+
+    Args:
+        classes: See `ProxyLoss`.
+        dim: See `ProxyLoss`.
+        proxies_per_class: The number of proxies per class, K.
+        similarity: How to combine the K cosines: "softmax", "max" or "mean".
+        gamma: Temperature of the softmax.
+        tau: Weight of the regularizer R.
+        reg_eps: Added under the square root in R.
+        gain: See `ProxyLoss`.
     """
 
     def __init__(
@@ -52,11 +63,11 @@ class MultiProxyLoss(ProxyLoss):
 
 
 def pool_similarities(sim: Tensor, strategy: str = "softmax", gamma: float = 0.1) -> Tensor:
-    """Compute the class similarities S(x, c) [C, B] from the cosines to the proxies [C, K, B] (MPA, Eq. 1).
+    """Compute the class similarities S(x, c) [C, B] from the cosines s to the proxies [C, K, B] (MPA, Eq. 1).
 
-    "softmax" is sum_k q_k s_k with q = softmax(s / gamma). "max" and "mean" over the K proxies are its limits for gamma
-    -> 0 and gamma -> inf. With K = 1 each is the cosine itself. "max" divides its gradient equally among
-    equal largest cosines.
+    The strategy "softmax" computes sum_k q_k s_k with q = softmax(s / gamma). "max" and "mean" take the maximum or the
+    mean of the K cosines; they are the limits of "softmax" for gamma -> 0 and gamma -> inf. With K = 1 each is the
+    cosine itself. If several cosines are equal to the maximum, "max" divides the gradient equally among them.
 
     >>> pool_similarities(torch.tensor([[[0.0], [1.0]]]), "mean")
     tensor([[0.5000]])
@@ -72,22 +83,20 @@ def pool_similarities(sim: Tensor, strategy: str = "softmax", gamma: float = 0.1
 
 
 def regularizer(gram: Tensor, eps: float = 1e-5) -> Tensor:
-    """Compute R = sum_c sum_{t < s} sqrt(2 + eps - 2 w_cs.w_ct) / (C K (K - 1)) from cosines [C, K, K]; 0 for K = 1.
+    """Compute R = sum_c sum_{t < s} sqrt(2 + eps - 2 w_cs.w_ct) / (C K (K - 1)), a scalar.
 
-    R is half the mean distance between the proxies of a class (MPA, Eq. 3, and SoftTriple's released code, which has
-    eps 1e-5). With eps=0 the gradient at two equal proxies is set to 0; near such a point it is unbounded.
+    For eps=0, R is half the mean distance between two proxies of the same class (MPA, Eq. 3). The default eps is that
+    of the released code of SoftTriple. With eps=0, the gradient is unbounded near two equal proxies, and it is set to 0
+    if they are exactly equal. R is 0 if K = 1.
+
+    Args:
+        gram: The cosines w_cs.w_ct between the proxies of each class [C, K, K].
+        eps: Added under the square root.
     """
     c, k, _ = gram.shape
     if k == 1:
         return 0.0 * gram.sum()
     return safe_sqrt(2 + eps - 2 * gram).triu(1).sum() / (c * k * (k - 1))
-
-
-def check_not_negative(name: str, value: float) -> float:
-    """Check that a number is finite and at least 0, and return it."""
-    if not 0 <= value < math.inf:
-        raise ValueError(f"{name} must be finite and not negative, got {value}")
-    return value
 
 
 class _SoftmaxMean(torch.autograd.Function):
@@ -103,7 +112,7 @@ class _SoftmaxMean(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
-        # d S / d s_k = q_k (1 + (s_k - S) / gamma)
+        # The derivative is dS/ds_k = q_k (1 + (s_k - S) / gamma).
         sim, q, mean = ctx.saved_tensors
         g = g.unsqueeze(1)
         return (sim * (g / ctx.gamma)).add_(g * (1 - mean / ctx.gamma)).mul_(q), None

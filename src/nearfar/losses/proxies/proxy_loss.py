@@ -1,4 +1,4 @@
-"""The base classes of proxy losses: trainable proxies, checked inputs, and parameter groups for the optimizer."""
+"""The base classes of proxy losses. They hold the proxies, check the inputs and compute the class similarities."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from nearfar.validation import (
     Labels,
     as_label_tensor,
     as_labels,
+    as_signed_ids,
     check_count,
     check_embeddings,
     check_labels,
@@ -27,15 +28,18 @@ from nearfar.validation import (
 class ProxyLoss(Loss):
     """Base class of losses that compare samples with trainable proxies of the classes.
 
-    A subclass implements `cost`, a function of the similarities of samples and classes. The parameter `proxies` has the
-    shape [C, d] or [C, K, d]. Embeddings and proxies are normalized in the loss.
+    A subclass implements `cost`, which computes the loss from the similarities of samples and classes. The parameter
+    `proxies` has the shape [C, d] for C classes, or [C, K, d] for K proxies per class. The loss normalizes embeddings
+    and proxies.
 
     Args:
-        classes: The number of classes, or their names. With names, labels may be names too. Without, labels must be
-            class ids, because the names in a batch do not tell which proxy belongs to which name.
-        dim: The dimension of the embeddings.
-        per_class: The number of proxies per class, K. None is one proxy, stored as [C, d] instead of [C, 1, d].
-        gain: Sets the initial standard deviation of the proxies to gain / sqrt(C K). By default it is 1.
+        classes: The number of classes, or a list of class names. With names, labels may be names or class ids. Without
+            names, labels must be class ids, because the loss cannot know which proxy belongs to which name.
+        dim: The dimension of the embeddings, d.
+        per_class: The number of proxies per class, K. None means one proxy per class, stored as [C, d] instead of
+            [C, 1, d].
+        gain: The proxies are initialized from a normal distribution with standard deviation gain / sqrt(C K), or 1 if
+            gain is None.
 
     >>> from nearfar.losses import create
     >>> loss = create("proxy-anchor", classes=3, dim=4)
@@ -58,17 +62,18 @@ class ProxyLoss(Loss):
             self.classes_option = self.class_names
         self.dim, classes = check_count("dim", dim), self.classes
         shape = (classes, dim) if per_class is None else (classes, check_count("proxies_per_class", per_class), dim)
-        # The initial length matters although the loss depends only on directions: a step rotates a long proxy less.
+        # The loss depends only on the directions of the proxies. Their initial lengths matter nevertheless, because an
+        # optimizer step changes the direction of a long proxy less than that of a short one.
         std = 1.0 if gain is None else gain / math.sqrt(classes * (per_class or 1))
         self.proxies = nn.Parameter(torch.randn(shape) * std)
 
     def parameter_groups(self, lr: float, proxy_lr_multiplier: float = 100.0) -> list[dict[str, Any]]:
-        """Return parameter groups for an optimizer.
+        """Return the parameters of the loss as one parameter group for an optimizer, with their own learning rate.
 
         Args:
             lr: The learning rate of the network.
-            proxy_lr_multiplier: The learning rate of the proxies as a multiple of `lr`; 100 is that of Proxy-Anchor,
-                MPA and Proxy-ISA.
+            proxy_lr_multiplier: The learning rate of the proxies as a multiple of `lr`. The default is that of
+                Proxy-Anchor, MPA and Proxy-ISA.
 
         >>> from nearfar.losses import create
         >>> loss, net = create("mpa", classes=3, dim=4), nn.Linear(8, 4)
@@ -92,25 +97,26 @@ class ProxyLoss(Loss):
     ) -> Tensor:
         """Compute the loss.
 
-        Half precision is computed in float32, with or without autocast, and float64 embeddings in float64, whatever the
-        dtype of the proxies. A batch without anything to compare gives a differentiable 0.
+        Half-precision embeddings are converted to float32, also under autocast. float64 embeddings are computed in
+        float64. The proxies are converted to the same dtype. If there is nothing to compare, for example because all
+        weights are 0, the value of `cost` is 0 and backward() still works.
 
         Args:
             embeddings: The embeddings [B, d]. They need not be normalized.
             labels: Class ids [B] from 0 to classes - 1, or class names if the loss was created with names.
             ref_emb: Not supported: the proxies are the references.
             ref_labels: Not supported.
-            weights: Sample weights [B]. They multiply a sample's exponential inside a sum, or its term if the loss is a
-                mean over samples; weight 0 removes the sample from the value and the gradient.
+            weights: Sample weights [B]. If the loss is a mean over samples, the mean is weighted. Otherwise the weight
+                of a sample multiplies its exponentials. Weight 0 removes a sample from the value and the gradient.
             ref_weights: Not supported.
-            representatives: Accepted and ignored, so that PROFS can train with any loss.
+            representatives: Ignored. It is accepted so that the PROFS sampler works with any loss.
 
         Returns:
-            The loss, a scalar.
+            The loss, a scalar tensor.
         """
         for name, value in (("ref_emb", ref_emb), ("ref_labels", ref_labels), ("ref_weights", ref_weights)):
             if value is not None:
-                raise ValueError(f"{name} was given to a proxy loss, whose proxies are the references: remove {name}")
+                raise ValueError(f"{name} is not supported: proxy losses use proxies as references; remove {name}")
         sims = self.class_similarities(embeddings, labels, weights)
         with torch.autocast(sims.matrix.device.type, enabled=False):
             return self.cost(sims) + self.penalty(sims)
@@ -131,9 +137,9 @@ class ProxyLoss(Loss):
             return self.compare(unit(emb), self.proxies.to(emb.dtype), labels.long(), cast)
 
     def compare(self, embeddings: Tensor, proxies: Tensor, labels: Tensor, weights: Tensor | None) -> ClassSimilarities:
-        """Compute the class similarities of unit embeddings and unnormalized proxies.
+        """Compute the class similarities from unit embeddings and proxies that are not normalized.
 
-        The default is the cosine; subclasses with several proxies per class override this method.
+        The default is the cosine. Subclasses with several proxies per class override this method.
         """
         return ClassSimilarities(cosines(embeddings, proxies), labels, weights, embeddings)
 
@@ -147,12 +153,12 @@ class ProxyLoss(Loss):
 
 
 class DataWiseLoss(ProxyLoss):
-    """Base class of proxy losses that are a mean over samples. A subclass implements `terms`."""
+    """Base class of proxy losses that are a mean over samples. A subclass implements `terms` instead of `cost`."""
 
     def per_sample(self, embeddings: Tensor, labels: Labels, *, weights: Tensor | None = None) -> Tensor:
         """Compute the term of every sample, [B], multiplied by its weight if weights are passed.
 
-        The loss is the sum of the terms over the sum of the weights, plus `penalty`.
+        The loss is the sum of these terms divided by the sum of the weights, plus `penalty`.
         """
         sims = self.class_similarities(embeddings, labels, weights)
         with torch.autocast(sims.matrix.device.type, enabled=False):
@@ -160,7 +166,7 @@ class DataWiseLoss(ProxyLoss):
         return terms if sims.weights is None else terms * sims.weights
 
     def terms(self, sims: ClassSimilarities) -> Tensor:
-        """Compute the term of every sample, [B]."""
+        """Compute the term of every sample without its weight, [B]."""
         raise NotImplementedError
 
     def cost(self, sims: ClassSimilarities) -> Tensor:
@@ -168,7 +174,7 @@ class DataWiseLoss(ProxyLoss):
 
 
 def count_classes(classes: int | Sequence[str]) -> tuple[int, list[str] | None]:
-    """Return the number of classes and their names, or None if only the number is known."""
+    """Return the number of classes, and the list of their names or None if `classes` is a number."""
     if not isinstance(classes, int | str):
         names = list(classes)
         if not names or len(set(names)) < len(names) or not all(isinstance(name, str) for name in names):
@@ -178,11 +184,17 @@ def count_classes(classes: int | Sequence[str]) -> tuple[int, list[str] | None]:
 
 
 def class_ids(labels: Labels, names: Sequence[str] | None, loss: str) -> Tensor:
-    """Return labels as a tensor of class ids. Class names require `names`, the list passed as `classes`."""
+    """Convert labels to a tensor of class ids.
+
+    Args:
+        labels: Class ids or class names [B].
+        names: The class names in the order of their ids, or None if labels must be class ids.
+        loss: The name of the loss for error messages.
+    """
     if isinstance(labels, Tensor):
-        return labels
+        return as_signed_ids(labels)
     if names is None and as_labels(labels).dtype.kind in "US":
-        raise ValueError(f"labels are class names, but {loss} only knows class ids: create it with classes=[names]")
+        raise ValueError(f"labels are class names, but {loss} was created without names: pass classes=[names]")
     return as_label_tensor(labels, class_names=names)
 
 

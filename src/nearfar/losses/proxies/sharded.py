@@ -1,16 +1,20 @@
-"""Proxies split over processes: each process holds a part of the classes. Value and gradient do not change.
+"""Proxy losses whose proxies are split over processes. The value and the gradients do not change.
 
-Rank r of N holds the classes from r C / N up to (r + 1) C / N. Every process has all embeddings of the batch and
-computes the similarities of its classes, a [C / N, B] matrix. Only small tensors are communicated:
+With N processes and C classes, rank r holds the proxies of the classes from r C / N up to, but not including,
+(r + 1) C / N, both rounded down. Every process has all B embeddings of the batch and computes their similarities
+to its own classes, a matrix [C / N, B]. Only small tensors are communicated:
 
-    own class   S_i,y(i) is known to one process: a sum over processes, [B]
-    others      log sum over classes of e^z: the largest exponent, then the sum over processes, [B] each
-    per class   the process of a class computes its log-sums over samples alone; only their totals are summed
-    embeddings  the gradient with respect to the embeddings is a sum of one part per process, [B, d]
+- The similarity of each sample to its own class is known to one process. The others contribute 0 to a sum over the
+  processes, [B].
+- The log-sum-exp over the other classes of a sample needs the maximum of the exponents over the processes, and then the
+  sum of the exponentials over the processes, [B] each.
+- In losses with one term per class, the process that holds a class computes its term. Only the sum of the terms is
+  communicated.
+- The gradient with respect to the embeddings is a sum over the processes, [B, d].
 
-The gradient of a proxy is complete on its process, so an elementwise optimizer updates it as without splitting.
-Partial FC (An et al., arXiv 2010.05222) splits the classes in the same way and then samples them; here all classes
-count.
+The process that holds a proxy computes its complete gradient. An elementwise optimizer therefore updates the proxy in
+the same way as without splitting. Partial FC (An et al., arXiv 2010.05222) splits the classes in the same way, but uses
+only a sample of the classes in each step. Here all classes are used.
 """
 
 from __future__ import annotations
@@ -41,7 +45,7 @@ from nearfar.losses.subcenter_arcface import SubCenterArcFaceLoss
 from nearfar.ops.pairs import ratio
 from nearfar.validation import Labels
 
-# Proxy-ISA is not supported: its memory and the progress of its classes would have to be split too.
+# Proxy-ISA is not supported, because its memory and its statistics of each class would have to be split too.
 SHARDABLE = (
     *(NormalizedSoftmaxLoss, CosFaceLoss, ArcFaceLoss, SubCenterArcFaceLoss, ProxyNCALoss, SoftTripleLoss),
     *(MPADWLoss, MPAAPLoss, ProxyAnchorLoss, MPALoss),
@@ -49,11 +53,12 @@ SHARDABLE = (
 
 
 class ShardedProxies(Loss):
-    """A proxy loss whose proxies are split over the processes of the process group. It is called like the loss.
+    """A wrapper that splits the proxies of a proxy loss over the processes of the default process group.
 
-    All processes must create it from equal losses and call it with the same embeddings. `loss.proxies` then holds the
-    classes of this process. It is created from a complete loss, so that the proxies start with the same values as
-    without splitting; creation therefore needs memory for all proxies. Without a process group it equals the loss.
+    It is called like the loss. All processes must create it from identical losses and call it with the same embeddings
+    and labels. It replaces `loss.proxies` by the proxies of the classes that this process holds. It needs a complete
+    loss, so that the proxies have the same initial values as without splitting; each process therefore needs memory for
+    all proxies at creation. Without a process group, the value is that of the loss itself.
 
     Args:
         loss: The complete proxy loss, one of `SHARDABLE`.
@@ -89,11 +94,14 @@ class ShardedProxies(Loss):
             cost = self.loss.cost(sims) if isinstance(self.loss, DataWiseLoss) else self._per_class(sims)
             if not isinstance(self.loss, MultiProxyLoss) or sims.gram is None:
                 return cost
-            share = (self.stop - self.start) / self.classes  # the regularizer is a mean over classes
+            share = (self.stop - self.start) / self.classes  # the penalty is a mean over classes
             return cost + sum_over_processes(torch.as_tensor(self.loss.penalty(sims) * share))
 
     def _per_class(self, sims: ShardSimilarities) -> Tensor:
-        """Compute Proxy-Anchor or MPA, whose sums over classes have different divisors."""
+        """Compute Proxy-Anchor, or MPA without its regularizer.
+
+        The two losses have the same sums over classes, with different divisors.
+        """
         assert isinstance(self.loss, ProxyAnchorLoss | MPALoss)
         counted = sims.labels if sims.weights is None else sims.labels[sims.weights > 0]
         seen = len(counted.unique())  # type: ignore[no-untyped-call]
@@ -106,7 +114,14 @@ class ShardedProxies(Loss):
         return ratio(pos, pos.new_tensor(seen)) + ratio(neg, neg.new_tensor(with_neg))
 
     def gather_classes(self, part: Tensor) -> Tensor:
-        """Gather a tensor over all classes on rank 0; other ranks get an empty one. Every process must call this."""
+        """Concatenate the parts of all processes on rank 0. Every process must call this method.
+
+        Args:
+            part: A tensor whose first dimension is the classes of this process.
+
+        Returns:
+            A tensor whose first dimension is all classes on rank 0, and an empty tensor on other ranks.
+        """
         rank, world = _group()
         if world == 1:
             return part
@@ -117,18 +132,24 @@ class ShardedProxies(Loss):
         return part[:0] if parts is None else torch.cat([p[:n] for p, n in zip(parts, sizes, strict=True)])
 
     def select_classes(self, whole: Tensor) -> Tensor:
-        """Return the part of a tensor over all classes that belongs to this process."""
+        """Select the classes of this process from a tensor whose first dimension is all classes."""
         return whole[self.start : self.stop]
 
 
 @dataclass(frozen=True, eq=False)
 class ShardSimilarities(ClassSimilarities):
-    """The similarities of every sample and the classes from `start` on; labels refer to all classes."""
+    """The similarities of all samples to the classes of one process.
+
+    The first row of the matrix belongs to class `start`. The labels are class ids among all classes.
+    """
 
     start: int = 0
 
     def places(self) -> tuple[Tensor, Tensor]:
-        """Return, for each sample, whether its class is on this process and its row (an arbitrary one if it is not)."""
+        """Return, for each sample, whether this process holds its class, and the row of its class in the matrix.
+
+        If the process does not hold the class, the row is arbitrary.
+        """
         place = self.labels - self.start
         here = (place >= 0) & (place < len(self.matrix))
         return here, place.clamp(0, len(self.matrix) - 1)
@@ -142,20 +163,27 @@ class ShardSimilarities(ClassSimilarities):
         return result
 
     def with_other_shards(self) -> ClassSimilarities:
-        """Return plain similarities with an extra last class for the samples whose own class is on another process."""
+        """Return similarities with an additional last class, which replaces the classes of all other processes.
+
+        Samples whose class is on another process get this class as their label. Its similarities are 0.
+        """
         here, place = self.places()
         labels = torch.where(here, place, len(self.matrix))
         return ClassSimilarities(F.pad(self.matrix, (0, 0, 0, 1)), labels, self.weights, self.embeddings)
 
 
 def sum_over_processes(part: Tensor) -> Tensor:
-    """Sum over the processes. All must use the sum in the same way, because backward does not sum the gradient."""
+    """Sum a tensor over the processes.
+
+    The backward pass does not sum the gradient over the processes. It is correct if all processes compute the same loss
+    from the sum.
+    """
     total: Tensor = _Sum.apply(part)  # type: ignore[no-untyped-call]
     return total
 
 
 def _group() -> tuple[int, int]:
-    """Return the rank and the number of processes."""
+    """Return the rank of this process and the number of processes."""
     if not (dist.is_available() and dist.is_initialized()):
         return 0, 1
     return dist.get_rank(), dist.get_world_size()
@@ -179,7 +207,10 @@ class _Sum(torch.autograd.Function):
 
 
 class _SumGradients(torch.autograd.Function):
-    """Return the input; sum its gradient over the processes, each of which has the part from its own classes."""
+    """The identity, whose backward pass sums the gradient over the processes.
+
+    Each process has only the part of the gradient that comes from its own classes.
+    """
 
     @staticmethod
     def forward(ctx: Any, embeddings: Tensor) -> Tensor:
@@ -192,7 +223,10 @@ class _SumGradients(torch.autograd.Function):
 
 
 class _Others(torch.autograd.Function):
-    """Compute log( [1 +] sum of e^{scale S + shift} ) over the other classes on all processes, [B]."""
+    """For each sample, the log-sum-exp of scale * sim + shift over all classes but its own, on all processes, [B].
+
+    With `plus_one`, 1 is added to the sum.
+    """
 
     @staticmethod
     def forward(
@@ -206,7 +240,7 @@ class _Others(torch.autograd.Function):
         total = _reduce(e.sub_(top - shift).exp_().sum(0))
         ctx.scale = scale
         if plus_one:
-            less_one = total + torch.expm1(-top)  # for small e^z, log(1 + e^z) would round to 0
+            less_one = total + torch.expm1(-top)  # prevents log(1 + sum) from rounding to 0 for tiny sums
             ctx.save_for_backward(e, less_one + 1)
             return top + less_one.log1p()
         ctx.save_for_backward(e, total)

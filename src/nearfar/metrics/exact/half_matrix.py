@@ -1,10 +1,13 @@
-"""Same-set evaluation from half of the matrix product, with exactly the positions of a stable full sort.
+"""Evaluation of every sample against all others from half of the similarity matrix.
 
-The similarity c of `nearfar.metrics.exact.symmetric_similarity` is symmetric: tile (I, J) ranks the samples J for the
-queries I and the samples I for the queries J, so tiles below the diagonal are not computed. The similarities of the
-positives are computed first, pair by pair. Each tile is then compared with the threshold of every query
-(`nearfar.metrics.exact.position_counter`) while it is in cache, and only the few negatives above it are examined. If
-there are many, because rankings are poor or ties are common, this method gives up.
+The positions are exactly those of a stable full sort. The similarity c of `nearfar.metrics.exact.symmetric_similarity`
+is symmetric. A tile of the matrix with rows I and columns J therefore serves both the queries I, ranking the samples J,
+and the queries J, ranking the samples I. Tiles below the diagonal are not computed.
+
+The similarities of the positives are computed first, pair by pair. Each tile is then compared with the threshold of
+every query (`nearfar.metrics.exact.position_counter`) while the tile is in the CPU cache, and only the negatives above
+the threshold are examined. If there are many, because rankings are poor or ties are common, this method is slow: it
+stops and returns None.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,19 +25,20 @@ from nearfar.metrics.similarity import Gallery
 from nearfar.validation import Ints
 
 TILE = 1024
-# below these sizes the product is too small to matter
+# below these sizes, the matrix product takes too little time for this method to pay off
 MIN_SAMPLES, MIN_DIM = 4 * TILE, 64
-# with more positives per query, or a larger fraction of similarities above their thresholds, whole rows are cheaper
+# `evaluate_blocks` is faster if queries have more than MAX_POSITIVES positives on average, or if more than the fraction
+# MAX_ABOVE of the similarities is above the thresholds
 MAX_POSITIVES, MAX_ABOVE = 32, 0.06
-# bytes per pair of a query and one of its positives
+# memory in bytes for each pair of a query and one of its positives
 PAIR_BYTES = 200
 
 
 def try_half_matrix(names: Sequence[str], gallery: Gallery, relevance: Relevance, *, memory_mb: int) -> Columns | None:
     """Return the columns of `evaluate_blocks` for every sample against all others, or None.
 
-    None means that `evaluate_blocks` should be used instead: on a GPU, for small inputs, with many positives, or if
-    `evaluate_tiles` gives up.
+    None means that the caller should use `evaluate_blocks` instead: on a GPU, for small inputs, with many positives, or
+    if `evaluate_tiles` returns None.
     """
     rows, dim = gallery.rows.shape
     few = int(relevance.max_positives().sum()) <= min(MAX_POSITIVES * rows, memory_mb * 2**20 // PAIR_BYTES)
@@ -46,9 +50,10 @@ def try_half_matrix(names: Sequence[str], gallery: Gallery, relevance: Relevance
 def evaluate_tiles(
     names: Sequence[str], gallery: Gallery, relevance: Relevance, *, tile: int = TILE, max_above: float = MAX_ABOVE
 ) -> Columns | None:
-    """Return the columns of `evaluate_blocks` from the tiles on and above the diagonal, or None if it gives up.
+    """Compute the columns of `evaluate_blocks` from the tiles on and above the diagonal.
 
-    The "nearest" of a query without a positive is -1, because it is not searched for.
+    Return None if more than the fraction `max_above` of the similarities is above the thresholds. Queries without a
+    positive are not ranked: their "nearest" is -1.
     """
     similarity, size = make_symmetric(gallery), len(gallery.rows)
     query, index = list_positive_pairs(relevance)
@@ -71,7 +76,7 @@ def evaluate_tiles(
                     counter.count(candidates)
                     unused += len(candidates.query)
                 scanned += table.size * (1 if left == top else 2)
-                # this happens often at first, while thresholds are low, and rarely later
+                # thresholds are raised often at first, while they are low, and rarely later
                 if unused > len(counter.index):
                     counter.raise_thresholds()
                     above, unused = above + unused, 0
@@ -81,7 +86,10 @@ def evaluate_tiles(
 
 
 def _group_by_tile(row: Ints, column: Ints, tile: int, size: int) -> Callable[[int, int], tuple[Ints, Ints]]:
-    """Return a function that gives the pairs (row, column) inside the tile at (top, left), relative to its corner."""
+    """Return a function that selects the pairs (row, column) inside the tile whose first cell is (top, left).
+
+    The function returns rows and columns relative to that cell.
+    """
     across = -(-size // tile)
     code = row // tile * across + column // tile
     order = np.argsort(code, kind="stable")

@@ -1,12 +1,16 @@
-"""Count the negatives ahead of each positive, and so the positions of the positives.
+"""Positions of the positives, computed by counting the negatives ahead of each.
 
-With p_1, p_2, ... the positives of a query, best first (ties by gallery index),
+Let p_1, p_2, ... be the positives of a query, best first, with ties in order of gallery index. Then
 
     position(p_k) = k + #{negatives that beat p_k}
 
-A negative beats a positive if it is more similar, or equally similar and earlier in the gallery. It is counted at the
-best positive that it beats. The threshold of a query is a similarity below which nothing changes a position that
-matters: that of its worst positive whose position can be within the depth, minus the rounding error of a product.
+A negative beats a positive if it is more similar, or equally similar and earlier in the gallery. A negative that beats
+p_k also beats all later positives. It is therefore counted only at the best positive that it beats, and cumulative sums
+give the positions.
+
+The depth is the largest position that matters to the metrics. The threshold of a query is the similarity of its worst
+positive whose position can be within the depth, minus the rounding error of a matrix product. Negatives below the
+threshold do not change any position that matters.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,11 +34,12 @@ class Candidates:
     """Negatives above the threshold of a query.
 
     Attributes:
-        query: The query of each candidate.
-        index: Its gallery index.
-        score: Its similarity c.
-        beaten: The best positive that it beats for certain.
-        uncertain: Which candidates may beat a better one, because of rounding.
+        query: Query of each candidate.
+        index: Gallery index of each candidate.
+        score: Similarity c of each candidate to its query.
+        beaten: The best positive that each candidate certainly beats, as an index into the arrays of PositionCounter.
+            If there is none, the index is one past the last positive of the query.
+        uncertain: Indices of the candidates that may beat a better positive than `beaten`, because of rounding.
     """
 
     query: Ints
@@ -46,22 +51,24 @@ class Candidates:
 
 @dataclass(frozen=True)
 class PositionCounter:
-    """The positives of all queries in flat arrays, best first, and the negatives counted at each. Changes in place.
+    """The positives of all queries in flat arrays, best first, with the number of negatives counted at each.
+
+    The methods update the arrays in place.
 
     Attributes:
         similarity: The similarity c.
         names: Metrics to compute.
         positives: Number of positives of each query.
-        depth: Largest position that matters to each query.
-        starts: The positives of query q are starts[q] : starts[q + 1] of the next five arrays.
+        depth: Largest position of each query that matters to the metrics.
+        starts: The slice starts[q] : starts[q + 1] of the next five arrays belongs to the positives of query q.
         index: Gallery index of each positive.
-        value: Its exact similarity s.
-        low: Its similarity c minus the rounding error of a product.
-        high: Its similarity c plus the rounding error.
-        counts: Number of negatives counted at it.
-        threshold: Similarity c of each query above which negatives matter.
-        nearest: Gallery index of the sample at position 1 so far.
-        nearest_score: Its similarity c.
+        value: Exact similarity s of each positive.
+        low: Similarity c of each positive minus the rounding error of a matrix product.
+        high: Similarity c of each positive plus the rounding error.
+        counts: Number of negatives counted at each positive.
+        threshold: For each query, the similarity c above which negatives matter.
+        nearest: For each query, the gallery index of the nearest sample so far.
+        nearest_score: Similarity c of `nearest`.
     """
 
     similarity: SymmetricSimilarity
@@ -79,9 +86,10 @@ class PositionCounter:
     nearest_score: Array
 
     def find_candidates(self, scores: Array, top: int, left: int) -> Candidates:
-        """Return the negatives above their thresholds in a strip of c that begins at (top, left), for rows and columns.
+        """Return the negatives above the thresholds in `scores`, a strip of the matrix c that begins at (top, left).
 
-        A strip that meets the diagonal is read for its rows only: the columns of its tile are rows of the same tile.
+        Both the rows and the columns of the strip are queries. If the strip belongs to a tile on the diagonal, only its
+        rows are used: the tile's columns are the same queries as its rows.
         """
         height, width = scores.shape
         row, column = np.divmod(np.flatnonzero(scores > self.threshold[top : top + height, None]), width)
@@ -96,7 +104,7 @@ class PositionCounter:
         return Candidates(query, index, score, beaten, uncertain)
 
     def count(self, candidates: Candidates) -> None:
-        """Count each candidate at the best positive it beats. Exact similarities decide the uncertain ones."""
+        """Count each candidate at the best positive that it beats. Exact similarities decide uncertain cases."""
         at = candidates.beaten.copy()
         query, index = candidates.query[candidates.uncertain], candidates.index[candidates.uncertain]
         value = self.similarity.compute_pairs(query, index)[0]
@@ -112,7 +120,10 @@ class PositionCounter:
         self._update_nearest(candidates.query[ahead], candidates.index[ahead], candidates.score[ahead])
 
     def _update_nearest(self, query: Ints, index: Ints, score: Array) -> None:
-        """Keep the nearest of these samples and the current one. Exact similarities decide between close ones."""
+        """Update the nearest sample of each query with the samples `index`.
+
+        Exact similarities decide between samples whose similarities c are equal up to rounding.
+        """
         old = self.nearest_score[query]
         np.maximum.at(self.nearest_score, query, score)
         bar = self.nearest_score[query] - 3 * self.similarity.error_bound
@@ -128,7 +139,10 @@ class PositionCounter:
         self.nearest[query[order]] = index[order]
 
     def positions(self) -> Ints:
-        """Return the positions of the positives from the counts so far: never too large, and exact at the end."""
+        """Return the positions of the positives from the counts so far.
+
+        They are lower bounds. After the last tile, all positions within the depth are exact.
+        """
         total = np.concatenate([[0], np.cumsum(self.counts)])
         sizes = np.diff(self.starts)
         before, begin = np.repeat(total[self.starts[:-1]], sizes), np.repeat(self.starts[:-1], sizes)
@@ -136,7 +150,7 @@ class PositionCounter:
         return positions
 
     def raise_thresholds(self) -> None:
-        """Ignore the positives whose position is already beyond the depth, except the best one."""
+        """Raise each threshold so that it ignores positives beyond the depth. The best positive is never ignored."""
         sizes = np.diff(self.starts)
         some = np.flatnonzero(sizes)
         within = self.positions() <= np.repeat(self.depth, sizes)
@@ -144,7 +158,7 @@ class PositionCounter:
         self.threshold[some] = self.low[self.starts[some] + left - 1]
 
     def columns(self) -> Columns:
-        """Return the metrics of every query."""
+        """Return the columns of `evaluate_blocks` for all queries."""
         columns = empty_columns(self.names, len(self.positives))
         positions, sizes = self.positions(), np.diff(self.starts)
         for start in range(0, len(sizes), BLOCK):
@@ -157,7 +171,14 @@ class PositionCounter:
 
 
 def create_counter(names: Sequence[str], similarity: SymmetricSimilarity, query: Ints, index: Ints) -> PositionCounter:
-    """Create a counter from all pairs of a query and the gallery index of a positive."""
+    """Create a counter from all pairs of a query and one of its positives.
+
+    Args:
+        names: Metrics to compute.
+        similarity: The similarity c.
+        query: The query of each pair.
+        index: The gallery index of the positive of each pair.
+    """
     size = len(similarity.gallery.rows)
     value, c = similarity.compute_pairs(query, index)
     order = np.lexsort((index, -value, query))
@@ -165,7 +186,7 @@ def create_counter(names: Sequence[str], similarity: SymmetricSimilarity, query:
     positives = np.bincount(query, minlength=size)
     counts, which = np.unique(positives, return_inverse=True)
     depth = np.array([required_depth(names, max(int(count), 1), size) for count in counts])[which]
-    # the position of p_k is at least k, so those with k beyond the depth do not matter
+    # the position of p_k is at least k, so positives with k > depth do not matter
     first = np.concatenate([[0], np.cumsum(positives)])
     matters = np.arange(len(query)) - first[query] < depth[query]
     query, index, value, c = query[matters], index[matters], value[matters], c[matters]
@@ -194,7 +215,7 @@ def create_counter(names: Sequence[str], similarity: SymmetricSimilarity, query:
 
 
 def list_positive_pairs(relevance: Relevance) -> tuple[Ints, Ints]:
-    """Return all pairs (query, positive) of a same-set evaluation, without the query itself."""
+    """Return all pairs (query, positive), where every gallery sample is a query. A query is no positive of itself."""
     queries, indices = [], []
     for start in range(0, relevance.gallery, BLOCK):
         rows = np.arange(start, min(start + BLOCK, relevance.gallery))
@@ -206,14 +227,14 @@ def list_positive_pairs(relevance: Relevance) -> tuple[Ints, Ints]:
 
 
 def find_first(begin: Ints, end: Ints, holds: Callable[[Ints, Ints], NDArray[np.bool_]]) -> Ints:
-    """Return for each range [begin, end) the first index at which `holds` is true, or end.
+    """Return for each range [begin, end) the first index at which `holds` is true, or `end` if there is none.
 
-    A binary search in all ranges at once: within a range, `holds` must stay true once it is.
+    All ranges are searched at once by bisection. Within a range, `holds` must not change from true back to false.
 
     Args:
         begin: Start of each range.
         end: End of each range.
-        holds: Function of indices and of the numbers of their ranges.
+        holds: Function that tests an array of indices at once. Its second argument is the number of each index's range.
 
     >>> falling = np.array([9, 5, 1, 8, 2])
     >>> find_first(np.array([0, 3]), np.array([3, 5]), lambda at, of: falling[at] < 4).tolist()

@@ -1,18 +1,20 @@
-"""Positions of the positives of each query: exactly those of a stable full sort, mostly without one.
+"""Positions of the positives of each query, exactly as in a stable full sort, but usually computed without one.
 
-Every retrieval metric is a function of the 1-based positions of a query's R positives in its ranking, and
+Every retrieval metric is a function of the 1-based positions of a query's R positives in its ranking. With s_g the
+similarity of the query to gallery sample g, the position of a positive p is
 
     position(p) = 1 + #{g < p : s_g >= s_p} + #{g > p : s_g > s_p}
 
-is what a stable descending sort gives: equal similarities are ordered by gallery index. Three methods give the same
-numbers, and the cheapest one is used:
+This is its position in a stable descending sort: equal similarities are ordered by gallery index. Three methods give
+the same numbers, and the one with the lowest estimated cost is used:
 
-- Few positives: count by this formula, with R passes over a row of similarities in cache.
-- Many positives: look them up among the `depth` largest similarities of the row, with a stable sort for rows in which
-  a positive is tied. Later positions are not needed and stay BEYOND, except that of the best positive.
-- A large part of the gallery: sort the row.
+- For few positives, count with this formula: R passes over the similarities of the query.
+- For many positives, look them up among the `depth` largest similarities of the query. If a positive is tied, use a
+  stable sort for this query. Positions after `depth` are not needed and stay BEYOND, except that of the best positive.
+- If the positives are a large part of the gallery, sort all similarities of the query.
 
-Gallery samples to leave out (the query itself, ignored ones) have similarity -inf and are not among the positives.
+Gallery samples to leave out (the query itself and ignored samples) have similarity -inf and are not among the
+positives.
 """
 
 import numpy as np
@@ -21,6 +23,7 @@ from torch import Tensor
 
 from nearfar.validation import Array, Ints
 
+# position of padding, and of positives that are not among the `depth` nearest samples
 BEYOND = np.int64(2**62)
 
 
@@ -29,8 +32,8 @@ def compute_positions(scores: Array, positives: Ints, depth: int) -> Ints:
 
     Args:
         scores: Similarities of b queries to the gallery.
-        positives: Gallery indices [b, W] of the positives, padded with -1. Padding gets the position BEYOND.
-        depth: Positions larger than this may be BEYOND, except the first one of a query.
+        positives: Gallery indices [b, W] of at most W positives per query, padded with -1. Padding has position BEYOND.
+        depth: Positions larger than this may be returned as BEYOND, except the first position of a query.
 
     >>> row = np.array([[0.1, 0.9, 0.5, 0.9]], dtype=np.float32)
     >>> compute_positions(row, np.array([[3, 0]]), depth=4).tolist()
@@ -50,7 +53,7 @@ def compute_positions(scores: Array, positives: Ints, depth: int) -> Ints:
 
 
 def count_positions(scores: Array, positives: Ints, depth: int = 0) -> Ints:
-    """Compute each position by the formula above. All are exact, whatever the depth."""
+    """Compute the position of every positive with the formula at the top of this module. `depth` is ignored."""
     positions = np.full(positives.shape, BEYOND)
     for i, indices in enumerate(positives.tolist()):
         for j, index in enumerate(indices):
@@ -61,7 +64,7 @@ def count_positions(scores: Array, positives: Ints, depth: int = 0) -> Ints:
 
 
 def select_positions(scores: Array, positives: Ints, depth: int) -> Ints:
-    """Compute the positions up to `depth` by binary search in the sorted `depth` largest similarities of each query."""
+    """Compute the positions up to `depth` by binary search in the `depth` largest similarities of each query."""
     gallery = scores.shape[1]
     cut = gallery - depth if depth < gallery // 2 else 0
     top = np.sort(np.partition(scores, cut, axis=1)[:, cut:] if cut else scores, axis=1)
@@ -71,7 +74,7 @@ def select_positions(scores: Array, positives: Ints, depth: int) -> Ints:
     equal = top.shape[1] - torch.searchsorted(table, needles).numpy() - above
     inside = (values >= top[:, :1]) & (positives >= 0)
     positions: Ints = np.where(inside, 1 + above, BEYOND)
-    # values equal to the smallest selected one may lie outside the selection
+    # samples outside the selection can have the same value as the smallest selected one, so that value counts as tied
     tied = inside & ((equal > 1) | ((values == top[:, :1]) & (cut > 0)))
     has_tie = tied.any(axis=1)
     positions[has_tie] = sort_positions(scores[has_tie], positives[has_tie])
@@ -84,7 +87,7 @@ def select_positions(scores: Array, positives: Ints, depth: int) -> Ints:
 
 
 def sort_positions(scores: Array, positives: Ints, depth: int = 0) -> Ints:
-    """Compute all positions by a stable sort of each query's similarities."""
+    """Compute all positions by a stable sort of each query's similarities; `depth` is ignored."""
     positions = np.full(positives.shape, BEYOND)
     for row, indices, out in zip(scores, positives, positions, strict=True):
         relevant = np.zeros(len(row), dtype=bool)
@@ -103,17 +106,17 @@ def sort_positions_on_device(scores: Tensor, positives: Tensor) -> Tensor:
 
 
 def stable_order(row: Array) -> Ints:
-    """Return the indices by descending value, equal values by index: a faster `argsort(-row, kind="stable")`.
+    """Return what `np.argsort(-row, kind="stable")` returns, but faster for float32.
 
-    The bits of a float32, with the magnitude flipped for negative numbers, order like the number. Bits and index in one
-    int64 are unique, so any sort is stable.
+    If the lower 31 bits of negative float32 numbers are flipped, their bits as integers have the same order as the
+    numbers. These bits and the index are packed into one int64, so that all keys are distinct and any sort is stable.
 
     >>> stable_order(np.array([0.5, 1.0, 0.5], dtype=np.float32)).tolist()
     [1, 0, 2]
     """
     if row.dtype != np.float32:
         return np.argsort(-row, kind="stable")
-    bits = (0.0 - row).view(np.int32)  # 0 - x also turns -0.0 into 0.0, because the two are equal and must tie
+    bits = (0.0 - row).view(np.int32)  # 0.0 - x maps 0.0 and -0.0 to the same bits: they must tie
     bits ^= (bits >> 31) & np.int32(0x7FFFFFFF)
     keys: Ints = (bits.astype(np.int64) << 32) | np.arange(len(row))
     keys.sort()

@@ -1,10 +1,11 @@
-"""A symmetric similarity, so that one matrix product serves the rankings of both samples of a pair.
+"""A symmetric similarity c, so that c(i, j) is used both for the ranking of query i and for that of query j.
 
 cosine     c(i, j) = x_i.x_j / (|x_i| |x_j|)                         = s(i, j) / |x_i|
 euclidean  c(i, j) = x_i.x_j - |x_i|^2 / 2 - |x_j|^2 / 2              = s(i, j) - |x_i|^2 / 2
 
-For a query i, c orders the gallery as s of `nearfar.metrics.similarity` does. A matrix product computes c with a
-rounding error of at most `error_bound`. Where this leaves the order open, `compute_pairs` gives s of single pairs.
+Here s is the similarity of `nearfar.metrics.similarity`. For a given query i, c and s give the same order of the
+gallery. A matrix product computes c with a rounding error of at most `error_bound`. If this error leaves the order of
+two samples undecided, `compute_pairs` computes s for single pairs.
 """
 
 from dataclasses import dataclass
@@ -16,18 +17,18 @@ from torch import Tensor
 from nearfar.metrics.similarity import Gallery
 from nearfar.validation import Array, Floats, Ints
 
-# two blocks of this many vectors in float64 stay in a core's cache
+# pairs to compute at once: two blocks of this many float64 vectors fit in the cache of a core
 PAIRS = 128
 
 
 @dataclass(frozen=True)
 class SymmetricSimilarity:
-    """A gallery as the two factors of c.
+    """A gallery whose similarity matrix c is the product of two factors.
 
     Attributes:
         gallery: The gallery.
-        shrink: Factor, a power of two, that brings Euclidean vectors to length 1 at most without rounding.
-        error_bound: Bound of the rounding error of a product.
+        shrink: Power of two that scales vectors to a length of at most 1 for Euclidean distance, without rounding.
+        error_bound: Upper bound of the rounding error of c in a matrix product.
     """
 
     gallery: Gallery
@@ -35,11 +36,11 @@ class SymmetricSimilarity:
     error_bound: float
 
     def left_factor(self, rows: slice) -> Tensor:
-        """Return some vectors [b, d], or for Euclidean distance [b, d + 2], such that c = left @ right.T."""
+        """Return the left factor of c = left @ right.T for b queries: [b, d], or [b, d + 2] for Euclidean distance."""
         return self._factor(rows, is_right=False)
 
     def right_factor(self, rows: slice) -> Tensor:
-        """Return the other factor of c."""
+        """Return the right factor for b gallery samples, with the shape of the left factor."""
         return self._factor(rows, is_right=True)
 
     def _factor(self, rows: slice, *, is_right: bool) -> Tensor:
@@ -51,7 +52,7 @@ class SymmetricSimilarity:
         return torch.cat([x.mul(self.shrink), *((-one, -half) if is_right else (half, one))], dim=1)
 
     def compute_pairs(self, queries: Ints, indices: Ints) -> tuple[Array, Floats]:
-        """Return s(q, g) and c(q, g) of single pairs, from float64 dot products; s is rounded as in a block.
+        """Return s(q, g) and c(q, g) of single pairs from float64 dot products, with s rounded to the gallery's dtype.
 
         The order of summation is the same for every pair, so equal vectors have equal similarities.
         """
@@ -66,7 +67,7 @@ class SymmetricSimilarity:
         dot: Floats = np.einsum("ij,ij->i", left, right)
         if self.gallery.distance == "cosine":
             scale = self.gallery.scale.numpy()
-            # any power of two may scale a query: it changes no order, and this one prevents overflow
+            # multiplying a query by a power of two does not change its ranking; this one prevents overflow
             scaled = np.ldexp(dot, np.frexp(scale[queries])[1]).astype(scale.dtype)
             c: Floats = dot * scale[queries].astype(np.float64) * scale[indices].astype(np.float64)
             return scaled * scale[indices], c
@@ -78,9 +79,9 @@ class SymmetricSimilarity:
 def make_symmetric(gallery: Gallery) -> SymmetricSimilarity:
     """Return the symmetric similarity of a gallery with the bound of its rounding error.
 
-    A sum of d products has an error of at most d u sum |x_k y_k| in any order, where u is the unit roundoff. Another
-    32 u cover the rounding of factors, norms and thresholds (17 u by count). In float64 single pairs round as the
-    product does.
+    A sum of d products has an error of at most d u sum |x_k y_k| in any order, where u is the unit roundoff. The sum is
+    at most 1 for cosine and 2 for Euclidean distance. Another 32 u cover the rounding of factors, norms and thresholds
+    (at most 17 u). For float64 the bound is tripled, because single pairs have rounding errors of the same size.
     """
     u = torch.finfo(gallery.dtype).eps / 2
     terms = gallery.rows.shape[1] + 32

@@ -1,4 +1,4 @@
-"""Backbones: one module for each network, which registers a constructor and its public weight file."""
+"""Backbones: one module for each network. A module registers the network and, if there is one, its weight file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def register(name: str, *, weights: WeightFile | None = None) -> Callable[[Const
 
     Args:
         name: Name of the backbone in `create`, `create_embedder` and the setting model.backbone.
-        weights: The public weight file that pretrained=True loads, if there is one.
+        weights: Description of the public weight file that pretrained=True loads. None if there is no such file.
     """
 
     def add(constructor: Constructor) -> Constructor:
@@ -45,13 +45,13 @@ def create(name: str, *, channels: int | None = None, pretrained: bool | str | P
         name: One of `names()`, "transformers:NAME_OR_DIRECTORY" or "timm:NAME".
         channels: Number of image channels (3 by default, 1 for "small" and "small-conv"), or the length of the vectors
             for "features".
-        pretrained: False initializes the weights randomly (He et al.). True loads the public weights from their package
-            or from the folder of torch.hub; nothing is downloaded. A path loads this file: .safetensors or a state
-            dict, with the names of the public file or of nearfar. From the model of a run (model.safetensors), the
-            backbone is loaded.
+        pretrained: False initializes the weights randomly (He et al., arXiv 1502.01852). True loads the public weights
+            from an installed package or from the folder of torch.hub; nothing is downloaded. A path loads a file
+            (.safetensors or a PyTorch state dict) with the tensor names of the public file or of nearfar. If the file
+            is the model.safetensors of a run, only its backbone is loaded.
 
     Raises:
-        ValueError: If the name is unknown. The message suggests the nearest one.
+        ValueError: If the name is unknown. The message suggests a similar name.
 
     >>> create("resnet81")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -71,6 +71,6 @@ def create(name: str, *, channels: int | None = None, pretrained: bool | str | P
         elif weights is not None:
             path = find_weights(weights)
         else:
-            raise ValueError(f"backbone {name!r} has no public weights: use pretrained=False or the path of a file")
+            raise ValueError(f"backbone {name!r} has no public weights: set pretrained to False or a file path")
         load_tensors(backbone, select_backbone(read_tensors(path)), weights, origin=path.name)
     return backbone

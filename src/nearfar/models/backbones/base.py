@@ -1,8 +1,9 @@
-"""Base class of backbones and layers that several of them use."""
+"""Base class of all backbones, and functions and layers that several backbones use."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from torch import Tensor, nn
 
@@ -10,18 +11,21 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class Backbone(nn.Module):
-    """Map images [B, channels, H, W] to feature maps [B, features, h, w].
+    """Base class of networks that map B images [B, channels, H, W] to feature maps [B, features, h, w].
+
+    A backbone that is a sequence of blocks defines `named_layers`, and its lower blocks can then be frozen. Any other
+    backbone defines `forward`.
 
     Args:
         features: Number of features at each position of the map.
-        channels: Number of input channels; three channels are RGB.
+        channels: Number of input channels. Three channels are in RGB order.
         input_size: Side in pixels of the images that the network was designed for.
         mean, std: One value for each channel. The input is (image / 255 - mean) / std.
 
     Attributes:
-        has_image_input: False if the input is vectors [B, channels].
-        has_map_output: False if the output is vectors [B, features].
-        pooling: Name of the default pooling of the maps.
+        has_image_input: Whether the inputs are images. If False, they are vectors [B, channels].
+        has_map_output: Whether the outputs are feature maps. If False, they are vectors [B, features].
+        pooling: Name of the default pooling of the feature maps.
     """
 
     has_map_output = True
@@ -39,13 +43,46 @@ class Backbone(nn.Module):
     ) -> None:
         super().__init__()
         self.features, self.channels, self.input_size = features, channels, input_size
-        # for another number of channels than that of the public weights, use the average of the channels
+        # if `mean` or `std` is for another number of channels, repeat the average of its values
         self.mean = mean if len(mean) == channels else (sum(mean) / len(mean),) * channels
         self.std = std if len(std) == channels else (sum(std) / len(std),) * channels
 
+    def named_layers(self) -> list[tuple[str, nn.Module]]:
+        """Return the layers in order, each with the name of its block; consecutive layers may share a block.
+
+        The backbone is the composition of these layers. The list is empty if the backbone is not a sequence of blocks.
+        """
+        return []
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the layers in order."""
+        layers = self.named_layers()
+        if not layers:
+            raise NotImplementedError(f"{type(self).__name__} must define named_layers or forward")
+        for _, layer in layers:
+            x = layer(x)
+        return x
+
+
+def group_by_block(layers: Iterable[tuple[str, nn.Module]]) -> list[tuple[str, nn.Module]]:
+    """Give each layer without parameters, such as pooling, the name of the block before it.
+
+    A backbone is then never split between a block and the pooling after it. The activations at the split are those
+    after the pooling, which take less memory.
+
+    >>> layers = [("conv", nn.Conv2d(1, 1, 1)), ("pool", nn.MaxPool2d(2)), ("last", nn.Conv2d(1, 1, 1))]
+    >>> [name for name, _ in group_by_block(layers)]
+    ['conv', 'conv', 'last']
+    """
+    grouped: list[tuple[str, nn.Module]] = []
+    for name, layer in layers:
+        has_parameters = next(layer.parameters(), None) is not None
+        grouped.append((name if has_parameters or not grouped else grouped[-1][0], layer))
+    return grouped
+
 
 def init_convolutions(module: nn.Module) -> None:
-    """Initialize all convolutions of a module as He et al. (arXiv 1502.01852, fan_out) do, with biases 0."""
+    """Initialize all convolutions of a module by the method of He et al. (arXiv 1502.01852, fan_out), with biases 0."""
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d):
             nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
@@ -54,9 +91,10 @@ def init_convolutions(module: nn.Module) -> None:
 
 
 class SamePad(nn.Module):
-    """Pad a map with zeros as TensorFlow's "SAME": if the number is odd, right and bottom get one more.
+    """Pad a feature map with zeros like TensorFlow's "SAME" padding.
 
-    Weights trained in TensorFlow need it. It differs from symmetric padding with stride 2 and an even side.
+    If the number of padded rows or columns is odd, the extra one is at the bottom or right. Networks with weights from
+    TensorFlow need this padding. It differs from symmetric padding if, for example, the stride is 2 and the side even.
     """
 
     def __init__(self, kernel: int, stride: int) -> None:

@@ -1,4 +1,4 @@
-"""BN-Inception: the backbone of DRO, MPA, Proxy-Anchor, Proxy-ISA and the Metric Learning Reality Check."""
+"""BN-Inception, the backbone in the papers on DRO, MPA, Proxy-Anchor, Proxy-ISA and A Metric Learning Reality Check."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from nearfar.models.backbones import register
-from nearfar.models.backbones.base import Backbone, init_convolutions
+from nearfar.models.backbones.base import Backbone, group_by_block, init_convolutions
 from nearfar.models.weights import Tensors, WeightFile
 
-# block: (1x1, 3x3 reduce, 3x3, double 3x3 reduce, double 3x3, pool projection); 0 if a block has no such part
+# output channels of each convolution in a block, 0 if the block does not have it:
+# (1x1, 3x3 reduce, 3x3, double 3x3 reduce, double 3x3, pool projection)
 BLOCKS: dict[str, tuple[int, int, int, int, int, int]] = {
     "3a": (64, 64, 64, 64, 96, 32),
     "3b": (64, 64, 96, 64, 96, 64),
@@ -41,7 +42,7 @@ _LAYERS = {
 
 
 def rename(name: str) -> str | None:
-    """Return the name in nearfar of a tensor in the converted Caffe model.
+    """Return the nearfar name of a tensor of the converted Caffe model, or None if nearfar does not use the tensor.
 
     >>> rename("inception_3a_double_3x3_1_bn.running_mean"), rename("last_linear.weight")
     ('inception_3a.double_1.bn.running_mean', None)
@@ -58,7 +59,10 @@ def rename(name: str) -> str | None:
 
 
 def to_rgb(tensors: Tensors) -> Tensors:
-    """Convert the input channels of the first convolution from BGR to RGB, and vectors [1, C] of some files to [C]."""
+    """Reverse the input channels of the first convolution from BGR to RGB, and reshape tensors [1, C] to [C].
+
+    Some weight files store vectors as [1, C].
+    """
     flat = {name: x[0] if x.ndim == 2 and len(x) == 1 else x for name, x in tensors.items()}
     first = flat.get("conv1.conv.weight")
     return flat if first is None else {**flat, "conv1.conv.weight": first.flip(1)}
@@ -73,7 +77,7 @@ BN_INCEPTION_WEIGHTS = WeightFile(
 
 
 class ConvBN(nn.Module):
-    """Convolution (with a bias, as in the weight files), batch norm and ReLU."""
+    """Convolution, batch norm and ReLU. The convolution has a bias, because the weight files have one."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int = 1, stride: int = 1) -> None:
         super().__init__()
@@ -85,7 +89,10 @@ class ConvBN(nn.Module):
 
 
 class BNInceptionBlock(nn.Module):
-    """Four concatenated branches (Ioffe and Szegedy, Fig. 5), or three with stride 2, without a projection."""
+    """Inception block (Ioffe and Szegedy, Fig. 5): four concatenated branches.
+
+    A block with stride 2 has three branches: it has no 1x1 branch, and its pooling has no projection.
+    """
 
     def __init__(self, inputs: int, widths: tuple[int, int, int, int, int, int], *, pool: str = "average") -> None:
         super().__init__()
@@ -117,9 +124,10 @@ class BNInceptionBlock(nn.Module):
 class BNInception(Backbone):
     """Inception with batch normalization, without its classifier (Ioffe and Szegedy, ICML 2015, arXiv 1502.03167).
 
-    10,270,240 parameters, 1024 features. The architecture is that of the Caffe model whose converted weights are in
-    common use. The input is RGB: loading the file reverses the BGR order of its first convolution, and `mean` and `std`
-    account for its range 0..255. Batch norms use the momentum 0.1 of torch (ours); the converted model uses 0.9.
+    The network has 10,270,240 parameters and 1024 features. The architecture is that of the Caffe model whose converted
+    weights are commonly used. That model expects BGR images with values 0..255. Here the input is RGB: the input
+    channels of the first convolution are reversed when the weights are loaded, and `mean` and `std` account for the
+    range. Batch norms use PyTorch's default momentum 0.1 (our choice); the converted model uses 0.9.
     """
 
     def __init__(self, *, channels: int = 3) -> None:
@@ -137,7 +145,6 @@ class BNInception(Backbone):
             inputs = block.outputs
         init_convolutions(self)
 
-    def forward(self, x: Tensor) -> Tensor:
-        for layer in self.children():
-            x = layer(x)
-        return x
+    def named_layers(self) -> list[tuple[str, nn.Module]]:
+        """Return the layers: convolutions and inception blocks, each with the pooling after it."""
+        return group_by_block(self.named_children())

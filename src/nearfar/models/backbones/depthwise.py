@@ -1,4 +1,4 @@
-"""Depthwise convolution with a fast gradient for maps that are smaller than the kernel."""
+"""Depthwise convolution with a fast gradient for feature maps that are smaller than the kernel."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from torch import Tensor, nn
 
 
 class Depthwise(nn.Conv2d):
-    """One filter of odd size for each channel.
+    """Depthwise convolution: one filter of odd size for each channel.
 
-    On a CPU, PyTorch's gradient of a 5x5 kernel on a 4x4 map takes nine times as long as shifted products, which is a
-    fifth of a training step of EfficientNet-Lite0 at 112 pixels. The values are those of PyTorch.
+    The results are those of PyTorch. On a CPU, PyTorch's weight gradient of a 5x5 kernel on a 4x4 map takes nine times
+    as long as a sum of shifted products. In EfficientNet-Lite0 at 112 pixels, it takes a fifth of a training step. On a
+    CPU, if the map is smaller than the kernel and the stride is 1, the gradient is therefore computed by shifted
+    products.
     """
 
     def __init__(self, channels: int, kernel: int, *, stride: int = 1, padding: int = 0) -> None:
@@ -46,8 +48,8 @@ class _OnSmallMap(torch.autograd.Function):
 
 
 def _weight_grad(grad: Tensor, x: Tensor, half: int) -> Tensor:
-    """Sum, for each shift of the kernel, over the overlap of the map and the shifted map."""
-    grad, x = grad.permute(0, 2, 3, 1), x.permute(0, 2, 3, 1)  # their memory format is channels last
+    """Compute the gradient of each kernel weight: the sum of `grad` times `x` shifted by the weight's offset."""
+    grad, x = grad.permute(0, 2, 3, 1), x.permute(0, 2, 3, 1)  # channels last, the memory format of both tensors
     height, width = x.shape[1:3]
     result = x.new_zeros(x.shape[-1], 1, 2 * half + 1, 2 * half + 1)
     for down in range(-min(half, height - 1), min(half, height - 1) + 1):

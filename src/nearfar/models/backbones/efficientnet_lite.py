@@ -11,7 +11,7 @@ from nearfar.models.backbones.base import Backbone, SamePad, init_convolutions
 from nearfar.models.backbones.depthwise import Depthwise
 from nearfar.models.weights import WeightFile
 
-# stage of EfficientNet-B0: (blocks, kernel, stride of the first block, expansion, width)
+# stages of EfficientNet-B0: (number of blocks, kernel, stride of the first block, expansion, output channels)
 STAGES = (
     (1, 3, 1, 1, 16),
     (2, 3, 2, 6, 24),
@@ -23,14 +23,15 @@ STAGES = (
 )
 
 
-# Blocks with a padding module before the depthwise convolution, which shifts its index by one.
+# In these blocks, a padding module precedes the depthwise convolution, so the indices of the later modules are one
+# higher.
 _STRIDED = {sum(stage[0] for stage in STAGES[:i]) for i, stage in enumerate(STAGES) if stage[2] > 1}
 _CONVS = {"_expand_conv": "expand", "_depthwise_conv": "depthwise", "_project_conv": "project"}
 _NORMS = {"_bn0": "expand", "_bn1": "depthwise", "_bn2": "project"}
 
 
 def rename(name: str) -> str | None:
-    """Return the name in nearfar of a tensor in the file, which has the names of EfficientNet-PyTorch.
+    """Return the nearfar name of a tensor of EfficientNet-PyTorch, or None if nearfar does not use the tensor.
 
     >>> rename("_blocks.1._depthwise_conv.weight"), rename("_bn1.bias"), rename("_fc.bias")
     ('blocks.1.depthwise.1.weight', 'last.1.bias', None)
@@ -60,8 +61,8 @@ EFFICIENTNET_LITE0_WEIGHTS = WeightFile(
 
 
 def conv_bn(inputs: int, outputs: int, kernel: int = 1, stride: int = 1, *, depthwise: bool = False) -> list[nn.Module]:
-    """Return a convolution with TensorFlow's padding and a batch norm with the eps and momentum of the weights."""
-    # at stride 1, "SAME" equals symmetric padding of an odd kernel, which needs no separate operation
+    """Return a convolution with TensorFlow's padding and a batch norm with the original model's eps and momentum."""
+    # for stride 1 and an odd kernel, "SAME" is symmetric padding, which the convolution does itself
     pad: list[nn.Module] = [SamePad(kernel, stride)] if stride > 1 else []
     padding = 0 if pad else kernel // 2
     conv = (
@@ -73,7 +74,7 @@ def conv_bn(inputs: int, outputs: int, kernel: int = 1, stride: int = 1, *, dept
 
 
 class InvertedResidual(nn.Module):
-    """Expansion by 1x1, depthwise filter, projection by 1x1 (Sandler et al., MobileNetV2, arXiv 1801.04381)."""
+    """1x1 expansion, depthwise convolution and 1x1 projection (Sandler et al., MobileNetV2, arXiv 1801.04381)."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, expansion: int) -> None:
         super().__init__()
@@ -93,8 +94,8 @@ class InvertedResidual(nn.Module):
 class EfficientNetLite0(Backbone):
     """EfficientNet-Lite0 without its classifier: 3,371,008 parameters, 1280 features.
 
-    EfficientNet-B0 (Tan and Le, ICML 2019, arXiv 1905.11946, Table 1) as simplified for mobile devices by Google's
-    EfficientNet-Lite (2020): no squeeze-and-excitation, ReLU6 instead of swish. The padding is that of TensorFlow.
+    EfficientNet-Lite (Google, 2020) simplifies EfficientNet-B0 (Tan and Le, ICML 2019, arXiv 1905.11946, Table 1) for
+    mobile devices: it has no squeeze-and-excitation, and ReLU6 instead of swish. The padding is that of TensorFlow.
     """
 
     def __init__(self, *, channels: int = 3) -> None:
@@ -109,6 +110,7 @@ class EfficientNetLite0(Backbone):
         self.last = nn.Sequential(*conv_bn(inputs, 1280), nn.ReLU6(inplace=True))
         init_convolutions(self)
 
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.last(self.blocks(self.stem(x)))
-        return y
+    def named_layers(self) -> list[tuple[str, nn.Module]]:
+        """Return the layers: "stem", "blocks.0" to "blocks.15", "last"."""
+        blocks = [(f"blocks.{i}", block) for i, block in self.blocks.named_children()]
+        return [("stem", self.stem), *blocks, ("last", self.last)]

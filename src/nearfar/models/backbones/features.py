@@ -1,4 +1,4 @@
-"""No backbone: the input is vectors, for example of a frozen network, and only the head is trained."""
+"""Identity backbone for feature vectors, for example from a frozen network. Only the head is trained."""
 
 from __future__ import annotations
 

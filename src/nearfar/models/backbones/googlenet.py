@@ -1,6 +1,6 @@
-"""GoogLeNet (Inception v1), the backbone of PROFS.
+"""GoogLeNet (Inception v1), the backbone in the PROFS paper.
 
-It has two variants: the published one, without batch norm, and that of torchvision, with batch norm.
+There are two variants: the published network without batch norm, and torchvision's network with batch norm.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from nearfar.models.backbones import register
-from nearfar.models.backbones.base import Backbone, init_convolutions
+from nearfar.models.backbones.base import Backbone, group_by_block, init_convolutions
 from nearfar.models.weights import Tensors, WeightFile
 
-# block: (1x1, 3x3 reduce, 3x3, 5x5 reduce, 5x5, pool projection)
+# output channels of each convolution in a block: (1x1, 3x3 reduce, 3x3, 5x5 reduce, 5x5, pool projection)
 BLOCKS: dict[str, tuple[int, int, int, int, int, int]] = {
     "3a": (64, 96, 128, 16, 32, 32),
     "3b": (128, 128, 192, 32, 96, 64),
@@ -53,7 +53,9 @@ _TORCHVISION = {
 
 
 def rename_caffe(name: str) -> str | None:
-    """Return the name in nearfar of a tensor in bvlc_googlenet, where conversions replace "/" by "." or "_".
+    """Return the nearfar name of a tensor of bvlc_googlenet, or None if nearfar does not use the tensor.
+
+    Some converted files have "." or "_" instead of the "/" in Caffe's names.
 
     >>> rename_caffe("inception_4e/3x3_reduce.bias"), rename_caffe("loss3/classifier.weight")
     ('inception_4e.three_reduce.conv.bias', None)
@@ -70,7 +72,7 @@ def rename_caffe(name: str) -> str | None:
 
 
 def rename_torchvision(name: str) -> str | None:
-    """Return the name in nearfar of a tensor in torchvision's googlenet.
+    """Return the nearfar name of a tensor of torchvision's googlenet, or None if nearfar does not use the tensor.
 
     >>> rename_torchvision("inception3a.branch2.0.bn.weight"), rename_torchvision("aux1.fc1.bias")
     ('inception_3a.three_reduce.bn.weight', None)
@@ -85,7 +87,7 @@ def rename_torchvision(name: str) -> str | None:
 
 
 def to_rgb(tensors: Tensors) -> Tensors:
-    """Convert the input channels of the first convolution from BGR to RGB."""
+    """Reverse the input channels of the first convolution from BGR to RGB."""
     first = tensors.get("conv1.conv.weight")
     return tensors if first is None else {**tensors, "conv1.conv.weight": first.flip(1)}
 
@@ -104,7 +106,7 @@ GOOGLENET_BN_WEIGHTS = WeightFile(
 
 
 class Conv(nn.Module):
-    """Convolution and ReLU. With `batch_norm`, a batch norm between them replaces the bias."""
+    """Convolution and ReLU. With `batch_norm`, the convolution has no bias and a batch norm follows it."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1, *, batch_norm: bool) -> None:
         super().__init__()
@@ -116,7 +118,7 @@ class Conv(nn.Module):
 
 
 class GoogLeNetBlock(nn.Module):
-    """Four concatenated branches (Szegedy et al., Fig. 2b)."""
+    """Inception block with four concatenated branches (Szegedy et al., Fig. 2b)."""
 
     def __init__(self, inputs: int, widths: tuple[int, int, int, int, int, int], *, batch_norm: bool) -> None:
         super().__init__()
@@ -125,7 +127,7 @@ class GoogLeNetBlock(nn.Module):
         self.three_reduce = Conv(inputs, three_reduce, 1, batch_norm=batch_norm)
         self.three = Conv(three_reduce, three, 3, batch_norm=batch_norm)
         self.five_reduce = Conv(inputs, five_reduce, 1, batch_norm=batch_norm)
-        # the weights of torchvision have a 3x3 here
+        # torchvision's network and weights have a 3x3 convolution here
         self.five = Conv(five_reduce, five, 3 if batch_norm else 5, batch_norm=batch_norm)
         self.pool = nn.MaxPool2d(3, 1, 1, ceil_mode=True)
         self.project = Conv(inputs, project, 1, batch_norm=batch_norm)
@@ -139,12 +141,14 @@ class GoogLeNetBlock(nn.Module):
 
 @register("googlenet", weights=GOOGLENET_WEIGHTS)
 class GoogLeNet(Backbone):
-    """GoogLeNet without its classifiers (Szegedy et al., CVPR 2015, arXiv 1409.4842, Table 1); 1024 features.
+    """GoogLeNet without its classifiers (Szegedy et al., CVPR 2015, arXiv 1409.4842, Table 1), with 1024 features.
 
-    Without `batch_norm`: the published network (bvlc_googlenet of Caffe) with local response normalization, 5,973,552
-    parameters. The input is RGB: loading the file reverses the BGR order of its first convolution, and `mean` and `std`
-    account for its range 0..255. With `batch_norm`: the network of torchvision, 5,599,904 parameters, whose "5x5" is
-    3x3.
+    Without `batch_norm`, this is the published network (Caffe's bvlc_googlenet) with local response normalization and
+    5,973,552 parameters. The Caffe model expects BGR images with values 0..255. Here the input is RGB: the input
+    channels of the first convolution are reversed when the weights are loaded, and `mean` and `std` account for the
+    range.
+
+    With `batch_norm`, this is torchvision's network with 5,599,904 parameters. It has 3x3 instead of 5x5 convolutions.
     """
 
     def __init__(self, *, channels: int = 3, batch_norm: bool = False) -> None:
@@ -168,14 +172,16 @@ class GoogLeNet(Backbone):
             inputs = block.outputs
         init_convolutions(self)
 
-    def forward(self, x: Tensor) -> Tensor:
-        for layer in self.children():
-            x = layer(x)
-        return x
+    def named_layers(self) -> list[tuple[str, nn.Module]]:
+        """Return the layers: convolutions and inception blocks, each with the pooling after it."""
+        return group_by_block(self.named_children())
 
 
 class ResponseNorm(nn.LocalResponseNorm):
-    """Local response normalization over 5 channels with the constants of Caffe, in float32 for half precision."""
+    """Local response normalization over 5 channels with Caffe's constants.
+
+    Half-precision inputs are converted to float32, and the result is converted back.
+    """
 
     def __init__(self) -> None:
         super().__init__(5, alpha=1e-4, beta=0.75)

@@ -1,4 +1,4 @@
-"""Backbones of other libraries, imported on use: vision models of transformers and timm. Nothing is downloaded."""
+"""Vision models of the libraries transformers and timm as backbones. Nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -13,20 +13,23 @@ from nearfar.errors import NearfarError, install_hint
 from nearfar.models.backbones.base import IMAGENET_MEAN, IMAGENET_STD, Backbone
 from nearfar.models.weights import WeightFile, drop_prefixes, load_tensors, read_tensors
 
+SEQUENTIAL = ("vit",)  # model types of transformers whose forward pass is the composition of their layers
+
 
 def create_from_library(name: str, *, channels: int | None, pretrained: bool | str | Path) -> Backbone:
-    """Create the backbone "transformers:NAME" or "timm:NAME", see `nearfar.models.create`."""
+    """Create the backbone "transformers:NAME" or "timm:NAME" (see `nearfar.models.create`)."""
     library, _, model = name.partition(":")
     backbone: Backbone
     if library == "timm":
         if pretrained is True:
-            raise ValueError("nearfar downloads no weights of timm: pass the path of a weight file as pretrained=")
+            raise ValueError("nearfar downloads no weights of timm: set pretrained to the path of a weight file")
         backbone = Timm(model, weights=None if pretrained is False else pretrained)
     elif isinstance(pretrained, bool):
         backbone = Transformer(model, pretrained=pretrained)
     else:
         raise ValueError(
-            f"pretrained must be True or False for {name!r}, got {pretrained!r}: name a directory of weights instead"
+            f"pretrained must be True or False for {name!r}, got {pretrained!r}: "
+            "to load a directory, use the name 'transformers:DIRECTORY'"
         )
     if channels not in (None, backbone.channels):
         raise ValueError(f"backbone {name!r} has {backbone.channels} channels, got channels={channels}")
@@ -34,10 +37,11 @@ def create_from_library(name: str, *, channels: int | None, pretrained: bool | s
 
 
 class Transformer(Backbone):
-    """Vision model of transformers, given by its directory or its name in the local cache. Output: [B, features].
+    """Vision model of the transformers library, loaded from a directory, or by name from the local cache.
 
-    The output is the `pooler_output` of the model (of the vision part, for models like CLIP). If the checkpoint has no
-    weights for the pooler, it is the first token, because a random pooler would degrade it.
+    The output [B, features] is the `pooler_output` of the model, or of its vision part for models like CLIP. If the
+    model has no pooler, or the checkpoint has no weights for it, the output is the first token: a randomly initialized
+    pooler would degrade the features.
     """
 
     has_map_output = False
@@ -57,6 +61,21 @@ class Transformer(Backbone):
         )
         self.model: nn.Module = model
         self.first_token = any("pooler" in part for part in missing)
+        # a list, so that the tensors are not registered under a second name
+        self._layers = self._split() if getattr(config, "model_type", "") in SEQUENTIAL else []
+
+    def named_layers(self) -> list[tuple[str, nn.Module]]:
+        """Return the layers "embeddings", "layers.0", "layers.1", ... of a ViT, or an empty list for other models."""
+        return self._layers
+
+    def _split(self) -> list[tuple[str, nn.Module]]:
+        model: Any = self.model
+        # in version 4 of transformers, the layers are in `model.encoder`
+        layers = list(model.layers if hasattr(model, "layers") else model.encoder.layer)
+        pooler = None if self.first_token else getattr(model, "pooler", None)
+        named: list[tuple[str, nn.Module]] = [("embeddings", model.embeddings)]
+        named += [(f"layers.{i}", _Layer(layer)) for i, layer in enumerate(layers)]
+        return [*named, (named[-1][0], model.layernorm), (named[-1][0], _FirstToken() if pooler is None else pooler)]
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.model(pixel_values=x)
@@ -66,13 +85,31 @@ class Transformer(Backbone):
         return pooled.flatten(1)
 
 
+class _Layer(nn.Module):
+    """A transformer layer that returns a tensor. In version 4 of transformers, layers return tuples."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.layer(x)
+        hidden: Tensor = y[0] if isinstance(y, tuple) else y
+        return hidden
+
+
+class _FirstToken(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, 0]
+
+
 class Timm(Backbone):
-    """Model of timm, given by its name. Output: [B, features], pooled by timm. Weights are read from a file."""
+    """Model of the timm library, with weights from a file. The output [B, features] is pooled by timm."""
 
     has_map_output = False
 
     def __init__(self, name: str, *, weights: str | Path | None = None) -> None:
-        # timm imports torchvision. Its wheels on PyPI are CUDA builds, whose import fails with a CPU build of torch.
+        # timm imports torchvision, whose PyPI wheels are CUDA builds, and importing them fails with a CPU torch.
         timm = _import(
             "timm", "timm needs a torchvision that matches this torch: see pytorch.org, then pip install timm"
         )
@@ -120,7 +157,7 @@ def _load(library: Any, name: str, pretrained: bool) -> tuple[Any, list[str]]:
     missing = [str(part) for part in report["missing_keys"]]
     required = [part for part in missing if "pooler" not in part]
     if required:
-        raise NearfarError(f"the weights of {name!r} lack {len(required)} tensors of the model, first {required[0]}")
+        raise NearfarError(f"the weights of {name!r} lack {len(required)} tensors of the model, e.g. {required[0]}")
     return model, missing
 
 
@@ -135,7 +172,7 @@ def _preprocessing(name: str) -> dict[str, Any]:
 
 
 def _width(config: Any) -> int:
-    # convolutional models have one width per stage
+    # convolutional models have a list of widths, one per stage; the last one is that of the output
     return int(config.hidden_size if hasattr(config, "hidden_size") else config.hidden_sizes[-1])
 
 

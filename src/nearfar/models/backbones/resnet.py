@@ -1,4 +1,4 @@
-"""ResNet-18 and ResNet-50, with the layer names of torchvision, so that its weight files fit unchanged."""
+"""ResNet-18 and ResNet-50. The tensor names are those of torchvision's weight files, whose classifier is left out."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions with a shortcut (Fig. 5 right). The 3x3 has the stride, as in torchvision."""
+    """1x1, 3x3 and 1x1 convolutions with a shortcut (He et al., arXiv 1512.03385, Fig. 5 right).
+
+    The stride is in the 3x3 convolution, as in torchvision.
+    """
 
     expansion = 4
 
@@ -53,7 +56,7 @@ class Bottleneck(nn.Module):
 
 
 def shortcut(inputs: int, outputs: int, stride: int) -> nn.Sequential:
-    """Return the identity, or a 1x1 convolution with batch norm if the shape changes."""
+    """Return the identity if the shape does not change, otherwise a 1x1 convolution with batch norm."""
     if inputs == outputs and stride == 1:
         return nn.Sequential()
     return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
@@ -77,10 +80,15 @@ class ResNet(Backbone):
             self.add_module(f"layer{i + 1}", nn.Sequential(*blocks))
         init_convolutions(self)
 
-    def forward(self, x: Tensor) -> Tensor:
-        for layer in self.children():
-            x = layer(x)
-        return x
+    def named_layers(self) -> list[tuple[str, nn.Module]]:
+        """Return the layers: "stem", then the residual blocks "layer1.0", "layer1.1", ..."""
+        layers: list[tuple[str, nn.Module]] = []
+        for name, child in self.named_children():
+            if isinstance(child, nn.Sequential):
+                layers += [(f"{name}.{i}", block) for i, block in child.named_children()]
+            else:
+                layers.append(("stem", child))
+        return layers
 
 
 RESNET18_WEIGHTS = WeightFile(

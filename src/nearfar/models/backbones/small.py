@@ -7,13 +7,18 @@ from torch import Tensor, nn
 from nearfar.models.backbones import register
 from nearfar.models.backbones.base import Backbone, init_convolutions
 
-# Values of the built-in drawings, white on black. They suit other images too, because a batch norm follows.
+# Mean and std of the built-in drawings (white on black). Other images can use the same values, because a batch norm
+# follows the first convolution.
 MEAN, STD = (0.15,), (0.31,)
+LAYERS_PER_CONV = 4  # convolution, batch norm, ReLU, pooling
 
 
 @register("small-conv")
 class SmallConv(Backbone):
-    """Three 3x3 convolutions of width 32, 64 and 128, each with batch norm, ReLU and 2x2 max pooling: a baseline."""
+    """Baseline: three 3x3 convolutions with batch norm, ReLU and 2x2 max pooling.
+
+    With the default `width`, they have 32, 64 and 128 output channels.
+    """
 
     pooling = "grid"
 
@@ -25,13 +30,16 @@ class SmallConv(Backbone):
         self.layers = nn.Sequential(*parts)
         init_convolutions(self)
 
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.layers(x)
-        return y
+    def named_layers(self) -> list[tuple[str, nn.Module]]:
+        """Return the layers of the blocks "conv1", "conv2" and "conv3"."""
+        return [(f"conv{i // LAYERS_PER_CONV + 1}", layer) for i, layer in enumerate(self.layers)]
 
 
 class SmallResNetBlock(nn.Module):
-    """Two 3x3 convolutions with a shortcut, which averages 2x2 if the stride is 2 (arXiv 1812.01187, "D")."""
+    """Two 3x3 convolutions with a shortcut.
+
+    If the stride is 2, the shortcut begins with 2x2 average pooling (ResNet-D, He et al., arXiv 1812.01187).
+    """
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -50,7 +58,13 @@ class SmallResNetBlock(nn.Module):
 
 @register("small")
 class SmallResNet(Backbone):
-    """Residual network for drawings and thumbnails."""
+    """Residual network for drawings and other small images.
+
+    Args:
+        channels: Number of input channels.
+        widths: Output channels of each stage.
+        blocks: Number of residual blocks in each stage.
+    """
 
     pooling = "grid"
 
@@ -67,9 +81,10 @@ class SmallResNet(Backbone):
         self.layers = nn.Sequential(*parts)
         init_convolutions(self)
 
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.layers(x)
-        return y
+    def named_layers(self) -> list[tuple[str, nn.Module]]:
+        """Return the layers of the blocks: three of "stem", then one residual block each for "block1", "block2", ..."""
+        stem = sum(not isinstance(layer, SmallResNetBlock) for layer in self.layers)
+        return [(f"block{i - stem + 1}" if i >= stem else "stem", layer) for i, layer in enumerate(self.layers)]
 
 
 def conv_bn(inputs: int, outputs: int, *, kernel: int = 3, stride: int = 1) -> list[nn.Module]:

@@ -3,18 +3,18 @@
 // An error with a message for the user.
 export class ApiError extends Error {}
 
-// Returns the response, or null for 202: the result is not ready.
+// Returns the response, or null if its status is 202, which means that the result is not ready.
 async function checkResponse(response) {
   if (response.ok && response.status !== 202) return response;
   let detail = response.statusText;
   try {
     detail = (await response.json()).detail;
   } catch {
-    // The body is not JSON: show the status text.
+    // The body is not JSON, so the status text is shown.
   }
   if (response.status === 202) return null;
   throw new ApiError(
-    response.status === 401 ? 'The token is missing: open the full address that the server printed.' : detail,
+    response.status === 401 ? 'The token is missing or wrong: open the full address that the server printed.' : detail,
   );
 }
 
@@ -23,7 +23,7 @@ async function request(path, options) {
     return await checkResponse(await fetch(path, options));
   } catch (error) {
     if (error instanceof ApiError || error.name === 'AbortError') throw error;
-    throw new ApiError('The server does not respond. Is it still running?');
+    throw new ApiError('The server does not respond. Check that it is still running.');
   }
 }
 

@@ -1,4 +1,4 @@
-// The OpenAPI description of the JSON API as a page.
+// Shows the OpenAPI description of the JSON API as a page.
 import {h} from './dom.js';
 
 const view = document.getElementById('view');

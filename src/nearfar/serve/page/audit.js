@@ -1,4 +1,5 @@
-// Labels that may be wrong, one at a time, decided by keys or buttons. A decision is on disk when the page shows it.
+// Shows samples whose label may be wrong, one at a time. The user decides with keys or buttons. The page shows a
+// decision only after the server has saved it.
 import {getJson, getWhenReady, putJson} from './api.js';
 import {thumbnail} from './cards.js';
 import {busy, formatCount, h, optionsOf, showToast} from './dom.js';
@@ -120,7 +121,7 @@ export async function showAudit(view, route, signal) {
     if (nextPage < total) loadPage(nextPage);
   }
 
-  // Returns the previous decision, or null if the new one could not be saved.
+  // Saves a decision. Returns the previous decision about the suspect, or null if the new one could not be saved.
   function save(position, decision, label) {
     saving = (async () => {
       try {
@@ -145,7 +146,8 @@ export async function showAudit(view, route, signal) {
   }
 
   async function decide(decision, label = null) {
-    // A second decision before the first is saved would apply to a suspect that the user has not seen.
+    // Ignore a decision while another one is being saved: the user may intend it for the next suspect, which is not
+    // shown yet.
     if (saving) return;
     const previous = await save(rank, decision, label);
     if (!previous) return;
@@ -166,7 +168,7 @@ export async function showAudit(view, route, signal) {
 
   async function moveTo(position) {
     rank = Math.min(Math.max(0, position), Math.max(0, total - 1));
-    // The audit has one entry in the history, not one per suspect.
+    // The audit has only one entry in the browser history, not one per suspect.
     history.replaceState(null, '', `#/audit/${rank + 1}`);
     await showSuspect();
   }

@@ -1,7 +1,7 @@
 // The visible part of the map: its center, its scale, and the size of the canvas in pixels.
 const MAX_ZOOM = 400,
   MIN_ZOOM = 0.6,
-  // The center can leave the map, which spans -1..1, only a little.
+  // The map spans -1..1. The center of the view can move only slightly beyond it.
   MAX_CENTER = 1.1;
 
 export function createCamera(x, y) {
@@ -17,7 +17,7 @@ export function createCamera(x, y) {
     height: 0,
     // Canvas pixels per CSS pixel.
     ratio: 1,
-    // The scale at which the full map fits, with room for the line of text below.
+    // The scale at which the full map fits into the canvas, with room for the line of text below the map.
     get fitScale() {
       return Math.min((0.48 * this.width) / extent[0], (0.45 * this.height) / extent[1]);
     },
@@ -25,7 +25,7 @@ export function createCamera(x, y) {
       return this.scale / this.fitScale;
     },
     resize(width, height, ratio) {
-      // The full map stays in view when the window changes.
+      // If the full map was visible before the resize, it is also visible after it.
       const showsAll = !this.width || this.scale === this.fitScale;
       Object.assign(this, {width, height, ratio});
       if (showsAll) this.showAll();
@@ -39,7 +39,7 @@ export function createCamera(x, y) {
     moveByPixels(dx, dy) {
       this.moveTo(this.x + dx / this.scale, this.y + dy / this.scale);
     },
-    // Zooms about a pixel, by default the center.
+    // Zooms in or out. The pixel (px, py), by default the center, keeps showing the same point of the map.
     zoom(factor, px = this.width / 2, py = this.height / 2) {
       const scale = Math.min(Math.max(this.scale * factor, this.fitScale * MIN_ZOOM), this.fitScale * MAX_ZOOM);
       const change = 1 / this.scale - 1 / scale;

@@ -15,7 +15,7 @@ const badge = kind =>
     h('svg', {viewBox: '0 0 16 16', 'aria-hidden': 'true'}, h('path', {d: kind === 'right' ? CHECK_MARK : CROSS})),
   );
 
-// `kind` is 'right' or 'wrong' for a neighbor of the same or a different class, '' otherwise.
+// `kind` is 'right' for a neighbor of the same class as the query, 'wrong' for one of a different class, '' otherwise.
 export function thumbnail(sample, {size = 'medium', kind = '', alt = nameOf(sample.label)} = {}) {
   const mark = kind === 'right' || kind === 'wrong' ? badge(kind) : null;
   if (state.info.display === 'text') return h('span.shot', {}, h('span.words', {}, fileName(sample.name)), mark);
@@ -38,7 +38,7 @@ export function card(sample, {kind = '', note = '', href = `#/sample/${sample.id
         'aria-label': `${rank ? `${rank}. ` : ''}${label}${note ? `, distance ${note}` : ''}${relation}`,
       },
       thumbnail(sample, {kind, alt: ''}),
-      h('span.name', {}, label),
+      h('span.name', {title: label}, label),
       note ? h('span.note', {}, note) : null,
     ),
   );

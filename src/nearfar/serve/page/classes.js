@@ -1,4 +1,4 @@
-// All classes with an example each, and the samples of one class.
+// Two views: all classes with one example each, and the samples of one class.
 import {getJson} from './api.js';
 import {card, thumbnail} from './cards.js';
 import {formatCount, h, onVisible} from './dom.js';
@@ -54,7 +54,6 @@ export function showClasses(view, route, signal) {
   );
   update();
   onVisible(more, () => more.hidden || showMore(STEP), signal);
-  search.focus({preventScroll: true});
 }
 
 const classCard = item =>
@@ -65,7 +64,7 @@ const classCard = item =>
       'a',
       {href: `#/class/${item.label}`},
       thumbnail({id: item.example, label: item.label, name: item.name}, {alt: ''}),
-      h('span.name', {}, item.name),
+      h('span.name', {title: item.name}, item.name),
       h('span.note', {}, `${item.count}`),
     ),
   );

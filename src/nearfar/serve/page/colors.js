@@ -1,7 +1,8 @@
 // Colors as [red, green, blue].
 const palettes = new Map();
 
-// One color per class. Hues advance by the golden angle, so that neighboring classes differ, in three lightnesses.
+// Returns one color per class. From class to class, the hue advances by the golden angle, and saturation and lightness
+// cycle through three values, so that consecutive classes look different.
 export function palette(count, isDark) {
   const key = `${count} ${isDark}`;
   if (!palettes.has(key))

@@ -1,7 +1,8 @@
 // Draws discs directly into a pixel buffer (0xAABBGGRR): tens of thousands in a few milliseconds, without a GPU.
 const discs = new Map();
 
-// The pixels of a disc as offsets from its center, and how much of each the disc covers, up to 225 of 256.
+// Returns the pixels of a disc as offsets from its center, and the opacity of each pixel. Opacity 256 would be opaque;
+// a pixel that the disc covers fully has 225, and pixels at the edge have less.
 export function disc(radius) {
   const key = Math.round(radius * 4);
   if (!discs.has(key)) {
@@ -19,7 +20,7 @@ export function disc(radius) {
   return discs.get(key);
 }
 
-// Blends a disc at (px, py) into the pixels. Red and blue are blended in one product, green in another.
+// Blends a disc at (px, py) into the pixels. One multiplication blends red and blue together, another blends green.
 export function drawDisc(pixels, width, height, {reach, dx, dy, alpha}, px, py, [red, green, blue]) {
   const x = Math.round(px),
     y = Math.round(py),

@@ -1,8 +1,9 @@
-// Creates elements without HTML: strings only become text.
+// Creates elements without parsing HTML: strings become text or attribute values, never markup.
 const SVG = 'http://www.w3.org/2000/svg';
 
 // h('a.button', {href: '#/'}, 'Back') creates <a class="button" href="#/">Back</a>.
-// Properties: `onclick` and the like add listeners, `data` sets data attributes, `vars` sets CSS variables.
+// Properties: names that start with `on` add event listeners, `data` sets data attributes, `vars` sets CSS variables,
+// and all others set attributes.
 export function h(tag, properties = {}, ...children) {
   const [name, ...classNames] = tag.split('.');
   const element =
@@ -53,7 +54,7 @@ export const debounce = (work, milliseconds) => {
   };
 };
 
-// Calls `work` whenever an element comes near the visible part of the page.
+// Calls `work` whenever an element is about to scroll into view.
 export function onVisible(element, work, signal) {
   const observer = new IntersectionObserver(
     entries => {

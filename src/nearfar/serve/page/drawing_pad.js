@@ -1,10 +1,10 @@
-// A pad to draw on with mouse, pen or finger. A stroke is a list of [x, y] in pixels of the pad.
+// A pad to draw on with mouse, pen or finger. A stroke is a list of points [x, y] in CSS pixels of the pad.
 import {h} from './dom.js';
 
-// Points nearer to the last one than this are skipped.
+// A point is skipped if its distance to the previous point, in pixels, is smaller than this.
 const MIN_STEP = 2;
 
-// `onChange(strokes)` is called after each stroke.
+// `onChange(strokes)` is called after each stroke and each undo.
 export function createPad({onChange, label}) {
   const canvas = h('canvas.pad', {tabindex: '0', role: 'img', 'aria-label': label});
   const context = canvas.getContext('2d');
@@ -98,7 +98,8 @@ function fitToPad(strokes, side) {
   return strokes.map(stroke => stroke.map(point => [0, 1].map(i => point[i] * scale + shift[i])));
 }
 
-// Strokes as text for an address: scaled as in Quick, Draw!, with the top left at 0 and the longer side 255, in hex.
+// Returns strokes as text for a URL. Coordinates are scaled as in Quick, Draw!, so that the top left is at 0 and the
+// longer side is 255. Each coordinate is two hexadecimal digits, and '-' separates strokes.
 export function encodeStrokes(strokes) {
   const all = strokes.flat();
   const low = [0, 1].map(i => Math.min(...all.map(point => point[i])));

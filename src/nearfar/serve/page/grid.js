@@ -1,4 +1,5 @@
-// Points in -1..1 sorted into square cells, to find the points of a box or the nearest point without visiting all.
+// Sorts points in -1..1 into square cells, to find the points in a box or the nearest point without visiting all of
+// them.
 export function createGrid(x, y) {
   const side = Math.max(1, Math.min(256, Math.round(Math.sqrt(x.length / 4))));
   const cell = value => Math.min(side - 1, Math.max(0, Math.floor(((value + 1) / 2) * side)));
@@ -26,7 +27,7 @@ export function createGrid(x, y) {
     }
   }
 
-  // Returns the nearest point within a radius, or -1.
+  // Returns the index of the point nearest to (u, v), or -1 if there is none within the radius.
   function nearest(u, v, radius) {
     let best = -1,
       smallest = radius * radius;

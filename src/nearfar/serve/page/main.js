@@ -1,4 +1,4 @@
-// Routing: the hash of the address selects the view, so that back, forward, reload and links work.
+// Routing: the hash of the URL selects the view, so that back, forward, reload and links work.
 import {showAudit} from './audit.js';
 import {showClass, showClasses} from './classes.js';
 import {busy, problem, showToast} from './dom.js';
@@ -8,8 +8,9 @@ import {showRun} from './run.js';
 import {showSearch} from './search.js';
 import {loadState, state} from './state.js';
 
-// By the first part of the hash: the tab, and the function that shows the view. A view function can return an object
-// with `onRoute(route)`, which returns whether the view handles another address itself.
+// Maps the first part of the hash to the tab and to the function that shows the view. This function can return an
+// object with a method `onRoute(route)`. If the URL changes within the view, `onRoute` is called and returns whether
+// the view has handled the change. If it has not, the view is created again.
 const SEARCH = {tab: 'search', show: showSearch};
 const VIEWS = {
   '': SEARCH,
@@ -27,11 +28,11 @@ const view = document.getElementById('view');
 let leaving, current;
 
 async function showRoute() {
-  if (location.hash === '#view') return;
+  if (location.hash === '#view' && current) return;
   const route = parseHash(location.hash);
   if (!Object.hasOwn(VIEWS, route.name)) route.name = '';
   const {tab, show} = VIEWS[route.name];
-  // The map keeps its position and the search its drawing when only the address changes.
+  // If the URL changes within the same view, the map keeps its position and the search keeps its drawing.
   if (current?.show === show && current.onRoute?.(route)) return;
   leaving?.abort();
   leaving = new AbortController();

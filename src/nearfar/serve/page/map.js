@@ -85,7 +85,7 @@ export async function showMap(view, route, signal) {
         h(
           'p.method.soft',
           {},
-          `${formatCount(summary.points)} samples, placed by ${summary.method}. Near points have similar embeddings; distances between groups mean little.`,
+          `${formatCount(summary.points)} samples, placed by ${summary.method}. Points that are close to each other have similar embeddings. Distances between groups mean little.`,
         ),
       ),
     ),
@@ -247,7 +247,7 @@ export async function showMap(view, route, signal) {
   return {onRoute: openRoute};
 }
 
-// The columns x, y, id and label of all points, one after the other.
+// Splits the bytes into four columns, which are stored one after the other: x, y, id and label of all points.
 function readPoints(bytes, count) {
   const column = (Type, i) => new Type(bytes, 4 * count * i, count);
   return {

@@ -1,9 +1,10 @@
-// Mouse, touch, wheel and keyboard of the map. One pointer drags, two pinch.
+// Mouse, touch, wheel and keyboard control of the map. One pointer drags the map, two pointers pinch to zoom.
 const CLICK_DISTANCE = 5,
   STEP = 90;
 
-// Callbacks: `onChange()` after the camera has moved, `onHover(event)` with null for no position, `onCenter()` after a
-// move by key, `onOpen()` for a click or Enter, and `hovered()`, which returns the point below the pointer.
+// Callbacks: `onChange()` is called after the camera has moved, `onHover(event)` after the pointer has moved (with null
+// if it is dragging or has left the map), `onCenter()` after a move by key, and `onOpen()` for a click or Enter.
+// `hovered()` returns the point under the pointer.
 export function addMapControls(canvas, camera, {onChange, onHover, onCenter, onOpen, hovered}) {
   const pointers = new Map();
   let distance = 0,
@@ -50,7 +51,7 @@ export function addMapControls(canvas, camera, {onChange, onHover, onCenter, onO
     if (!wasDown || event.type !== 'pointerup' || distance >= CLICK_DISTANCE) return;
     const previous = hovered();
     onHover(event);
-    // A finger cannot hover: the first tap shows a sample, the second opens it.
+    // A finger cannot hover, so the first tap shows a sample and the second tap opens it.
     if (event.pointerType !== 'touch' || previous === hovered()) onOpen();
   };
   canvas.addEventListener('pointerup', release);

@@ -1,15 +1,17 @@
-// Paints the map. Dots are blended directly into a pixel buffer, which keeps 60,000 of them fluid without a GPU.
+// Paints the map. Dots are blended directly into a pixel buffer, so that a map of 60,000 dots moves smoothly without a
+// GPU.
 import {imageUrl} from './cards.js';
 import {fromHex, mix, palette, toCss} from './colors.js';
 import {disc, drawDisc} from './discs.js';
 import {nameOf, state} from './state.js';
 
-// Up to this number of visible samples, images replace dots.
+// If at most MAX_IMAGES samples are visible, their images are drawn instead of dots.
 const MAX_IMAGES = 260,
   IMAGE_CACHE = 900,
   MAX_NAME = 26;
 
-// `points` has x, y, ids and labels; `highlighted` is a set of labels; `redraw` is called when an image has loaded.
+// `points` has x, y, ids and labels. `highlighted` and `trained` are sets of labels. `redraw` is called when an image
+// has loaded.
 export function createPainter({canvas, overlay, points, grid, camera, proxies, highlighted, trained, redraw}) {
   const {x, y, ids, labels} = points;
   const context = canvas.getContext('2d', {alpha: false}),
@@ -143,7 +145,7 @@ export function createPainter({canvas, overlay, points, grid, camera, proxies, h
     context.fill();
   }
 
-  // Writes class names where there is room, compact classes first. More names appear at a larger zoom.
+  // Writes class names where there is room, starting with the most compact classes. Zooming in shows more names.
   function paintNames(colors, bySplit) {
     const {width, height, ratio} = camera;
     context.font = `650 ${12.5 * ratio}px system-ui, sans-serif`;
@@ -172,7 +174,8 @@ export function createPainter({canvas, overlay, points, grid, camera, proxies, h
     }
   }
 
-  // Draws rings around single samples on the overlay; `rings` is a list of [point, line width], -1 for no point.
+  // Draws rings around single samples on the overlay. `rings` is a list of [index of the point, line width]; index -1
+  // draws nothing.
   function paintRings(rings) {
     const {background, accent} = readColors();
     overlayContext.clearRect(0, 0, camera.width, camera.height);
@@ -193,7 +196,7 @@ export function createPainter({canvas, overlay, points, grid, camera, proxies, h
   return {resize, paint, paintRings};
 }
 
-// The median position of each class, compact classes first.
+// Returns the median position of each class, starting with the most compact classes.
 function classCenters(x, y, labels) {
   const members = new Map();
   for (let i = 0; i < labels.length; i++) {

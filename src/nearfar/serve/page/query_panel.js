@@ -1,4 +1,4 @@
-// The query side of the search: inputs for a new query, or the sample that is searched from.
+// The panel with the query of a search: inputs for a new query, or the sample that is the query.
 import {thumbnail} from './cards.js';
 import {debounce, h, icon} from './dom.js';
 import {createPad} from './drawing_pad.js';
@@ -12,7 +12,8 @@ const SPLITS = {train: 'training data', val: 'validation data', test: 'test data
 
 export const accepts = kind => state.info.accepts.includes(kind);
 
-// Callbacks: onStrokes(strokes), onImage(file), onVector(text with commas), onClear().
+// Callbacks: onStrokes(strokes), onImage(file), onVector(text) and onClear(). The text of a vector is numbers separated
+// by commas.
 export function createQueryPanel({onStrokes, onImage, onVector, onClear, signal}) {
   const pad = accepts('drawing') ? createPad({label: 'Drawing area', onChange: debounce(onStrokes, 60)}) : null;
   const file = h('input', {
@@ -105,7 +106,7 @@ export function createQueryPanel({onStrokes, onImage, onVector, onClear, signal}
       h(
         'figure.preview',
         {},
-        h('img', {src: uri, alt: 'The query as the network sees it'}),
+        h('img', {src: uri, alt: 'Preview of the query'}),
         h('figcaption.soft.small', {}, caption),
       ),
     );

@@ -1,4 +1,4 @@
-// '#/sample/3?label=2' is {name: 'sample', rest: ['3'], query: URLSearchParams of 'label=2'}.
+// parseHash('#/sample/3?label=2') returns {name: 'sample', rest: ['3'], query: new URLSearchParams('label=2')}.
 export function parseHash(hash) {
   const [path, query] = hash.replace(/^#\/?/, '').split('?');
   const [name = '', ...rest] = path.split('/');

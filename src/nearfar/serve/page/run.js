@@ -13,7 +13,7 @@ export async function showRun(view, route, signal) {
       h('h1', {}, state.info.title),
       run.scores.length
         ? [h('h2', {}, 'Scores'), scoreTable(run)]
-        : h('p', {}, 'This run has no scores yet, because its training is not finished.'),
+        : h('p', {}, 'This run has no test scores: its training is not finished, or its data has no test split.'),
       curves.length
         ? [
             h('h2', {}, 'Training'),

@@ -1,4 +1,4 @@
-// Search by a drawing, an image, a vector or a sample. Every query has an address.
+// Search by a drawing, an image, a vector or a sample. Every query has its own URL.
 import {getJson, postSearch} from './api.js';
 import {card} from './cards.js';
 import {busy, formatCount, h, optionsOf, problem, showToast} from './dom.js';
@@ -66,7 +66,7 @@ export function showSearch(view, firstRoute, signal) {
     if (path) location.hash = addressOf(path);
   }
 
-  // The first stroke of a drawing adds an entry to the history; the next strokes change that entry.
+  // The first stroke of a drawing adds an entry to the browser history; further strokes replace that entry.
   function searchStrokes(strokes) {
     if (panel.pad.isDrawing) return;
     if (!strokes.length) {
@@ -94,7 +94,11 @@ export function showSearch(view, firstRoute, signal) {
       ? 'Draw something to find similar drawings'
       : `Search with ${accepts('vector') ? 'a vector' : 'an image'}`;
     const counts = `${formatCount(state.info.samples)} samples of ${formatCount(state.info.classes)} classes.`;
-    heading.replaceChildren(h('h1', {}, title), h('p.soft', {}, `${counts} Or start from one of these:`));
+    heading.replaceChildren(
+      h('h1', {}, title),
+      ...(state.info.not_shown ? [h('p.soft.not-shown', {}, state.info.not_shown)] : []),
+      h('p.soft', {}, `${counts} Or start from one of these samples:`),
+    );
     list.replaceChildren(
       ...examples.map(item => card({id: item.example, label: item.label, name: item.name})),
     );
@@ -117,7 +121,7 @@ export function showSearch(view, firstRoute, signal) {
       h(
         'p.soft.small',
         {},
-        `${neighbors.length} nearest samples by cosine distance, in ${milliseconds.toFixed(0)} ms. Click one to search from it.`,
+        `${neighbors.length} nearest samples by cosine distance, in ${milliseconds.toFixed(0)} ms. Click a sample to search from it.`,
       ),
     );
   }
@@ -206,7 +210,7 @@ function classCounts(samples) {
       h(
         'li',
         {vars: {'--share': `${(100 * count) / samples.length}%`}},
-        h('a', {href: `#/class/${label}`}, nameOf(label), h('span', {}, ` ${count}`)),
+        h('a', {href: `#/class/${label}`, title: nameOf(label)}, nameOf(label), h('span', {}, ` ${count}`)),
       ),
     ),
   );

@@ -1,4 +1,4 @@
-// What every view needs from the server, loaded once.
+// Data that every view needs. It is loaded from the server once.
 import {getJson} from './api.js';
 
 export const state = {info: null, classes: [], classNames: new Map()};

@@ -7,7 +7,8 @@ export const DECISIONS = {keep: 'kept', relabel: 'relabeled', remove: 'removed'}
 
 const key = letter => h('kbd', {}, letter);
 
-// Returns the content of the article and `focusRelabel`. `decide(decision, label)` is called by the buttons.
+// Returns the content of the article, and the function `focusRelabel`, which focuses the input for another class. The
+// buttons call `decide(decision, label)`.
 export function suspectView(suspect, rank, total, decide) {
   const label = suspect.sample.label,
     other = suspect.suggested === label ? suspect.rival : suspect.suggested;
@@ -113,7 +114,7 @@ const strip = (title, samples, label, other) =>
             'a',
             {href: `#/sample/${sample.id}`, title: sample.name},
             thumbnail(sample, {alt: ''}),
-            h('span.name', {}, nameOf(sample.label)),
+            h('span.name', {title: nameOf(sample.label)}, nameOf(sample.label)),
           ),
         ),
       ),

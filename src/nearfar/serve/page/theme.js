@@ -1,4 +1,4 @@
-// Sets the color scheme before anything is drawn: the one chosen on this page, else that of the system.
+// Sets the color scheme before anything is drawn: the one that the user chose on this page, or else that of the system.
 (() => {
   const system = matchMedia('(prefers-color-scheme: dark)');
   const apply = () => {
@@ -9,7 +9,7 @@
   system.addEventListener('change', apply);
   addEventListener('toggle-theme', () => {
     const next = document.documentElement.dataset.theme === 'dark' ? 'light' : 'dark';
-    // A choice that equals the system's is not stored, so that the page follows the system again.
+    // If the choice equals the color scheme of the system, it is not stored, so that the page follows the system again.
     if ((next === 'dark') === system.matches) localStorage.removeItem('nearfar-theme');
     else localStorage.setItem('nearfar-theme', next);
     apply();

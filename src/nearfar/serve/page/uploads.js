@@ -1,4 +1,5 @@
-// Uploaded images by key. They are kept until the tab closes, so that back, forward and reload find them.
+// Uploaded images by key. They are available until the tab is closed, so that the back and forward buttons work. Images
+// of less than MAX_STORED bytes are also available after a reload.
 import {ApiError} from './api.js';
 
 const MAX_STORED = 2 << 20;
@@ -13,7 +14,7 @@ export function saveUpload(blob) {
       try {
         sessionStorage.setItem(`nearfar-${key}`, reader.result);
       } catch {
-        // The storage is full: the image is lost at the next reload.
+        // The storage is full, so the image is lost at the next reload.
       }
     };
     reader.readAsDataURL(blob);

@@ -1,10 +1,11 @@
-"""`nearfar bench plot`: the plots that papers show of runs and results, as SVG or PNG.
+"""`nearfar bench plot`: plots of runs and results as in the Proxy-ISA paper (arXiv 2211.10382), as SVG or PNG.
 
-map           the embedding space in the plane by t-SNE, proxies as stars (Proxy-ISA, Figs. 2 and 6)
-similarity    cosines of some samples with proxies and with each other (Proxy-ISA, Fig. 8)
-decay         the penalties of Proxy-ISA over the number of samples seen of a class (Fig. 5)
-settings      a metric over two settings, from the results of a suite (Proxy-ISA, Fig. 9)
-overfitting   a metric over the epochs of one or more runs (Proxy-ISA, Fig. 11)
+map           t-SNE of the embeddings of each run in two dimensions, with proxies as stars (Figs. 2 and 6)
+similarity    cosine similarity of random samples to proxies and to each other, for each run (Fig. 8)
+compactness   mean cosines of proxies and of training samples over the epochs of runs (appendix D)
+overfitting   a metric over the epochs of runs (Fig. 11)
+decay         the penalties of Proxy-ISA over the number of samples of a class seen so far (Fig. 5)
+settings      a metric over two settings, from the results of a suite (Fig. 9)
 
 With the same version of matplotlib, the same input gives the same bytes.
 """
@@ -19,6 +20,7 @@ from typing import Any
 from nearfar.errors import NearfarError
 from nearfar.plotting import check_format, save
 from nearfar.spelling import suggest
+from nearfar.suites.plots.compactness import draw_compactness
 from nearfar.suites.plots.embedding_space import draw_embedding_space
 from nearfar.suites.plots.overfitting import draw_overfitting
 from nearfar.suites.plots.penalty_decay import draw_penalty_decay
@@ -28,19 +30,21 @@ from nearfar.suites.plots.similarity_heatmap import draw_similarity
 KINDS: dict[str, Callable[..., Any]] = {
     "map": draw_embedding_space,
     "similarity": draw_similarity,
+    "compactness": draw_compactness,
+    "overfitting": draw_overfitting,
     "decay": draw_penalty_decay,
     "settings": draw_settings_grid,
-    "overfitting": draw_overfitting,
 }
-PYTHON_ONLY = ("points", "per_class")  # options that the command does not have
+ONE_SOURCE = ("decay", "settings")  # the other plots compare any number of runs
+PYTHON_ONLY = ("points", "per_class")  # options of the Python functions that the command line does not offer
 
 
 def write_plot(kind: str, sources: Sequence[Path], out: Path, **options: Any) -> None:
     """Draw a plot to a file.
 
     Args:
-        kind: A name of KINDS.
-        sources: Run directories, or a results file for "settings".
+        kind: A key of KINDS.
+        sources: Run directories ("settings": a results file). "decay" and "settings" accept only one.
         out: The .svg or .png file to write.
         options: Options of the plot; None means the default.
     """
@@ -59,7 +63,7 @@ def write_plot(kind: str, sources: Sequence[Path], out: Path, **options: Any) ->
     for name, parameter in accepted.items():
         if parameter.default is parameter.empty and name not in options:
             raise NearfarError(f"plot {kind} needs {name}: pass --{name}")
-    if kind == "overfitting":
+    if kind not in ONE_SOURCE:
         save(draw(list(sources), **options), out)
         return
     if len(sources) != 1:
@@ -73,6 +77,7 @@ def _list_options(names: Iterable[str]) -> str:
 
 __all__ = [
     "KINDS",
+    "draw_compactness",
     "draw_embedding_space",
     "draw_overfitting",
     "draw_penalty_decay",

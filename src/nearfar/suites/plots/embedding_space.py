@@ -1,28 +1,54 @@
-"""The embedding space in the plane: classes by color and marker, proxies as stars."""
+"""A t-SNE map of the embeddings: a color and marker for each class, proxies as stars."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from nearfar.data.manifest import Ints
 from nearfar.plotting import COLORS, MARKERS, new_figure
-from nearfar.report.embedding_map import choose_rows, compute_map
-from nearfar.suites.plots.trained_run import load_trained_run
+from nearfar.report.embedding_map import EmbeddingMap, choose_rows, compute_map
+from nearfar.suites.plots.trained_run import TrainedRun, load_comparable_runs, name_panels
 
 MAX_LABELED = 12
 
 
 def draw_embedding_space(
-    run: Path, *, split: str = "train", classes: int = 20, points: int = 800, seed: int = 0
+    runs: Sequence[Path], *, split: str = "train", classes: int = 20, points: int = 800, seed: int = 0
 ) -> Any:
-    """Draw t-SNE of up to `points` samples of `classes` random classes, and of their proxies if the run has any."""
-    trained = load_trained_run(run, split)
-    rows = choose_rows(trained.data.labels, points=points, classes=classes, seed=seed)
-    layout = compute_map(trained.data, trained.embeddings, rows, proxies=trained.proxies, seed=seed)
-    labels, colors = trained.data.labels[rows], list(COLORS.values())
-    figure, (axes,) = new_figure(width=6.5, height=5.5)
+    """Draw a t-SNE map of the embeddings of each run, with the proxies of the classes shown if the run has any.
+
+    All panels show the same samples, with the same color and marker for a class. Each panel is a separate t-SNE, so
+    positions in two panels cannot be compared.
+
+    Args:
+        runs: Run directories with the same data; each gets a panel.
+        split: Split to draw; proxies are drawn only with "train".
+        classes: Number of random classes to draw if the split has more than `points` samples.
+        points: Maximum number of samples.
+        seed: Seed of the random choice and of t-SNE.
+    """
+    trained = load_comparable_runs(runs, split)
+    rows = choose_rows(trained[0].data.labels, points=points, classes=classes, seed=seed)
+    layouts = [compute_map(run.data, run.embeddings, rows, proxies=run.proxies, seed=seed) for run in trained]
+    note = ", proxies as stars" if any(len(layout.proxy_labels) for layout in layouts) else ""
+    shown = len(np.unique(trained[0].data.labels[rows]))
+    about = f"{len(rows)} samples of {shown} classes{note}"
+    is_single = len(trained) == 1
+    figure, panels = new_figure(len(trained), width=6.5 if is_single else 4.6, height=5.5 if is_single else 4.6)
+    for axes, run, layout, title in zip(panels, trained, layouts, name_panels(trained), strict=True):
+        _draw_panel(axes, run, layout, rows)
+        axes.set_title(f"{title}, {run.source}\n{about}" if is_single else title)
+    if not is_single:
+        figure.suptitle(f"{trained[0].source}: {about}")
+    return figure
+
+
+def _draw_panel(axes: Any, run: TrainedRun, layout: EmbeddingMap, rows: Ints) -> None:
+    labels, colors = run.data.labels[rows], list(COLORS.values())
     shown = np.unique(labels)
     for number, label in enumerate(shown.tolist()):
         color, samples = colors[number % len(colors)], layout.points[labels == label]
@@ -31,8 +57,5 @@ def draw_embedding_space(
         axes.scatter(*stars.T, s=110, color=color, marker="*", edgecolors="black", linewidths=0.8, zorder=3)
         if len(shown) <= MAX_LABELED:
             x, y = np.median(samples, axis=0)
-            axes.annotate(trained.data.classes[label], (x, y), ha="center", fontsize=8, zorder=4)
+            axes.annotate(run.data.classes[label], (x, y), ha="center", fontsize=8, zorder=4)
     axes.set(xticks=[], yticks=[])
-    note = ", proxies as stars" if len(layout.proxy_labels) else ""
-    axes.set_title(f"{trained.title}\n{len(rows)} samples of {len(shown)} classes{note}")
-    return figure

@@ -1,4 +1,4 @@
-"""A metric over the epochs of runs; a run overfits once the metric falls on classes that are not trained on."""
+"""A metric over the epochs of runs. A run overfits once the metric decreases for classes that it does not train on."""
 
 from __future__ import annotations
 
@@ -7,47 +7,30 @@ from pathlib import Path
 from typing import Any
 
 from nearfar.errors import NearfarError
-from nearfar.plotting import COLORS, MARKERS, new_figure
+from nearfar.plotting import new_figure
 from nearfar.report.curves import collect_points
-from nearfar.training import Run
+from nearfar.suites.plots.epoch_lines import draw_run_lines, finish_axes, read_epochs
 
-# splits that an epoch's log entry may have scores of, and their line styles
+# splits for which a log may contain scores after each epoch, and their line styles
 LINE_STYLES = {"train": ":", "validation": "-", "test": "--"}
 
 
 def draw_overfitting(runs: Sequence[Path], *, metric: str = "recall@1") -> Any:
-    """Draw a metric in percent, with a color for each run and a line style for each split that its log has scores of.
+    """Draw a metric in percent over epochs, with a color for each run and a line style for each split.
 
-    A run logs the scores by which it selects its epoch, with data.validation=0.2 or select.by=test.
+    A run logs the scores that it uses to select its epoch: on validation classes (for example data.validation=0.2) or
+    on the test split (select.by=test). With log_train=true, it also logs scores on training samples.
     """
-    figure, (axes,) = new_figure(width=6.0)
+    figure, (axes,) = new_figure(width=7.5)
     for number, path in enumerate(runs):
-        entries = [
-            {"epoch": entry["epoch"] + 1, **{name: entry.get(name) for name in LINE_STYLES}} for entry in _epochs(path)
-        ]
+        entries = read_epochs(path)
         lines = {name: collect_points(entries, name, metric, factor=100.0) for name in LINE_STYLES}
         if not any(lines.values()):
-            logged = sorted({key for entry in entries for name in LINE_STYLES for key in entry[name] or ()})
+            logged = sorted({key for entry in entries for name in LINE_STYLES for key in entry.get(name) or ()})
             remedy = (
                 f"choose from {', '.join(logged)}" if logged else "train with data.validation=0.2 or select.by=test"
             )
-            raise NearfarError(f"{path}: the log has no {metric} over epochs: {remedy}")
-        color, marker = list(COLORS.values())[number % len(COLORS)], MARKERS[number % len(MARKERS)]
-        for name, points in lines.items():
-            if points:
-                axes.plot(
-                    *zip(*points, strict=True),
-                    LINE_STYLES[name],
-                    color=color,
-                    marker=marker,
-                    markersize=3,
-                    label=f"{path.name}, {name}",
-                )
-    axes.locator_params(axis="x", integer=True)
-    axes.set(xlabel="epoch", ylabel=f"{metric}, percent")
-    axes.legend()
+            raise NearfarError(f"{path}: the log has no {metric} scores of epochs: {remedy}")
+        draw_run_lines(axes, path, number, lines, LINE_STYLES)
+    finish_axes(axes, f"{metric}, percent")
     return figure
-
-
-def _epochs(path: Path) -> list[dict[str, Any]]:
-    return [entry for entry in Run(path).log() if entry["kind"] == "epoch"]

@@ -15,7 +15,11 @@ from nearfar.training import Run
 
 
 def draw_penalty_decay(run: Path) -> Any:
-    """Draw sigma, nu and 1 / max(1, E) of a Proxy-ISA run over n, the number of samples seen of a class, up to 10 V."""
+    """Draw the penalties sigma, nu and 1 / max(1, E) of a Proxy-ISA run.
+
+    The x axis is n, the number of samples of a class seen so far, from 0 to 10 V. V is the run's loss.volume, and E is
+    the effective number of samples (see `nearfar.losses.proxy_isa.progress`).
+    """
     options = dict(Run(run).config.loss)
     if options.pop("name") != "proxy-isa":
         raise NearfarError(

@@ -18,20 +18,30 @@ from nearfar.suites.summary import summarize
 
 
 def draw_settings_grid(results: Path, *, x: str, y: str, metric: str = "recall@1") -> Any:
-    """Draw means over seeds in percent, with a panel for each dataset.
+    """Draw heat maps of a metric (mean over seeds, in percent), with a panel for each dataset.
 
-    Methods that do not set `y` are left out. A field without results is empty. An asterisk marks a field that lacks
-    some of the seeds.
+    A cell without results is empty. An asterisk marks a cell in which some seeds are missing.
+
+    Args:
+        results: Results file of a suite.
+        x: The setting that the suite sweeps.
+        y: A setting whose value differs between the methods. Methods that do not set it to a number are left out.
+        metric: A metric of the suite.
     """
     content = read_results(results)
     suite = content.suite
     if suite.sweep_key != x:
-        raise NearfarError(f"{results}: {suite.name} sweeps {suite.sweep_key}, not {x!r}: pass the swept setting as x")
+        raise NearfarError(
+            f"{results}: {suite.name} does not sweep {x!r}: set x to the swept setting ({suite.sweep_key})"
+        )
     if metric not in suite.metrics:
         raise NearfarError(f"{results}: has no metric {metric!r}{suggest(metric, suite.metrics)}")
     row_values = _collect_values(suite, y)
     if not row_values:
-        raise NearfarError(f"{results}: no method of {suite.name} sets {y!r}")
+        raise NearfarError(
+            f"{results}: no method of {suite.name} sets {y!r} to a number: set y to a setting that has a number in "
+            "some methods"
+        )
     order, values = sorted(row_values, key=lambda name: row_values[name]), sorted(suite.sweep_values)
     grids: dict[str, dict[tuple[int, int], tuple[float, bool]]] = {}
     on_test: set[str] = set()
@@ -65,7 +75,7 @@ def draw_settings_grid(results: Path, *, x: str, y: str, metric: str = "recall@1
 
 
 def _collect_values(suite: Suite, key: str) -> dict[str, float]:
-    """Return the number that each method sets a key to, by the method's name."""
+    """Return the value of a setting by method name, for the methods that set it to a number."""
     values = {}
     for method in suite.methods:
         for setting in method.settings:

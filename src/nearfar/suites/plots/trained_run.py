@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from torch import Tensor
 
 from nearfar.data import Manifest
+from nearfar.errors import NearfarError
 from nearfar.ops.geometry import unit
 from nearfar.runs import CHECKPOINT
 from nearfar.training import Run
@@ -19,13 +22,18 @@ class TrainedRun:
     """A split of a run's data with its embeddings.
 
     Attributes:
-        title: Recipe, dataset and split.
+        path: The run directory.
+        method: The recipe, or the loss of a run without a recipe.
+        source: Name of the dataset, and the split.
         data: The samples.
-        embeddings: Their unit embeddings, [N, d].
-        proxies: Unit proxies of the classes, [C, K, d]; None if the loss has none or the split is not "train".
+        embeddings: Embeddings of the N samples, normalized, [N, d].
+        proxies: K proxies for each of the C classes, normalized, [C, K, d]; None if the loss has none or the split is
+            not "train".
     """
 
-    title: str
+    path: Path
+    method: str
+    source: str
     data: Manifest
     embeddings: Tensor
     proxies: Tensor | None
@@ -34,7 +42,7 @@ class TrainedRun:
 def load_trained_run(path: Path, split: str = "train") -> TrainedRun:
     """Load a run's checkpoint and embed a split with it.
 
-    Network and proxies both come from the last training step, so that they belong together.
+    Both the network and the proxies are those of the last training step, so that they match.
     """
     run = Run(path)
     state, config = load_state(path / CHECKPOINT), run.config
@@ -45,5 +53,31 @@ def load_trained_run(path: Path, split: str = "train") -> TrainedRun:
     if proxies is not None:
         rows = unit(proxies.float().reshape(-1, proxies.shape[-1]))
         proxies = rows.reshape(len(data.classes), -1, rows.shape[1])
-    title = f"{config.recipe or config.loss['name']}, {Path(config.data.source).stem}, {split}"
-    return TrainedRun(title, data, unit(run.embed(data, network)), proxies)
+    method, source = config.recipe or config.loss["name"], f"{Path(config.data.source).stem}, {split}"
+    return TrainedRun(path, method, source, data, unit(run.embed(data, network)), proxies)
+
+
+def load_comparable_runs(paths: Sequence[Path], split: str = "train") -> list[TrainedRun]:
+    """Load runs whose splits have the same samples, so that one choice of samples is valid for all of them.
+
+    Raises:
+        NearfarError: If the samples or labels of two runs differ.
+    """
+    runs = [load_trained_run(path, split) for path in paths]
+    first = runs[0]
+    for run in runs[1:]:
+        is_same = run.data.classes == first.data.classes and np.array_equal(run.data.labels, first.data.labels)
+        if not is_same or run.data.paths != first.data.paths:
+            raise NearfarError(
+                f"{run.path}: its {split} split has other samples or labels than that of {first.path}: "
+                "compare runs with the same data and the same data.validation"
+            )
+    return runs
+
+
+def name_panels(runs: Sequence[TrainedRun]) -> list[str]:
+    """Return a title for each run: its method, with the name of the run directory where methods repeat."""
+    methods = [run.method for run in runs]
+    return [
+        run.method if methods.count(run.method) == 1 else f"{run.method} ({run.path.resolve().name})" for run in runs
+    ]

@@ -1,7 +1,8 @@
-"""Train a network that does not fit on one device: each process keeps a part of every parameter (FSDP2 of PyTorch).
+"""Train a network that does not fit on one device: each process stores a part of every parameter (PyTorch FSDP2).
 
-Parameters are gathered block by block when they are needed. Gradients are summed into the parts, so the moments of the
-optimizer are sharded as well. The memory of parameters, gradients and moments is divided by the number of processes.
+Parameters are gathered block by block when they are needed. Each process receives the summed gradients of its parts, so
+the moments of the optimizer are sharded as well. Each process needs 1 / N of the memory for parameters, gradients and
+moments if there are N processes.
 """
 
 from __future__ import annotations
@@ -31,24 +32,25 @@ def shard_network(config: Config, embedder: Embedder) -> None:
         "optimizer.clip_norm": config.optimizer.clip_norm is not None,
         "schedule.warm_up_epochs": config.schedule.warm_up_epochs > 0,
         "model.freeze_backbone": config.model.freeze_backbone,
+        "model.train_from": config.model.train_from is not None,
         "autocast=fp16": config.autocast == "fp16",
         "compile": config.compile,
     }
     for name, is_set in unsupported.items():
         if is_set:
             raise NearfarError(f"shard_network=true does not support {name}: remove one of them")
-    embedder.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]  # FSDP2 shards no other layout
+    embedder.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]  # FSDP2 supports only this layout
     mesh = init_device_mesh(next(embedder.parameters()).device.type, (process_group.world_size(),))
     for block in _blocks(embedder.backbone):
         fully_shard(block, mesh=mesh)
     fully_shard(embedder, mesh=mesh)
     for module in embedder.modules():
         if isinstance(module, FSDPModule):
-            module.set_gradient_divide_factor(1.0)  # sum, not mean, over the processes, see `process_group`
+            module.set_gradient_divide_factor(1.0)  # sum over the processes instead of averaging, see `process_group`
 
 
 def _blocks(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield the children that have parameters, and look into lists and sequences."""
+    """Yield the children that have parameters. For an nn.Sequential or nn.ModuleList, yield its children instead."""
     for child in module.children():
         if isinstance(child, nn.Sequential | nn.ModuleList):
             yield from _blocks(child)
@@ -66,7 +68,7 @@ def unshard(tree: Any) -> Any:
 
 
 def shard_like(tensor: Tensor, example: Tensor) -> Tensor:
-    """Shard a tensor in the same way as an example of the same shape. Other tensors are returned unchanged."""
+    """Shard a tensor like `example`. Return it unchanged if `example` is not sharded or has another shape."""
     if not isinstance(example, DTensor) or tensor.shape != example.shape:
         return tensor
     return distribute_tensor(tensor.to(example.device).contiguous(), example.device_mesh, example.placements)

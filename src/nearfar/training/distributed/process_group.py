@@ -1,14 +1,15 @@
-"""Train on several processes with the result of one: split each batch, gather its embeddings, sum the gradients.
+"""Train on several processes with the same result as on one: split batches, gather embeddings, sum gradients.
 
     torchrun --nproc-per-node 4 -m nearfar train my_images
 
 Rank r of N takes samples r, r + N, ... of every global batch and embeds them. The embeddings E of the global batch are
-gathered on every process, and each process computes the whole loss. So the loss, its proxies, memories and random
-numbers are the same on every process as on a single one. Only the gradients of the network are summed:
+gathered on every process, and each process computes the loss L of the whole batch. The loss, its proxies, its memory
+and its random numbers are therefore the same on every process as on a single one. Only the gradients of the network's
+parameters theta are summed over the processes, because each process has the terms of its own samples i:
 
-    dL/d theta = sum over samples of (dL/dE_i) (dE_i/d theta) = sum over processes of their parts of this sum
+    dL/d theta = sum over i of (dL/dE_i) (dE_i/d theta)
 
-Without a process group, every function here returns its input.
+Without a process group, the functions here behave as on a single process with rank 0.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from nearfar.errors import NearfarError
 from nearfar.training.projection import group_by_size
 from nearfar.training.randomness import random_state, set_random_state
 
-# Processes wait this long for one that decodes images or computes scores. torchrun notices a dead one at once.
+# Maximum time to wait for a process that decodes images or computes scores. torchrun detects dead processes at once.
 TIMEOUT = timedelta(hours=2)
 
 S = TypeVar("S", bound=Sequence[Any])
@@ -61,7 +62,9 @@ def was_restarted() -> bool:
 
 
 def local_device(name: str) -> torch.device:
-    """Return the device of the setting `device`. `auto` is a GPU if there is one; each process gets its own GPU.
+    """Return the device for the setting `device`. `auto` is a CUDA GPU if there is one, otherwise the CPU.
+
+    With several processes, `auto` and `cuda` give each process on a machine its own GPU.
 
     Raises:
         NearfarError: If the name is unknown or the device is not available.
@@ -92,8 +95,8 @@ def join_process_group() -> Iterator[None]:
     if world_size() > 1 or int(os.environ.get("WORLD_SIZE", 1)) == 1:
         yield
         return
-    # torchrun keeps its store over restarts: without a prefix per start, a process may read the address of one that
-    # died, and wait for it forever
+    # torchrun keeps its key-value store across restarts. Without a separate prefix for each start, a process could read
+    # the address of a process that died, and wait for it forever.
     store, own_rank, size = next(rendezvous("env://", timeout=TIMEOUT))
     start = dist.PrefixStore(f"start {restart_count()}", store)  # type: ignore[attr-defined]
     dist.init_process_group(store=start, rank=own_rank, world_size=size, timeout=TIMEOUT)
@@ -111,7 +114,7 @@ def barrier() -> None:
 
 @contextmanager
 def main_process_first() -> Iterator[None]:
-    """Run the block on the main process first, then on the others, which can read what it wrote."""
+    """Run the block on the main process first, then on the others, which can then read files that the first wrote."""
     if not is_main_process():
         barrier()
     yield
@@ -131,10 +134,10 @@ def largest_part_size(total: int) -> int:
 
 
 def even_chunk_size(total: int, size: int) -> int:
-    """Return the smallest chunk size from `size` on that gives every process the same number of chunks.
+    """Return the smallest chunk size of at least `size` that gives every process the same number of chunks.
 
-    Synchronized batch norms need equally many calls. A process has total // world_size items or one more; the extra
-    item starts another chunk only if the others fill their chunks exactly.
+    Synchronized batch norms need the same number of calls on every process. A process has total // world_size items or
+    one more. The extra item starts another chunk only if the other items fill their chunks exactly.
     """
     smallest, largest = total // world_size(), largest_part_size(total)
     while smallest < largest and smallest % size == 0:
@@ -143,9 +146,10 @@ def even_chunk_size(total: int, size: int) -> int:
 
 
 def gather_parts(part: Tensor, total: int) -> Tensor:
-    """Gather the parts of all processes on every process, [total, ...], in the order before `local_part`.
+    """Gather the parts that `local_part` selected on all processes into [total, ...], in the original order.
 
-    The gradient of a part is its part of the gradient. Nothing is summed, because every process computes the same loss.
+    In the backward pass, each process takes the rows of the gradient that belong to its part. Gradients are not summed
+    over the processes, because every process computes the same loss.
     """
     if world_size() == 1:
         return part
@@ -169,7 +173,7 @@ class _GatherParts(torch.autograd.Function):
 
 
 def all_reduce_gradients(parameters: Iterable[Tensor], *, mean: bool = False) -> None:
-    """Sum or average the gradients over all processes, in place, a few megabytes at a time."""
+    """Sum or average the gradients over all processes, in place, one group of tensors at a time (`group_by_size`)."""
     if world_size() == 1:
         return
     pending = []
@@ -187,7 +191,7 @@ def all_reduce_gradients(parameters: Iterable[Tensor], *, mean: bool = False) ->
 
 
 def broadcast_from_main(tensors: Iterable[Tensor]) -> None:
-    """Replace every tensor by that of the main process, in place."""
+    """Copy the values of the main process into the tensors of all processes, in place."""
     if world_size() > 1:
         for tensor in tensors:
             values = tensor.detach().contiguous()
@@ -196,7 +200,7 @@ def broadcast_from_main(tensors: Iterable[Tensor]) -> None:
 
 
 def broadcast_text(make: Callable[[], str]) -> str:
-    """Return on every process the text that `make` returns on the main process. Only the main process calls it."""
+    """Call `make` on the main process only, and return its text on every process."""
     if world_size() == 1:
         return make()
     text = make().encode() if is_main_process() else b""
@@ -212,7 +216,7 @@ def broadcast_text(make: Callable[[], str]) -> str:
 
 
 def check_ranks_agree(text: str, advice: str) -> None:
-    """Raise an error on every process unless all have the same text."""
+    """Raise an error with this advice on every process unless `text` is the same on all."""
     differs = torch.tensor(int(broadcast_text(lambda: text) != text))
     if world_size() > 1:
         dist.all_reduce(differs)
@@ -227,8 +231,8 @@ SharedRandom = Callable[[], AbstractContextManager[None]]
 def per_rank_random(seed: int, step: int) -> Iterator[SharedRandom]:
     """Give each process its own random numbers inside the block, for example for dropout.
 
-    Yields a context manager inside which all processes draw the same numbers. On a single process both contexts do
-    nothing.
+    Yields a function that creates an inner context, in which all processes draw the same numbers. On a single process,
+    both contexts do nothing.
     """
     if world_size() == 1:
         yield nullcontext

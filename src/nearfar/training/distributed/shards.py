@@ -1,4 +1,4 @@
-"""Save and load a loss with sharded proxies: checkpoints hold all proxies and fit any number of processes."""
+"""Save and load a loss with sharded proxies. A checkpoint has all proxies, so any number of processes can load it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ State = dict[str, Any]
 
 
 def collect_states(loss: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[State, State]:
-    """Return the states of loss and optimizer.
+    """Return the state dicts of the loss and the optimizer.
 
-    If the proxies are sharded, every process must call this, and the main process gets all of them.
+    If the proxies are sharded, every process must call this. The state on the main process then has all proxies.
     """
     if not isinstance(loss, ShardedProxies):
         return loss.state_dict(), optimizer.state_dict()
@@ -36,7 +36,7 @@ def load_states(loss: nn.Module, optimizer: torch.optim.Optimizer, loss_state: S
 
 
 def match_layout(state: State, optimizer: torch.optim.Optimizer) -> State:
-    """Return the state of an optimizer in the memory layout of its parameters, which fused optimizers require."""
+    """Convert the state of an optimizer to the memory layout of its parameters, which fused optimizers require."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
 
     def copy_like(value: Tensor, p: Tensor) -> Tensor:
@@ -54,7 +54,7 @@ def match_layout(state: State, optimizer: torch.optim.Optimizer) -> State:
 def _map_moments(
     loss: ShardedProxies, optimizer: torch.optim.Optimizer, state: State, change: Callable[[Tensor], Tensor]
 ) -> State:
-    """Apply a function to the moments that the optimizer keeps for the proxies."""
+    """Apply a function to the optimizer's moments of the proxies."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     index = next(i for i, p in enumerate(parameters) if p is loss.loss.proxies)
     moments = state["state"].get(index, {})

@@ -1,11 +1,11 @@
-"""Batch norm with the statistics of the global batch, on any device (SyncBatchNorm of PyTorch needs a GPU).
+"""Batch norm with the statistics of the global batch, on any device (PyTorch's SyncBatchNorm needs a GPU).
 
-Of the n values of a channel, rank r has n_r with mean m_r and sum of squared deviations q_r:
+Rank r has n_r of the n values of a channel. Their mean is m_r, and the sum of their squared deviations from it is q_r:
 
     mean = sum_r n_r m_r / n,   variance = sum_r (q_r + n_r (m_r - mean)^2) / n
 
-(Chan, Golub and LeVeque 1979), which avoids differences of large numbers. The forward pass needs one gather and the
-backward pass one sum, each of two numbers per channel.
+These formulas (Chan, Golub and LeVeque 1979) avoid the cancellation of subtracting large numbers. The forward pass
+needs one gather and the backward pass one all-reduce, each of two numbers per channel.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from nearfar.training.distributed import process_group
 
 
 def sync_batch_norms(network: nn.Module) -> None:
-    """Convert all batch norms of a network to synchronized ones, in place. Parameters, buffers and names stay."""
+    """Convert all batch norms of a network to synchronized ones, in place. Parameters, buffers and names are kept."""
     for module in network.modules():
         if isinstance(module, _BatchNorm):
             module.__class__ = SyncedBatchNorm
 
 
 class SyncedBatchNorm(_BatchNorm):
-    """A batch norm over the samples of all processes in training. All processes must call it equally often."""
+    """A batch norm that in training uses the samples of all processes. All processes must call it equally often."""
 
     def _check_input_dim(self, x: Tensor) -> None:
         pass
@@ -56,7 +56,7 @@ class SyncedBatchNorm(_BatchNorm):
 
 @torch.no_grad()
 def _statistics(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute mean and variance [C] of the global batch, and the number of values per channel."""
+    """Compute mean and variance of the global batch, [C] for C channels, and the number of values per channel."""
     x = x if x.dtype == torch.float64 else x.float()
     n = x.numel() // x.shape[1]
     if n:
@@ -99,8 +99,8 @@ class _Normalize(torch.autograd.Function):
         by_x, by_weight, by_bias = _constant_statistics_backward(g, x, mean, variance, scale, weight, ctx.eps)
         sums = torch.stack([by_bias, by_weight])
         dist.all_reduce(sums)
-        # with y = (x - mean) scale and means over the global batch:
-        # dL/dx = weight scale (g - mean(g) - y mean(g y)); by_x already holds the first term
+        # Let y = (x - mean) scale be the normalized values, and avg() the average over the global batch. Then
+        # dL/dx = weight scale (g - avg(g) - y avg(g y)). So far, by_x is only the first term, weight scale g.
         plain, along = sums / count * (scale if weight is None else scale * weight.to(scale))
         slope = along * scale
         by_x.sub_(_per_channel(x, slope, plain - slope * mean))
@@ -117,7 +117,7 @@ class _Normalize(torch.autograd.Function):
 def _constant_statistics_backward(
     g: Tensor, x: Tensor, mean: Tensor, variance: Tensor, scale: Tensor, weight: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of x, weight and bias for statistics that do not depend on x, in one native pass."""
+    """Return the gradients of x, weight and bias, treating mean and variance as constants, in one kernel call."""
     ones = torch.ones_like(scale) if weight is None else weight
     by_x, by_weight, by_bias = torch.ops.aten.native_batch_norm_backward(
         g, x, ones, mean, variance, mean, scale, False, eps, [True, True, True]
@@ -126,5 +126,5 @@ def _constant_statistics_backward(
 
 
 def _per_channel(x: Tensor, slope: Tensor, offset: Tensor) -> Tensor:
-    """Compute slope x + offset, with slope and offset [C], in one native pass."""
+    """Compute slope * x + offset with slope and offset [C] for C channels, in one call of a native kernel."""
     return F.batch_norm(x, torch.zeros_like(slope), torch.ones_like(slope), slope, offset, training=False, eps=0.0)

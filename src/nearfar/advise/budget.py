@@ -1,0 +1,62 @@
+"""Refuse a time budget that is too small, after a few seconds instead of after most of it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from nearfar.advise.candidate import Candidate
+from nearfar.advise.data import EMBEDDING_SHARE, TrialData
+from nearfar.advise.schedule import TrialCost, needed_seconds, planned_splits, round_sizes
+from nearfar.advise.successive_halving import MIN_STEPS, PROBE_STEPS, RESERVE
+from nearfar.advise.trial import count_full_steps, run_trial
+from nearfar.data import Manifest
+from nearfar.errors import NearfarError
+
+FEATURES = 1280  # of EfficientNet-Lite0
+
+
+def check_budget(data: TrialData, candidates: Sequence[Candidate], *, seconds: float) -> None:
+    """Time a short trial and refuse the budget if even the shortest comparison of all candidates would not fit.
+
+    Image files are replaced by random vectors of the same number, so that the check comes before they are embedded.
+
+    Args:
+        data: the samples.
+        candidates: the recipes to compare.
+        seconds: the time budget.
+
+    Raises:
+        NearfarError: If the budget is too small. The message names one that is enough.
+    """
+    started = time.monotonic()
+    embedding = 0.0
+    if data.manifest.kind == "files":
+        data = replace(data, manifest=_with_random_vectors(data.manifest))
+        embedding = EMBEDDING_SHARE
+    run_trial(candidates[0], data, steps=1, split=0)  # also imports and allocates, so it is not timed
+    line = run_trial(candidates[0], data, steps=PROBE_STEPS, split=0)
+    if "message" in line:
+        return  # the search reports candidates that fail
+    step = float(line["step_seconds"])
+    cost = TrialCost(max(0.0, float(line["seconds"]) - PROBE_STEPS * step), step)
+    sizes = round_sizes(len(candidates))
+    trials = [size * splits for size, splits in zip(sizes, planned_splits(len(sizes)), strict=True)]
+    full = count_full_steps(candidates[0], data)
+    probes = (len(candidates) + 1) * cost.seconds(PROBE_STEPS)
+    needed = probes + needed_seconds(cost, trials, min(MIN_STEPS, full), full) / (1 - RESERVE)
+    needed = (needed + time.monotonic() - started) / (1 - embedding)
+    if needed > seconds:
+        raise NearfarError(
+            f"{data.source}: {seconds / 60:g} minutes are too few to compare {len(candidates)} recipes: use --minutes "
+            f"{math.ceil(1.1 * needed / 60)}, or fewer --recipes"
+        )
+
+
+def _with_random_vectors(images: Manifest) -> Manifest:
+    vectors = np.random.default_rng(0).normal(size=(len(images), FEATURES)).astype(np.float32)
+    return replace(images, features=vectors, root=None, digest="")

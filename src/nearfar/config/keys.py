@@ -1,0 +1,20 @@
+"""Look up settings by their dotted keys."""
+
+from __future__ import annotations
+
+from nearfar.config.schema import Config
+from nearfar.config.setting import Setting, walk
+
+
+def all_settings() -> dict[str, Setting]:
+    """Return the description of every setting and section by its dotted key.
+
+    >>> all_settings()["optimizer.lr"].help
+    'Learning rate of the backbone.'
+    """
+    return {key: each.metadata["setting"] for key, each, _ in walk(Config)}
+
+
+def neutral_settings() -> tuple[str, ...]:
+    """Return the keys that do not change the trained weights or their scores (except for rounding)."""
+    return tuple(key for key, each in all_settings().items() if each.neutral)

@@ -1,0 +1,37 @@
+"""Cached activations of the frozen part of a network as a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nearfar.data.row_store import RowStore
+
+
+class ActivationDataset:
+    """Activations of images in place of the images: some augmented views of each, and the view for evaluation.
+
+    Args:
+        labels: Class of each image [N].
+        open_view: Returns the store of an augmented view, from 0, or of the view for evaluation (None).
+        views: Number of augmented views. Epoch e uses view e % views.
+    """
+
+    def __init__(self, labels: Tensor, open_view: Callable[[int | None], RowStore], *, views: int) -> None:
+        self.labels, self.views = labels, views
+        self.skipped: dict[int, str] = {}
+        self._open_view = open_view
+        self._stores: dict[int | None, RowStore] = {}
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def fetch(self, indices: Sequence[int] | Tensor, *, epoch: int = 0, train: bool = False) -> Tensor:
+        """Return the activations of these rows, float32 [B, ...]."""
+        view = epoch % self.views if train else None
+        if view not in self._stores:
+            self._stores[view] = self._open_view(view)
+        return torch.from_numpy(self._stores[view].read(np.asarray(indices)).astype(np.float32, copy=False))

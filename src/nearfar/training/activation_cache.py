@@ -1,0 +1,295 @@
+"""Compute the activations of the frozen blocks once, and train on them from disk.
+
+With `model.train_from`, the blocks below it give the same activations for the same image in every step. The cache holds
+them for a few augmented views of each training image, and for the view that evaluation uses. View v of an image has the
+augmentation that the image would get in epoch v without a cache.
+"""
+
+from __future__ import annotations
+
+import copy
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from nearfar.config.schema import Config
+from nearfar.data import BatchLoader, Manifest
+from nearfar.data.activations import ActivationDataset
+from nearfar.data.cache import fingerprint_images
+from nearfar.data.manifest import Array
+from nearfar.data.row_store import RowLayout, RowStore
+from nearfar.errors import NearfarError
+from nearfar.formatting import counted, duration
+from nearfar.models import Embedder
+from nearfar.training.activation_key import activation_key, digest_frozen_weights
+from nearfar.training.distributed import process_group
+from nearfar.training.evaluate import autocast, dtype_of, to_device
+
+TRAIN, TEST = "train", "test"
+BATCH_SIZE = 64
+MESSAGE_INTERVAL = 30  # seconds between messages where there is no progress bar
+GB = 1e9
+
+Part = tuple[Manifest, BatchLoader]
+View = tuple[str, int | None]  # (name of a part, number of the augmented view); None is the view for evaluation
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A view in the cache: its folder, the layout of its rows, and a description that is stored with them."""
+
+    folder: Path
+    layout: RowLayout
+    about: dict[str, str | int | None]
+
+
+class ActivationCache:
+    """The cached activations of the samples of a run. Views that are missing are computed when they are needed.
+
+    Attributes:
+        views: Number of augmented views of each training image.
+        weights: Digest of the frozen weights that the activations belong to.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        embedder: Embedder,
+        parts: Mapping[str, Part],
+        *,
+        device: torch.device,
+        say: Callable[[str], object] = print,
+    ) -> None:
+        """Plan the views, so that they fit into `cache.limit_gb`.
+
+        Args:
+            config: The configuration of the run.
+            embedder: The embedder, whose frozen part has its final weights.
+            parts: The samples by the name of their part, "train" among them, with loaders of their images.
+            device: Device that computes the activations.
+            say: Function that prints a message.
+        """
+        if any(manifest.kind == "features" for manifest, _ in parts.values()):
+            raise NearfarError("cache.activations needs images, but the data are feature vectors: set it to null")
+        self.config, self.parts, self.device, self.say = config, parts, device, say
+        # a copy, because the embedder itself is moved and initialized later
+        self.network = copy.deepcopy(embedder).to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.network.eval()
+        self.weights = digest_frozen_weights(embedder)
+        self._fingerprints = {name: fingerprint_images(manifest) for name, (manifest, _) in parts.items()}
+        self._shape = self._compute(parts[TRAIN][1].dataset.fetch([0])).shape[1:]
+        self.views = self._fit_views()
+        self._stores: dict[Path, RowStore] = {}  # kept open, because other processes cannot remove an open store
+
+    def build(self) -> None:
+        """Compute all views that the run will certainly read."""
+        entries = list({entry.folder: (view, entry) for view, entry in self._plan(self.views)}.values())
+        incomplete = []
+        missing = 0
+        for view, entry in entries:
+            store = self._stores[entry.folder] = RowStore(entry.folder, entry.layout, entry.about)
+            rows = self._count_missing(store)
+            if rows:
+                incomplete.append((view, store))
+                missing += rows
+        row_bytes = entries[0][1].layout.row_bytes
+        self._check_space(missing * row_bytes)
+        with Progress(missing, row_bytes, self.say) as progress:
+            for view, store in incomplete:
+                self._complete(view, store, progress)
+        for _, loader in self.parts.values():
+            loader.close()
+
+    def loader(self, name: str) -> BatchLoader:
+        """Return a loader of the activations of a part."""
+        labels = self.parts[name][1].dataset.labels
+        return BatchLoader(ActivationDataset(labels, partial(self._open, name), views=self.views))
+
+    def check_weights(self, embedder: Embedder) -> None:
+        """Raise an error if the frozen weights differ from those that the activations were computed with.
+
+        For example, they differ in a resumed run if the file of `model.pretrained` has changed since the run started.
+        """
+        if digest_frozen_weights(embedder) != self.weights:
+            raise NearfarError(
+                "the frozen blocks of the checkpoint differ from those that the activations were computed with: "
+                "restore the file of model.pretrained, or start another run"
+            )
+
+    def _entry(self, view: View) -> Entry:
+        name, number = view
+        config, (manifest, loader) = self.config, self.parts[name]
+        key = activation_key(
+            config,
+            self.network,
+            loader.dataset,
+            weights=self.weights,
+            images=self._fingerprints[name],
+            view=number,
+        )
+        layout = RowLayout(len(manifest), tuple(self._shape), config.cache.dtype)
+        about = {
+            "data": manifest.source or config.data.source,
+            "part": name,
+            "view": TEST if number is None else number,
+            "backbone": config.model.backbone,
+            "train_from": self.network.first_trained,
+            "dtype": config.cache.dtype,
+            "seed": config.seed if number is not None and config.images.augment else None,
+        }
+        return Entry(Path(str(config.cache.activations)).expanduser() / key, layout, about)
+
+    def _plan(self, views: int) -> list[tuple[View, Entry]]:
+        """Return the views that the run will certainly read."""
+        config = self.config
+        planned: list[View] = [(TRAIN, number) for number in range(views)]
+        has_data_init = config.model.init == "pca" or config.model.proxies == "class-means"
+        if has_data_init or config.pacing or config.log_train or config.batches.mining:
+            planned.append((TRAIN, None))
+        for name in self.parts:
+            if name not in (TRAIN, TEST) or (name == TEST and (config.test or config.select.by == TEST)):
+                planned.append((name, None))
+        return [(view, self._entry(view)) for view in planned]
+
+    def _fit_views(self) -> int:
+        """Return the number of augmented views.
+
+        It is `cache.views`, or less if there are fewer epochs or fewer views fit into `cache.limit_gb`. Without
+        augmentation, it is 1.
+        """
+        config = self.config
+        wanted = min(config.cache.views, config.epochs or config.cache.views) if config.images.augment else 1
+        limit = config.cache.limit_gb
+        if limit is None:
+            return wanted
+        for views in range(wanted, 0, -1):
+            size = sum({entry.folder: entry.layout.size for _, entry in self._plan(views)}.values())
+            if size <= limit * GB:
+                if views < wanted:
+                    self.say(f"cache.limit_gb={limit:g} has room for {counted(views, 'view')} instead of {wanted}")
+                return views
+        raise NearfarError(
+            f"cache.limit_gb={limit:g} is too small: with one augmented view, the cache takes {size / GB:.3g} GB; "
+            "raise the limit, use cache.dtype=float16, or choose a higher block as model.train_from"
+        )
+
+    def _check_space(self, size: int) -> None:
+        folder = Path(str(self.config.cache.activations)).expanduser()
+        free = shutil.disk_usage(folder).free
+        if size > free:
+            raise NearfarError(
+                f"{folder}: the cache needs {size / GB:.3g} GB more, but only {free / GB:.3g} GB are free: "
+                "free space, or set cache.limit_gb or cache.views lower"
+            )
+
+    def _open(self, name: str, number: int | None) -> RowStore:
+        """Open a view of a part. If the view was not planned, compute it now."""
+        entry = self._entry((name, number))
+        if entry.folder not in self._stores:
+            store = self._stores[entry.folder] = RowStore(entry.folder, entry.layout, entry.about)
+            rows = self._count_missing(store)
+            if rows:
+                with Progress(rows, entry.layout.row_bytes, self.say) as progress:
+                    self._complete((name, number), store, progress)
+        return self._stores[entry.folder]
+
+    def _count_missing(self, store: RowStore) -> int:
+        """Return the number of rows that must be computed."""
+        absent, damaged = store.find_missing()
+        for number in damaged:
+            self.say(f"warning: {store.folder}: shard {number} is damaged and is computed again")
+        return sum(len(store.layout.shard(number)) for number in [*absent, *damaged])
+
+    def _complete(self, view: View, store: RowStore, progress: Progress) -> None:
+        """Compute the shards of a view that are missing."""
+        name, number = view
+        loader, layout = self.parts[name][1], store.layout
+        with store.building(lambda: self.say(f"waiting for another process that computes {store.folder}")):
+            absent, damaged = store.find_missing()  # another process may have computed some
+            shards = sorted([*absent, *damaged])
+            jobs = [(shard, rows) for shard in shards for rows in _batches(layout.shard(shard))]
+            batches = loader.load((rows for _, rows in jobs), epoch=number or 0, train=number is not None)
+            results = ((shard, self._compute(batch.x)) for (shard, _), batch in zip(jobs, batches, strict=True))
+            for shard, group in groupby(results, key=lambda result: result[0]):
+                parts = []
+                for _, activations in group:
+                    parts.append(self._convert(activations))
+                    progress.update(len(activations))
+                store.write_shard(shard, np.concatenate(parts))
+
+    @torch.no_grad()
+    def _compute(self, x: Tensor) -> Tensor:
+        with autocast(self.config.autocast, self.device):
+            inputs = to_device(x, self.device, dtype_of(self.network))
+            activations: Tensor = self.network.lower(inputs)
+        return activations.float().cpu().contiguous()
+
+    def _convert(self, activations: Tensor) -> Array:
+        dtype = self.config.cache.dtype
+        with np.errstate(over="ignore"):
+            rows: Array = activations.numpy().astype(dtype)
+        if not np.isfinite(rows).all():
+            largest = float(activations.abs().max())
+            solution = "check the weights" if dtype == "float32" else "set cache.dtype=float32"
+            raise NearfarError(f"cache.dtype={dtype} cannot hold activations up to {largest:g}: {solution}")
+        return rows
+
+
+def cache_activations(
+    config: Config,
+    embedder: Embedder,
+    parts: Mapping[str, Part],
+    *,
+    device: torch.device,
+    say: Callable[[str], object] = print,
+) -> ActivationCache:
+    """Create the cache of a run and compute what is missing. The main process computes; the others wait for it."""
+    cache = ActivationCache(config, embedder, parts, device=device, say=say)
+    with process_group.main_process_first():
+        cache.build()
+    return cache
+
+
+class Progress:
+    """Shows how many images are done: a bar in a terminal, else a message every 30 seconds."""
+
+    def __init__(self, total: int, row_bytes: int, say: Callable[[str], object]) -> None:
+        self.total, self.row_bytes, self.say, self.done = total, row_bytes, say, 0
+        hidden = None if process_group.is_main_process() else True  # None: hidden unless there is a terminal
+        self.bar = tqdm(total=total, desc="cache", unit="image", leave=False, disable=hidden)
+        self.start = self.last_message = time.monotonic()
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def update(self, count: int) -> None:
+        """Add `count` images to those that are done, and show the progress."""
+        self.done += count
+        self.bar.update(count)
+        now = time.monotonic()
+        if self.bar.disable and now - self.last_message > MESSAGE_INTERVAL:
+            self.last_message = now
+            speed = self.done / (now - self.start)
+            left = duration((self.total - self.done) / speed)
+            self.say(f"cached {self.done:,} of {self.total:,} images, {speed:.1f} images/s, {left} left")
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.close()
+        if self.done:
+            seconds = time.monotonic() - self.start
+            size = f"{self.done * self.row_bytes / GB:.3g} GB"
+            self.say(f"cached {counted(self.done, 'image')} ({size}) in {duration(seconds)}")
+
+
+def _batches(rows: range) -> Iterator[list[int]]:
+    for start in range(0, len(rows), BATCH_SIZE):
+        yield list(rows[start : start + BATCH_SIZE])

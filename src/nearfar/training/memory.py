@@ -1,0 +1,70 @@
+"""Estimate the memory that training needs, before the first step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from nearfar.data import BatchLoader
+from nearfar.data.activations import ActivationDataset
+from nearfar.models import Embedder
+from nearfar.training.distributed import process_group
+from nearfar.training.evaluate import dtype_of, embedding_function, to_device
+from nearfar.training.state import TrainState
+
+OPTIMIZER_STATES = {"adam": 2, "adamw": 2, "sgd": 1, "rmsprop": 2}
+PAIR_MATRICES = 12  # for large B, a loss needs at most this many matrices [B, B] (docs/benchmarks/speed.md)
+
+
+def estimate_memory(state: TrainState, loader: BatchLoader) -> int | None:
+    """Estimate the bytes that a training step holds: weights, gradients, optimizer, activations and loss.
+
+    The activations are those that autograd saves in a forward pass of two samples, scaled to the batch. The estimate
+    leaves out temporary buffers and the libraries themselves.
+
+    Args:
+        state: The state of training.
+        loader: BatchLoader of the training samples.
+
+    Returns:
+        The estimate, or None if other processes hold parts of the network.
+    """
+    if state.is_sharded:
+        return None
+    config, parameters = state.config, list(state.embedder.parameters())
+    weights = sum(p.numel() * p.element_size() for p in parameters)
+    trained = sum(p.numel() * p.element_size() for p in parameters if p.requires_grad)
+    batch_size = process_group.largest_part_size(state.sampler.size)
+    at_once = batch_size if config.micro_batch is None else min(batch_size, config.micro_batch)
+    # cached activations have a view for training from the start, while the one for evaluation may not be needed
+    is_cached = isinstance(loader.dataset, ActivationDataset)
+    samples = loader.dataset.fetch([0, len(loader.dataset) - 1], train=is_cached)
+    compute = embedding_function(state.embedder, loader)
+    activations = _measure_activations(state.embedder, compute, samples) // len(samples) * at_once
+    optimizer = trained * (1 + OPTIMIZER_STATES[config.optimizer.name])
+    return weights + optimizer + activations + PAIR_MATRICES * 4 * state.sampler.size**2
+
+
+def _measure_activations(embedder: Embedder, compute: Callable[[Tensor], Tensor], samples: Tensor) -> int:
+    """Return the bytes of the tensors that autograd saves, except for parameters."""
+    own = {p.untyped_storage().data_ptr() for p in embedder.parameters()}
+    sizes: dict[int, int] = {}
+
+    def count(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            sizes[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    x = to_device(samples, next(embedder.parameters()).device, dtype_of(embedder))
+    mode = embedder.training
+    embedder.eval()  # so that batch norms do not change their statistics
+    try:
+        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+            output = compute(x)  # kept until the end, so that no two tensors share an address
+            del output
+    finally:
+        embedder.train(mode)
+    return sum(sizes.values())

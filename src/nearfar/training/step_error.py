@@ -1,0 +1,57 @@
+"""Turn the exception of a training step into an error message that says what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nearfar.errors import NearfarError, is_out_of_memory
+from nearfar.training.distributed import process_group
+from nearfar.training.failed_batch import LossError, save_failed_batch
+from nearfar.training.state import TrainState
+
+SAVED = " (checkpoints saved earlier are kept)"
+ADVICE = f"if training diverged, lower optimizer.lr or set optimizer.clip_norm=1{SAVED}"
+
+
+def describe_step_error(
+    error: ValueError | RuntimeError | MemoryError, state: TrainState, out: Path, *, classes: int
+) -> NearfarError | None:
+    """Return the error to raise instead of `error`, or None if `error` is not a known problem of a step.
+
+    The batch is saved if its loss failed or was not finite.
+
+    Args:
+        error: The exception of the step.
+        state: The state of training before the step.
+        out: The run directory.
+        classes: Number of training classes.
+    """
+    if is_out_of_memory(error):
+        return _describe_out_of_memory(state)
+    if not isinstance(error, ValueError):
+        return None
+    saved = ""
+    if isinstance(error, LossError):
+        saved = " (the batch is not saved, because other processes hold parts of the network or the loss)"
+        if process_group.is_main_process() and not state.is_sharded:
+            inputs = {
+                "step": state.step,
+                "classes": classes,
+                "representatives": state.sampler.representatives,
+                "embedder": state.embedder.state_dict(),
+                "loss": state.loss.state_dict(),
+            }
+            saved = f" ({save_failed_batch(out, error.inputs | inputs)})"
+    return NearfarError(f"at step {state.step}: {error}{saved}; {ADVICE}")
+
+
+def _describe_out_of_memory(state: TrainState) -> NearfarError:
+    size, config = state.sampler.size, state.config
+    passed = size if config.micro_batch is None else min(size, config.micro_batch)
+    remedies = [f"micro_batch={max(1, passed // 4)}", "a smaller batches.size"]
+    if state.embedder.backbone.has_image_input:
+        remedies.append("a smaller images.crop")
+    return NearfarError(
+        f"at step {state.step}: out of memory with batches of {size}, {passed} of them in the network at once: start "
+        f"the run again with {', or '.join(remedies)}"
+    )

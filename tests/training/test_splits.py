@@ -1,0 +1,88 @@
+"""Settings that choose samples: data.per_class, data.long_tail, data.swap_halves and data.ignore_roles."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from nearfar.data import Manifest
+from nearfar.errors import NearfarError
+from nearfar.metrics import evaluate
+from nearfar.training.evaluate import score
+from nearfar.training.splits import limit_per_class, open_manifest, split_manifest
+from training_cases import configured
+
+
+def test_per_class_limits_training_samples_only() -> None:
+    labels = np.repeat([0, 1, 2, 3], [9, 2, 5, 7])
+    whole = Manifest(
+        labels=labels,
+        classes=("a", "b", "c", "d"),
+        split=np.where(labels < 3, "train", "test"),
+        paths=tuple(f"{i}.png" for i in range(len(labels))),
+    )
+    kept = limit_per_class(whole, 4)
+    assert np.bincount(kept.labels).tolist() == [4, 2, 4, 7]
+    assert kept.paths == limit_per_class(whole, 4).paths
+    assert kept.paths != whole.subset([0, 1, 2, 3, *range(9, 15), *range(16, 23)]).paths  # at random, not the first
+    assert set(limit_per_class(whole, 3).paths) < set(kept.paths)  # a larger count adds samples to those of a smaller
+    assert kept.fingerprint != whole.fingerprint
+
+
+def test_per_class_applies_to_training_and_validation_classes() -> None:
+    config = configured("pixels", "sketches", "proxy-anchor", "data.per_class=3", "data.validation=0.2", "steps=1")
+    splits = split_manifest(open_manifest(config.data), config)
+    assert splits.test is not None
+    assert splits.validation is not None
+    assert set(np.bincount(splits.train.labels)) == {3}
+    assert len(splits.validation) == 3 * 34
+    assert len(splits.test) == 17_300
+
+
+def test_per_class_of_one_is_an_error() -> None:
+    with pytest.raises(NearfarError, match=r"data\.per_class must be at least 2, got 1"):
+        configured("pixels", "sketches", "proxy-anchor", "data.per_class=1")
+
+
+def test_a_long_tail_falls_geometrically_and_leaves_the_test_split_alone() -> None:
+    config = configured("pixels", "sketches", "proxy-anchor", "data.long_tail=[5, 60]", "steps=1")
+    whole, cut = (open_manifest(data) for data in (replace(config.data, long_tail=()), config.data))
+    counts = np.sort(np.bincount(cut.labels[cut.rows("train")])[: len(set(whole.labels[whole.rows("train")].tolist()))])
+    expected = np.geomspace(5, 60, 172)
+    assert np.abs(counts - expected).max() <= 0.5
+    assert len(cut.rows("test")) == len(whole.rows("test"))
+    assert cut.paths == open_manifest(config.data).paths
+    assert cut.fingerprint != whole.fingerprint
+
+
+@pytest.mark.parametrize("ends", ["[5]", "[60, 5]", "[1, 5]", "[5, 10, 20]"])
+def test_a_long_tail_needs_its_two_ends(ends: str) -> None:
+    config = configured("pixels", "sketches", "proxy-anchor", f"data.long_tail={ends}", "steps=1")
+    with pytest.raises(NearfarError, match=r"data\.long_tail must be two numbers.*got \["):
+        open_manifest(config.data)
+
+
+def test_swapped_halves_exchange_training_and_test_classes() -> None:
+    config = configured("pixels", "sketches", "proxy-anchor", "data.swap_halves=true", "steps=1")
+    swapped, usual = open_manifest(config.data), open_manifest(replace(config.data, swap_halves=False))
+    assert np.array_equal(swapped.rows("train"), usual.rows("test"))
+    assert np.array_equal(swapped.rows("test"), usual.rows("train"))
+
+
+def test_ignored_roles_search_within_the_whole_test_split(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(8), 6)
+    split = np.where(labels < 4, "train", "test")
+    role = np.where(labels < 4, "train", np.where(np.arange(48) % 2 == 0, "query", "gallery"))
+    np.savez(tmp_path / "a.npz", features=rng.normal(size=(48, 8)), labels=labels, split=split, role=role)
+    source = str(tmp_path / "a.npz")
+    usual = configured("features", source, "contrastive", "steps=1", "model.dim=4")
+    ignored = configured("features", source, "contrastive", "steps=1", "model.dim=4", "data.ignore_roles=true")
+    one, other = (open_manifest(config.data).subset("test") for config in (usual, ignored))
+    assert one.role is not None
+    assert other.role is None
+    embeddings = torch.from_numpy(np.asarray(one.features)).double()
+    assert score(embeddings, other, ("recall@1",)) == evaluate(embeddings, other.labels, metrics=("recall@1",))
+    assert score(embeddings, other, ("recall@1",)) != score(embeddings, one, ("recall@1",))
