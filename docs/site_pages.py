@@ -17,6 +17,17 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 LINK = re.compile(r"\]\(([^)#\s:]+)(?=[)#])")
 ROOT = Path(__file__).parent.parent
 OUTSIDE = "repository/"
+RESULTS = "results/"
+FIRST_RESULTS = {"Summary": "findings.md", "Training with the defaults": "training.md"}
+RESULT_GROUPS = {
+    "DRO": ("dro",),
+    "PROFS": ("profs",),
+    "BSPML": ("bspml",),
+    "MPA": ("mpa",),
+    "Proxy-ISA": ("proxy-isa", "plots"),
+    "Fine-tuning": ("fine-tuning",),
+    "Losses of pytorch-metric-learning": ("peer",),
+}
 
 
 def resolve_link(page: str, link: str) -> str:
@@ -36,7 +47,19 @@ def on_config(config: Any, **_: Any) -> None:
     for section in config.nav:
         for title, folder in section.items():
             if isinstance(folder, str) and folder.endswith("/"):
-                section[title] = [f"{folder}{page.name}" for page in sorted((ROOT / "docs" / folder).glob("*.md"))]
+                pages = [f"{folder}{page.name}" for page in sorted((ROOT / "docs" / folder).glob("*.md"))]
+                section[title] = group_results(pages) if folder == RESULTS else pages
+
+
+def group_results(pages: list[str]) -> list[Any]:
+    """Return the nav entries of the result pages: the summary first, then one section per paper, then the rest."""
+    entries: list[Any] = [{title: RESULTS + name} for title, name in FIRST_RESULTS.items() if RESULTS + name in pages]
+    rest = [page for page in pages if page.removeprefix(RESULTS) not in FIRST_RESULTS.values()]
+    for title, prefixes in RESULT_GROUPS.items():
+        group = [page for page in rest if page.removeprefix(RESULTS).startswith(prefixes)]
+        rest = [page for page in rest if page not in group]
+        entries += [{title: group}] if group else []
+    return entries + rest
 
 
 def on_files(files: Files, config: Any, **_: Any) -> Files:
