@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nearfar.host_reads import is_on_host, should_check_values
 from nearfar.ops.pairs import Pairs, row_count
 from nearfar.spelling import suggest
 from nearfar.validation import check_choice, check_positive
@@ -108,7 +109,7 @@ def distance_weighted(
         generator: Random generator. The default is torch's global generator.
     """
     if distances is None:
-        if not torch.compiler.is_compiling() and not bool((pairs.sim.detach().abs() < 1.01).all()):
+        if should_check_values(pairs.sim) and not bool((pairs.sim.detach().abs() < 1.01).all()):
             raise ValueError(
                 "pairs.sim must be cosines, got values outside [-1, 1] or NaN: pass the argument distances [A, R]"
             )
@@ -171,10 +172,10 @@ def _first(score: Tensor, mask: Tensor, k: int | Tensor) -> Tensor:
         best = torch.where(mask, score, -torch.inf).argmax(1, keepdim=True)
         return torch.zeros_like(mask).scatter_(1, best, True) & mask
     masked = torch.where(mask, score, -torch.inf)
-    k = torch.as_tensor(k, device=mask.device).expand(len(mask))
+    k = score.new_full((), k, dtype=torch.int64).expand(len(mask)) if isinstance(k, int) else k
     # topk breaks ties arbitrarily. So use it only to find the k-th largest score, then keep all scores above it and as
     # many of the scores equal to it as are missing, in order of the column.
-    most = mask.shape[1] if torch.compiler.is_compiling() else max(1, min(int(k.max()), mask.shape[1]))
+    most = max(1, min(int(k.max()), mask.shape[1])) if is_on_host(mask) else mask.shape[1]
     kth = masked.topk(most, dim=1).values.gather(1, (k.clamp(1, most) - 1)[:, None])
     above, equal = masked > kth, masked == kth
     left = k - row_count(above)

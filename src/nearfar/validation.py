@@ -1,7 +1,7 @@
 """Check and convert arguments. Each error names the argument and the value that was passed.
 
-Checks of shapes and types always run. Checks of values run only in eager mode, because they would break the graph under
-torch.compile.
+Checks of shapes and types always run. Checks of values run only where `nearfar.host_reads` allows them: in eager mode,
+for tensors on the CPU, or on request.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from nearfar.host_reads import should_check_values
 from nearfar.spelling import suggest
 
 Array = NDArray[Any]
@@ -42,7 +43,7 @@ def check_embeddings(name: str, x: Tensor, *, dim: int | None = None) -> None:
         raise ValueError(f"{name} must be floating point, got {x.dtype}")
     if dim is not None and x.shape[1] != dim:
         raise ValueError(f"{name} must have {dim} columns, got shape {list(x.shape)}")
-    if torch.compiler.is_compiling():
+    if not should_check_values(x):
         return
     x = x.detach()
     norm = torch.linalg.vector_norm(x, dim=1, dtype=None if x.dtype == torch.float64 else torch.float32)
@@ -103,7 +104,7 @@ def check_labels(name: str, labels: Tensor, *, rows: int, rows_name: str) -> Non
         raise ValueError(f"{name} of shape [N] must be integers, got torch.bool: pass class ids, or multi-hot [N, C]")
     if labels.shape[0] != rows:
         raise ValueError(f"{name} has {labels.shape[0]} entries but {rows_name} has {rows}: pass one label per sample")
-    if labels.ndim == 2 and labels.dtype != torch.bool and not torch.compiler.is_compiling():
+    if labels.ndim == 2 and labels.dtype != torch.bool and should_check_values(labels):
         odd = labels[(labels != 0) & (labels != 1)]
         if odd.numel():
             raise ValueError(f"{name} of shape [N, C] must be multi-hot (0 or 1), got the value {int(odd[0])}")
@@ -225,7 +226,7 @@ def check_weights(name: str, weights: Tensor, *, rows: int, rows_name: str) -> N
         )
     if not weights.is_floating_point():
         raise ValueError(f"{name} must be floating point, got {weights.dtype}")
-    if not torch.compiler.is_compiling() and not bool(((weights >= 0) & (weights < torch.inf)).all()):
+    if should_check_values(weights) and not bool(((weights >= 0) & (weights < torch.inf)).all()):
         bad = int((~((weights >= 0) & (weights < torch.inf))).nonzero()[0])
         raise ValueError(f"{name} must be finite and not negative, got {float(weights[bad])} at index {bad}")
 

@@ -17,7 +17,7 @@ def binomial(sim: Tensor, same: Tensor, scale_pos: float, scale_neg: float, thre
     It is (2/s) log(1 + e^{s (t - S)}) with s = scale_pos for positive pairs, and (2/s) log(1 + e^{s (S - t)}) with
     s = scale_neg for all others.
     """
-    scale = torch.where(same, sim.new_tensor(-scale_pos), sim.new_tensor(scale_neg))
+    scale = torch.where(same, sim.new_full((), -scale_pos), sim.new_full((), scale_neg))
     return softplus((sim - threshold) * scale) * (2 / scale.abs())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -65,7 +66,9 @@ class CrossBatchMemory(Loss):
         self.register_buffer("labels", torch.zeros((size,) if classes is None else (size, classes), dtype=torch.int64))
         self.register_buffer("weights", torch.zeros(size))
         # The three numbers are the next position to write, the number of stored embeddings and the number of batches.
+        # `progress` has the same numbers on the host, so that no call waits for a GPU to read them.
         self.register_buffer("state", torch.zeros(3, dtype=torch.int64))
+        self.progress = [0, 0, 0]
 
     def forward(
         self,
@@ -96,7 +99,7 @@ class CrossBatchMemory(Loss):
                 f"labels of shape {list(labels.shape)} do not fit the memory, whose labels are "
                 f"{list(self.labels.shape)}: create it with classes=C for multi-hot labels [B, C], else without classes"
             )
-        _, filled, seen = self.state.tolist()
+        _, filled, seen = self.progress
         if filled and seen >= self.start:
             value = value + self.memory_weight * self.loss(
                 embeddings,
@@ -120,14 +123,19 @@ class CrossBatchMemory(Loss):
     @torch.no_grad()
     def remember(self, embeddings: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
         """Replace the oldest embeddings in the memory by these."""
-        position, filled, seen = self.state.tolist()
+        position, filled, seen = self.progress
         slots = (position + torch.arange(len(embeddings), device=self.rows.device)) % self.size
         self.rows[slots] = embeddings.to(self.rows.dtype)
         self.labels[slots] = labels.to(torch.int64)
         self.weights[slots] = self.weights.new_ones(()) if weights is None else weights.detach().to(self.weights.dtype)
-        self.state.copy_(
-            torch.tensor([(position + len(embeddings)) % self.size, min(filled + len(embeddings), self.size), seen + 1])
-        )
+        rows = len(embeddings)
+        self.progress = [(position + rows) % self.size, min(filled + rows, self.size), seen + 1]
+        for entry, number in zip(self.state, self.progress, strict=True):
+            entry.fill_(number)
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        super()._load_from_state_dict(*args)
+        self.progress = self.state.tolist()
 
 
 def hash_names(labels: Labels, *, device: torch.device | None = None) -> Tensor:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from nearfar.host_reads import should_check_values
 from nearfar.losses.base import register
 from nearfar.losses.pair_loss import PairBatch, PairLoss
 from nearfar.losses.proxies.proxy_loss import class_ids, count_classes
@@ -87,7 +88,7 @@ class MarginLoss(PairLoss):
             raise ValueError(
                 f"labels must be class ids [N] if MarginLoss is created with classes, got shape {list(labels.shape)}"
             )
-        if not torch.compiler.is_compiling() and (labels.min() < 0 or labels.max() >= self.classes):
+        if should_check_values(labels) and (labels.min() < 0 or labels.max() >= self.classes):
             raise ValueError(
                 f"labels must be in 0..{self.classes - 1} because classes={self.classes}, "
                 f"got {int(labels.min())}..{int(labels.max())}"

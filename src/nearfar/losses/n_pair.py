@@ -7,6 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from nearfar.host_reads import is_on_host, should_check_values
 from nearfar.losses.base import register
 from nearfar.losses.pair_loss import PairBatch, PairLoss
 from nearfar.ops.geometry import cosine_matrix, dot_matrix
@@ -30,11 +31,12 @@ def examples_against_representatives(batch: PairBatch, n: int) -> PairBatch:
 def first_against_second(batch: PairBatch, *, cure: str) -> PairBatch:
     """Return a batch with the first sample of each class as anchor and the second as reference.
 
-    More than two samples of a class are an error. Samples of weight 0 are ignored.
+    More than two samples of a class are an error, or are ignored where values are not checked (`nearfar.host_reads`).
+    Samples of weight 0 are ignored.
 
-    The number of anchors depends on the labels, which torch.compile does not support. Under torch.compile, and also if
-    no class has a second sample, all samples are both anchors and references, and weight 0 disables those that are not
-    needed. The loss has the same value.
+    The number of anchors depends on the labels, which torch.compile does not support, and which makes the host wait for
+    a GPU. In both cases, and also if no class has a second sample, all samples are both anchors and references, and
+    weight 0 disables those that are not needed. The loss has the same value.
 
     Args:
         batch: The batch.
@@ -48,12 +50,12 @@ def first_against_second(batch: PairBatch, *, cure: str) -> PairBatch:
     else:
         there = batch.weights > 0
         place = torch.where(there, row_count(earlier & there), -1)
-    if not torch.compiler.is_compiling():
+    if should_check_values(place):
         last = int(place.max())
         if last > 1:
             crowded = int(batch.labels[place > 1][0])
             raise ValueError(f"labels has {last + 1} samples of class {crowded}, but at most 2 are allowed: {cure}")
-        if last == 1:
+        if last == 1 and is_on_host(place):
             first, second = ((place == k).nonzero().flatten() for k in (0, 1))
             return batch.select(first).against(batch.select(second))
     w = torch.ones_like(batch.emb[:, 0]) if batch.weights is None else batch.weights

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from nearfar.host_reads import should_check_values
 from nearfar.losses.base import Loss, full_precision, label_tensors
 from nearfar.ops.geometry import cosine_matrix
 from nearfar.ops.pairs import Pairs, pair_masks
@@ -147,7 +148,10 @@ def make_batch(
     weights: Tensor | None,
     ref_weights: Tensor | None,
 ) -> PairBatch:
-    """Check the inputs of a pair loss and convert half-precision inputs to float32."""
+    """Check the inputs of a pair loss, and convert half-precision inputs to float32.
+
+    Labels and weights are checked where they are and then moved to the device of the embeddings.
+    """
     check_embeddings("embeddings", embeddings)
     check_labels("labels", labels, rows=len(embeddings), rows_name="embeddings")
     if weights is not None:
@@ -170,22 +174,22 @@ def make_batch(
     emb = full_precision(embeddings)
     return PairBatch(
         emb,
-        labels,
+        labels.to(emb.device, non_blocking=True),
         cast_weights("weights", weights, emb),
         None if ref_emb is None else ref_emb.to(emb.dtype),
-        ref_labels,
+        None if ref_labels is None else ref_labels.to(emb.device, non_blocking=True),
         cast_weights("ref_weights", ref_weights, emb),
     )
 
 
 def cast_weights(name: str, weights: Tensor | None, like: Tensor) -> Tensor | None:
-    """Detach the weights and convert them to the dtype of `like`. Raise an error if a weight overflows."""
+    """Detach the weights and convert them to the dtype and device of `like`. Raise an error if a weight overflows."""
     if weights is None:
         return None
-    cast = weights.detach().to(like.dtype)
-    if cast.dtype != weights.dtype and not torch.compiler.is_compiling() and not torch.isfinite(cast).all():
+    cast = weights.detach().to(like.dtype)  # still on its own device, where a check of CPU weights costs nothing
+    if cast.dtype != weights.dtype and should_check_values(cast) and not torch.isfinite(cast).all():
         raise ValueError(f"{name} has values up to {float(weights.max())}, too large for {like.dtype}: scale them down")
-    return cast
+    return cast.to(like.device, non_blocking=True)
 
 
 def check_representatives(n: int, batch: PairBatch) -> None:

@@ -56,7 +56,8 @@ def smooth_ap(
     has = same.any(1)
     w_a = has.to(sim.dtype) if weights is None else torch.where(has, weights, 0.0)
     total = w_a.sum()
-    if columns.shape[1] == 0 or total == 0:
+    total = torch.where(total > 0, total, 1.0)
+    if columns.shape[1] == 0:
         return sim.new_zeros(()), gradient
     r = torch.ones_like(sim[0]) if ref_weights is None else ref_weights
     r_p = torch.where(torch.isfinite(table), r[columns], 0.0)  # weights of the positives; 0 in the padding

@@ -38,7 +38,8 @@ def first_derivative_only(backward: Callable[..., Any]) -> Callable[..., Any]:
 def analytic(name: str) -> Callable[[Callable[..., tuple[Tensor, Tensor]]], Callable[..., Tensor]]:
     """Return a decorator that turns f(x, ...) -> (value, dvalue/dx) into a differentiable operator that returns value.
 
-    f itself runs without autograd, and its value must be a scalar. Only its first argument x gets a gradient. Asking
+    f itself runs without autograd, and its value must be a scalar. f may read values on the host (the number of
+    positives), so the operator is excluded from CUDA graphs. Only its first argument x gets a gradient. Asking
     for a second derivative raises an error.
 
     Args:
@@ -46,7 +47,7 @@ def analytic(name: str) -> Callable[[Callable[..., tuple[Tensor, Tensor]]], Call
     """
 
     def decorate(f: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., Tensor]:
-        op = torch.library.custom_op(f"nearfar::{name}", f, mutates_args=())
+        op = torch.library.custom_op(f"nearfar::{name}", f, mutates_args=(), tags=(torch.Tag.cudagraph_unsafe,))
 
         def fake(x: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
             return x.new_empty(()), torch.empty_like(x)

@@ -48,13 +48,40 @@ def draw(p: Tensor, n: int, seed: Tensor) -> Tensor:
 
     If all of p is 0, every index is 0. This is a custom operator because torch.compile cannot trace a torch.Generator.
     """
-    generator = torch.Generator(p.device).manual_seed(int(seed))
     steps = p.flatten().cumsum(0, dtype=torch.float64)
-    u = torch.rand(n, generator=generator, dtype=torch.float64, device=p.device) * steps[-1]
+    if p.device.type == "cpu":
+        generator = torch.Generator().manual_seed(int(seed))
+        u = torch.rand(n, generator=generator, dtype=torch.float64)
+    else:
+        u = hashed_uniform(n, seed)
+    u = u * steps[-1]
     # Each draw is the first index whose cumulative sum is above u, so an entry with p = 0 is never drawn.
     # Rounding can make u equal to the last sum. No sum is above u then, so clamp the index.
     last = torch.searchsorted(steps, steps[-1])
     return torch.searchsorted(steps, u, right=True).clamp_max(last)
+
+
+def hashed_uniform(n: int, seed: Tensor) -> Tensor:
+    """Return n numbers [n], uniform in [0, 1), in float64, that depend only on a seed on the device.
+
+    A torch.Generator needs the seed on the host, so the host would wait for the GPU. Instead, the i-th number is the
+    splitmix64 hash (Steele, Lea and Flood, OOPSLA 2014) of the i-th point of a sequence that starts at the seed.
+    """
+    z = torch.arange(n, device=seed.device) * _signed(0x9E3779B97F4A7C15) + seed.to(torch.int64) * 0x5851F42D4C957F2D
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        z = (z ^ _shift_right(z, shift)) * _signed(factor)
+    z = z ^ _shift_right(z, 31)
+    return _shift_right(z, 11).double() * 2.0**-53
+
+
+def _shift_right(z: Tensor, bits: int) -> Tensor:
+    """Shift 64-bit integers to the right and fill with zeros; torch fills with the sign bit."""
+    return (z >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _signed(value: int) -> int:
+    """Return the signed 64-bit integer with the same bits as an unsigned one."""
+    return value - (1 << 64) if value >= 1 << 63 else value
 
 
 @draw.register_fake

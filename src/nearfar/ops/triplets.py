@@ -16,6 +16,7 @@ import math
 import torch
 from torch import Tensor
 
+from nearfar.host_reads import is_on_host
 from nearfar.ops.custom_grad import analytic
 from nearfar.ops.pairs import row_count, to_one
 
@@ -55,7 +56,8 @@ def mean_over_triplets(
         eta: The parameter of "rescaled". The other terms ignore it.
         nonzero: Whether to divide by the total weight of the triplets with phi > 0 instead of that of all triplets.
     """
-    positive, columns = positive_table(sim, same)
+    # On a GPU, sorting all columns is faster than waiting for the largest number of positives.
+    positive, columns = positive_table(sim, same, all_columns=term == "hinge" and not is_on_host(sim))
     if columns.shape[1] == 0:
         return sim.new_zeros(()), torch.zeros_like(sim)
     negative = torch.where(diff, sim, -torch.inf).mul_(slope).add_(margin)
@@ -67,7 +69,7 @@ def mean_over_triplets(
     if ref_weights is not None:
         w_p = torch.where(w_p > 0, ref_weights[columns], 0.0)
     w_p *= w_a[:, None]
-    if term == "hinge" and columns.shape[1] >= SORT_FROM:
+    if term == "hinge" and (columns.shape[1] >= SORT_FROM or not is_on_host(sim)):
         value, active, gradient = _sorted_hinges(negative, threshold, columns, w_p, ref_weights)
     else:
         value, active, gradient = _pass_per_positive(negative, threshold, columns, w_p, ref_weights, term, eta, nonzero)
@@ -83,15 +85,15 @@ def semi_hard_negatives(sim: Tensor, same: Tensor, diff: Tensor) -> Tensor:
     The semi-hard negative of (a, p) is the closest negative of a that is strictly farther from a than p. Entries
     without one, and entries that are not positive pairs, are -1.
     """
-    chosen = torch.full_like(sim, -1, dtype=torch.int64)
-    positive, columns = positive_table(sim, same)
-    if columns.shape[1] >= SORT_FROM:
+    if not is_on_host(sim) or int(row_count(same).max()) >= SORT_FROM:
         # Sort the negatives, closest first. Those before the insertion position of a positive are at least as close as
         # the positive, so the negative at that position is the semi-hard one.
         nearest_first, order = torch.where(diff, -sim, torch.inf).sort(dim=1, stable=True)
         place = torch.searchsorted(nearest_first, -sim, right=True)
         exists = same & (place < row_count(diff)[:, None])
         return torch.where(exists, order.gather(1, place.clamp_max(sim.shape[1] - 1)), -1)
+    chosen = torch.full_like(sim, -1, dtype=torch.int64)
+    positive, columns = positive_table(sim, same)
     negative = torch.where(diff, sim, -torch.inf)
     for k in range(columns.shape[1]):
         closest, n = torch.where(negative < positive[:, k : k + 1], negative, -torch.inf).max(1, keepdim=True)
@@ -106,13 +108,14 @@ def _(sim: Tensor, same: Tensor, diff: Tensor) -> Tensor:
     return torch.empty_like(sim, dtype=torch.int64)
 
 
-def positive_table(sim: Tensor, same: Tensor) -> tuple[Tensor, Tensor]:
+def positive_table(sim: Tensor, same: Tensor, *, all_columns: bool = False) -> tuple[Tensor, Tensor]:
     """Return the similarities and the columns of each anchor's positives, farthest first, both [A, P].
 
     P is the largest number of positives of an anchor. Rows with fewer positives are padded: the similarities with +inf,
-    the columns with arbitrary indices.
+    the columns with arbitrary indices. P determines a shape, so the host must wait for a GPU here. With `all_columns`, P
+    is R instead, and the host does not wait.
     """
-    count = int(row_count(same).max())
+    count = sim.shape[1] if all_columns else int(row_count(same).max())
     return torch.topk(torch.where(same, sim, torch.inf), count, dim=1, largest=False, sorted=True)
 
 

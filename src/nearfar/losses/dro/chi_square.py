@@ -50,7 +50,8 @@ class ChiSquare(UncertaintySet):
         return p
 
 
-@torch.library.custom_op("nearfar::chi2_weights", mutates_args=())
+# tagged because the host reads values, which a CUDA graph cannot record
+@torch.library.custom_op("nearfar::chi2_weights", mutates_args=(), tags=(torch.Tag.cudagraph_unsafe,))
 def chi2_weights(losses: Tensor, mass: Tensor, rho: float, multiplicity: int) -> Tensor:
     """Compute the p that maximizes sum p l subject to p >= 0, sum p = 1 and sum q (p/q)^2 <= c.
 

@@ -115,4 +115,4 @@ def next_largest(losses: Tensor, pairs: Pairs, k: int | str) -> Tensor:
         return values.topk(budget + 1).values[-1] if budget < len(values) else bottom[0]
     values, index = values.sort(descending=True, stable=True)
     total = pairs.mass(mask).flatten()[index].cumsum(0)
-    return torch.cat([values, bottom])[(total <= budget).sum()]
+    return torch.cat([values, bottom]).gather(0, (total <= budget).sum()[None])[0]

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from nearfar.host_reads import is_on_host
 from nearfar.losses.base import LOSSES, register
 from nearfar.losses.dro.uncertainty import TWICE_BATCH, UNCERTAINTY_SETS, SparseSet, UncertaintySet
 from nearfar.losses.pair_loss import PairBatch, PairLoss
@@ -110,11 +111,11 @@ class DROLoss(PairLoss):
         return losses
 
     def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
-        constant, compiling = replace(pairs, sim=pairs.sim.detach()), torch.compiler.is_compiling()
-        sparse = not compiling and self.is_cosine and pairs.sim.numel() * batch.emb.shape[1] >= SPARSE_FROM
+        constant, on_host = replace(pairs, sim=pairs.sim.detach()), is_on_host(pairs.sim)
+        sparse = on_host and self.is_cosine and pairs.sim.numel() * batch.emb.shape[1] >= SPARSE_FROM
         if self.sampling:
             index, p = self.draw(self.uncertainty(self.losses(constant), constant))
-        elif isinstance(self.uncertainty, SparseSet) and (pairs.weights is None or not compiling):
+        elif isinstance(self.uncertainty, SparseSet) and (pairs.weights is None or on_host):
             index, p = self.uncertainty.select(self.losses(constant), constant)
         else:
             losses = self.losses(pairs)

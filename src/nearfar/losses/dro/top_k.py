@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from nearfar.host_reads import is_on_host, should_check_values
 from nearfar.losses.dro.uncertainty import (
     TWICE_BATCH,
     SparseSet,
@@ -51,7 +52,7 @@ class TopK(SparseSet):
         budget = count_pairs(self.k, pairs)
         index, taken = largest_losses(losses, pairs, (pairs.same | pairs.diff)[None], budget)
         total = taken.sum()
-        if not torch.compiler.is_compiling():
+        if should_check_values(total):
             _warn_if_short(self.k, float(budget), float(total))
         return index[0], taken[0] * inverse(total)
 
@@ -98,8 +99,8 @@ def largest_losses(losses: Tensor, pairs: Pairs, masks: Tensor, budget: int | Te
     Returns:
         The indices of the pairs in the flattened matrix, and the weight that is taken of each, both [M, n]. Without
         sample weights, n is the budget (or the number of entries, if that is smaller). With sample weights, n is
-        increased until the budget is reached. Under torch.compile, however, n must not depend on the weights, so it is
-        then the number of all entries.
+        increased until the budget is reached. Under torch.compile and on a GPU, however, n must not depend on the
+        weights, so it is then the number of all entries.
     """
     values = torch.where(masks, keep_upper_triangle(losses, pairs), -torch.inf).flatten(1)
     size = values.shape[1]
@@ -107,7 +108,7 @@ def largest_losses(losses: Tensor, pairs: Pairs, masks: Tensor, budget: int | Te
         values, index = values.topk(min(int(budget), size))
         return index, (values > -torch.inf).to(losses.dtype)
     n = size
-    if not torch.compiler.is_compiling():
+    if is_on_host(losses):
         mean_weight = float(pairs.weights.mean() * pairs.ref_weights.mean())
         n = min(size, int(2 * budget / mean_weight) + 16) if mean_weight > 0 else 1
     while True:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nearfar.host_reads import should_check_values
 from nearfar.losses.base import Loss, full_precision
 from nearfar.losses.proxies.class_similarity import ClassSimilarities, cosines
 from nearfar.ops.geometry import unit
@@ -126,13 +127,14 @@ class ProxyLoss(Loss):
     ) -> ClassSimilarities:
         """Check the inputs and compute the similarity of every sample and every class."""
         check_embeddings("embeddings", embeddings, dim=self.dim)
-        labels = class_ids(labels, self.class_names, type(self).__name__).to(embeddings.device)
+        labels = class_ids(labels, self.class_names, type(self).__name__)
         check_labels("labels", labels, rows=len(embeddings), rows_name="embeddings")
-        check_class_ids(labels, self.classes)
+        check_class_ids(labels, self.classes)  # before the copy, because labels on the CPU can be checked at no cost
+        labels = labels.to(embeddings.device, non_blocking=True)
         if weights is not None:
             check_weights("weights", weights, rows=len(embeddings), rows_name="embeddings")
         emb = full_precision(embeddings)
-        cast = None if weights is None else weights.detach().to(emb.dtype)
+        cast = None if weights is None else weights.detach().to(emb.device, emb.dtype, non_blocking=True)
         with torch.autocast(emb.device.type, enabled=False):
             return self.compare(unit(emb), self.proxies.to(emb.dtype), labels.long(), cast)
 
@@ -202,7 +204,7 @@ def check_class_ids(labels: Tensor, classes: int) -> None:
     """Check that labels are class ids [N] from 0 to classes - 1."""
     if labels.ndim != 1:
         raise ValueError(f"labels must be class ids [N], got shape {list(labels.shape)}")
-    if not torch.compiler.is_compiling():
+    if should_check_values(labels):
         low, high = (int(x) for x in labels.aminmax())
         if low < 0 or high >= classes:
             raise ValueError(f"labels must be in 0..{classes - 1} because classes={classes}, got {low}..{high}")

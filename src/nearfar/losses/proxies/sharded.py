@@ -103,15 +103,15 @@ class ShardedProxies(Loss):
         The two losses have the same sums over classes, with different divisors.
         """
         assert isinstance(self.loss, ProxyAnchorLoss | MPALoss)
-        counted = sims.labels if sims.weights is None else sims.labels[sims.weights > 0]
-        seen = len(counted.unique())  # type: ignore[no-untyped-call]
+        counted = torch.ones_like(sims.labels) if sims.weights is None else (sims.weights > 0).to(sims.labels.dtype)
+        seen = sims.labels.new_zeros(self.classes).index_add(0, sims.labels, counted).count_nonzero()
         pos, neg = proxy_anchor_terms(sims.with_other_shards(), self.loss.alpha, self.loss.delta)
         pos, neg = sum_over_processes(torch.stack([pos[:-1].sum(), neg[:-1].sum()]))
         if isinstance(self.loss, ProxyAnchorLoss):
-            cost: Tensor = pos / max(seen, 1) + neg / self.classes
+            cost: Tensor = pos / seen.clamp_min(1) + neg / self.classes
             return cost
-        with_neg = 0 if seen == 0 else self.classes - (seen == 1)
-        return ratio(pos, pos.new_tensor(seen)) + ratio(neg, neg.new_tensor(with_neg))
+        with_neg = torch.where(seen == 0, 0, self.classes - (seen == 1).to(seen.dtype))
+        return ratio(pos, seen.to(pos.dtype)) + ratio(neg, with_neg.to(neg.dtype))
 
     def gather_classes(self, part: Tensor) -> Tensor:
         """Concatenate the parts of all processes on rank 0. Every process must call this method.
@@ -233,8 +233,7 @@ class _Others(torch.autograd.Function):
         ctx: Any, sim: Tensor, here: Tensor, place: Tensor, scale: float, shift: float, plus_one: bool
     ) -> Tensor:
         e = sim * scale
-        samples = here.nonzero()[:, 0]
-        e[place[samples], samples] = -torch.inf
+        e.scatter_(0, place[None], torch.where(here, -torch.inf, e.gather(0, place[None])))
         top = _reduce(e.amax(0), dist.ReduceOp.MAX).add_(shift)
         top = top.clamp_min_(0) if plus_one else torch.where(top > -torch.inf, top, 0.0)
         total = _reduce(e.sub_(top - shift).exp_().sum(0))
