@@ -103,8 +103,8 @@ class Run:
             )
         return results
 
-    def embedder(self, *, device: str | torch.device = "cpu") -> Embedder:
-        """Load the trained embedder, in evaluation mode."""
+    def embedder(self, *, device: str | torch.device = "auto") -> Embedder:
+        """Load the trained embedder, in evaluation mode. By default it is on a CUDA GPU if there is one."""
         path = self.path / "model.safetensors"
         if not path.is_file():
             raise NearfarError(
@@ -132,7 +132,7 @@ class Run:
             )
         return manifest
 
-    def embed(self, manifest: Manifest, embedder: Embedder | None = None, *, device: str = "cpu") -> Tensor:
+    def embed(self, manifest: Manifest, embedder: Embedder | None = None, *, device: str = "auto") -> Tensor:
         """Compute the embeddings [N, dim] of all samples of a manifest.
 
         Args:
@@ -178,7 +178,7 @@ class Run:
         *,
         split: str = "test",
         metrics: Iterable[str] | None = None,
-        device: str = "cpu",
+        device: str = "auto",
         say: Say = print,
     ) -> Scores:
         """Score the trained network on a split.
@@ -201,7 +201,8 @@ class Run:
                 f"{manifest.source or source or self.config.data.source}: there are no scores, because no two samples "
                 f"of the split {split} have the same class"
             )
-        return score(self.embed(manifest, network), manifest, names)
+        where = next(network.parameters()).device
+        return score(self.embed(manifest, network), manifest, names, device=where)
 
 
 def save_embedder(

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from nearfar.cli.options import SKIP_BROKEN
+from nearfar.cli.options import DEVICE, SKIP_BROKEN
 
 
 @click.command()
@@ -41,6 +41,7 @@ from nearfar.cli.options import SKIP_BROKEN
     "--out", type=click.Path(path_type=Path), help="Output folder; with --apply, the file of the corrected manifest."
 )
 @click.option("--force", is_flag=True, help="Let --apply overwrite DATA or the decisions.")
+@DEVICE
 def audit(**options: Any) -> None:
     """Find samples whose label is probably wrong, and write a table and a page with the evidence.
 

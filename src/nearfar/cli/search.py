@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from nearfar.cli.options import SKIP_BROKEN
+from nearfar.cli.options import DEVICE, SKIP_BROKEN
 
 RUN = click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
 
@@ -27,6 +27,7 @@ RUN = click.argument("run", type=click.Path(exists=True, file_okay=False, path_t
 )
 @SKIP_BROKEN
 @click.option("--add", is_flag=True, help="Add DATA to the existing index.")
+@DEVICE
 def index(run: Path, **options: Any) -> None:
     """Embed all samples of DATA with the model of RUN and save them as a search index."""
     from nearfar.search.command import index_command
@@ -43,6 +44,7 @@ def index(run: Path, **options: Any) -> None:
 @SKIP_BROKEN
 @click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Also write a page with the images.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@DEVICE
 def search(run: Path, **options: Any) -> None:
     """Find the samples nearest to each QUERY: an image file, a .npy file of vectors, or the id of a sample.
 
@@ -67,6 +69,7 @@ def search(run: Path, **options: Any) -> None:
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), help="Output folder.  [default: RUN/export/FORMAT]"
 )
+@DEVICE
 def export(run: Path, **options: Any) -> None:
     """Export the model of RUN with a model card, or the vectors of its index."""
     from nearfar.search.command import export_command
@@ -95,6 +98,7 @@ def export(run: Path, **options: Any) -> None:
     help="Part of the data to show.",
 )
 @SKIP_BROKEN
+@DEVICE
 def serve(**options: Any) -> None:
     """Start a web server to explore a RUN: search by image or drawing, classes, map, scores, label audit, JSON API.
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from nearfar.cli.options import SKIP_BROKEN
+from nearfar.cli.options import DEVICE, SKIP_BROKEN
 from nearfar.config.keys import all_settings
 from nearfar.config.tree import parse_setting
 from nearfar.errors import NearfarError
@@ -116,6 +116,7 @@ def train(processes: int, settings: tuple[str, ...], **options: Any) -> None:
 )
 @SKIP_BROKEN
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@DEVICE
 def evaluate(run: Path, source: str | None, split: str, metrics: str | None, skip_broken: bool, as_json: bool) -> None:
     """Score the model of RUN on the data of the run, or on other DATA."""
     from nearfar.runs import Run
@@ -146,6 +147,7 @@ def evaluate(run: Path, source: str | None, split: str, metrics: str | None, ski
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder of the runs.  [default: runs/advise-DATA]"
 )
+@DEVICE
 def advise(**options: Any) -> None:
     """Find a good recipe for DATA with short training runs, which are compared on held-out training classes.
 
@@ -172,6 +174,7 @@ def advise(**options: Any) -> None:
     type=click.Path(file_okay=False, path_type=Path),
     help="Output folder for the runs and the report.",
 )
+@DEVICE
 def demo(steps: int | None, images: str | None, out: Path) -> None:
     """Train on the built-in drawings, then search among classes that training never saw."""
     from nearfar.demo import run

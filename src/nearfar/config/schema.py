@@ -269,7 +269,7 @@ class Config:
         False, "Split the proxies over the processes, for a very large number of classes.", neutral=True
     )
     shard_network: bool = option(False, "Split the network's parameters over the processes (FSDP2).", neutral=True)
-    device: str = option("auto", "Device: auto (a GPU if there is one), cpu, cuda, cuda:1 or mps.", neutral=True)
+    device: str = option("auto", "Device: auto (a CUDA GPU if there is one), cpu, cuda or cuda:1.", neutral=True)
     threads: int | None = option(
         None, "Number of CPU threads of torch; null is torch's default.", above=0, most=MOST_THREADS, neutral=True
     )

@@ -50,7 +50,7 @@ class Pacer:
             labels: Labels of the batch [B].
             indices: Indices of the samples in the training set [B].
         """
-        return self.weights[indices.to(self.weights.device)].to(embeddings.device)
+        return self.weights[indices.to(self.weights.device)].to(embeddings.device, non_blocking=True)
 
     def should_update(self, epoch: int) -> bool:
         """Return whether to call `update` at the end of this epoch. Epochs are counted from 0."""

@@ -60,9 +60,12 @@ class PointWise(Pacer):
                 f"the pacer 'point-wise' needs a loss with the method per_sample, got {type(loss).__name__}: use "
                 "a proxy loss such as mpa-ap, soft-triple or arcface, or the pacer 'self-paced'"
             )
+        # the training loop passes embeddings on the CPU, while the loss may be on a GPU
+        parameter = next(loss.parameters(), None) if loss is not None else None
+        device = embeddings.device if parameter is None else parameter.device
         values = torch.cat(
             [
-                per_sample(embeddings[i : i + CHUNK], labels[i : i + CHUNK]).double().cpu()
+                per_sample(embeddings[i : i + CHUNK].to(device), labels[i : i + CHUNK]).double().cpu()
                 for i in range(0, len(embeddings), CHUNK)
             ]
         )

@@ -14,6 +14,9 @@ from nearfar.pacing.pacer import Pacer, register
 from nearfar.validation import check_choice, check_count
 
 
+MAX_PENDING = 1000  # number of batches whose weights wait to be copied to the CPU
+
+
 @register("prism")
 class PRISM(Pacer):
     """Probabilistic ranking-based instance selection with memory (Liu et al., CVPR 2021, arXiv 2103.16047).
@@ -64,7 +67,22 @@ class PRISM(Pacer):
         self.noise_rate, self.window, self.size = noise_rate, check_count("window", window), check_count("size", size)
         self.threshold = check_choice("threshold", threshold, ("smooth", "batch"))
         self.memory: ClassMemory | None = None
-        self.recent: list[float] = []
+        # the last `window` quantiles, the newest last; NaN where there is none yet
+        self.recent = torch.full((window,), torch.nan, dtype=torch.float64)
+        self._pending: list[tuple[Tensor, Tensor]] = []
+
+    @property
+    def weights(self) -> Tensor:
+        """The most recent weights [N], on the CPU."""
+        # The weights of past batches are copied here, not in `batch_weights`, so that no step waits for a GPU.
+        for indices, keep in self._pending:
+            self._weights[indices] = keep.to(self._weights)
+        self._pending.clear()
+        return self._weights
+
+    @weights.setter
+    def weights(self, value: Tensor) -> None:
+        self._weights, self._pending = value, []
 
     def batch_weights(self, embeddings: Tensor, labels: Tensor, indices: Tensor) -> Tensor:
         """Return the weights [B] of the batch, and add the samples with weight 1 to the memory."""
@@ -77,7 +95,9 @@ class PRISM(Pacer):
             keep = self.select(clean_probability(x, labels, memory))
         self.rounds += 1
         memory.add(x, labels, keep)
-        self.weights[indices.to(self.weights.device)] = keep.to(self.weights)
+        self._pending.append((indices.cpu(), keep))
+        if len(self._pending) >= MAX_PENDING:
+            _ = self.weights
         return keep.to(embeddings.dtype)
 
     def select(self, clean: Tensor) -> Tensor:
@@ -89,21 +109,19 @@ class PRISM(Pacer):
         if dropped == 0:
             return torch.ones_like(clean, dtype=torch.bool)
         lowest = clean.argsort(stable=True)[:dropped]
-        quantile = float(clean[lowest[-1]])
-        by_rank = torch.ones_like(clean, dtype=torch.bool)
-        by_rank[lowest] = False
+        quantile = clean.index_select(0, lowest[-1:])
+        by_rank = torch.ones_like(clean, dtype=torch.bool).index_fill(0, lowest, False)
         if self.threshold == "batch":
             return by_rank
+        recent = self.recent.to(clean.device, non_blocking=True)
         # P_clean is exactly 1 only for classes without embeddings in the memory. A quantile of 1 is not recorded.
-        if quantile < 1:
-            self.recent = [*self.recent, quantile][-self.window :]
-        if not self.recent:
-            return by_rank
-        keep = clean > sum(self.recent) / len(self.recent)
-        if bool(keep.any()):
-            return keep
-        self.recent = self.recent[-1:]
-        return by_rank
+        recent = torch.where(quantile < 1, torch.cat([recent[1:], quantile.double()]), recent)
+        keep = clean > recent.nanmean()  # no sample is above NaN, the mean without quantiles
+        has_kept = keep.any()
+        only_newest = torch.full_like(recent, torch.nan)
+        only_newest[-1:] = recent[-1:]
+        self.recent = torch.where(has_kept, recent, only_newest)
+        return torch.where(has_kept, keep, by_rank)
 
     def should_update(self, epoch: int) -> bool:
         """Return False, because PRISM computes its weights in `batch_weights`, not at the end of an epoch."""
@@ -116,18 +134,19 @@ class PRISM(Pacer):
 
     def _get_memory(self, x: Tensor) -> ClassMemory:
         if self.memory is None:
-            self.memory = ClassMemory(classes=self.classes, dim=x.shape[1], size=self.size).to(x.device)
-        return self.memory
+            self.memory = ClassMemory(classes=self.classes, dim=x.shape[1], size=self.size)
+        return self.memory.to(x.device)  # a state that was loaded from a file is on the CPU
 
     def state_dict(self) -> dict[str, Any]:
-        state = super().state_dict() | {"recent": list(self.recent)}
+        state = super().state_dict() | {"recent": self.recent[~self.recent.isnan()].tolist()}
         if self.memory is not None:
             state |= {f"memory.{key}": value.clone() for key, value in self.memory.state_dict().items()}
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        self.recent = [float(value) for value in state["recent"]]
+        recent = [torch.nan] * self.window + [float(value) for value in state["recent"]]
+        self.recent = torch.tensor(recent[-self.window :], dtype=torch.float64)
         memory = {key.removeprefix("memory."): value for key, value in state.items() if key.startswith("memory.")}
         if memory:
             if len(memory["rows"]) != self.size:

@@ -81,7 +81,8 @@ def search_command(
 
 def export_command(run: Path, *, style: str, out: Path | None, skip_broken: bool = False) -> None:
     """Run `nearfar export`."""
-    encoder = _open_encoder(run, skip_broken)
+    # A model is exported on the CPU, where its embeddings are compared with those of the exported file.
+    encoder = _open_encoder(run, skip_broken, device="auto" if style == "vectors" else "cpu")
     folder = out or run / "export" / style
     if style == "onnx":
         path, difference = export_onnx(encoder, folder)
@@ -95,9 +96,9 @@ def export_command(run: Path, *, style: str, out: Path | None, skip_broken: bool
             print("pyarrow is not installed, so the table is a CSV file without vectors (pip install pyarrow)")
 
 
-def _open_encoder(run: Path, skip_broken: bool) -> Encoder:
+def _open_encoder(run: Path, skip_broken: bool, *, device: str = "auto") -> Encoder:
     opened = Run(run)
-    return Encoder(opened.skip_broken() if skip_broken else opened)
+    return Encoder(opened.skip_broken() if skip_broken else opened, device=device)
 
 
 def _say(line: str) -> None:

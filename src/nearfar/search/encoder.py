@@ -35,11 +35,12 @@ class Encoder:
     Args:
         run: A run or its directory.
         manifest: The data of the run, if it is already open.
+        device: The device of the network. auto is a CUDA GPU if there is one.
     """
 
-    def __init__(self, run: Run | Path, *, manifest: Manifest | None = None) -> None:
+    def __init__(self, run: Run | Path, *, manifest: Manifest | None = None, device: str = "auto") -> None:
         self.run = run if isinstance(run, Run) else Run(run)
-        self.network = self.run.embedder()
+        self.network = self.run.embedder(device=device)
         self._manifest = manifest
 
     @property
@@ -111,7 +112,7 @@ class Encoder:
 
     @torch.no_grad()
     def _embed(self, x: Tensor) -> Vectors:
-        vectors: Vectors = self.network(to_device(x, torch.device("cpu"))).float().numpy()
+        vectors: Vectors = self.network(to_device(x, next(self.network.parameters()).device)).float().cpu().numpy()
         return vectors
 
 

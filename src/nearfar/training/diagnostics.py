@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from nearfar.losses.base import full_precision
-from nearfar.losses.pair_loss import PairLoss, check_representatives, make_batch
+from nearfar.losses.pair_loss import PairBatch, PairLoss, check_representatives, make_batch
 from nearfar.ops.geometry import unit
 
 MAX_EMBEDDINGS = 64
@@ -97,18 +97,25 @@ def pair_activity(
     """
     if not isinstance(loss, PairLoss):
         raise ValueError(f"loss must be a pair loss, got {type(loss).__name__}")
-    batch = make_batch(embeddings.detach(), labels, ref_emb, ref_labels, weights, ref_weights)
+    active, valid, anchors, with_positives = _count_pairs(
+        loss, make_batch(embeddings.detach(), labels, ref_emb, ref_labels, weights, ref_weights), representatives
+    ).tolist()
+    return active / max(1, valid), 1 - with_positives / anchors
+
+
+def _count_pairs(loss: PairLoss, batch: PairBatch, representatives: int | None) -> Tensor:
+    """Count the active pairs, all pairs, the anchors and the anchors with positives, [4], on the device of the batch."""
     if representatives is not None:
         check_representatives(representatives, batch)
     batch = loss.arrange(batch, representatives)
-    with torch.enable_grad(), torch.autocast(embeddings.device.type, enabled=False):
+    with torch.enable_grad(), torch.autocast(batch.emb.device.type, enabled=False):
         pairs = loss.pairs(batch)
         sim = pairs.sim.detach().requires_grad_()
         (gradient,) = torch.autograd.grad(loss.cost(replace(pairs, sim=sim), batch), sim)
     valid = pairs.same | pairs.diff
     active = (gradient[: len(valid)] != 0) & valid  # the angular loss appends rows for its references
-    active_share = int(torch.count_nonzero(active)) / max(1, int(torch.count_nonzero(valid)))
-    return active_share, 1 - int(torch.count_nonzero(pairs.same.any(1))) / len(valid)
+    counts = [torch.count_nonzero(x) for x in (active, valid, pairs.same.any(1))]
+    return torch.stack([counts[0], counts[1], torch.full_like(counts[0], len(valid)), counts[2]])
 
 
 def effective_rank(embeddings: Tensor) -> float:
@@ -119,7 +126,7 @@ def effective_rank(embeddings: Tensor) -> float:
     >>> round(effective_rank(torch.eye(3)), 6), round(effective_rank(torch.ones(3, 3)), 3)
     (3.0, 1.0)
     """
-    x = full_precision(embeddings.detach()).double()
+    x = full_precision(embeddings.detach()).cpu().double()
     # the singular values follow from the smaller Gram matrix, several times faster than from a decomposition of x
     gram = x @ x.T if len(x) <= x.shape[1] else x.T @ x
     s = torch.linalg.eigvalsh(gram).clamp_min(0).sqrt()
@@ -130,27 +137,63 @@ def effective_rank(embeddings: Tensor) -> float:
 
 
 def batch_statistics(
-    loss: nn.Module, embeddings: Tensor, labels: Tensor, *, weights: Tensor | None, representatives: int | None
+    loss: nn.Module,
+    embeddings: Tensor,
+    labels: Tensor,
+    *,
+    weights: Tensor | None,
+    representatives: int | None,
+    loss_sum: Tensor | None = None,
 ) -> dict[str, float]:
-    """Compute statistics of a training batch for the log.
+    """Compute statistics of a training batch for the log. The host reads all of them at once.
+
+    Args:
+        loss: The loss.
+        embeddings: The embeddings of the batch [B, d].
+        labels: Their labels.
+        weights: Their sample weights.
+        representatives: The number of class representatives of a PROFS batch.
+        loss_sum: The sum and the number of the losses of some steps, [2].
 
     Returns:
         Three statistics of the first 64 embeddings: `norm`, their mean norm; `spread`, 1 minus the norm of the mean
         unit vector, which is 0 if all directions are equal; and `rank`, the effective rank of the unit vectors. For
-        pair losses also `active_pairs` and `without_positives` of the whole batch, as in `Diagnosis`.
+        pair losses also `active_pairs` and `without_positives` of the whole batch, as in `Diagnosis`. With `loss_sum`
+        also `loss`, the mean of these losses.
     """
     some = embeddings[:MAX_EMBEDDINGS].float()
+    parts = {"some": some}
+    if loss_sum is not None:
+        parts["loss_sum"] = loss_sum
+    if isinstance(loss, PairLoss):
+        batch = make_batch(embeddings.detach(), labels, None, None, weights, None)
+        parts["counts"] = _count_pairs(loss, batch, representatives)
+    read = _read_together(parts)
+    some = read["some"].view_as(some).float()
     directions = unit(some)
     statistics = {
         "norm": float(torch.linalg.vector_norm(some, dim=1).mean()),
         "spread": 1 - float(torch.linalg.vector_norm(directions.mean(0))),
         "rank": effective_rank(directions),
     }
-    if isinstance(loss, PairLoss):
-        statistics["active_pairs"], statistics["without_positives"] = pair_activity(
-            loss, embeddings, labels, weights=weights, representatives=representatives
-        )
+    if "counts" in read:
+        active, valid, anchors, with_positives = read["counts"].tolist()
+        statistics["active_pairs"] = active / max(1, valid)
+        statistics["without_positives"] = 1 - with_positives / anchors
+    if "loss_sum" in read:
+        total, count = read["loss_sum"].tolist()
+        statistics["loss"] = total / count
     return statistics
+
+
+def _read_together(parts: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Copy tensors to the host in one copy. Return them flat and in float64, which is exact for all of them."""
+    # Counts exceed the integers that float32 represents exactly, so all numbers are copied as bytes.
+    flat = [part.reshape(-1).contiguous().view(torch.uint8) for part in parts.values()]
+    copied = torch.cat(flat).cpu().split([len(part) for part in flat])
+    return {
+        name: data.clone().view(part.dtype).double() for data, (name, part) in zip(copied, parts.items(), strict=True)
+    }
 
 
 def batch_warnings(statistics: dict[str, float], *, dim: int, batch_size: int) -> dict[str, str]:

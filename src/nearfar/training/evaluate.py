@@ -132,14 +132,20 @@ def can_be_scored(manifest: Manifest, name: str, say: Callable[[str], object]) -
     return False
 
 
-def score(embeddings: Tensor, manifest: Manifest, metrics: Iterable[str]) -> Scores:
-    """Score embeddings: queries against the gallery if the manifest has these roles, else all against all."""
+def score(
+    embeddings: Tensor, manifest: Manifest, metrics: Iterable[str], *, device: torch.device | None = None
+) -> Scores:
+    """Score embeddings: queries against the gallery if the manifest has these roles, else all against all.
+
+    `device` is the device that computes the scores, by default that of the embeddings.
+    """
     if manifest.role is not None and bool((manifest.role == "query").any()):
         query, gallery = (np.flatnonzero(manifest.role == role) for role in ("query", "gallery"))
         queries = (embeddings[torch.from_numpy(query)], manifest.labels[query])
         gallery_embeddings = embeddings[torch.from_numpy(gallery)]
-        return evaluate(gallery_embeddings, manifest.labels[gallery], queries=queries, metrics=metrics)
-    return evaluate(embeddings, manifest.labels, metrics=metrics)
+        labels = manifest.labels[gallery]
+        return evaluate(gallery_embeddings, labels, queries=queries, metrics=metrics, device=device)
+    return evaluate(embeddings, manifest.labels, metrics=metrics, device=device)
 
 
 def raw_features(manifest: Manifest) -> Tensor:
@@ -160,6 +166,8 @@ class Evaluator:
 
     def score(self, embeddings: Tensor, manifest: Manifest) -> dict[str, float]:
         """Return the scores of embeddings. The main process computes them and sends them to the others."""
-        text = process_group.broadcast_text(lambda: json.dumps(dict(score(embeddings, manifest, self.config.metrics))))
+        text = process_group.broadcast_text(
+            lambda: json.dumps(dict(score(embeddings, manifest, self.config.metrics, device=self.device)))
+        )
         scores: dict[str, float] = json.loads(text)
         return scores

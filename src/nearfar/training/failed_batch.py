@@ -9,7 +9,6 @@ state in each call (Proxy-ISA, DRO with sampling); the file contains their state
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +26,17 @@ FILE_NAME = "failed-batch.safetensors"
 
 
 class LossError(ValueError):
-    """Raised if a loss fails or is not finite. `inputs` has the batch, the input of the loss and the random state."""
+    """Raised if a loss fails or is not finite.
+
+    `inputs` has the step, the batch, the input of the loss and the random state.
+    """
 
     def __init__(
-        self, message: str, batch: Batch, embeddings: Tensor, weights: Tensor | None, random_state: Tensor
+        self, message: str, step: int, batch: Batch, embeddings: Tensor, weights: Tensor | None, random_state: Tensor
     ) -> None:
         super().__init__(message)
-        self.inputs = {
+        self.inputs: dict[str, Any] = {
+            "step": step,
             "x": batch.x,
             "indices": batch.indices,
             "embeddings": embeddings,
@@ -41,13 +44,6 @@ class LossError(ValueError):
             "weights": weights,
             "random_state": random_state,
         }
-
-
-def check_finite(loss: Tensor) -> None:
-    """Raise a ValueError if the loss is not finite."""
-    value = float(loss.detach())
-    if not math.isfinite(value):
-        raise ValueError(f"the loss is {value}")
 
 
 def save_failed_batch(out: Path, batch: dict[str, Any]) -> str:

@@ -49,13 +49,13 @@ def estimate_memory(state: TrainState, loader: BatchLoader) -> int | None:
 
 def _measure_activations(embedder: Embedder, compute: Callable[[Tensor], Tensor], samples: Tensor) -> int:
     """Return the bytes of the tensors that autograd saves, except for parameters."""
-    own = {p.untyped_storage().data_ptr() for p in embedder.parameters()}
+    own = {p.untyped_storage()._cdata for p in embedder.parameters()}
     sizes: dict[int, int] = {}
 
     def count(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            sizes[storage.data_ptr()] = storage.nbytes()
+        if storage._cdata not in own:
+            sizes[storage._cdata] = storage.nbytes()
         return tensor
 
     x = to_device(samples, next(embedder.parameters()).device, dtype_of(embedder))

@@ -77,17 +77,19 @@ class Monitor:
 
     def _log_step(self, result: StepResult) -> None:
         state, config = self.state, self.state.config
-        loss = state.take_mean_loss()
+        loss_sum = state.take_loss_sum()
         if self.log is None:
             return
         embeddings = result.embeddings
         statistics = batch_statistics(
             state.loss,
             embeddings,
-            result.labels.to(embeddings.device),
+            result.labels,
             weights=result.weights,
             representatives=state.sampler.representatives,
+            loss_sum=loss_sum,
         )
+        loss = statistics.pop("loss")
         lr = config.optimizer.lr * lr_factor(config.schedule, step=state.step, steps=self.steps, epoch=state.epoch)
         speed = (state.step - self.first_step) / self.seconds * len(result.labels)
         values = {"epoch": state.epoch, "loss": loss, "lr": lr, "samples_per_second": round(speed, 1), **statistics}

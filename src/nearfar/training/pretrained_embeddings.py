@@ -8,6 +8,7 @@ from torch import Tensor
 from nearfar.config.schema import Config, Data
 from nearfar.data import Manifest
 from nearfar.models import create_embedder
+from nearfar.training.distributed.process_group import local_device
 from nearfar.training.evaluate import embed, raw_features
 from nearfar.training.prepare import prepare
 
@@ -25,6 +26,6 @@ def embed_pretrained(manifest: Manifest, *, size: int | None = None) -> Tensor:
     if manifest.kind != "files":
         return raw_features(manifest)
     network = create_embedder("efficientnet-lite0", pretrained=True, head="identity", input_size=size)
-    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    network.to(device=local_device("auto"), memory_format=torch.channels_last)  # type: ignore[call-overload]
     data = prepare(Config(data=Data(workers=2)), manifest, network, check_images=False)
     return embed(network, data.loader(), batch_size=64)

@@ -25,6 +25,7 @@ from nearfar.training.initialization import InitialState, initialize_from_data
 from nearfar.training.randomness import random_state, set_random_state
 from nearfar.training.resume import check_same_run, resumed_settings
 from nearfar.training.selection import Selection
+from nearfar.training.watchdog import Watchdog
 
 FORMAT = 1  # of checkpoints
 STATE_KEYS = frozenset(
@@ -53,6 +54,7 @@ class TrainState:
     Attributes:
         embedder: The network whose weights are trained; `network` is the same network, compiled if `compile` is set.
         loss, sampler, pacer, optimizer, scaler, projection, ema: The other parts; None where a run does not use one.
+        watchdog: Stops the run if a loss is not finite.
         selection: The best epoch so far.
         step: Number of finished steps.
         epoch_start: Position of the sampler at the start of the current epoch.
@@ -88,11 +90,10 @@ class TrainState:
             initial: Initial state that several runs in one process can share.
         """
         self.config, self.device, self.embedder, self.selection = config, device, embedder, selection
-        self.loss = make_loss(config, len(train.classes), embedder.dim)
+        self.loss = make_loss(config, len(train.classes), embedder.dim).to(device)
+        embedder.to(device)
         initialize_from_data(config, embedder, self.loss, loader, initial)
-
-        embedder.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.loss.to(device)
+        embedder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if process_group.world_size() > 1:
             sync_batch_norms(embedder)
             process_group.broadcast_from_main([*embedder.state_dict().values(), *self.loss.state_dict().values()])
@@ -107,6 +108,7 @@ class TrainState:
         self.pacer = make_pacer(config, train)
         self.optimizer = make_optimizer(config, embedder, self.loss)
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.autocast == "fp16")
+        self.watchdog = Watchdog(device, self.optimizer)
         self.projection = make_projection(config, embedder)
         network = embedding_function(embedder, loader)
         self.network: Callable[[Tensor], Tensor] = torch.compile(network) if config.compile else network
@@ -156,11 +158,10 @@ class TrainState:
         self.consumed += 1
         self.loss_sum += torch.stack([loss.to(self.loss_sum), torch.ones_like(self.loss_sum[0])])
 
-    def take_mean_loss(self) -> float:
-        """Return the mean loss since the last call, and start a new mean."""
-        total, count = self.loss_sum.tolist()
-        self.loss_sum.zero_()
-        return float(total / count)
+    def take_loss_sum(self) -> Tensor:
+        """Return the sum and the number of losses since the last call, [2], and start a new sum."""
+        taken, self.loss_sum = self.loss_sum, torch.zeros_like(self.loss_sum)
+        return taken
 
     def end_epoch(self) -> None:
         """Move on to the next epoch of the sampler."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from nearfar.data import Batch
 from nearfar.training.distributed import process_group
 from nearfar.training.evaluate import autocast, to_device
-from nearfar.training.failed_batch import LossError, check_finite
+from nearfar.training.failed_batch import LossError
 from nearfar.training.schedule import lr_factor
 from nearfar.training.state import TrainState
 from nearfar.training.two_pass import two_pass
@@ -48,7 +48,7 @@ def train_step(state: TrainState, batch: Batch, *, steps: int) -> StepResult:
     for group in state.optimizer.param_groups:
         group["lr"] = group["top_lr"] * factor
     state.optimizer.zero_grad(set_to_none=True)
-    x, labels = to_device(batch.x, state.device, state.dtype), batch.labels.to(state.device)
+    x, labels = to_device(batch.x, state.device, state.dtype), batch.labels.to(state.device, non_blocking=True)
     weights: Tensor | None = None
     loss = embeddings = torch.empty(0)
 
@@ -63,12 +63,13 @@ def train_step(state: TrainState, batch: Batch, *, steps: int) -> StepResult:
         with shared_random():
             if state.pacer is not None:
                 weights = state.pacer.batch_weights(embeddings.detach(), labels, batch.indices)
-            random_state = torch.get_rng_state()
+            failure = LossError("", state.step, batch, embeddings.detach(), weights, torch.get_rng_state())
             try:
                 loss = state.loss(embeddings, labels, weights=weights, representatives=sampler.representatives)
-                check_finite(loss)
             except ValueError as error:
-                raise LossError(str(error), batch, embeddings.detach(), weights, random_state) from error
+                failure.args = error.args
+                raise failure from error
+            state.watchdog.watch(loss.detach(), embeddings.detach(), failure)
         scaled: Tensor = state.scaler.scale(loss)
         return scaled
 
@@ -92,6 +93,7 @@ def train_step(state: TrainState, batch: Batch, *, steps: int) -> StepResult:
         nn.utils.clip_grad_value_(parameters, config.optimizer.clip_value)
     if config.optimizer.clip_norm is not None:
         nn.utils.clip_grad_norm_(parameters, config.optimizer.clip_norm)
+    state.watchdog.skip_failed_updates(is_scaled=state.scaler.is_enabled())
     state.scaler.step(state.optimizer)
     state.scaler.update()
     if state.ema is not None:

@@ -30,19 +30,19 @@ def describe_step_error(
         return _describe_out_of_memory(state)
     if not isinstance(error, ValueError):
         return None
-    saved = ""
+    saved, step = "", state.step
     if isinstance(error, LossError):
+        step = error.inputs["step"]
         saved = " (the batch is not saved, because other processes hold parts of the network or the loss)"
         if process_group.is_main_process() and not state.is_sharded:
             inputs = {
-                "step": state.step,
                 "classes": classes,
                 "representatives": state.sampler.representatives,
                 "embedder": state.embedder.state_dict(),
                 "loss": state.loss.state_dict(),
             }
             saved = f" ({save_failed_batch(out, error.inputs | inputs)})"
-    return NearfarError(f"at step {state.step}: {error}{saved}; {ADVICE}")
+    return NearfarError(f"at step {step}: {error}{saved}; {ADVICE}")
 
 
 def _describe_out_of_memory(state: TrainState) -> NearfarError:

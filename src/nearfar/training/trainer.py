@@ -26,6 +26,7 @@ from nearfar.training.compactness import measure_compactness
 from nearfar.training.components import make_embedder
 from nearfar.training.distributed import process_group
 from nearfar.training.evaluate import Evaluator, can_be_scored
+from nearfar.training.failed_batch import LossError
 from nearfar.training.initialization import InitialState
 from nearfar.training.memory import estimate_memory
 from nearfar.training.monitor import Monitor
@@ -38,6 +39,9 @@ from nearfar.training.state import TrainState
 from nearfar.training.step import StepResult, train_step
 from nearfar.training.step_error import describe_step_error
 
+# If the state is sharded, the processes ask the main process only every so many steps whether to save: the answer is a
+# broadcast, for which all of them wait.
+SHARDED_SAVE_STEPS = 20
 MAX_TRAIN_SCORED = 2000  # maximum number of samples that `log_train` embeds
 
 Say = Callable[[str], object]
@@ -153,10 +157,7 @@ class Trainer:
                     try:
                         result = train_step(state, batch, steps=self.steps)
                     except (ValueError, RuntimeError, MemoryError) as error:
-                        known = describe_step_error(error, state, self.out, classes=len(self.splits.train.classes))
-                        if known is None:
-                            raise
-                        raise known from error
+                        raise self._describe(error) from error
                     state.count_step(result.loss)
                     monitor.end_step(result)
                     self.on_step_end(self, result)
@@ -165,6 +166,7 @@ class Trainer:
                     if stop_after is not None and state.step >= stop_after:
                         return
                     self._save_if_due()
+                self._check_losses()
                 entry = self._end_epoch()
                 if len(entry) > 1:
                     monitor.write("epoch", entry)
@@ -225,7 +227,7 @@ class Trainer:
         entry: dict[str, Any] = {"epoch": state.epoch}
         is_last = state.step == self.steps
         if state.pacer is not None and not is_last and state.pacer.should_update(state.epoch):
-            embeddings = self.evaluator.embed(state.embedder, self.train_loader, "pacing")
+            embeddings = self.evaluator.embed(state.embedder, self.train_loader, "pacing").to(state.device)
             entry["pacing"] = state.pacer.update(embeddings, self.train_loader.dataset.labels, loss=state.loss)
             process_group.broadcast_from_main([state.pacer.weights])
         if self.config.log_train:
@@ -249,10 +251,24 @@ class Trainer:
     def _save_if_due(self) -> None:
         is_due = time.monotonic() - self._last_save > self.config.save_every
         if self.state.is_sharded:  # all processes take part in the save, so the main process decides for all
+            if self.state.step % SHARDED_SAVE_STEPS and self.config.save_every > 0:
+                return
             is_due = process_group.broadcast_text(lambda: "yes" if is_due else "no") == "yes"
         if is_due:
+            self._check_losses()
             self.state.save(self.out)
             self._last_save = time.monotonic()
+
+    def _check_losses(self) -> None:
+        """Wait for the losses that are still on their way to the host, and stop if one is not finite."""
+        try:
+            self.state.watchdog.wait()
+        except LossError as error:
+            raise self._describe(error) from error
+
+    def _describe(self, error: ValueError | RuntimeError | MemoryError) -> Exception:
+        """Return the error to raise for an exception of a step."""
+        return describe_step_error(error, self.state, self.out, classes=len(self.splits.train.classes)) or error
 
     def _finish(self, monitor: Monitor) -> None:
         """Test the selected weights, save them, and write the results."""

@@ -33,6 +33,8 @@ from nearfar.training.randomness import random_state, set_random_state
 # Maximum time to wait for a process that decodes images or computes scores. torchrun detects dead processes at once.
 TIMEOUT = timedelta(hours=2)
 
+DEVICE_VARIABLE = "NEARFAR_DEVICE"  # environment variable with the meaning of device=auto
+
 S = TypeVar("S", bound=Sequence[Any])
 
 
@@ -62,31 +64,51 @@ def was_restarted() -> bool:
 
 
 def local_device(name: str) -> torch.device:
-    """Return the device for the setting `device`. `auto` is a CUDA GPU if there is one, otherwise the CPU.
+    """Return the device for the setting `device`.
 
-    With several processes, `auto` and `cuda` give each process on a machine its own GPU.
+    `auto` is the device that the environment variable NEARFAR_DEVICE names. Without the variable, it is a CUDA GPU if
+    there is one, otherwise the CPU.
+
+    With several processes, `auto` and `cuda` give each process on a machine its own GPU. Apple's MPS is refused, because
+    it has no float64, which the log and several losses use.
 
     Raises:
         NearfarError: If the name is unknown or the device is not available.
     """
+    if name == "auto":
+        name = os.environ.get(DEVICE_VARIABLE) or name
     try:
         device = torch.device(name if name != "auto" else "cuda" if torch.cuda.is_available() else "cpu")
     except RuntimeError:
         device = torch.device("meta")
     if device.type == "meta":
-        raise NearfarError(f"device={name} is unknown: use auto, cpu, cuda, cuda:1 or mps")
+        raise NearfarError(f"device={name} is unknown: use auto, cpu, cuda or cuda:1")
+    if device.type == "mps":
+        raise NearfarError("device=mps is not supported, because it has no float64: use device=cpu")
+    if device.type == "cuda" and device.index is not None and int(os.environ.get("LOCAL_WORLD_SIZE", 1)) > 1:
+        raise NearfarError(f"device={name} would put all processes on one GPU: use device=cuda, one GPU per process")
     if device.type == "cuda" and device.index is None and world_size() > 1:
         index, count = int(os.environ.get("LOCAL_RANK", 0)), torch.cuda.device_count()
         if index >= count:
             raise NearfarError(f"rank {rank()} has no GPU of its own: start at most {count} processes per machine")
-        torch.cuda.set_device(index)
         device = torch.device("cuda", index)
     try:
         torch.empty(1, device=device)
     except (AssertionError, ImportError, NotImplementedError, RuntimeError) as error:
         reason = str(error).partition("\n")[0].rstrip(".")
         raise NearfarError(f"device={name} is not available ({reason}): use device=auto or cpu") from None
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # the current GPU is the one whose random state is saved
     return device
+
+
+def backend() -> str:
+    """Return the backend of the process group: gloo for CPU tensors and, where there are GPUs, nccl for theirs.
+
+    Settings, scores and the order of samples are exchanged as CPU tensors also if the network is on a GPU.
+    """
+    has_nccl = torch.cuda.is_available() and dist.is_nccl_available()
+    return "cpu:gloo,cuda:nccl" if has_nccl else "gloo"
 
 
 @contextmanager
@@ -99,7 +121,7 @@ def join_process_group() -> Iterator[None]:
     # the address of a process that died, and wait for it forever.
     store, own_rank, size = next(rendezvous("env://", timeout=TIMEOUT))
     start = dist.PrefixStore(f"start {restart_count()}", store)  # type: ignore[attr-defined]
-    dist.init_process_group(store=start, rank=own_rank, world_size=size, timeout=TIMEOUT)
+    dist.init_process_group(backend(), store=start, rank=own_rank, world_size=size, timeout=TIMEOUT)
     try:
         yield
     finally:
@@ -109,7 +131,7 @@ def join_process_group() -> Iterator[None]:
 def barrier() -> None:
     """Wait until every process has reached this call."""
     if world_size() > 1:
-        dist.barrier()
+        dist.all_reduce(torch.zeros(1))  # a CPU tensor: dist.barrier would wait for a GPU
 
 
 @contextmanager
@@ -164,7 +186,7 @@ class _GatherParts(torch.autograd.Function):
         if len(part) < largest:
             part = torch.cat([part, part.new_zeros(largest - len(part), *part.shape[1:])])
         parts = part.new_empty(n, largest, *part.shape[1:])
-        dist.all_gather(list(parts), part.contiguous())
+        dist.all_gather_into_tensor(parts, part.contiguous())
         return parts.transpose(0, 1).flatten(0, 1)[:total]
 
     @staticmethod
