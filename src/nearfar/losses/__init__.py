@@ -55,13 +55,16 @@ def loss_class(name: str) -> type[Loss]:
     return LOSSES.get(name)
 
 
-def create(name: str, *, mine: str | Mapping[str, Any] | None = None, **options: Any) -> Loss:
+def create(
+    name: str, *, mine: str | Mapping[str, Any] | None = None, validate: bool = False, **options: Any
+) -> Loss:
     """Create a loss by its name.
 
     Args:
         name: One of `names()`.
         mine: The miner that selects the pairs of a pair loss: one of the names in `nearfar.mining.MINERS`, or a mapping
             with the key "name" and the options of the miner. None applies no miner.
+        validate: Whether to check the values of tensors on a GPU too; see `Loss`.
         options: The arguments of the loss class.
 
     Raises:
@@ -78,6 +81,7 @@ def create(name: str, *, mine: str | Mapping[str, Any] | None = None, **options:
             value = options[option]
             raise ValueError(f"option {option!r} of loss {name!r} is now {place!r}: set loss.{place}={value}")
     loss: Loss = LOSSES.create(name, **options)
+    loss.validate = validate
     if mine is not None:
         if not isinstance(loss, PairLoss):
             raise ValueError(f"mine={mine!r} selects pairs, but loss {name!r} does not use pairs: remove mine")

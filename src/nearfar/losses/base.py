@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from nearfar.distributed import gather_embeddings
+from nearfar.host_reads import checked_values
 from nearfar.registry import Registry
 from nearfar.validation import Labels, as_label_tensor, as_labels, as_signed_ids
 
@@ -24,9 +27,27 @@ class Loss(nn.Module):
     epochs, it also overrides `warmup_epochs`.
 
     `moved_options` maps options of earlier versions to their new names, for the error message of `create`.
+
+    If `validate` is set, the values of tensors on a GPU are checked too, for example for NaN. By default they are
+    checked only on the CPU, because the host would have to wait for the GPU.
     """
 
     moved_options: ClassVar[Mapping[str, str]] = {}
+    validate: bool = False
+
+    def __call__(self, *args: Any, across_processes: bool = False, **options: Any) -> Any:
+        """Compute the loss; see `forward`.
+
+        Args:
+            args: The embeddings and labels of this process, as in `forward`.
+            across_processes: Compute the loss of the samples of all processes; see `nearfar.distributed`. References
+                and representatives are not supported.
+            options: The other arguments of `forward`.
+        """
+        if across_processes:
+            args, options = _gather_inputs(*args, **options)
+        with checked_values() if self.validate else nullcontext():
+            return super().__call__(*args, **options)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -46,6 +67,18 @@ class Loss(nn.Module):
 
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={value!r}" for name, value in self.options.items())
+
+
+def _gather_inputs(
+    embeddings: Tensor, labels: Tensor, *, weights: Tensor | None = None, **others: Any
+) -> tuple[tuple[Tensor, Tensor], dict[str, Any]]:
+    for name, value in others.items():
+        if value is not None:
+            raise ValueError(f"{name} cannot be combined with across_processes=True: remove one of them")
+    if weights is None:
+        return gather_embeddings(embeddings, labels), {}
+    embeddings, labels, weights = gather_embeddings(embeddings, labels, weights=weights)
+    return (embeddings, labels), {"weights": weights}
 
 
 LOSSES: Registry[type[Loss]] = Registry("loss", package="nearfar.losses")
