@@ -45,6 +45,7 @@ def hardness(
         raise ValueError(f"labels must be class ids [N], got shape {list(labels.shape)}")
     check_positive("alpha", alpha)
     check_positive("beta", beta)
+    labels = labels.to(embeddings.device)
     order = torch.argsort(labels, stable=True)
     ids = labels[order]
     rows = unit(embeddings if embeddings.dtype == torch.float64 else embeddings.float())[order]

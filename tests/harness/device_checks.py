@@ -1,0 +1,349 @@
+"""Run every part of nearfar on the pretend CUDA device: `python -m harness.device_checks GROUP...`.
+
+Prints one JSON object: for each scenario "ok" and the waits of the host, or the error. `test_pretend_device.py` reads
+it. Each scenario also fails if a result or a gradient is not on the device.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from harness.pretend_cuda import LOG, DeviceMix, Pretend, to_cuda, watched
+
+import torch  # isort: skip
+import numpy as np  # isort: skip
+from torch import Tensor  # isort: skip
+
+from nearfar import pacing
+from nearfar.compat import losses as compat_losses
+from nearfar.compat import miners as compat_miners
+from nearfar.config import recipes
+from nearfar.config.merge import resolve
+from nearfar.data import open_data
+from nearfar.losses import CrossBatchMemory, Loss, PairLoss, ProxyLoss, create, loss_class, names
+from nearfar.losses.proxies.sharded import SHARDABLE, ShardedProxies
+from nearfar.metrics import evaluate
+from nearfar.mining import MINERS
+from nearfar.models import create_embedder
+from nearfar.models import names as backbone_names
+from nearfar.training import Run, train
+from nearfar.training.monitor import Monitor
+from nearfar.training.step import train_step
+from nearfar.training.trainer import Trainer
+
+Scenario = Callable[[], object]
+SAMPLES, CLASSES, DIM = 24, 8, 6
+# forms of losses that take another path than the default
+FORMS: dict[str, dict[str, Any]] = {
+    "contrastive cosine": {"form": "cosine"},
+    "lifted anchor": {"form": "anchor"},
+    "triplet smooth": {"smooth": True, "squared": False, "margin": 0.0},
+    "triplet hard": {"mining": "hard"},
+    "triplet semi-hard": {"mining": "semi-hard"},
+    "triplet paired": {"mining": "paired"},
+    "triplet nonzero": {"average": "nonzero"},
+    "margin classes": {"classes": CLASSES, "nu": 0.01, "average": "nonzero"},
+    "multi-similarity outside": {"weighting": "outside"},
+    "n-pair all pairs": {"all_pairs": True},
+    "hap2s polynomial": {"form": "polynomial"},
+    "rdml margin": {"hinge": "margin"},
+    "dro kl sampling": {"uncertainty": "kl", "sampling": True},
+    "dro kl truncate": {"uncertainty": {"name": "kl", "truncate": "2B"}},
+    **{f"dro {name}": {"uncertainty": name} for name in ("mean", "max", "topk-pn", "kl", "kl-g", "chi2")},
+}
+
+
+def batch(samples: int = SAMPLES, per_class: int = 3) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(samples)
+    weights = torch.rand(samples, generator=generator)
+    weights[2] = 0
+    return torch.randn(samples, DIM, generator=generator), torch.arange(samples) // per_class % CLASSES, weights
+
+
+def make_loss(label: str) -> Loss:
+    name = label.split()[0]
+    options = {"classes": CLASSES, "dim": DIM} if issubclass(loss_class(name), ProxyLoss) else {}
+    return create(name, **options, **FORMS.get(label, {}))
+
+
+def step(loss: Loss, x: Tensor, labels: Tensor, *, steps: int = 2, half: Any = None, **inputs: Any) -> None:
+    """Forward and backward on the device. Only the waits of the last step are counted."""
+    loss.to("cuda").train()
+    for _ in range(steps):
+        rows = to_cuda(x).requires_grad_()
+        given = {key: to_cuda(value) if isinstance(value, Tensor) else value for key, value in inputs.items()}
+        target = to_cuda(labels)
+        LOG.take()
+        with torch.autocast("cuda", dtype=half, enabled=half is not None):
+            loss(rows, target, **given).backward()
+    assert isinstance(rows.grad, Pretend), "the gradient is not on the device"
+    assert all(isinstance(p, Pretend) for p in loss.parameters()), "a parameter is not on the device"
+
+
+def losses() -> Iterator[tuple[str, Scenario]]:
+    for label in sorted([*names(), *FORMS]):
+        x, labels, weights = batch(per_class=2 if label == "n-pair" else 3)
+        if label == "n-pair":
+            x, labels, weights = x[:16], labels[:16], weights[:16]
+        make = lambda label=label: make_loss(label)  # noqa: E731
+        yield label, lambda m=make, x=x, y=labels: step(m(), x, y)
+        yield f"{label} weights", lambda m=make, x=x, y=labels, w=weights: step(m(), x, y, weights=w)
+        yield f"{label} float16", lambda m=make, x=x, y=labels: step(m(), x.half(), y, steps=1)
+        yield f"{label} bfloat16 autocast", lambda m=make, x=x, y=labels: step(m(), x, y, steps=1, half=torch.bfloat16)
+        if not isinstance(make(), PairLoss):
+            continue
+        refs = {"ref_emb": x.flip(0), "ref_labels": labels.flip(0), "ref_weights": weights.flip(0)}
+        yield f"{label} references", lambda m=make, x=x, y=labels, r=refs: step(m(), x, y, steps=1, **r)
+        examples = torch.arange(len(x)) % 8
+        yield (
+            f"{label} representatives",
+            lambda m=make, x=x, y=examples: step(m(), x, y, steps=1, representatives=8),
+        )
+        if label not in ("n-pair", "margin classes"):
+            hot = torch.nn.functional.one_hot(labels)
+            yield f"{label} multi-hot", lambda m=make, x=x, y=hot: step(m(), x, y, steps=1)
+
+
+def additions() -> Iterator[tuple[str, Scenario]]:
+    """Miners, cross-batch memory, sharded proxies, checks on request, and compat with labels on the CPU."""
+    x, labels, weights = batch()
+    for name in MINERS:
+        mine = {"name": name, "dim": DIM} if name == "distance-weighted" else {"name": name}
+        yield f"miner {name}", lambda mine=mine: step(create("contrastive", form="cosine", mine=mine), x, labels)
+    for name in ("supcon", "triplet"):
+        memory = lambda name=name: CrossBatchMemory(create(name), size=40, dim=DIM)  # noqa: E731
+        yield f"memory {name}", lambda m=memory: step(m(), x, labels, steps=3)
+        yield f"memory {name} weights", lambda m=memory: step(m(), x, labels, steps=3, weights=weights)
+
+    def resumed_memory() -> None:
+        first, second = (CrossBatchMemory(create("supcon"), size=40, dim=DIM).to("cuda") for _ in range(2))
+        first(to_cuda(x), to_cuda(labels))
+        second.load_state_dict({key: value.cpu() for key, value in first.state_dict().items()})
+        step(second, x, labels, steps=1)
+
+    yield "memory resumed", resumed_memory
+    for cls in SHARDABLE:
+        name = next(name for name in names() if loss_class(name) is cls)
+        sharded = lambda name=name: ShardedProxies(make_loss(name))  # type: ignore[arg-type] # noqa: E731
+        yield f"sharded {name}", lambda m=sharded: step(m(), x, labels, weights=weights)
+
+    def mixed_labels() -> None:
+        loss = create("supcon")
+        LOG.take()
+        loss(to_cuda(x).requires_grad_(), labels, weights=weights).backward()
+
+    yield "labels and weights on the cpu", mixed_labels
+
+    def validated() -> None:
+        broken = to_cuda(torch.full_like(x, torch.nan)).requires_grad_()
+        create("supcon")(broken, to_cuda(labels))
+        try:
+            create("supcon", validate=True)(broken, to_cuda(labels))
+        except ValueError as error:
+            assert "NaN" in str(error)  # noqa: PT017
+        else:
+            raise AssertionError("NaN was not found")
+
+    yield "validate", validated
+    for name, cls in sorted(vars(compat_miners).items()):
+        if name.endswith("Miner") and isinstance(cls, type) and name != "Miner":
+
+            def mine_on_cpu(cls: Any = cls) -> None:
+                mined = cls()(to_cuda(x), labels)
+                compat_losses.TripletMarginLoss()(to_cuda(x).requires_grad_(), labels, mined).backward()
+
+            yield f"compat {name} with labels on the cpu", mine_on_cpu
+
+
+def pacers() -> Iterator[tuple[str, Scenario]]:
+    x, labels, _ = batch()
+    indices = torch.arange(SAMPLES)
+
+    def make(name: str) -> pacing.Pacer:
+        return pacing.create(name, samples=SAMPLES, classes=CLASSES, **({"noise_rate": 0.3} if name == "prism" else {}))
+
+    def weigh(name: str) -> pacing.Pacer:
+        pacer = make(name)
+        for _ in range(3):
+            rows, target = to_cuda(x), to_cuda(labels)
+            LOG.take()
+            weights = pacer.batch_weights(rows, target, indices)
+        assert isinstance(weights, Pretend)
+        return pacer
+
+    def update(name: str, place: Callable[[Tensor], Tensor]) -> None:
+        pacer = make(name)
+        pacer.update(place(x), labels, loss=make_loss("mpa-ap").to("cuda"))
+        assert pacer.weights.device.type == "cpu"
+
+    def resume(name: str) -> None:
+        state = weigh(name).state_dict()
+        pacer = make(name)
+        pacer.load_state_dict({key: v.cpu() if isinstance(v, Tensor) else v for key, v in state.items()})
+        pacer.batch_weights(to_cuda(x), to_cuda(labels), indices)
+
+    for name in pacing.names():
+        yield f"pacer {name}", lambda name=name: weigh(name)
+        yield f"pacer {name} update from the cpu", lambda name=name: update(name, lambda t: t)
+        yield f"pacer {name} update", lambda name=name: update(name, to_cuda)
+        yield f"pacer {name} resumed", lambda name=name: resume(name)
+
+
+def metrics() -> Iterator[tuple[str, Scenario]]:
+    x, labels, _ = batch()
+    cuda = lambda: (to_cuda(x), to_cuda(labels))  # noqa: E731
+    every = ["recall@1", "map@r", "ndcg@10", "nmi", "f1", "silhouette"]
+    yield "evaluate", lambda: evaluate(*cuda(), metrics=every)
+    yield "evaluate queries", lambda: evaluate(*cuda(), queries=(x[:5], labels[:5]))
+    yield "evaluate device", lambda: evaluate(x, labels, device="cuda", distance="euclidean")
+    yield "evaluate multi-hot", lambda: evaluate(to_cuda(x), to_cuda(torch.nn.functional.one_hot(labels)))
+
+
+def models() -> Iterator[tuple[str, Scenario]]:
+    def run(name: str, half: torch.dtype | None) -> None:
+        channels, side = (1, 28) if name.startswith("small") else (3, 32)
+        network = create_embedder(name, dim=4, channels=8 if name == "features" else channels)
+        network.to(device="cuda", memory_format=torch.channels_last).train()
+        x = torch.randn(2, 8) if name == "features" else torch.randn(2, channels, side, side)
+        x = x.to("cuda", non_blocking=True)
+        LOG.take()
+        with torch.autocast("cuda", dtype=half, enabled=half is not None):
+            network(x).float().square().sum().backward()
+        assert all(p.grad is None or isinstance(p.grad, Pretend) for p in network.parameters())
+
+    for name in backbone_names():
+        yield f"model {name}", lambda name=name: run(name, None)
+    yield "model small bfloat16", lambda: run("small", torch.bfloat16)
+    yield "model small float16", lambda: run("small", torch.float16)
+
+
+def make_vectors(folder: Path) -> str:
+    generator = np.random.default_rng(0)
+    labels = np.repeat(np.arange(80), 8)
+    features = generator.normal(size=(80, 16))[labels] + generator.normal(size=(640, 16))
+    split = np.where(labels < 64, "train", "test")
+    np.savez(folder / "vectors.npz", features=features.astype(np.float32), labels=labels, split=split)
+    return str(folder / "vectors.npz")
+
+
+def make_config(source: str, recipe: str, *settings: str) -> Any:
+    base = [f"data.source={source}", "untrained=false", "model.dim=12", "steps=6", "log_every=1000"]
+    return replace(resolve("features", width=16, recipe=recipe, settings=[*base, *settings]), device="cuda")
+
+
+def steps() -> Iterator[tuple[str, Scenario]]:
+    """One step of the trainer per recipe, and with other settings; the third of a run is counted."""
+    folder = Path(tempfile.mkdtemp())
+    source = make_vectors(folder)
+
+    def run(recipe: str, *settings: str, logs: bool = False) -> None:
+        trainer = Trainer(
+            make_config(source, recipe, "model.init=random", *settings), open_data(source), folder, say=lambda _: None
+        )
+        trainer.start_epoch()
+        for number, each in enumerate(trainer.batches()):
+            LOG.take()
+            result = train_step(trainer.state, each, steps=6)
+            trainer.state.count_step(result.loss)
+            if number == 2:
+                break
+        if logs:
+            monitor = Monitor(trainer.state, folder, steps=6, progress=False, say=lambda _: None)
+            monitor._log_step(result)
+            monitor.close()
+
+    for recipe in recipes.names():
+        yield f"step {recipe}", lambda recipe=recipe: run(recipe)
+    variants = {
+        "float16": ["autocast=fp16"],
+        "bfloat16": ["autocast=bf16"],
+        "ema and clipping": ["ema=0.9", "optimizer.clip_norm=1", "optimizer.clip_value=1"],
+        "two passes": ["micro_batch=32"],
+        "rmsprop": ["optimizer.name=rmsprop"],
+    }
+    for name, settings in variants.items():
+        yield f"step with {name}", lambda settings=settings: run("supcon", *settings)
+    yield "step with a log entry, pair loss", lambda: run("supcon", logs=True)
+    yield "step with a log entry, proxy loss", lambda: run("proxy-anchor", logs=True)
+
+
+def runs() -> Iterator[tuple[str, Scenario]]:
+    """Whole runs, which are stopped and resumed, and what uses them afterwards."""
+    folder = Path(tempfile.mkdtemp())
+    source = make_vectors(folder)
+    short = ("steps=null", "epochs=2", "log_every=2", "batches.size=64")
+
+    def run(recipe: str, *settings: str) -> None:
+        config = make_config(source, recipe, *short, *settings)
+        out = folder / f"{recipe}-{len(settings)}"
+        whole = train(config, out / "whole", say=lambda _: None, progress=False)
+        cut = replace(config, save_every=0.0)
+        train(cut, out / "cut", say=lambda _: None, progress=False, stop_after=10)
+        resumed = train(cut, out / "cut", say=lambda _: None, progress=False, resume=True)
+        for one, other in zip(whole.embedder().parameters(), resumed.embedder().parameters(), strict=True):
+            assert torch.equal(one.detach().cpu(), other.detach().cpu()), "the resumed run has other weights"
+
+    yield "run proxy-anchor from PCA", lambda: run("proxy-anchor", "model.init=pca")
+    yield "run mpa-ap point-wise", lambda: run("mpa-ap", "pacing.name=point-wise")
+    yield "run prism", lambda: run("prism")
+    yield "run proxy-isa", lambda: run("proxy-isa", "loss.memory_epoch=0", "loss.filter_epoch=1")
+    yield "run distance-weighted", lambda: run("pair-margin", "loss.mine={name: distance-weighted, dim: 12}")
+
+    def use() -> None:
+        out = Run(folder / "proxy-anchor-1" / "whole")
+        assert next(out.embedder().parameters()).device.type == "cuda"
+        assert next(out.embedder(device="cpu").parameters()).device.type == "cpu"
+        out.evaluate()
+
+    yield "run is used", use
+
+    def fails() -> None:
+        config = make_config(source, "supcon")
+        trainer = Trainer(config, open_data(source), folder / "failed", say=lambda _: None)
+        trainer.start_epoch()
+        each = next(iter(trainer.batches()))
+        before = [p.detach().clone() for p in trainer.state.embedder.parameters()]
+        try:
+            train_step(trainer.state, each._replace(x=each.x * torch.nan), steps=6)
+            trainer.state.watchdog.wait()
+        except ValueError as error:
+            assert "embeddings has NaN" in str(error)  # noqa: PT017
+        else:
+            raise AssertionError("NaN was not found")
+        for old, new in zip(before, trainer.state.embedder.parameters(), strict=True):
+            assert torch.equal(old, new), "a failed step changed the weights"
+
+    yield "run with a failed batch", fails
+
+
+GROUPS = {group.__name__: group for group in (losses, additions, pacers, metrics, models, steps, runs)}
+
+
+def check(scenario: Scenario) -> dict[str, Any]:
+    try:
+        with watched(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            scenario()
+    except Exception as error:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, DeviceMix):
+            cause = cause.__cause__ or cause.__context__
+        return {"error": f"{type(cause or error).__name__}: {cause or error}"[:400]}
+    return {"waits": [f"{kind} at {place}" for kind, place in LOG.take()]}
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    chosen = sys.argv[1:] or list(GROUPS)
+    print(json.dumps({name: check(scenario) for group in chosen for name, scenario in GROUPS[group]()}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,304 @@
+"""A pretend CUDA device: find device errors and host waits without a GPU.
+
+Import this module before torch, in a process of its own. A tensor on the device is a `Pretend`: it reports cuda:0 and
+holds its values in a CPU tensor, so all values, branches and shapes are those of the CPU. Inside `watched()`, every
+operation is intercepted, also in autograd's thread, and
+
+- raises `DeviceMix`, as CUDA would, if it mixes CPU and CUDA tensors or generators, or if `numpy()` is called;
+- is counted as a wait if the host would wait for the GPU: `item`, `nonzero`, boolean indices, copies to the CPU, and
+  blocking copies from pageable memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+SOURCE = Path(__file__).with_suffix(".cpp")
+
+
+def has_compiler() -> bool:
+    """Return whether the pretend device can be compiled."""
+    return shutil.which("g++") is not None
+
+
+def load_device() -> None:
+    """Compile the device, once per version of torch, and load it before torch looks for CUDA."""
+    if "torch" in sys.modules:
+        raise RuntimeError("import harness.pretend_cuda before torch")
+    spec = find_spec("torch")
+    assert spec is not None and spec.origin is not None
+    torch_folder = Path(spec.origin).parent
+    digest = hashlib.sha256(SOURCE.read_bytes() + (torch_folder / "version.py").read_bytes()).hexdigest()[:16]
+    library = Path(tempfile.gettempdir()) / f"nearfar-pretend-cuda-{digest}.so"
+    if not library.exists():
+        with tempfile.NamedTemporaryFile(suffix=".so", dir=library.parent, delete=False) as draft:
+            pass
+        flags = ["-std=c++20", "-O0", "-fPIC", "-shared", f"-I{torch_folder}/include", f"-L{torch_folder}/lib"]
+        command = ["g++", *flags, "-o", draft.name, str(SOURCE), "-ltorch_cpu", "-lc10"]
+        subprocess.run(command, check=True, timeout=600)
+        Path(draft.name).replace(library)
+    for path in (torch_folder / "lib" / "libc10.so", torch_folder / "lib" / "libtorch_cpu.so", library):
+        ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+
+
+load_device()
+
+import torch  # noqa: E402
+from torch import Tensor  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+from torch.utils._pytree import tree_leaves, tree_map  # noqa: E402
+
+aten = torch.ops.aten
+GENERATOR = torch.Generator("cuda")
+for name, value in {
+    "_lazy_init": lambda: None,
+    "is_initialized": lambda: True,
+    "is_available": lambda: True,
+    "device_count": lambda: 1,
+    "current_device": lambda: 0,
+    "set_device": lambda *_: None,
+    "synchronize": lambda *_: None,
+    "is_bf16_supported": lambda *_, **__: True,
+    "is_current_stream_capturing": lambda: False,
+    "default_generators": (GENERATOR,),
+    "get_rng_state": lambda *_: GENERATOR.get_state(),
+    "set_rng_state": lambda state, *_: GENERATOR.set_state(state),
+    "manual_seed_all": GENERATOR.manual_seed,
+}.items():
+    setattr(torch.cuda, name, value)
+torch.__future__.set_overwrite_module_params_on_conversion(True)  # a Pretend cannot replace the data of a CPU tensor
+
+# operations after which the host waits, with the name in the table
+WAITS = {
+    **{op: op.__name__ for op in (aten.nonzero, aten.masked_select, aten._unique2, aten.unique_dim, aten.bincount)},
+    **{op: op.__name__ for op in (aten.unique_consecutive, aten.equal, aten.multinomial, aten._linalg_eigh)},
+    **{op: op.__name__ for op in (aten._linalg_svd, aten._linalg_check_errors, aten._coalesce)},
+    aten._local_scalar_dense: "item",
+}
+COPIES = (aten.copy_, aten._copy_from, aten._foreach_copy_)
+INDEXING = (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, aten._unsafe_index)
+# take CPU scalars beside CUDA tensors although they are not tagged as pointwise
+WITH_SCALARS = (aten.where, aten.masked_fill, aten.masked_fill_, aten.lerp, aten.lerp_, aten.fill, aten.fill_)
+
+
+class DeviceMix(RuntimeError):
+    """What CUDA would have refused."""
+
+
+class Log:
+    """Waits of the host since the last `take`, as (kind, file:line in nearfar)."""
+
+    def __init__(self) -> None:
+        self.waits: list[tuple[str, str]] = []
+
+    def add(self, kind: str) -> None:
+        self.waits.append((kind, _place()))
+
+    def take(self) -> list[tuple[str, str]]:
+        waits, self.waits = self.waits, []
+        return waits
+
+
+LOG = Log()
+
+
+def _place() -> str:
+    """The innermost line of nearfar on the stack."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if "/nearfar/" in frame.f_code.co_filename and "/harness/" not in frame.f_code.co_filename:
+            return f"{frame.f_code.co_filename.rpartition('/nearfar/')[2]}:{frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return "torch"
+
+
+class Pretend(Tensor):
+    """A tensor on the pretend device. `held` has its values."""
+
+    held: Tensor
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, held: Tensor) -> Pretend:
+        strided = {} if held.layout != torch.strided else {"strides": held.stride()}
+        if strided:
+            strided["storage_offset"] = held.storage_offset()  # type: ignore[assignment]
+        made = Tensor._make_wrapper_subclass(
+            cls, held.size(), dtype=held.dtype, layout=held.layout, device="cuda:0", **strided
+        )
+        made.held = held
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return dispatch(func, args, kwargs or {})
+
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+        return f"cuda {self.held!r}"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Pretend:
+        made = Pretend(self.held.clone()).requires_grad_(self.requires_grad)
+        made._is_param = getattr(self, "_is_param", False)
+        memo[id(self)] = made
+        return made
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if self.ndim == 0 else repr(self)
+
+    def tolist(self) -> Any:
+        LOG.add("tolist")
+        return self.held.tolist()
+
+    def numpy(self, *_: Any, **__: Any) -> Any:
+        raise DeviceMix("numpy() of a cuda tensor")
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        return self.numpy()
+
+
+def to_cuda(x: Tensor) -> Tensor:
+    """Return a tensor with these values on the pretend device, without counting a copy."""
+    return Pretend(x.detach().clone()).requires_grad_(x.requires_grad)
+
+
+@cache
+def _is_composite(func: Any) -> bool:
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"))
+
+
+def _type(device: Any) -> str | None:
+    return None if device is None else torch.device(device).type
+
+
+def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Execute an operation as the device would."""
+    if func.namespace == "nearfar":  # look inside nearfar's own operators
+        with Watch():
+            return torch._library.custom_ops.OPDEFS[func._schema.name]._init_fn(*args, **kwargs)
+    if _is_composite(func):
+        with Watch():
+            result = func.decompose(*args, **kwargs)
+        if result is not NotImplemented:
+            return result
+    tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+    on_cuda = [x for x in tensors if isinstance(x, Pretend)]
+    on_cpu = [x for x in tensors if not isinstance(x, Pretend)]
+    if on_cuda and on_cpu:
+        _check_devices(func, args, on_cpu)
+    if (kind := _wait_of(func.overloadpacket, args, kwargs, on_cuda)) is not None:
+        LOG.add(kind)
+    device = _type(kwargs.get("device"))
+    is_result_on_cuda = bool(on_cuda) if device is None else device == "cuda"
+    inner_args, inner_kwargs = tree_map(_inner, (args, kwargs))
+    inner_kwargs.pop("pin_memory", None)
+    with _generator(func, kwargs.get("generator"), inner_kwargs, is_result_on_cuda):
+        result = _run(func, inner_args, inner_kwargs)
+    if not is_result_on_cuda:
+        return result
+    same = {id(x.held): x for x in on_cuda}  # in-place operations return their argument
+
+    def wrap(x: Any) -> Any:
+        if not isinstance(x, Tensor) or isinstance(x, Pretend):
+            return x
+        return same[id(x)] if id(x) in same else Pretend(x)
+
+    return tree_map(wrap, result)
+
+
+def _inner(x: Any) -> Any:
+    if isinstance(x, Pretend):
+        return x.held
+    return torch.device("cpu") if isinstance(x, torch.device) and x.type == "cuda" else x
+
+
+def _run(func: Any, args: Any, kwargs: Any) -> Any:
+    try:
+        return func(*args, **kwargs)
+    except RuntimeError as error:  # some CPU kernels lack float16
+        if "not implemented for 'Half'" not in str(error):
+            raise
+    args, kwargs = tree_map(lambda x: x.float() if isinstance(x, Tensor) and x.dtype == torch.float16 else x, (args, kwargs))
+    result = func(*args, **kwargs)
+    return tree_map(lambda x: x.half() if isinstance(x, Tensor) and x.dtype == torch.float32 else x, result)
+
+
+@contextmanager
+def _generator(func: Any, given: torch.Generator | None, inner: dict[str, Any], is_on_cuda: bool) -> Iterator[None]:
+    """Use the values of the CUDA generator on the CPU, and refuse a generator of the other device."""
+    if not any(argument.name == "generator" for argument in func._schema.arguments):
+        yield
+        return
+    if given is not None and (given.device.type == "cuda") != is_on_cuda:
+        raise DeviceMix(f"{func} with a {given.device.type} generator")
+    source, twin = (given or GENERATOR) if is_on_cuda else given, torch.Generator()
+    if not is_on_cuda or source is None:
+        yield
+        return
+    twin.set_state(source.get_state())
+    inner["generator"] = twin
+    yield
+    source.set_state(twin.get_state())
+
+
+def _check_devices(func: Any, args: tuple[Any, ...], on_cpu: list[Tensor]) -> None:
+    packet = func.overloadpacket
+    if packet in COPIES:
+        return
+    if packet in INDEXING and isinstance(args[0], Pretend):  # a CPU tensor may be an index or a scalar value
+        if len(args) > 2 and not isinstance(args[2], Pretend) and args[2].ndim:
+            raise DeviceMix(f"{func} of a cuda tensor with cpu values")
+        LOG.add("copy of an index")
+        return
+    takes_scalars = torch.Tag.pointwise in func.tags or packet in WITH_SCALARS or "foreach" in str(func)
+    if not takes_scalars or any(x.ndim for x in on_cpu):
+        raise DeviceMix(f"{func} of cuda and cpu tensors of shape {[list(x.shape) for x in on_cpu]}")
+
+
+def _wait_of(packet: Any, args: tuple[Any, ...], kwargs: dict[str, Any], on_cuda: list[Tensor]) -> str | None:
+    """Return the kind of wait of an operation, or None if the host does not wait."""
+    if packet is aten._to_copy and not kwargs.get("non_blocking"):
+        source, target = "cuda" if on_cuda else "cpu", _type(kwargs.get("device"))
+        return f"copy to {target}" if target not in (None, source) else None
+    if packet in COPIES and not (len(args) > 2 and args[2]) and not kwargs.get("non_blocking"):
+        targets, sources = (x if isinstance(x, list | tuple) else [x] for x in args[:2])
+        crosses = any(isinstance(a, Pretend) != isinstance(b, Pretend) for a, b in zip(targets, sources, strict=True))
+        return "copy_ between devices" if crosses else None
+    if not on_cuda:
+        return None
+    if packet in INDEXING and any(x.dtype in (torch.bool, torch.uint8) for x in args[1] if isinstance(x, Tensor)):
+        return "boolean index"
+    if packet is aten.repeat_interleave and kwargs.get("output_size") is None:
+        return "repeat_interleave"
+    if any(isinstance(x, Pretend) and x.held.is_sparse for x in on_cuda) and "mm" in packet.__name__:
+        return "sparse product"
+    return WAITS.get(packet)
+
+
+class Watch(TorchDispatchMode):
+    """Sends every operation through `dispatch`."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return dispatch(func, args, kwargs or {})
+
+
+@contextmanager
+def watched() -> Iterator[None]:
+    """Inside, tensors can be created on the pretend device, and all operations are checked."""
+    torch._C._set_only_lift_cpu_tensors(True)
+    LOG.take()
+    try:
+        with Watch():
+            yield
+    finally:
+        torch._C._set_only_lift_cpu_tensors(False)
