@@ -18,6 +18,9 @@ pytest.register_assert_rewrite(
     *(f"golden_{part}" for part in ("bspml", "cases", "dro", "identities", "metrics", "profs", "proxy"))
 )
 
+# These modules must be imported before torch, in a process of their own.
+collect_ignore = ["harness/pretend_cuda.py", "harness/device_checks.py"]
+
 # One thread, because the batches are tiny, and so that sums have the same order on every machine.
 torch.set_num_threads(1)
 

@@ -92,7 +92,9 @@ def compare_memory(rank: int) -> None:
         value = alone(x + step, labels)
         found = shared(x[local(rank)] + step, labels[local(rank)], across_processes=True)
         torch.testing.assert_close(found, value, rtol=0, atol=1e-10)
-    assert all(torch.equal(a, b) for a, b in zip(alone.state_dict().values(), shared.state_dict().values(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(alone.state_dict().values(), shared.state_dict().values(), strict=True)
+    )
 
 
 def compare_different_losses(rank: int) -> None:

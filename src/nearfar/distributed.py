@@ -61,7 +61,9 @@ def gather_embeddings(
         raise ValueError(f"labels must be a tensor, got {type(labels).__name__}: convert class names to class ids")
     for name, part in (("labels", labels), ("weights", weights)):
         if part is not None and len(part) != len(embeddings):
-            raise ValueError(f"{name} has {len(part)} entries but embeddings has {len(embeddings)}: pass one per sample")
+            raise ValueError(
+                f"{name} has {len(part)} entries but embeddings has {len(embeddings)}: pass one per sample"
+            )
     parts = [labels] if weights is None else [labels, weights.detach()]
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return (embeddings, *parts)
@@ -86,7 +88,7 @@ def _gather(part: Tensor, sizes: list[int]) -> Tensor:
     padded = torch.cat([part, part.new_zeros(largest - len(part), *part.shape[1:])]).contiguous()
     gathered = padded.new_empty(len(sizes) * largest, *part.shape[1:])
     dist.all_gather_into_tensor(gathered, padded)
-    return torch.cat([chunk[:n] for chunk, n in zip(gathered.split(largest), sizes, strict=True)])
+    return torch.cat([chunk[:n] for chunk, n in zip(torch.split(gathered, largest), sizes, strict=True)])
 
 
 class _Gather(torch.autograd.Function):

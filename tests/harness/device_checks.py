@@ -1,4 +1,4 @@
-"""Run every part of nearfar on the pretend CUDA device: `python -m harness.device_checks GROUP...`.
+"""Run every part of nearfar on the pretend CUDA device: `python -m tests.harness.device_checks GROUP...`.
 
 Prints one JSON object: for each scenario "ok" and the waits of the host, or the error. `test_pretend_device.py` reads
 it. Each scenario also fails if a result or a gradient is not on the device.
@@ -12,10 +12,11 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from harness.pretend_cuda import LOG, DeviceMix, Pretend, to_cuda, watched
+from tests.harness.pretend_cuda import LOG, DeviceMixError, Pretend, to_cuda, watched
 
 import torch  # isort: skip
 import numpy as np  # isort: skip
@@ -69,7 +70,7 @@ def batch(samples: int = SAMPLES, per_class: int = 3) -> tuple[Tensor, Tensor, T
 
 def make_loss(label: str) -> Loss:
     name = label.split()[0]
-    options = {"classes": CLASSES, "dim": DIM} if issubclass(loss_class(name), ProxyLoss) else {}
+    options: dict[str, Any] = {"classes": CLASSES, "dim": DIM} if issubclass(loss_class(name), ProxyLoss) else {}
     return create(name, **options, **FORMS.get(label, {}))
 
 
@@ -78,7 +79,9 @@ def step(loss: Loss, x: Tensor, labels: Tensor, *, steps: int = 2, half: Any = N
     loss.to("cuda").train()
     for _ in range(steps):
         rows = to_cuda(x).requires_grad_()
-        given = {key: to_cuda(value) if isinstance(value, Tensor) else value for key, value in inputs.items()}
+        given: dict[str, Any] = {
+            key: to_cuda(value) if isinstance(value, Tensor) else value for key, value in inputs.items()
+        }
         target = to_cuda(labels)
         LOG.take()
         with torch.autocast("cuda", dtype=half, enabled=half is not None):
@@ -87,28 +90,41 @@ def step(loss: Loss, x: Tensor, labels: Tensor, *, steps: int = 2, half: Any = N
     assert all(isinstance(p, Pretend) for p in loss.parameters()), "a parameter is not on the device"
 
 
+def step_of(make: Callable[[], Loss], *args: Any, **options: Any) -> None:
+    step(make(), *args, **options)
+
+
+def make_memory(name: str) -> CrossBatchMemory:
+    loss = create(name)
+    assert isinstance(loss, PairLoss)
+    return CrossBatchMemory(loss, size=40, dim=DIM)
+
+
+def make_sharded(name: str) -> ShardedProxies:
+    loss = make_loss(name)
+    assert isinstance(loss, ProxyLoss)
+    return ShardedProxies(loss)
+
+
 def losses() -> Iterator[tuple[str, Scenario]]:
     for label in sorted([*names(), *FORMS]):
         x, labels, weights = batch(per_class=2 if label == "n-pair" else 3)
         if label == "n-pair":
             x, labels, weights = x[:16], labels[:16], weights[:16]
-        make = lambda label=label: make_loss(label)  # noqa: E731
-        yield label, lambda m=make, x=x, y=labels: step(m(), x, y)
-        yield f"{label} weights", lambda m=make, x=x, y=labels, w=weights: step(m(), x, y, weights=w)
-        yield f"{label} float16", lambda m=make, x=x, y=labels: step(m(), x.half(), y, steps=1)
-        yield f"{label} bfloat16 autocast", lambda m=make, x=x, y=labels: step(m(), x, y, steps=1, half=torch.bfloat16)
+        make = partial(make_loss, label)
+        yield label, partial(step_of, make, x, labels)
+        yield f"{label} weights", partial(step_of, make, x, labels, weights=weights)
+        yield f"{label} float16", partial(step_of, make, x.half(), labels, steps=1)
+        yield f"{label} bfloat16 autocast", partial(step_of, make, x, labels, steps=1, half=torch.bfloat16)
         if not isinstance(make(), PairLoss):
             continue
         refs = {"ref_emb": x.flip(0), "ref_labels": labels.flip(0), "ref_weights": weights.flip(0)}
-        yield f"{label} references", lambda m=make, x=x, y=labels, r=refs: step(m(), x, y, steps=1, **r)
+        yield f"{label} references", partial(step_of, make, x, labels, steps=1, **refs)
         examples = torch.arange(len(x)) % 8
-        yield (
-            f"{label} representatives",
-            lambda m=make, x=x, y=examples: step(m(), x, y, steps=1, representatives=8),
-        )
+        yield f"{label} representatives", partial(step_of, make, x, examples, steps=1, representatives=8)
         if label not in ("n-pair", "margin classes"):
             hot = torch.nn.functional.one_hot(labels)
-            yield f"{label} multi-hot", lambda m=make, x=x, y=hot: step(m(), x, y, steps=1)
+            yield f"{label} multi-hot", partial(step_of, make, x, hot, steps=1)
 
 
 def additions() -> Iterator[tuple[str, Scenario]]:
@@ -116,14 +132,14 @@ def additions() -> Iterator[tuple[str, Scenario]]:
     x, labels, weights = batch()
     for name in MINERS:
         mine = {"name": name, "dim": DIM} if name == "distance-weighted" else {"name": name}
-        yield f"miner {name}", lambda mine=mine: step(create("contrastive", form="cosine", mine=mine), x, labels)
+        yield f"miner {name}", partial(step_of, partial(create, "contrastive", form="cosine", mine=mine), x, labels)
     for name in ("supcon", "triplet"):
-        memory = lambda name=name: CrossBatchMemory(create(name), size=40, dim=DIM)  # noqa: E731
-        yield f"memory {name}", lambda m=memory: step(m(), x, labels, steps=3)
-        yield f"memory {name} weights", lambda m=memory: step(m(), x, labels, steps=3, weights=weights)
+        memory = partial(make_memory, name)
+        yield f"memory {name}", partial(step_of, memory, x, labels, steps=3)
+        yield f"memory {name} weights", partial(step_of, memory, x, labels, steps=3, weights=weights)
 
     def resumed_memory() -> None:
-        first, second = (CrossBatchMemory(create("supcon"), size=40, dim=DIM).to("cuda") for _ in range(2))
+        first, second = (make_memory("supcon").to("cuda") for _ in range(2))
         first(to_cuda(x), to_cuda(labels))
         second.load_state_dict({key: value.cpu() for key, value in first.state_dict().items()})
         step(second, x, labels, steps=1)
@@ -131,8 +147,8 @@ def additions() -> Iterator[tuple[str, Scenario]]:
     yield "memory resumed", resumed_memory
     for cls in SHARDABLE:
         name = next(name for name in names() if loss_class(name) is cls)
-        sharded = lambda name=name: ShardedProxies(make_loss(name))  # type: ignore[arg-type] # noqa: E731
-        yield f"sharded {name}", lambda m=sharded: step(m(), x, labels, weights=weights)
+        sharded = partial(make_sharded, name)
+        yield f"sharded {name}", partial(step_of, sharded, x, labels, weights=weights)
 
     def mixed_labels() -> None:
         loss = create("supcon")
@@ -190,15 +206,18 @@ def pacers() -> Iterator[tuple[str, Scenario]]:
         pacer.batch_weights(to_cuda(x), to_cuda(labels), indices)
 
     for name in pacing.names():
-        yield f"pacer {name}", lambda name=name: weigh(name)
-        yield f"pacer {name} update from the cpu", lambda name=name: update(name, lambda t: t)
-        yield f"pacer {name} update", lambda name=name: update(name, to_cuda)
-        yield f"pacer {name} resumed", lambda name=name: resume(name)
+        yield f"pacer {name}", partial(weigh, name)
+        yield f"pacer {name} update from the cpu", partial(update, name, torch.Tensor.detach)
+        yield f"pacer {name} update", partial(update, name, to_cuda)
+        yield f"pacer {name} resumed", partial(resume, name)
 
 
 def metrics() -> Iterator[tuple[str, Scenario]]:
     x, labels, _ = batch()
-    cuda = lambda: (to_cuda(x), to_cuda(labels))  # noqa: E731
+
+    def cuda() -> tuple[Tensor, Tensor]:
+        return to_cuda(x), to_cuda(labels)
+
     every = ["recall@1", "map@r", "ndcg@10", "nmi", "f1", "silhouette"]
     yield "evaluate", lambda: evaluate(*cuda(), metrics=every)
     yield "evaluate queries", lambda: evaluate(*cuda(), queries=(x[:5], labels[:5]))
@@ -210,7 +229,7 @@ def models() -> Iterator[tuple[str, Scenario]]:
     def run(name: str, half: torch.dtype | None) -> None:
         channels, side = (1, 28) if name.startswith("small") else (3, 32)
         network = create_embedder(name, dim=4, channels=8 if name == "features" else channels)
-        network.to(device="cuda", memory_format=torch.channels_last).train()
+        network.to(device="cuda", memory_format=torch.channels_last).train()  # type: ignore[call-overload]
         x = torch.randn(2, 8) if name == "features" else torch.randn(2, channels, side, side)
         x = x.to("cuda", non_blocking=True)
         LOG.take()
@@ -219,7 +238,7 @@ def models() -> Iterator[tuple[str, Scenario]]:
         assert all(p.grad is None or isinstance(p.grad, Pretend) for p in network.parameters())
 
     for name in backbone_names():
-        yield f"model {name}", lambda name=name: run(name, None)
+        yield f"model {name}", partial(run, name, None)
     yield "model small bfloat16", lambda: run("small", torch.bfloat16)
     yield "model small float16", lambda: run("small", torch.float16)
 
@@ -260,7 +279,7 @@ def steps() -> Iterator[tuple[str, Scenario]]:
             monitor.close()
 
     for recipe in recipes.names():
-        yield f"step {recipe}", lambda recipe=recipe: run(recipe)
+        yield f"step {recipe}", partial(run, recipe)
     variants = {
         "float16": ["autocast=fp16"],
         "bfloat16": ["autocast=bf16"],
@@ -269,7 +288,7 @@ def steps() -> Iterator[tuple[str, Scenario]]:
         "rmsprop": ["optimizer.name=rmsprop"],
     }
     for name, settings in variants.items():
-        yield f"step with {name}", lambda settings=settings: run("supcon", *settings)
+        yield f"step with {name}", partial(run, "supcon", *settings)
     yield "step with a log entry, pair loss", lambda: run("supcon", logs=True)
     yield "step with a log entry, proxy loss", lambda: run("proxy-anchor", logs=True)
 
@@ -333,7 +352,7 @@ def check(scenario: Scenario) -> dict[str, Any]:
             scenario()
     except Exception as error:
         cause: BaseException | None = error
-        while cause is not None and not isinstance(cause, DeviceMix):
+        while cause is not None and not isinstance(cause, DeviceMixError):
             cause = cause.__cause__ or cause.__context__
         return {"error": f"{type(cause or error).__name__}: {cause or error}"[:400]}
     return {"waits": [f"{kind} at {place}" for kind, place in LOG.take()]}

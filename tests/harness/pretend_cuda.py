@@ -4,7 +4,7 @@ Import this module before torch, in a process of its own. A tensor on the device
 holds its values in a CPU tensor, so all values, branches and shapes are those of the CPU. Inside `watched()`, every
 operation is intercepted, also in autograd's thread, and
 
-- raises `DeviceMix`, as CUDA would, if it mixes CPU and CUDA tensors or generators, or if `numpy()` is called;
+- raises `DeviceMixError`, as CUDA would, if it mixes CPU and CUDA tensors or generators, or if `numpy()` is called;
 - is counted as a wait if the host would wait for the GPU: `item`, `nonzero`, boolean indices, copies to the CPU, and
   blocking copies from pageable memory.
 """
@@ -35,9 +35,10 @@ def has_compiler() -> bool:
 def load_device() -> None:
     """Compile the device, once per version of torch, and load it before torch looks for CUDA."""
     if "torch" in sys.modules:
-        raise RuntimeError("import harness.pretend_cuda before torch")
+        raise RuntimeError("import tests.harness.pretend_cuda before torch")
     spec = find_spec("torch")
-    assert spec is not None and spec.origin is not None
+    assert spec is not None
+    assert spec.origin is not None
     torch_folder = Path(spec.origin).parent
     digest = hashlib.sha256(SOURCE.read_bytes() + (torch_folder / "version.py").read_bytes()).hexdigest()[:16]
     library = Path(tempfile.gettempdir()) / f"nearfar-pretend-cuda-{digest}.so"
@@ -92,7 +93,7 @@ INDEXING = (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, 
 WITH_SCALARS = (aten.where, aten.masked_fill, aten.masked_fill_, aten.lerp, aten.lerp_, aten.fill, aten.fill_)
 
 
-class DeviceMix(RuntimeError):
+class DeviceMixError(RuntimeError):
     """What CUDA would have refused."""
 
 
@@ -127,28 +128,28 @@ class Pretend(Tensor):
     """A tensor on the pretend device. `held` has its values."""
 
     held: Tensor
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
     def __new__(cls, held: Tensor) -> Pretend:
-        strided = {} if held.layout != torch.strided else {"strides": held.stride()}
-        if strided:
-            strided["storage_offset"] = held.storage_offset()  # type: ignore[assignment]
+        strided: dict[str, Any] = {}
+        if held.layout == torch.strided:
+            strided = {"strides": held.stride(), "storage_offset": held.storage_offset()}
         made = Tensor._make_wrapper_subclass(
-            cls, held.size(), dtype=held.dtype, layout=held.layout, device="cuda:0", **strided
+            cls, held.size(), dtype=held.dtype, layout=held.layout, device=torch.device("cuda:0"), **strided
         )
         made.held = held
         return made
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         return dispatch(func, args, kwargs or {})
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"cuda {self.held!r}"
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Pretend:
-        made = Pretend(self.held.clone()).requires_grad_(self.requires_grad)
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        made: Any = Pretend(self.held.clone()).requires_grad_(self.requires_grad)
         made._is_param = getattr(self, "_is_param", False)
         memo[id(self)] = made
         return made
@@ -161,7 +162,7 @@ class Pretend(Tensor):
         return self.held.tolist()
 
     def numpy(self, *_: Any, **__: Any) -> Any:
-        raise DeviceMix("numpy() of a cuda tensor")
+        raise DeviceMixError("numpy() of a cuda tensor")
 
     def __array__(self, *_: Any, **__: Any) -> Any:
         return self.numpy()
@@ -184,10 +185,10 @@ def _type(device: Any) -> str | None:
 def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Execute an operation as the device would."""
     if func.namespace == "nearfar":  # look inside nearfar's own operators
-        with Watch():
+        with Watch():  # type: ignore[no-untyped-call]
             return torch._library.custom_ops.OPDEFS[func._schema.name]._init_fn(*args, **kwargs)
     if _is_composite(func):
-        with Watch():
+        with Watch():  # type: ignore[no-untyped-call]
             result = func.decompose(*args, **kwargs)
         if result is not NotImplemented:
             return result
@@ -228,7 +229,9 @@ def _run(func: Any, args: Any, kwargs: Any) -> Any:
     except RuntimeError as error:  # some CPU kernels lack float16
         if "not implemented for 'Half'" not in str(error):
             raise
-    args, kwargs = tree_map(lambda x: x.float() if isinstance(x, Tensor) and x.dtype == torch.float16 else x, (args, kwargs))
+    args, kwargs = tree_map(
+        lambda x: x.float() if isinstance(x, Tensor) and x.dtype == torch.float16 else x, (args, kwargs)
+    )
     result = func(*args, **kwargs)
     return tree_map(lambda x: x.half() if isinstance(x, Tensor) and x.dtype == torch.float32 else x, result)
 
@@ -240,7 +243,7 @@ def _generator(func: Any, given: torch.Generator | None, inner: dict[str, Any], 
         yield
         return
     if given is not None and (given.device.type == "cuda") != is_on_cuda:
-        raise DeviceMix(f"{func} with a {given.device.type} generator")
+        raise DeviceMixError(f"{func} with a {given.device.type} generator")
     source, twin = (given or GENERATOR) if is_on_cuda else given, torch.Generator()
     if not is_on_cuda or source is None:
         yield
@@ -257,15 +260,15 @@ def _check_devices(func: Any, args: tuple[Any, ...], on_cpu: list[Tensor]) -> No
         return
     if packet in INDEXING and isinstance(args[0], Pretend):  # a CPU tensor may be an index or a scalar value
         if len(args) > 2 and not isinstance(args[2], Pretend) and args[2].ndim:
-            raise DeviceMix(f"{func} of a cuda tensor with cpu values")
+            raise DeviceMixError(f"{func} of a cuda tensor with cpu values")
         LOG.add("copy of an index")
         return
     takes_scalars = torch.Tag.pointwise in func.tags or packet in WITH_SCALARS or "foreach" in str(func)
     if not takes_scalars or any(x.ndim for x in on_cpu):
-        raise DeviceMix(f"{func} of cuda and cpu tensors of shape {[list(x.shape) for x in on_cpu]}")
+        raise DeviceMixError(f"{func} of cuda and cpu tensors of shape {[list(x.shape) for x in on_cpu]}")
 
 
-def _wait_of(packet: Any, args: tuple[Any, ...], kwargs: dict[str, Any], on_cuda: list[Tensor]) -> str | None:
+def _wait_of(packet: Any, args: tuple[Any, ...], kwargs: dict[str, Any], on_cuda: list[Pretend]) -> str | None:
     """Return the kind of wait of an operation, or None if the host does not wait."""
     if packet is aten._to_copy and not kwargs.get("non_blocking"):
         source, target = "cuda" if on_cuda else "cpu", _type(kwargs.get("device"))
@@ -285,7 +288,7 @@ def _wait_of(packet: Any, args: tuple[Any, ...], kwargs: dict[str, Any], on_cuda
     return WAITS.get(packet)
 
 
-class Watch(TorchDispatchMode):
+class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sends every operation through `dispatch`."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -298,7 +301,7 @@ def watched() -> Iterator[None]:
     torch._C._set_only_lift_cpu_tensors(True)
     LOG.take()
     try:
-        with Watch():
+        with Watch():  # type: ignore[no-untyped-call]
             yield
     finally:
         torch._C._set_only_lift_cpu_tensors(False)

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-TESTS = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 pytestmark = pytest.mark.skipif(
     shutil.which("g++") is None,
     reason="NOT CHECKED: no loss, model or recipe was run on the pretend GPU, because g++ is not installed",
@@ -46,9 +46,9 @@ STEP_WAITS = {
 
 @cache
 def checked(*groups: str) -> dict[str, Any]:
-    path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
-        [sys.executable, "-m", "harness.device_checks", *groups],
+        [sys.executable, "-m", "tests.harness.device_checks", *groups],
         env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -107,11 +107,12 @@ def test_runs_resume_exactly() -> None:
 
 def test_the_device_finds_what_is_planted() -> None:
     code = """
-from harness.pretend_cuda import LOG, DeviceMix, to_cuda, watched
+from tests.harness.pretend_cuda import LOG, DeviceMixError, to_cuda, watched
 import torch
 x, cpu = to_cuda(torch.randn(4, 3)), torch.randn(4, 3)
 mixes = {
-    "add": lambda: x + cpu, "product": lambda: x @ cpu.T, "cat": lambda: torch.cat([x, cpu]), "numpy": lambda: x.numpy(),
+    "add": lambda: x + cpu, "product": lambda: x @ cpu.T, "cat": lambda: torch.cat([x, cpu]),
+    "numpy": lambda: x.numpy(),
     "index": lambda: cpu[to_cuda(torch.tensor([0]))],
     "generator": lambda: torch.rand(3, device="cuda", generator=torch.Generator()),
     "index_add": lambda: torch.zeros(4, 3, device="cuda").index_add_(0, torch.zeros(4, dtype=torch.int64), x),
@@ -120,7 +121,7 @@ for name, mix in mixes.items():
     try:
         with watched():
             mix()
-    except (DeviceMix, RuntimeError) as error:
+    except (DeviceMixError, RuntimeError) as error:
         print(name, type(error).__name__)
 waits = {
     "item": (lambda: float(x.sum()), 1), "mask": (lambda: x[x > 0], 1), "unique": (lambda: x.unique(), 1),
@@ -135,11 +136,11 @@ for name, (call, expected) in waits.items():
 """
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
         capture_output=True,
         text=True,
         timeout=300,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     names = ["add", "product", "cat", "numpy", "index", "generator", "index_add"]
-    assert done.stdout.split() == [word for name in names for word in (name, "DeviceMix")]
+    assert done.stdout.split() == [word for name in names for word in (name, "DeviceMixError")]

@@ -55,9 +55,7 @@ def loss_class(name: str) -> type[Loss]:
     return LOSSES.get(name)
 
 
-def create(
-    name: str, *, mine: str | Mapping[str, Any] | None = None, validate: bool = False, **options: Any
-) -> Loss:
+def create(name: str, *, mine: str | Mapping[str, Any] | None = None, validate: bool = False, **options: Any) -> Loss:
     """Create a loss by its name.
 
     Args:

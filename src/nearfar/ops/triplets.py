@@ -112,8 +112,8 @@ def positive_table(sim: Tensor, same: Tensor, *, all_columns: bool = False) -> t
     """Return the similarities and the columns of each anchor's positives, farthest first, both [A, P].
 
     P is the largest number of positives of an anchor. Rows with fewer positives are padded: the similarities with +inf,
-    the columns with arbitrary indices. P determines a shape, so the host must wait for a GPU here. With `all_columns`, P
-    is R instead, and the host does not wait.
+    the columns with arbitrary indices. P determines a shape, so the host must wait for a GPU here. With `all_columns`,
+    P is R instead, and the host does not wait.
     """
     count = sim.shape[1] if all_columns else int(row_count(same).max())
     return torch.topk(torch.where(same, sim, torch.inf), count, dim=1, largest=False, sorted=True)

@@ -13,7 +13,6 @@ from nearfar.ops.geometry import unit
 from nearfar.pacing.pacer import Pacer, register
 from nearfar.validation import check_choice, check_count
 
-
 MAX_PENDING = 1000  # number of batches whose weights wait to be copied to the CPU
 
 

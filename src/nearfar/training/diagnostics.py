@@ -104,7 +104,7 @@ def pair_activity(
 
 
 def _count_pairs(loss: PairLoss, batch: PairBatch, representatives: int | None) -> Tensor:
-    """Count the active pairs, all pairs, the anchors and the anchors with positives, [4], on the device of the batch."""
+    """Count the active pairs, all pairs, the anchors and the anchors with positives, [4], without waiting."""
     if representatives is not None:
         check_representatives(representatives, batch)
     batch = loss.arrange(batch, representatives)
@@ -190,7 +190,7 @@ def _read_together(parts: dict[str, Tensor]) -> dict[str, Tensor]:
     """Copy tensors to the host in one copy. Return them flat and in float64, which is exact for all of them."""
     # Counts exceed the integers that float32 represents exactly, so all numbers are copied as bytes.
     flat = [part.reshape(-1).contiguous().view(torch.uint8) for part in parts.values()]
-    copied = torch.cat(flat).cpu().split([len(part) for part in flat])
+    copied = torch.split(torch.cat(flat).cpu(), [len(part) for part in flat])
     return {
         name: data.clone().view(part.dtype).double() for data, (name, part) in zip(copied, parts.items(), strict=True)
     }

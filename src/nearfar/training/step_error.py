@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from nearfar.errors import NearfarError, is_out_of_memory
@@ -11,6 +13,18 @@ from nearfar.training.state import TrainState
 
 SAVED = " (checkpoints saved earlier are kept)"
 ADVICE = f"if training diverged, lower optimizer.lr or set optimizer.clip_norm=1{SAVED}"
+
+
+@contextmanager
+def explain_errors(state: TrainState, out: Path, *, classes: int) -> Iterator[None]:
+    """Replace known errors of a step by those of `describe_step_error`."""
+    try:
+        yield
+    except (ValueError, RuntimeError, MemoryError) as error:
+        known = describe_step_error(error, state, out, classes=classes)
+        if known is None:
+            raise
+        raise known from error
 
 
 def describe_step_error(

@@ -7,6 +7,7 @@ import platform
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,6 @@ from nearfar.training.compactness import measure_compactness
 from nearfar.training.components import make_embedder
 from nearfar.training.distributed import process_group
 from nearfar.training.evaluate import Evaluator, can_be_scored
-from nearfar.training.failed_batch import LossError
 from nearfar.training.initialization import InitialState
 from nearfar.training.memory import estimate_memory
 from nearfar.training.monitor import Monitor
@@ -37,11 +37,9 @@ from nearfar.training.splits import describe_shared_classes, split_manifest
 from nearfar.training.start_scores import score_start
 from nearfar.training.state import TrainState
 from nearfar.training.step import StepResult, train_step
-from nearfar.training.step_error import describe_step_error
+from nearfar.training.step_error import explain_errors
 
-# If the state is sharded, the processes ask the main process only every so many steps whether to save: the answer is a
-# broadcast, for which all of them wait.
-SHARDED_SAVE_STEPS = 20
+SHARDED_SAVE_STEPS = 20  # with a sharded state, the processes agree only every so many steps whether to save
 MAX_TRAIN_SCORED = 2000  # maximum number of samples that `log_train` embeds
 
 Say = Callable[[str], object]
@@ -111,13 +109,7 @@ class Trainer:
         selection = Selection(config.select, validation="validation" in self.evaluated, test="test" in self.evaluated)
         selection.check_metric(config.metrics)
         self.state = TrainState(
-            config,
-            embedder,
-            splits.train,
-            self.train_loader,
-            device=device,
-            selection=selection,
-            initial=self.initial,
+            config, embedder, splits.train, self.train_loader, device=device, selection=selection, initial=self.initial
         )
         self.evaluator = Evaluator(config, device)
         self.steps = config.steps or (config.epochs or 0) * len(self.state.sampler)
@@ -154,10 +146,8 @@ class Trainer:
             while state.step < self.steps and not state.selection.is_patience_over():
                 self.start_epoch()
                 for batch in self.batches():
-                    try:
+                    with self._explain_errors():
                         result = train_step(state, batch, steps=self.steps)
-                    except (ValueError, RuntimeError, MemoryError) as error:
-                        raise self._describe(error) from error
                     state.count_step(result.loss)
                     monitor.end_step(result)
                     self.on_step_end(self, result)
@@ -166,7 +156,8 @@ class Trainer:
                     if stop_after is not None and state.step >= stop_after:
                         return
                     self._save_if_due()
-                self._check_losses()
+                with self._explain_errors():
+                    state.watchdog.wait()
                 entry = self._end_epoch()
                 if len(entry) > 1:
                     monitor.write("epoch", entry)
@@ -255,20 +246,13 @@ class Trainer:
                 return
             is_due = process_group.broadcast_text(lambda: "yes" if is_due else "no") == "yes"
         if is_due:
-            self._check_losses()
+            with self._explain_errors():
+                self.state.watchdog.wait()
             self.state.save(self.out)
             self._last_save = time.monotonic()
 
-    def _check_losses(self) -> None:
-        """Wait for the losses that are still on their way to the host, and stop if one is not finite."""
-        try:
-            self.state.watchdog.wait()
-        except LossError as error:
-            raise self._describe(error) from error
-
-    def _describe(self, error: ValueError | RuntimeError | MemoryError) -> Exception:
-        """Return the error to raise for an exception of a step."""
-        return describe_step_error(error, self.state, self.out, classes=len(self.splits.train.classes)) or error
+    def _explain_errors(self) -> AbstractContextManager[None]:
+        return explain_errors(self.state, self.out, classes=len(self.splits.train.classes))
 
     def _finish(self, monitor: Monitor) -> None:
         """Test the selected weights, save them, and write the results."""

@@ -69,8 +69,8 @@ def local_device(name: str) -> torch.device:
     `auto` is the device that the environment variable NEARFAR_DEVICE names. Without the variable, it is a CUDA GPU if
     there is one, otherwise the CPU.
 
-    With several processes, `auto` and `cuda` give each process on a machine its own GPU. Apple's MPS is refused, because
-    it has no float64, which the log and several losses use.
+    With several processes, `auto` and `cuda` give each process on a machine its own GPU. Apple's MPS is refused,
+    because it has no float64, which the log and several losses use.
 
     Raises:
         NearfarError: If the name is unknown or the device is not available.
