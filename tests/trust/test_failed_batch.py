@@ -10,11 +10,12 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from nearfar.data import Manifest, save_manifest
+from nearfar.data import Batch, Manifest, save_manifest
 from nearfar.errors import NearfarError
 from nearfar.training import Run, train
 from nearfar.training.components import make_embedder
-from nearfar.training.failed_batch import FILE_NAME, check_finite, load_failed_batch, main, recompute_loss
+from nearfar.training.failed_batch import FILE_NAME, LossError, load_failed_batch, main, recompute_loss
+from nearfar.training.watchdog import Watchdog
 from training_cases import configured
 
 
@@ -71,6 +72,10 @@ def test_it_tells_what_it_has(overflowed: tuple[Path, str]) -> None:
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
 def test_only_finite_values_pass(value: float) -> None:
-    check_finite(torch.tensor(3e38))
-    with pytest.raises(ValueError, match="the loss is"):
-        check_finite(torch.tensor(value))
+    x = torch.eye(2)
+    watchdog = Watchdog(torch.device("cpu"), torch.optim.SGD([x]))
+    batch = LossError("", 7, Batch(x, torch.arange(2), torch.arange(2)), x, None, torch.get_rng_state())
+    watchdog.watch(torch.tensor(3e38), x, batch)
+    with pytest.raises(LossError, match="the loss is") as error:
+        watchdog.watch(torch.tensor(value), x, batch)
+    assert error.value.inputs["step"] == 7
