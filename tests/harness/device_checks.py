@@ -1,6 +1,6 @@
 """Run every part of nearfar on the pretend CUDA device: `python -m tests.harness.device_checks GROUP...`.
 
-Prints one JSON object: for each scenario "ok" and the waits of the host, or the error. `test_pretend_device.py` reads
+Prints one JSON object: for each group and scenario the waits of the host, or the error. `test_pretend_device.py` reads
 it. Each scenario also fails if a result or a gradient is not on the device.
 """
 
@@ -361,7 +361,7 @@ def check(scenario: Scenario) -> dict[str, Any]:
 def main() -> None:
     torch.set_num_threads(1)
     chosen = sys.argv[1:] or list(GROUPS)
-    print(json.dumps({name: check(scenario) for group in chosen for name, scenario in GROUPS[group]()}))
+    print(json.dumps({group: {name: check(scenario) for name, scenario in GROUPS[group]()} for group in chosen}))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+import torch
 from tqdm import tqdm
 
 from nearfar.config.schema import Config, Data
@@ -86,7 +87,9 @@ class PreparedData:
             seed=seed,
             **normalization,
         )
-        return BatchLoader(samples, workers=workers)
+        # a GPU copies from pinned memory while it computes
+        is_for_gpu = self.config.device != "cpu" and torch.cuda.is_available()
+        return BatchLoader(samples, workers=workers, pin_memory=is_for_gpu)
 
 
 def prepare(
