@@ -186,7 +186,7 @@ class _GatherParts(torch.autograd.Function):
         if len(part) < largest:
             part = torch.cat([part, part.new_zeros(largest - len(part), *part.shape[1:])])
         parts = part.new_empty(n, largest, *part.shape[1:])
-        dist.all_gather_into_tensor(parts, part.contiguous())
+        dist.all_gather_into_tensor(parts.flatten(0, 1), part.contiguous())  # a view: gloo expects n * largest rows
         return parts.transpose(0, 1).flatten(0, 1)[:total]
 
     @staticmethod

@@ -65,7 +65,7 @@ def _statistics(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         mean = variance = x.new_zeros(x.shape[1])
     local = torch.cat([mean, variance * n, mean.new_full((1,), n)])
     gathered = local.new_empty(process_group.world_size(), len(local))
-    dist.all_gather_into_tensor(gathered, local)
+    dist.all_gather_into_tensor(gathered.flatten(), local)  # a view: gloo expects one long vector
     means, squares, counts = gathered[:, : len(mean)], gathered[:, len(mean) : -1], gathered[:, -1:]
     count = counts.sum()
     mean = (counts * means).sum(0) / count
