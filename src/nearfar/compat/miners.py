@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from nearfar import mining
-from nearfar.compat.arguments import absent, refuse
-from nearfar.compat.distances import CosineSimilarity, Distance, LpDistance, checked
+from nearfar.compat.arguments import absent
+from nearfar.compat.distances import BaseDistance, CosineSimilarity, Distance, LpDistance, checked
+from nearfar.compat.metric_loss import comparable_labels
+from nearfar.compat.utils.common_functions import Recorded
 from nearfar.losses.pair_loss import make_batch
 from nearfar.ops.pairs import Pairs, pair_masks
 from nearfar.ops.triplets import positive_table
@@ -30,20 +32,22 @@ Triplets = tuple[Tensor, Tensor, Tensor]
 PairIndices = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
-class Miner(torch.nn.Module):
+class Miner(Recorded):
     """Base class of miners.
 
     Anchors are indices into the batch. Positives and negatives are indices into the references if there are any,
     otherwise into the batch.
     """
 
-    default_distance: Distance = LpDistance()
     only_distance = False
 
     def __init__(self, *, distance: Distance | None = None, collect_stats: bool | None = None) -> None:
-        super().__init__()
-        refuse(self, {"collect_stats": collect_stats}, but=())
-        self.distance = checked(self, distance, self.default_distance, only=self.only_distance)
+        super().__init__(collect_stats=collect_stats)
+        self.distance = checked(self, distance, self.get_default_distance(), only=self.only_distance)
+
+    def get_default_distance(self) -> BaseDistance:
+        """Return the distance that is used unless the user passes one."""
+        return LpDistance()
 
     @torch.no_grad()
     def forward(
@@ -51,7 +55,9 @@ class Miner(torch.nn.Module):
     ) -> Triplets | PairIndices:
         if ref_emb is None or (ref_emb is embeddings and ref_labels is labels):
             ref_emb, ref_labels = None, None
-        batch = make_batch(embeddings, labels, ref_emb, ref_labels, None, None)
+        ids = comparable_labels(labels, ref_labels).to(embeddings.device)
+        ref_ids = None if ref_labels is None else comparable_labels(ref_labels, labels).to(embeddings.device)
+        batch = make_batch(embeddings, ids, ref_emb, ref_ids, None, None)
         with torch.autocast(embeddings.device.type, enabled=False):
             masks = pair_masks(batch.labels, None if ref_labels is labels else batch.ref_labels)
             return self.mine(Pairs(self.distance.similarity(batch.emb, batch.ref_emb), *masks), embeddings.shape[1])
@@ -71,7 +77,9 @@ def indices_of(pairs: Pairs) -> PairIndices:
 class MultiSimilarityMiner(Miner):
     """Select pairs with `nearfar.mining.multi_similarity`."""
 
-    default_distance = CosineSimilarity()
+    def get_default_distance(self) -> BaseDistance:
+        return CosineSimilarity()
+
 
     def __init__(
         self, epsilon: float = 0.1, *, distance: Distance | None = None, collect_stats: bool | None = None
@@ -163,11 +171,12 @@ class TripletMarginMiner(Miner):
 
 
 class DistanceWeightedMiner(Miner):
-    """Draw negatives with `nearfar.mining.distance_weighted`, and return them as triplets.
+    """Draw one negative for each positive pair, weighted by distance as in `nearfar.mining.distance_weighted`.
 
-    The j-th triplet of an anchor has its j-th positive and its j-th drawn negative. An anchor with fewer negatives than
-    positives has no triplets. The weights are those of the peer, but negatives are drawn without replacement, and no
-    anchor is lost if the weights underflow. The same seed therefore gives different triplets than in the peer.
+    Negatives are drawn with replacement. Only negatives closer than `nonzero_loss_cutoff` are drawn; an anchor without
+    any has no triplets. The weights are those of the peer, but each anchor is normalized separately, so no anchor is
+    lost if the weights underflow. Positives are not drawn: every positive pair is in one triplet. The same seed
+    therefore gives different triplets than in the peer.
     """
 
     only_distance = True
@@ -184,16 +193,20 @@ class DistanceWeightedMiner(Miner):
         self.cutoff, self.nonzero_loss_cutoff = cutoff, nonzero_loss_cutoff
 
     def mine(self, pairs: Pairs, dim: int) -> Triplets:
-        drawn = mining.distance_weighted(
-            pairs,
-            dim=dim,
-            distances=-pairs.sim,
-            cutoff=self.cutoff,
-            nonzero_loss_cutoff=self.nonzero_loss_cutoff,
-        )
-        matched = (drawn.same.sum(1) == drawn.diff.sum(1))[:, None]
-        a, p, _, n = indices_of(Pairs(drawn.sim, drawn.same & matched, drawn.diff & matched))
-        return a, p, n
+        distances = -pairs.sim
+        log_w = mining.log_inverse_density(distances.clamp_min(self.cutoff).square(), dim)
+        # At cutoff=0, the weight of a negative at distance 0 is infinite. The peer leaves it out.
+        drawable = pairs.diff & (distances.clamp_min(self.cutoff) < self.nonzero_loss_cutoff)
+        drawable &= (distances > 0) | (self.cutoff > 0)
+        anchors = drawable.any(1) & pairs.same.any(1)
+        a, p = (pairs.same & anchors[:, None]).nonzero(as_tuple=True)
+        if len(a) == 0:
+            return a, p, a.clone()
+        weights = torch.where(drawable, log_w, -torch.inf).softmax(1)
+        position = (pairs.same.cumsum(1) - 1)[a, p]  # the number of positives of the anchor before this one
+        drawn = a.new_zeros(len(anchors), int(position.max()) + 1)
+        drawn[anchors] = torch.multinomial(weights[anchors], drawn.shape[1], replacement=True)
+        return a, p, drawn[a, position]
 
 
 if not TYPE_CHECKING:
