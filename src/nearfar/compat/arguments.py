@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from nearfar.spelling import suggest
 
+
 def refusal(what: object, argument: str, value: object, cure: str = "remove it") -> ValueError:
     """Return the error for an argument that is not supported. `what` is the object or its name, `cure` what to do.
 

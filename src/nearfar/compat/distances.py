@@ -141,7 +141,9 @@ class LpDistance(BaseDistance):
             self.check_shapes(query_emb, ref_emb)
             query = unit(query_emb)
             ref = None if ref_emb is None else unit(ref_emb)
-            self.set_default_stats(query_emb, query_emb if ref_emb is None else ref_emb, query, query if ref is None else ref)
+            self.set_default_stats(
+                query_emb, query_emb if ref_emb is None else ref_emb, query, query if ref is None else ref
+            )
             return 2 - 2 * dot_matrix(query, ref)
         return super().forward(query_emb, ref_emb)
 

@@ -122,9 +122,7 @@ class BaseMetricLossFunction(Recorded):
         return f"distance={self.distance!r}, reducer={self.reducer!r}"
 
 
-def add_regularizer(
-    value: Any, name: str, regularizer: BaseRegularizer | None, weight: float, vectors: Tensor
-) -> Any:
+def add_regularizer(value: Any, name: str, regularizer: BaseRegularizer | None, weight: float, vectors: Tensor) -> Any:
     """Add weight * regularizer(vectors) to a loss, or as an entry to a dictionary of losses."""
     if regularizer is None:
         return value
@@ -144,7 +142,9 @@ def checked_regularizer(what: object, argument: str, regularizer: object) -> Bas
 def check_rows(name: str, labels: Tensor | None, embeddings: Tensor) -> None:
     """Raise an error unless labels have one entry for each embedding."""
     if labels is not None and (labels.ndim != 1 or len(labels) != len(embeddings)):
-        raise ValueError(f"{name} must have shape [{len(embeddings)}], one for each embedding, got {list(labels.shape)}")
+        raise ValueError(
+            f"{name} must have shape [{len(embeddings)}], one for each embedding, got {list(labels.shape)}"
+        )
 
 
 def comparable_labels(labels: Tensor, *others: Tensor | None) -> Tensor:

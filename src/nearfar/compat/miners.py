@@ -80,7 +80,6 @@ class MultiSimilarityMiner(Miner):
     def get_default_distance(self) -> BaseDistance:
         return CosineSimilarity()
 
-
     def __init__(
         self, epsilon: float = 0.1, *, distance: Distance | None = None, collect_stats: bool | None = None
     ) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from nearfar import losses
 from nearfar.compat.arguments import refusal
@@ -34,7 +33,6 @@ class ContrastiveLoss(PairBased):
 
     def get_default_reducer(self) -> BaseReducer:
         return AvgNonZeroReducer()
-
 
     def __init__(
         self,
@@ -62,7 +60,6 @@ class SignalToNoiseRatioContrastiveLoss(ContrastiveLoss):
     def get_default_distance(self) -> BaseDistance:
         return SNRDistance()
 
-
     def __init__(self, *, pos_margin: float = 0, neg_margin: float = 1, **options: Unpack[LossOptions]) -> None:
         super().__init__(pos_margin, neg_margin, **options)
         if not isinstance(self.distance, SNRDistance):
@@ -74,7 +71,6 @@ class MultiSimilarityLoss(PairBased):
 
     def get_default_distance(self) -> BaseDistance:
         return CosineSimilarity()
-
 
     def __init__(
         self,

@@ -221,7 +221,6 @@ class NormalizedSoftmaxLoss(Softmax):
     def get_default_distance(self) -> BaseDistance:
         return DotProductSimilarity()
 
-
     def __init__(
         self,
         num_classes: int,

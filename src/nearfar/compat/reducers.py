@@ -25,6 +25,7 @@ __all__ = [
     "ThresholdReducer",
 ]
 
+
 class MeanReducer(MaskedReducer):
     """The mean of the losses."""
 

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from nearfar.compat.options import LossOptions
 
 
-def list_triplets(selected: SelectedPairs, indices: Indices | None, batch: PairBatch, per_anchor: int | str) -> Triplets:
+def list_triplets(
+    selected: SelectedPairs, indices: Indices | None, batch: PairBatch, per_anchor: int | str
+) -> Triplets:
     """List the triplets of a miner, or all triplets, or `per_anchor` random triplets of each anchor."""
     if indices is not None:
         a, p, n = convert_to_triplets([part.to(batch.emb.device).long() for part in indices], batch.labels)

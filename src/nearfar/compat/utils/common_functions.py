@@ -77,7 +77,9 @@ def try_next_on_generator(gen: Iterator[T], iterable: Iterable[T]) -> tuple[Iter
     return gen, next(gen)
 
 
-def process_label(labels: Any, hierarchy_level: int | str | Sequence[int], label_map: Callable[[Array, int], Any]) -> Any:
+def process_label(
+    labels: Any, hierarchy_level: int | str | Sequence[int], label_map: Callable[[Array, int], Any]
+) -> Any:
     """Map labels [N] or [N, levels], and select one or more columns of them.
 
     Args:
