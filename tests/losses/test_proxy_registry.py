@@ -180,8 +180,8 @@ def test_order_of_samples_and_length_of_rows_do_not_matter(name: str, options: d
     scale = 10 ** (4 * torch.rand(len(x), 1, dtype=torch.float64) - 2)
     if name not in ("large-margin-softmax", "sphereface"):  # their logits grow with the norms of the embeddings
         close(run(loss, scale * x, labels, weights), (value, by_x / scale, by_proxies))
-    along = (by_x * x).sum(1)
-    torch.testing.assert_close(along, torch.zeros_like(along), rtol=0, atol=1e-10)
+        along = (by_x * x).sum(1)
+        torch.testing.assert_close(along, torch.zeros_like(along), rtol=0, atol=1e-10)
     with torch.no_grad():
         loss.proxies.mul_(7.0)
     close(run(loss, x, labels, weights), (value, by_x, by_proxies / 7))

@@ -34,8 +34,6 @@ class BaseDistance(Recorded):
         collect_stats: Whether to store the mean norms of the vectors before and after normalization.
     """
 
-    initial_avg_query_norm = initial_avg_ref_norm = final_avg_query_norm = final_avg_ref_norm = 0.0
-
     def __init__(
         self,
         normalize_embeddings: bool = True,

@@ -12,14 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from nearfar.compat.arguments import refuse
-from nearfar.compat.distances import BaseDistance, CosineSimilarity, DotProductSimilarity, LpDistance
+from nearfar.compat.distances import BaseDistance, CosineSimilarity, LpDistance
 from nearfar.compat.distances import checked as checked_distance
 from nearfar.compat.indices import Indices, miner_weights
 from nearfar.compat.metric_loss import OPTIONS, BaseMetricLossFunction, add_regularizer, checked_regularizer
 from nearfar.compat.pair_based import reduce_matrix
 from nearfar.compat.reducer_base import BaseReducer
 from nearfar.compat.reducers import DivisorReducer
-from nearfar.losses.arcface import add_angle
 from nearfar.losses.base import full_precision
 from nearfar.losses.normalized_softmax import softmax_terms
 from nearfar.losses.proxies.class_similarity import ClassSimilarities, cosines
@@ -103,11 +102,19 @@ class ProxyBased(BaseMetricLossFunction):
         with torch.autocast(embeddings.device.type, enabled=False):
             emb = full_precision(embeddings)
             self.cast_parameter(emb)
-            rows = unit(emb)
-            sims = ClassSimilarities(self.similarity(rows), labels, None, rows)
+            sims = self.class_similarities(emb, labels)
             value = self.regularize(self.value(sims, indices_tuple), emb)
-            vectors = self.weight_vectors() if self.weight_regularizer is not None else rows
+            vectors = emb if self.weight_regularizer is None else self.weight_vectors()
             return add_regularizer(value, "weight_reg_loss", self.weight_regularizer, self.weight_reg_weight, vectors)
+
+    def class_similarities(self, embeddings: Tensor, labels: Tensor) -> ClassSimilarities:
+        """Compute the similarities of classes and samples."""
+        rows = self.normalize_rows(embeddings)
+        return ClassSimilarities(self.similarity(rows), labels, None, rows)
+
+    def normalize_rows(self, embeddings: Tensor) -> Tensor:
+        """Return unit vectors, unless the distance does not normalize."""
+        return unit(embeddings)
 
     def cast_parameter(self, like: Tensor) -> None:
         """Convert the parameter to the dtype and device of a tensor."""
@@ -132,6 +139,16 @@ class ProxyBased(BaseMetricLossFunction):
     def terms(self, sims: ClassSimilarities) -> Tensor:
         """Compute the loss term of every sample, [B]."""
         raise NotImplementedError
+
+    def get_logits(self, embeddings: Tensor) -> Tensor:
+        """Return the scores of all classes for each embedding, [B, C]: similarities, or distances as in the peer."""
+        emb = full_precision(embeddings)
+        self.cast_parameter(emb)
+        return self.logits(self.similarity(self.normalize_rows(emb)).T, emb)
+
+    def logits(self, cosines: Tensor, embeddings: Tensor) -> Tensor:
+        """Convert the cosines [B, C] to scores."""
+        return cosines
 
     def extra_repr(self) -> str:
         return f"{self.num_classes}, {self.embedding_size}, distance={self.distance!r}, reducer={self.reducer!r}"
@@ -159,6 +176,9 @@ class ProxyNCALoss(ProxyBased):
         )
         self.softmax_scale = softmax_scale
         self.proxies = self.make_parameter(num_classes, embedding_size)
+
+    def logits(self, cosines: Tensor, embeddings: Tensor) -> Tensor:
+        return cosines if self.distance.is_inverted else 2 - 2 * cosines
 
     def terms(self, sims: ClassSimilarities) -> Tensor:
         # For unit vectors, D^2 = 2 - 2 cos. The constant 2 cancels in the softmax; the factor 2 goes into the scale.
@@ -198,103 +218,6 @@ class ProxyAnchorLoss(ProxyBased):
             sims = ClassSimilarities(sims.matrix, sims.labels, (weights - 1).exp(), sims.embeddings)
         pos, neg = proxy_anchor_terms(sims, self.alpha, self.margin)
         return pos.sum() / torch.count_nonzero(sims.counts()) + neg.mean()
-
-
-class Softmax(ProxyBased):
-    """Base class of softmax losses. The proxies are the columns of `W` [d, C], or [d, C K] with K proxies per class."""
-
-    parameter_name = "W"
-
-    def __init__(
-        self, num_classes: int, embedding_size: int, *, per_class: int = 1, **options: Unpack[ProxyOptions]
-    ) -> None:
-        super().__init__(num_classes, embedding_size, **options)
-        self.W = self.make_parameter(embedding_size, num_classes * per_class)
-
-    def similarity(self, rows: Tensor) -> Tensor:
-        return cosines(rows, self.W.t().to(rows.dtype))
-
-
-class NormalizedSoftmaxLoss(Softmax):
-    """The formula of `nearfar.losses.NormalizedSoftmaxLoss`, with a reducer."""
-
-    def get_default_distance(self) -> BaseDistance:
-        return DotProductSimilarity()
-
-    def __init__(
-        self,
-        num_classes: int,
-        embedding_size: int,
-        temperature: float = 0.05,
-        **options: Unpack[ProxyOptions],
-    ) -> None:
-        super().__init__(num_classes, embedding_size, **options)
-        self.temperature = temperature
-
-    def terms(self, sims: ClassSimilarities) -> Tensor:
-        return softmax_terms(sims, 1 / self.temperature, sims.own())
-
-
-class CosFaceLoss(Softmax):
-    """The formula of `nearfar.losses.CosFaceLoss`, with a reducer."""
-
-    def __init__(
-        self,
-        num_classes: int,
-        embedding_size: int,
-        margin: float = 0.35,
-        scale: float = 64,
-        **options: Unpack[ProxyOptions],
-    ) -> None:
-        super().__init__(num_classes, embedding_size, **options)
-        self.margin, self.scale = margin, scale
-
-    def terms(self, sims: ClassSimilarities) -> Tensor:
-        return softmax_terms(sims, self.scale, sims.own() - self.margin)
-
-
-class ArcFaceLoss(Softmax):
-    """The formula of `nearfar.losses.ArcFaceLoss`, with a reducer. `margin` is in degrees.
-
-    The gradient is finite for all cosines, including 1 and -1.
-    """
-
-    def __init__(
-        self,
-        num_classes: int,
-        embedding_size: int,
-        margin: float = 28.6,
-        scale: float = 64,
-        *,
-        per_class: int = 1,
-        **options: Unpack[ProxyOptions],
-    ) -> None:
-        super().__init__(num_classes, embedding_size, per_class=per_class, **options)
-        self.margin, self.scale = math.radians(margin), scale
-
-    def terms(self, sims: ClassSimilarities) -> Tensor:
-        return softmax_terms(sims, self.scale, add_angle(sims.own(), math.degrees(self.margin)))
-
-
-class SubCenterArcFaceLoss(ArcFaceLoss):
-    """The formula of `nearfar.losses.SubCenterArcFaceLoss`, with a reducer."""
-
-    def __init__(
-        self,
-        *,
-        num_classes: int,
-        embedding_size: int,
-        margin: float = 28.6,
-        scale: float = 64,
-        sub_centers: int = 3,
-        **options: Unpack[ProxyOptions],
-    ) -> None:
-        super().__init__(num_classes, embedding_size, margin, scale, per_class=sub_centers, **options)
-        self.sub_centers = sub_centers
-
-    def similarity(self, rows: Tensor) -> Tensor:
-        centers = self.W.t().reshape(self.num_classes, self.sub_centers, -1)
-        return pool_similarities(cosines(rows, centers.to(rows.dtype)), "max")
 
 
 class SoftTripleLoss(ProxyBased):

@@ -24,8 +24,6 @@ LossDict = Mapping[str, Mapping[str, Any]]
 class BaseReducer(Recorded):
     """Base class of reducers. A subclass implements the four methods `..._reduction` that it supports."""
 
-    losses_size = 0
-
     def forward(self, loss_dict: LossDict, embeddings: Tensor, labels: Tensor | None) -> Any:
         """Reduce a dictionary with one entry to a scalar."""
         if len(loss_dict) != 1:

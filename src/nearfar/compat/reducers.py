@@ -48,8 +48,6 @@ class SumReducer(MaskedReducer):
 class ThresholdReducer(MaskedReducer):
     """The mean of the losses above `low` and below `high`."""
 
-    num_past_filter = 0
-
     def __init__(
         self, low: float | None = None, high: float | None = None, *, collect_stats: bool | None = None
     ) -> None:

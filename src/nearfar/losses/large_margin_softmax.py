@@ -45,9 +45,20 @@ class AngleMultipleLoss(DataWiseLoss):
 
     def terms(self, sims: ClassSimilarities) -> Tensor:
         assert sims.norms is not None
-        factors = self.factors(sims.norms).expand_as(sims.matrix).gather(0, sims.labels[None])[0]
-        own = factors * multiply_angle(ratio(sims.own(), factors), self.margin)
-        return softmax_terms(sims, self.scale, own)
+        return large_margin_terms(sims, self.factors(sims.norms), self.margin, self.scale)
+
+
+def large_margin_terms(sims: ClassSimilarities, factors: Tensor, margin: int, scale: float) -> Tensor:
+    """Compute the term of every sample, [B].
+
+    Args:
+        sims: The similarities, which are cosines times factors.
+        factors: The factors [C, B], or [1, B].
+        margin: The factor of the angle.
+        scale: The factor of the logits.
+    """
+    own_factors = factors.expand_as(sims.matrix).gather(0, sims.labels[None])[0]
+    return softmax_terms(sims, scale, own_factors * multiply_angle(ratio(sims.own(), own_factors), margin))
 
 
 @register("large-margin-softmax")
