@@ -7,6 +7,10 @@ from collections.abc import Iterable, Mapping
 from nearfar.spelling import suggest
 
 
+class InvalidInput(ValueError, AssertionError):
+    """An error about an argument. pytorch-metric-learning raises an AssertionError in the same place."""
+
+
 def refusal(what: object, argument: str, value: object, cure: str = "remove it") -> ValueError:
     """Return the error for an argument that is not supported. `what` is the object or its name, `cure` what to do.
 

@@ -12,66 +12,32 @@ from torch import Tensor
 
 from nearfar import mining
 from nearfar.compat.arguments import absent
-from nearfar.compat.distances import BaseDistance, CosineSimilarity, Distance, LpDistance, checked
-from nearfar.compat.metric_loss import comparable_labels
-from nearfar.compat.utils.common_functions import Recorded
-from nearfar.losses.pair_loss import make_batch
-from nearfar.ops.pairs import Pairs, pair_masks
+from nearfar.compat.base_miner import BaseMiner, Miner, PairIndices, Triplets, indices_of
+from nearfar.compat.distances import BaseDistance, CosineSimilarity, Distance
+from nearfar.compat.more_miners import (
+    AngularMiner,
+    BatchEasyHardMiner,
+    EmbeddingsAlreadyPackagedAsTriplets,
+    HDCMiner,
+    UniformHistogramMiner,
+)
+from nearfar.ops.pairs import Pairs
 from nearfar.ops.triplets import positive_table
 from nearfar.validation import check_choice
 
 __all__ = [
+    "AngularMiner",
+    "BaseMiner",
+    "BatchEasyHardMiner",
     "BatchHardMiner",
     "DistanceWeightedMiner",
+    "EmbeddingsAlreadyPackagedAsTriplets",
+    "HDCMiner",
     "MultiSimilarityMiner",
     "PairMarginMiner",
     "TripletMarginMiner",
+    "UniformHistogramMiner",
 ]
-
-Triplets = tuple[Tensor, Tensor, Tensor]
-PairIndices = tuple[Tensor, Tensor, Tensor, Tensor]
-
-
-class Miner(Recorded):
-    """Base class of miners.
-
-    Anchors are indices into the batch. Positives and negatives are indices into the references if there are any,
-    otherwise into the batch.
-    """
-
-    only_distance = False
-
-    def __init__(self, *, distance: Distance | None = None, collect_stats: bool | None = None) -> None:
-        super().__init__(collect_stats=collect_stats)
-        self.distance = checked(self, distance, self.get_default_distance(), only=self.only_distance)
-
-    def get_default_distance(self) -> BaseDistance:
-        """Return the distance that is used unless the user passes one."""
-        return LpDistance()
-
-    @torch.no_grad()
-    def forward(
-        self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor | None = None, ref_labels: Tensor | None = None
-    ) -> Triplets | PairIndices:
-        if ref_emb is None or (ref_emb is embeddings and ref_labels is labels):
-            ref_emb, ref_labels = None, None
-        ids = comparable_labels(labels, ref_labels).to(embeddings.device)
-        ref_ids = None if ref_labels is None else comparable_labels(ref_labels, labels).to(embeddings.device)
-        batch = make_batch(embeddings, ids, ref_emb, ref_ids, None, None)
-        with torch.autocast(embeddings.device.type, enabled=False):
-            masks = pair_masks(batch.labels, None if ref_labels is labels else batch.ref_labels)
-            return self.mine(Pairs(self.distance.similarity(batch.emb, batch.ref_emb), *masks), embeddings.shape[1])
-
-    def mine(self, pairs: Pairs, dim: int) -> Triplets | PairIndices:
-        """Select pairs or triplets; `dim` is the dimension of the embeddings."""
-        raise NotImplementedError
-
-
-def indices_of(pairs: Pairs) -> PairIndices:
-    """Return the indices (anchors, positives, anchors, negatives) of the pairs in the masks."""
-    a1, p = pairs.same.nonzero(as_tuple=True)
-    a2, n = pairs.diff.nonzero(as_tuple=True)
-    return a1, p, a2, n
 
 
 class MultiSimilarityMiner(Miner):
@@ -86,7 +52,7 @@ class MultiSimilarityMiner(Miner):
         super().__init__(distance=distance, collect_stats=collect_stats)
         self.epsilon = epsilon
 
-    def mine(self, pairs: Pairs, dim: int) -> PairIndices:
+    def select(self, pairs: Pairs, dim: int) -> PairIndices:
         return indices_of(mining.multi_similarity(pairs, epsilon=self.epsilon))
 
 
@@ -96,7 +62,7 @@ class BatchHardMiner(Miner):
     It consists of the anchor and the positive and negative that `nearfar.mining.hardest` selects for it.
     """
 
-    def mine(self, pairs: Pairs, dim: int) -> Triplets:
+    def select(self, pairs: Pairs, dim: int) -> Triplets:
         both = (pairs.same.any(1) & pairs.diff.any(1)).nonzero().flatten()
         hard = mining.hardest(pairs)
         same, diff = (mask[both].view(torch.uint8).argmax(1) for mask in (hard.same, hard.diff))
@@ -117,7 +83,7 @@ class PairMarginMiner(Miner):
         super().__init__(distance=distance, collect_stats=collect_stats)
         self.pos_margin, self.neg_margin = pos_margin, neg_margin
 
-    def mine(self, pairs: Pairs, dim: int) -> PairIndices:
+    def select(self, pairs: Pairs, dim: int) -> PairIndices:
         sign = self.distance.sign
         far, near = pairs.sim < sign * self.pos_margin, pairs.sim > sign * self.neg_margin
         return indices_of(Pairs(pairs.sim, pairs.same & far, pairs.diff & near))
@@ -158,7 +124,7 @@ class TripletMarginMiner(Miner):
         violating = t <= self.margin
         return violating & (t > 0) if self.type_of_triplets == "semihard" else violating
 
-    def mine(self, pairs: Pairs, dim: int) -> Triplets:
+    def select(self, pairs: Pairs, dim: int) -> Triplets:
         positive, columns = positive_table(pairs.sim, pairs.same)
         parts = []
         for k in range(columns.shape[1]):
@@ -191,7 +157,7 @@ class DistanceWeightedMiner(Miner):
         super().__init__(distance=distance, collect_stats=collect_stats)
         self.cutoff, self.nonzero_loss_cutoff = cutoff, nonzero_loss_cutoff
 
-    def mine(self, pairs: Pairs, dim: int) -> Triplets:
+    def select(self, pairs: Pairs, dim: int) -> Triplets:
         distances = -pairs.sim
         log_w = mining.log_inverse_density(distances.clamp_min(self.cutoff).square(), dim)
         # At cutoff=0, the weight of a negative at distance 0 is infinite. The peer leaves it out.

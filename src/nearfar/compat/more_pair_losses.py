@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from nearfar import losses
-from nearfar.compat.arguments import refusal
+from nearfar.compat.arguments import InvalidInput, refusal
 from nearfar.compat.distances import BaseDistance, CosineSimilarity, LpDistance
 from nearfar.compat.indices import Indices, SelectedPairs, miner_weights
 from nearfar.compat.pair_based import PairBased, ReducedPairs
@@ -20,6 +21,7 @@ from nearfar.losses.histogram import overlap
 from nearfar.losses.nca import nca
 from nearfar.losses.pair_loss import PairBatch
 from nearfar.losses.pnp import pnp
+from nearfar.losses.ranked_list import ranked_list_terms
 from nearfar.losses.tuplet_margin import tuplet_costs
 from nearfar.ops.pairs import pair_masks
 
@@ -139,23 +141,19 @@ class RankedListLoss(PairBased):
         **options: Unpack[LossOptions],
     ) -> None:
         super().__init__(**options)
+        if not 0 <= imbalance <= 1:
+            raise InvalidInput(f"imbalance must be between 0 and 1, got {imbalance}")
         self.margin, self.imbalance, self.Tp, self.Tn = margin, imbalance, Tp, Tn
         self.alpha = 1 + margin / 2 if alpha is None else alpha
 
     def value(self, batch: PairBatch, selected: SelectedPairs, indices: Indices | None) -> Any:
         refuse_indices(self, indices)
         pairs = self.pairs(batch, selected)
-        formula = losses.RankedListLoss(
-            margin=self.margin,
-            alpha=self.alpha,
-            temperature_neg=self.Tn,
-            temperature_pos=self.Tp,
-            balance=self.imbalance,
-        )
-        sim = -self.distance.sign * pairs.sim  # the peer applies the formula to a similarity as to a distance
-        pairs = ReducedPairs(-sim, pairs.same, pairs.diff) if self.distance.is_inverted else pairs
-        terms = formula.anchor_terms(pairs, slack=1e-5 * len(batch.emb))
-        return self.pairs(batch, selected).anchor_mean(terms)
+        slack = 1e-5 * len(batch.emb)
+        # The peer applies the formula to the values of any distance, also to a similarity.
+        apart = replace(pairs, sim=-self.distance.sign * pairs.sim) if self.distance.is_inverted else pairs
+        terms = ranked_list_terms(apart, self.margin, self.alpha, self.Tn, self.Tp, self.imbalance, slack)
+        return pairs.anchor_mean(terms)
 
 
 class HistogramLoss(PairBased):
@@ -174,7 +172,7 @@ class HistogramLoss(PairBased):
     def __init__(self, n_bins: int | None = None, delta: float | None = None, **options: Unpack[LossOptions]) -> None:
         super().__init__(**options)
         if delta is not None and n_bins is not None and delta != 2 / n_bins:
-            raise AssertionError(f"delta must be 2 / n_bins = {2 / n_bins}, got {delta}: pass only one of them")
+            raise InvalidInput(f"delta must be 2 / n_bins = {2 / n_bins}, got {delta}: pass only one of them")
         self.delta = 2 / (n_bins or 100) if delta is None else delta
 
     def value(self, batch: PairBatch, selected: SelectedPairs, indices: Indices | None) -> Any:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from nearfar.compat.distances import BaseDistance
-from nearfar.compat.indices import Indices, SelectedPairs, select_pairs
+from nearfar.compat.indices import ConflictingPairsError, Indices, SelectedPairs, select_pairs, separate_references
 from nearfar.compat.metric_loss import BaseMetricLossFunction, comparable_labels
 from nearfar.compat.reducer_base import BaseReducer, MaskedReducer
 from nearfar.compat.reducers import AvgNonZeroReducer, MeanReducer, MultipleReducers, SumReducer, ThresholdReducer
@@ -141,7 +141,13 @@ class PairBased(BaseMetricLossFunction):
             )
         batch = self.make_batch(embeddings, labels, ref_emb, ref_labels)
         with torch.autocast(embeddings.device.type, enabled=False):
-            selected = select_pairs(batch, labels, ref_labels, indices_tuple)
+            try:
+                selected = select_pairs(batch, labels, ref_labels, indices_tuple)
+            except ConflictingPairsError:
+                if indices_tuple is None or self.needs_labels or not self.takes_references:
+                    raise
+                batch, indices_tuple = separate_references(batch, indices_tuple)
+                selected = select_pairs(batch, labels, None, indices_tuple)
             any_of = all if self.needs_both else any
             if (selected.few and self.few_is_none) or not any_of((selected.same.any(), selected.diff.any())):
                 value = batch.emb.sum() * 0

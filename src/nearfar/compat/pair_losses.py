@@ -17,7 +17,7 @@ from nearfar.compat.pair_based import PairBased, ReducedPairs
 from nearfar.compat.reducer_base import BaseReducer
 from nearfar.compat.reducers import AvgNonZeroReducer, MeanReducer, SumReducer
 from nearfar.losses.contrastive import hinges
-from nearfar.losses.lifted import song
+from nearfar.losses.lifted import lifted_mean
 from nearfar.losses.pair_loss import PairBatch
 from nearfar.losses.smooth_ap import smooth_ap
 from nearfar.ops.pairs import Pairs, same_kind
@@ -92,10 +92,10 @@ class LiftedStructureLoss(PairBased):
     """The formula of `nearfar.losses.lifted.song`.
 
     If neither sample of a positive pair with distance D has negatives, the pair adds 1/2 [D - pos_margin]_+^2, as in
-    the peer.
+    the peer. With references, the peer takes the negatives of the second sample j of a pair from the j-th anchor, which
+    is another sample. The values here are the same.
     """
 
-    takes_references = False  # with references, the peer uses the negatives of the wrong anchor
     reducer_kinds = (MeanReducer, SumReducer)
     needs_both = True
 
@@ -110,12 +110,20 @@ class LiftedStructureLoss(PairBased):
 
     def cost(self, pairs: ReducedPairs, batch: PairBatch) -> Any:
         sign = self.distance.sign
-        value = song(pairs.repeated(1.0), sign * (self.pos_margin - self.neg_margin))
         has = pairs.diff.any(1)
-        if bool(has.all()):
-            return value
+        repeated = pairs.repeated(1.0)
+        rows = repeated.log_sum_exp(repeated.sim + sign * (self.pos_margin - self.neg_margin), pairs.diff)
+        if batch.ref_emb is None:
+            columns, has_column = rows, has
+        else:
+            anchors, refs = pairs.sim.shape
+            padded = torch.cat([rows, rows.new_full((max(refs - anchors, 0),), -torch.inf)])[:refs]
+            own = torch.eye(anchors, refs, dtype=torch.bool, device=rows.device)
+            columns = padded.expand(anchors, refs).masked_fill(own, -torch.inf)
+            has_column = padded > -torch.inf
+        value = lifted_mean(pairs, rows, columns)
         lonely = hinges(pairs.sim, pairs.same, sign * self.pos_margin, 0.0).square() / 2
-        return value + pairs.mean(torch.where(has[:, None] | has, 0.0, lonely), pairs.same)
+        return value + pairs.mean(torch.where(has[:, None] | has_column, 0.0, lonely), pairs.same)
 
 
 class NTXentLoss(PairBased):

@@ -144,7 +144,13 @@ class ProxyBased(BaseMetricLossFunction):
         """Return the scores of all classes for each embedding, [B, C]: similarities, or distances as in the peer."""
         emb = full_precision(embeddings)
         self.cast_parameter(emb)
-        return self.logits(self.similarity(self.normalize_rows(emb)).T, emb)
+        rows = nn.functional.normalize(emb) if self.distance.normalize_embeddings else emb
+        cosines = rows @ nn.functional.normalize(self.weight_vectors()).T
+        return self.logits(self.pool_centers(cosines), emb)
+
+    def pool_centers(self, cosines: Tensor) -> Tensor:
+        """Combine the cosines of the centers of each class [B, C K] to those of the classes [B, C]."""
+        return cosines
 
     def logits(self, cosines: Tensor, embeddings: Tensor) -> Tensor:
         """Convert the cosines [B, C] to scores."""
@@ -245,6 +251,10 @@ class SoftTripleLoss(ProxyBased):
     def similarity(self, rows: Tensor) -> Tensor:
         centers = self.fc.t().reshape(self.num_classes, self.centers_per_class, -1)
         return pool_similarities(cosines(rows, centers.to(rows.dtype)), "softmax", 1 / self.gamma)
+
+    def pool_centers(self, cosines: Tensor) -> Tensor:
+        centers = cosines.view(-1, self.num_classes, self.centers_per_class)
+        return ((centers * self.gamma).softmax(2) * centers).sum(2)
 
     def terms(self, sims: ClassSimilarities) -> Tensor:
         return softmax_terms(sims, self.la, sims.own() - self.margin)

@@ -141,6 +141,9 @@ class SubCenterArcFaceLoss(ArcFaceLoss):
         centers = self.W.t().reshape(self.num_classes, self.sub_centers, -1)
         return pool_similarities(cosines(rows, centers.to(rows.dtype)), "max")
 
+    def pool_centers(self, cosines: Tensor) -> Tensor:
+        return cosines.view(-1, self.num_classes, self.sub_centers).amax(2)
+
     @torch.no_grad()
     def get_outliers(
         self, embeddings: Tensor, labels: Tensor, threshold: float = 75, return_dominant_centers: bool = True
@@ -223,8 +226,9 @@ class P2SGradLoss(ProxyBased):
         parameter.data = nn.functional.normalize(parameter.data, dim=0)
 
     def similarity(self, rows: Tensor) -> Tensor:
-        self.weight.data = nn.functional.normalize(self.weight.data, dim=0)  # as in the peer
-        return cosines(rows, self.weight.t())
+        # As in the peer, the proxies are made unit vectors here, and the gradient is not projected onto the sphere.
+        self.weight.data = nn.functional.normalize(self.weight.data, dim=0)
+        return (rows @ self.weight).T
 
     def terms(self, sims: ClassSimilarities) -> Tensor:
         return p2sgrad_terms(sims)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from nearfar.compat.arguments import refusal
+from nearfar.compat.arguments import InvalidInput, refusal
 from nearfar.compat.distances import BaseDistance, CosineSimilarity
 from nearfar.compat.indices import Indices
 from nearfar.compat.metric_loss import BaseMetricLossFunction
@@ -156,7 +156,7 @@ class ManifoldLoss(BaseMetricLossFunction):
         if labels is not None or ref_emb is not embeddings:
             raise ValueError("ManifoldLoss takes neither labels nor ref_emb: pass embeddings only")
         if embeddings.shape[1] != self.l:
-            raise ValueError(f"embeddings must have {self.l} columns, got shape {list(embeddings.shape)}")
+            raise InvalidInput(f"embeddings must have {self.l} columns, got shape {list(embeddings.shape)}")
         chosen = indices_tuple
         if chosen is None:  # every proxy is that of at least one sample
             drawn = torch.randint(self.K, (len(embeddings) - self.K,))

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nearfar.compat.arguments import InvalidInput
 from nearfar.compat.indices import Indices, as_pairs
 from nearfar.compat.utils.common_functions import Recorded
 from nearfar.compat.utils.loss_and_miner_utils import (
@@ -115,7 +116,7 @@ class CrossBatchMemory(BaseLossWrapper):
             raise ValueError("indices_tuple and enqueue_mask cannot be combined: pass one of them")
         stored = len(embeddings) if enqueue_mask is None else int(enqueue_mask.sum())
         if stored > self.memory_size:
-            raise AssertionError(f"{stored} embeddings do not fit a memory of {self.memory_size}: increase memory_size")
+            raise InvalidInput(f"{stored} embeddings do not fit a memory of {self.memory_size}: increase memory_size")
         labels = labels.to(embeddings.device)
         self.embedding_memory = self.embedding_memory.to(embeddings)
         self.label_memory = self.label_memory.to(labels)
@@ -130,13 +131,29 @@ class CrossBatchMemory(BaseLossWrapper):
         if self.miner is None and indices_tuple is None and hasattr(self.loss, "against_queue"):
             own = self.curr_batch_idx if enqueue_mask is None else None
             return self.loss.against_queue(embeddings, labels, rows, row_labels, own)
-        pairs = (self.miner or _all_pairs)(embeddings, labels, rows, row_labels)
-        if enqueue_mask is None:
-            pairs = remove_self_comparisons(pairs, self.curr_batch_idx, self.memory_size)
-        if indices_tuple is not None:
-            more = convert_to_triplets(indices_tuple, labels) if len(pairs) == 3 else as_pairs(indices_tuple)
-            pairs = tuple(torch.cat([x, y.to(x.device)]) for x, y in zip(pairs, more, strict=True))
+        pairs = self.create_indices_tuple(
+            embeddings, labels, rows, row_labels, indices_tuple, do_remove_self_comparisons=enqueue_mask is None
+        )
         return self.loss(embeddings, labels, pairs, rows, row_labels)
+
+    def create_indices_tuple(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        E_mem: Tensor,
+        L_mem: Tensor,
+        input_indices_tuple: Indices | None,
+        do_remove_self_comparisons: bool,
+    ) -> tuple[Tensor, ...]:
+        """Return the pairs or triplets of the batch and the queue, together with those of `input_indices_tuple`."""
+        mine = _all_pairs if self.miner is None else self.miner
+        pairs: tuple[Tensor, ...] = mine(embeddings, labels, E_mem, L_mem)
+        if do_remove_self_comparisons:
+            pairs = remove_self_comparisons(pairs, self.curr_batch_idx, self.memory_size)
+        if input_indices_tuple is None:
+            return pairs
+        more = convert_to_triplets(input_indices_tuple, labels) if len(pairs) == 3 else as_pairs(input_indices_tuple)
+        return tuple(torch.cat([x, y.to(x.device)]) for x, y in zip(pairs, more, strict=True))
 
     @torch.no_grad()
     def add_to_memory(self, embeddings: Tensor, labels: Tensor, batch_size: int) -> None:
@@ -204,7 +221,7 @@ class MultipleLosses(nn.Module):
             found = list(given) if isinstance(given, Mapping) else list(range(len(given)))
             fits = set(found) <= set(keys) if name == "miners" and self.is_dict else set(found) == set(keys)
             if isinstance(given, Mapping) != self.is_dict or not fits:
-                raise AssertionError(f"{name} must have the form and the keys of losses, {keys}, got {found}")
+                raise InvalidInput(f"{name} must have the form and the keys of losses, {keys}, got {found}")
         self.miners: nn.ModuleDict | nn.ModuleList | None = None
         if miners is not None:
             self.miners = nn.ModuleDict(miners) if isinstance(miners, Mapping) else nn.ModuleList(miners)  # type: ignore[arg-type]
@@ -213,7 +230,7 @@ class MultipleLosses(nn.Module):
     def forward(self, embeddings: Tensor, labels: Tensor, indices_tuple: Indices | None = None) -> Tensor:
         """Compute the sum. `indices_tuple` is passed to all losses and cannot be combined with miners."""
         if self.miners is not None and indices_tuple is not None:
-            raise AssertionError("indices_tuple cannot be combined with miners: pass one of them")
+            raise InvalidInput("indices_tuple cannot be combined with miners: pass one of them")
         total: Any = 0
         items = self.losses.items() if isinstance(self.losses, nn.ModuleDict) else enumerate(self.losses)
         for key, loss in items:

@@ -55,14 +55,25 @@ class RankedListLoss(PairLoss):
         return -unit_distance_matrix(x, y)
 
     def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
-        return pairs.anchor_mean(self.anchor_terms(pairs))
+        terms = ranked_list_terms(
+            pairs, self.margin, self.alpha, self.temperature_neg, self.temperature_pos, self.balance
+        )
+        return pairs.anchor_mean(terms)
 
-    def anchor_terms(self, pairs: Pairs, slack: float = 0.0) -> Tensor:
-        """Compute the term of every anchor, [A]. `slack` is added to the sums of the weights."""
-        inside, outside = -pairs.sim - (self.alpha - self.margin), self.alpha + pairs.sim
-        pos = weighted_excess(inside, pairs.same, self.temperature_pos, pairs.ref_weights, slack)
-        neg = weighted_excess(outside, pairs.diff, self.temperature_neg, pairs.ref_weights, slack)
-        return (1 - self.balance) * pos + self.balance * neg
+
+def ranked_list_terms(
+    pairs: Pairs,
+    margin: float,
+    alpha: float,
+    temperature_neg: float,
+    temperature_pos: float,
+    balance: float,
+    slack: float = 0.0,
+) -> Tensor:
+    """Compute the term of every anchor, [A]. pairs.sim is -D. `slack` is added to the sums of the weights."""
+    pos = weighted_excess(margin - alpha - pairs.sim, pairs.same, temperature_pos, pairs.ref_weights, slack)
+    neg = weighted_excess(alpha + pairs.sim, pairs.diff, temperature_neg, pairs.ref_weights, slack)
+    return (1 - balance) * pos + balance * neg
 
 
 def weighted_excess(excess: Tensor, mask: Tensor, temperature: float, weights: Tensor | None, slack: float) -> Tensor:
