@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from nearfar.spelling import suggest
 
 
-class InvalidInput(ValueError, AssertionError):
+class InvalidInputError(ValueError, AssertionError):
     """An error about an argument. pytorch-metric-learning raises an AssertionError in the same place."""
 
 

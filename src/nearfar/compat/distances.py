@@ -70,7 +70,8 @@ class BaseDistance(Recorded):
 
     def similarity(self, x: Tensor, y: Tensor | None) -> Tensor:
         """Compute the matrix between x and y, negated for a distance so that larger means closer."""
-        return self(x, y) if self.is_inverted else -self(x, y)
+        matrix: Tensor = self(x, y)
+        return matrix if self.is_inverted else -matrix
 
     def smallest_dist(self, *args: Any, **kwargs: Any) -> Any:
         """Return the closest values: `torch.min`, or `torch.max` for a similarity."""
@@ -96,7 +97,8 @@ class BaseDistance(Recorded):
 
     def get_norm(self, embeddings: Tensor, dim: int = 1, **kwargs: Any) -> Tensor:
         """Return the p-norms of vectors."""
-        return torch.linalg.vector_norm(embeddings, ord=self.p, dim=dim, **kwargs)
+        norms: Tensor = torch.linalg.vector_norm(embeddings, ord=self.p, dim=dim, **kwargs)
+        return norms
 
     def set_default_stats(self, query_emb: Tensor, ref_emb: Tensor, query: Tensor, ref: Tensor) -> None:
         """Store the mean norms of the vectors if `collect_stats` is set."""

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from nearfar.compat.arguments import InvalidInput
+from nearfar.compat.arguments import InvalidInputError
 from nearfar.compat.base_miner import BaseMiner, Miner, PairIndices, Triplets, indices_of
 from nearfar.compat.distances import Distance
 from nearfar.compat.indices import Indices, as_pairs
@@ -122,7 +122,7 @@ class AngularMiner(BaseMiner):
 
 
 class HDCMiner(BaseMiner):
-    """Select the share of positive pairs that are farthest and of negative pairs that are closest (Yuan et al., ICCV 2017).
+    """Select the farthest positive pairs and the closest negative pairs, a share of each (Yuan et al., ICCV 2017).
 
     Args:
         filter_percentage: The share of the pairs, from 0 to 1.
@@ -163,8 +163,8 @@ class HDCMiner(BaseMiner):
 class UniformHistogramMiner(BaseMiner):
     """Draw pairs so that their distances are spread evenly between the smallest and the largest.
 
-    The range of the distances of the positive pairs, and that of the negative pairs, is divided into bins. From each bin
-    that is not empty, pairs are drawn with replacement.
+    The range of the distances of the positive pairs, and that of the negative pairs, is divided into bins. From each
+    bin that is not empty, pairs are drawn with replacement.
 
     Args:
         num_bins: The number of bins.
@@ -185,7 +185,7 @@ class UniformHistogramMiner(BaseMiner):
     ) -> None:
         super().__init__(distance=distance, collect_stats=collect_stats)
         if num_bins < 1:
-            raise InvalidInput(f"num_bins must be at least 1, got {num_bins}")
+            raise InvalidInputError(f"num_bins must be at least 1, got {num_bins}")
         self.num_bins, self.pos_per_bin, self.neg_per_bin = num_bins, pos_per_bin, neg_per_bin
 
     def mine(self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor, ref_labels: Tensor) -> PairIndices:

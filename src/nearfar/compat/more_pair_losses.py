@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nearfar import losses
-from nearfar.compat.arguments import InvalidInput, refusal
+from nearfar.compat.arguments import InvalidInputError, refusal
 from nearfar.compat.distances import BaseDistance, CosineSimilarity, LpDistance
 from nearfar.compat.indices import Indices, SelectedPairs, miner_weights
 from nearfar.compat.pair_based import PairBased, ReducedPairs
@@ -142,7 +142,7 @@ class RankedListLoss(PairBased):
     ) -> None:
         super().__init__(**options)
         if not 0 <= imbalance <= 1:
-            raise InvalidInput(f"imbalance must be between 0 and 1, got {imbalance}")
+            raise InvalidInputError(f"imbalance must be between 0 and 1, got {imbalance}")
         self.margin, self.imbalance, self.Tp, self.Tn = margin, imbalance, Tp, Tn
         self.alpha = 1 + margin / 2 if alpha is None else alpha
 
@@ -172,7 +172,7 @@ class HistogramLoss(PairBased):
     def __init__(self, n_bins: int | None = None, delta: float | None = None, **options: Unpack[LossOptions]) -> None:
         super().__init__(**options)
         if delta is not None and n_bins is not None and delta != 2 / n_bins:
-            raise InvalidInput(f"delta must be 2 / n_bins = {2 / n_bins}, got {delta}: pass only one of them")
+            raise InvalidInputError(f"delta must be 2 / n_bins = {2 / n_bins}, got {delta}: pass only one of them")
         self.delta = 2 / (n_bins or 100) if delta is None else delta
 
     def value(self, batch: PairBatch, selected: SelectedPairs, indices: Indices | None) -> Any:
@@ -215,8 +215,7 @@ class PNPLoss(PairBased):
         refuse_indices(self, indices)
         sim = self.distance.similarity(batch.emb, None)
         own = torch.eye(len(sim), dtype=torch.bool, device=sim.device) & selected.same.any(1)[:, None]
-        value = pnp(sim, selected.same | own, selected.diff, None, None, self.variant, self.alpha, self.b, self.anneal)
-        return value
+        return pnp(sim, selected.same | own, selected.diff, None, None, self.variant, self.alpha, self.b, self.anneal)
 
 
 class ThresholdConsistentMarginLoss(PairBased):

@@ -14,7 +14,7 @@ from nearfar.compat.metric_loss import BaseMetricLossFunction, comparable_labels
 from nearfar.compat.reducer_base import BaseReducer, MaskedReducer
 from nearfar.compat.reducers import AvgNonZeroReducer, MeanReducer, MultipleReducers, SumReducer, ThresholdReducer
 from nearfar.losses.pair_loss import PairBatch, make_batch
-from nearfar.ops.pairs import Pairs
+from nearfar.ops.pairs import Pairs, pair_masks
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,12 +148,36 @@ class PairBased(BaseMetricLossFunction):
                     raise
                 batch, indices_tuple = separate_references(batch, indices_tuple)
                 selected = select_pairs(batch, labels, None, indices_tuple)
-            any_of = all if self.needs_both else any
-            if (selected.few and self.few_is_none) or not any_of((selected.same.any(), selected.diff.any())):
-                value = batch.emb.sum() * 0
-            else:
-                value = self.value(batch, selected, indices_tuple)
-            return self.regularize(value, batch.emb)
+            return self.value_or_zero(batch, selected, indices_tuple)
+
+    def against_queue(
+        self, embeddings: Tensor, labels: Tensor, rows: Tensor, row_labels: Tensor, own: Tensor | None
+    ) -> Any:
+        """Compute the loss of all pairs of a batch and a queue of embeddings, without listing the pairs.
+
+        Args:
+            embeddings: The embeddings of the batch [B, d].
+            labels: The class ids of the batch [B].
+            rows: The embeddings of the queue [R, d].
+            row_labels: The class ids of the queue [R].
+            own: The position of each sample of the batch in the queue [B], or None if it is not there. A sample is not
+                its own positive.
+        """
+        if not self.distance.normalize_embeddings:
+            rows = rows.clone()  # autograd keeps the tensor, and the next batch changes the queue in place
+        batch = self.make_batch(embeddings, labels, rows, row_labels)
+        with torch.autocast(embeddings.device.type, enabled=False):
+            same, diff = pair_masks(batch.labels, batch.ref_labels)
+            if own is not None:
+                same.scatter_(1, own[:, None], False)
+            return self.value_or_zero(batch, SelectedPairs(same, diff, few=same.numel() <= 2), None)
+
+    def value_or_zero(self, batch: PairBatch, selected: SelectedPairs, indices: Indices | None) -> Any:
+        """Compute the loss with the regularizer. It is 0 without the pairs that the loss needs."""
+        any_of = all if self.needs_both else any
+        if (selected.few and self.few_is_none) or not any_of((selected.same.any(), selected.diff.any())):
+            return self.regularize(batch.emb.sum() * 0, batch.emb)
+        return self.regularize(self.value(batch, selected, indices), batch.emb)
 
     def make_batch(
         self, embeddings: Tensor, labels: Tensor | None, ref_emb: Tensor | None, ref_labels: Tensor | None

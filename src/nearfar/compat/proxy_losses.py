@@ -44,6 +44,7 @@ class ProxyBased(BaseMetricLossFunction):
     """
 
     parameter_name = "proxies"
+    proxies: nn.Parameter
     only_distance = True
     anchors_weigh = False  # whether the weight of a sample counts only its selections as an anchor, not in other roles
 

@@ -190,7 +190,7 @@ class MultipleReducers(BaseReducer):
 
     def of(self, name: str) -> BaseReducer:
         """Return the reducer of a loss."""
-        reducer = self.reducers[name] if name in self.reducers else self.default_reducer
+        reducer = self.reducers[name] if name in self.reducers else self.default_reducer  # noqa: SIM401 - ModuleDict has no get
         assert isinstance(reducer, BaseReducer)
         return reducer
 

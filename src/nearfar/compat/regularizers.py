@@ -89,7 +89,7 @@ class ZeroMeanRegularizer(BaseRegularizer):
 
 
 class CenterInvariantRegularizer(BaseRegularizer):
-    """(||w_c||^2 - mean of ||w||^2)^2 / 4 for each proxy w_c (Wu et al., CVPR 2017, "Deep Face Recognition with CIL")."""
+    """(||w_c||^2 - mean of ||w||^2)^2 / 4 for each proxy w_c (Wu et al., CVPR 2017, center invariant loss)."""
 
     def get_default_distance(self) -> BaseDistance:
         return LpDistance(normalize_embeddings=False)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.utils.data import Sampler
 
-from nearfar.compat.arguments import InvalidInput, absent
+from nearfar.compat.arguments import InvalidInputError, absent
 from nearfar.compat.utils.loss_and_miner_utils import convert_to_weights
 from nearfar.samplers import PK
 
@@ -43,13 +43,13 @@ class MPerClassSampler(Sampler[int]):
             self.list_size = length - length % whole if whole < length else length
             return
         if length < self.batch_size:
-            raise InvalidInput(f"length_before_new_iter must be at least batch_size={batch_size}, got {length}")
+            raise InvalidInputError(f"length_before_new_iter must be at least batch_size={batch_size}, got {length}")
         if whole < self.batch_size:
-            raise InvalidInput(
+            raise InvalidInputError(
                 f"batch_size must be at most m x classes = {m} x {self.classes} = {whole}, got {batch_size}"
             )
         if self.batch_size % self.m_per_class:
-            raise InvalidInput(f"batch_size must be a multiple of m={m}, got {batch_size}")
+            raise InvalidInputError(f"batch_size must be a multiple of m={m}, got {batch_size}")
         self.list_size = length - length % self.batch_size
 
     def __len__(self) -> int:
@@ -74,8 +74,9 @@ class FixedSetOfTriplets(Sampler[int]):
     def __init__(self, labels: Any, num_triplets: int) -> None:
         members = list(PK(labels, classes=1, per_class=1).members)
         if int(num_triplets) < 1 or len(members) < 2:
-            raise InvalidInput(
-                f"num_triplets must be at least 1 and labels must have two classes, got {num_triplets} and {len(members)}"
+            raise InvalidInputError(
+                f"num_triplets must be at least 1 and labels must have two classes, "
+                f"got {num_triplets} and {len(members)}"
             )
         self.num_triplets = int(num_triplets)
         triplets = []
@@ -118,12 +119,12 @@ class HierarchicalSampler(Sampler[list[int]]):
     ) -> None:
         array = np.asarray(labels.cpu() if isinstance(labels, torch.Tensor) else labels)
         if batch_size % super_classes_per_batch:
-            raise InvalidInput(f"batch_size must be a multiple of {super_classes_per_batch}, got {batch_size}")
+            raise InvalidInputError(f"batch_size must be a multiple of {super_classes_per_batch}, got {batch_size}")
         self.batch_size, self.samples_per_class = batch_size, samples_per_class
         self.batches_per_super_tuple, self.super_classes_per_batch = batches_per_super_tuple, super_classes_per_batch
         self.sub_batch_len = batch_size // super_classes_per_batch
         if not isinstance(samples_per_class, str) and (samples_per_class < 1 or self.sub_batch_len % samples_per_class):
-            raise InvalidInput(
+            raise InvalidInputError(
                 f"samples_per_class must be 'all' or divide {self.sub_batch_len}, the samples per super-class, "
                 f"got {samples_per_class}"
             )

@@ -189,7 +189,8 @@ class LargeMarginSoftmaxLoss(Softmax):
 
     def factors(self, norms: Tensor) -> Tensor:
         """Return the factors of the cosines [C, B] or [1, B] from the norms of the embeddings [B]."""
-        return torch.linalg.vector_norm(self.W, dim=0)[:, None] * norms
+        proxy_norms: Tensor = torch.linalg.vector_norm(self.W, dim=0)
+        return proxy_norms[:, None] * norms
 
     def class_similarities(self, embeddings: Tensor, labels: Tensor) -> ClassSimilarities:
         sims = super().class_similarities(embeddings, labels)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from nearfar.compat.arguments import InvalidInput, refusal
+from nearfar.compat.arguments import InvalidInputError, refusal
 from nearfar.compat.distances import BaseDistance, CosineSimilarity
 from nearfar.compat.indices import Indices
 from nearfar.compat.metric_loss import BaseMetricLossFunction
@@ -44,7 +44,7 @@ class VICRegLoss(BaseMetricLossFunction):
     ) -> None:
         for name in ("distance", "embedding_regularizer"):
             if name in options:
-                raise refusal(self, name, options[name])  # type: ignore[literal-required]
+                raise refusal(self, name, options[name])
         super().__init__(**options)
         self.invariance_lambda, self.variance_mu = invariance_lambda, variance_mu
         self.covariance_v, self.eps = covariance_v, eps
@@ -79,8 +79,8 @@ def elements(terms: Tensor) -> dict[str, Any]:
 class DynamicSoftMarginLoss(BaseMetricLossFunction):
     """Weight each triplet by the share of triplets that are easier, in a running histogram.
 
-    The formula is that of `nearfar.losses.dynamic_soft_margin`. Without labels, `embeddings` and `ref_emb` are two views of
-    the same samples, and the negative of a pair is the closest other sample of either view. With labels, all triplets
+    The formula is that of `nearfar.losses.dynamic_soft_margin`. Without labels, `embeddings` and `ref_emb` are two
+    views of the same samples, and the negative of a pair is the closest other sample of either view. With labels, all triplets
     are used, as in the peer.
     """
 
@@ -156,7 +156,7 @@ class ManifoldLoss(BaseMetricLossFunction):
         if labels is not None or ref_emb is not embeddings:
             raise ValueError("ManifoldLoss takes neither labels nor ref_emb: pass embeddings only")
         if embeddings.shape[1] != self.l:
-            raise InvalidInput(f"embeddings must have {self.l} columns, got shape {list(embeddings.shape)}")
+            raise InvalidInputError(f"embeddings must have {self.l} columns, got shape {list(embeddings.shape)}")
         chosen = indices_tuple
         if chosen is None:  # every proxy is that of at least one sample
             drawn = torch.randint(self.K, (len(embeddings) - self.K,))

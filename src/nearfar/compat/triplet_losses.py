@@ -70,18 +70,18 @@ class TripletMarginLoss(PairBased):
     def value(self, batch: PairBatch, selected: SelectedPairs, indices: Indices | None) -> Any:
         if self.swap and batch.ref_emb is not None:
             raise ValueError(
-                "TripletMarginLoss: swap=True needs the distances between positives and negatives, but with ref_emb only "
-                "those between anchors and references are known: pass swap=False"
+                "TripletMarginLoss: swap=True needs the distances between positives and negatives, but with ref_emb "
+                "only those between anchors and references are known: pass swap=False"
             )
         sim = self.distance.similarity(batch.emb, batch.ref_emb)
         listed = indices is not None and (len(indices) == 3 or selected.repeats is not None)
-        if not (listed or self.swap) and self.triplets_per_anchor == "all":
-            if type(self.reducer) in (MeanReducer, AvgNonZeroReducer):
-                term = "softplus" if self.smooth_loss else "hinge"
-                nonzero = isinstance(self.reducer, AvgNonZeroReducer)
-                return mean_over_triplets(
-                    sim, selected.same, selected.diff, None, None, self.margin, 1.0, term, 0.0, nonzero
-                )
+        is_plain = type(self.reducer) in (MeanReducer, AvgNonZeroReducer) and self.triplets_per_anchor == "all"
+        if is_plain and not (listed or self.swap):
+            term = "softplus" if self.smooth_loss else "hinge"
+            nonzero = isinstance(self.reducer, AvgNonZeroReducer)
+            return mean_over_triplets(
+                sim, selected.same, selected.diff, None, None, self.margin, 1.0, term, 0.0, nonzero
+            )
         triplets = list_triplets(selected, indices, batch, self.triplets_per_anchor)
         a, p, n = triplets
         flat, columns = sim.flatten(), sim.shape[1]
@@ -97,8 +97,8 @@ class TripletMarginLoss(PairBased):
 class MarginLoss(PairBased):
     """The hinges of `nearfar.losses.margin.boundary_hinges` over triplets: a pair counts once for each of its triplets.
 
-    With learn_beta=True, `beta` is a parameter, and nu * beta is added to the loss. With num_classes, each class has its
-    own beta, and the sum of nu * beta over the triplets is divided like the hinges.
+    With learn_beta=True, `beta` is a parameter, and nu * beta is added to the loss. With num_classes, each class has
+    its own beta, and the sum of nu * beta over the triplets is divided like the hinges.
     """
 
     few_is_none = False

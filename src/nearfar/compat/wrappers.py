@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nearfar.compat.arguments import InvalidInput
+from nearfar.compat.arguments import InvalidInputError
 from nearfar.compat.indices import Indices, as_pairs
+from nearfar.compat.pair_based import PairBased
 from nearfar.compat.utils.common_functions import Recorded
 from nearfar.compat.utils.loss_and_miner_utils import (
     convert_to_triplets,
@@ -116,7 +117,9 @@ class CrossBatchMemory(BaseLossWrapper):
             raise ValueError("indices_tuple and enqueue_mask cannot be combined: pass one of them")
         stored = len(embeddings) if enqueue_mask is None else int(enqueue_mask.sum())
         if stored > self.memory_size:
-            raise InvalidInput(f"{stored} embeddings do not fit a memory of {self.memory_size}: increase memory_size")
+            raise InvalidInputError(
+                f"{stored} embeddings do not fit a memory of {self.memory_size}: increase memory_size"
+            )
         labels = labels.to(embeddings.device)
         self.embedding_memory = self.embedding_memory.to(embeddings)
         self.label_memory = self.label_memory.to(labels)
@@ -128,7 +131,7 @@ class CrossBatchMemory(BaseLossWrapper):
             embeddings, labels = embeddings[~enqueue_mask], labels[~enqueue_mask]
         filled = self.memory_size if self.has_been_filled else self.queue_idx
         rows, row_labels = self.embedding_memory[:filled], self.label_memory[:filled]
-        if self.miner is None and indices_tuple is None and hasattr(self.loss, "against_queue"):
+        if self.miner is None and indices_tuple is None and isinstance(self.loss, PairBased):
             own = self.curr_batch_idx if enqueue_mask is None else None
             return self.loss.against_queue(embeddings, labels, rows, row_labels, own)
         pairs = self.create_indices_tuple(
@@ -221,7 +224,7 @@ class MultipleLosses(nn.Module):
             found = list(given) if isinstance(given, Mapping) else list(range(len(given)))
             fits = set(found) <= set(keys) if name == "miners" and self.is_dict else set(found) == set(keys)
             if isinstance(given, Mapping) != self.is_dict or not fits:
-                raise InvalidInput(f"{name} must have the form and the keys of losses, {keys}, got {found}")
+                raise InvalidInputError(f"{name} must have the form and the keys of losses, {keys}, got {found}")
         self.miners: nn.ModuleDict | nn.ModuleList | None = None
         if miners is not None:
             self.miners = nn.ModuleDict(miners) if isinstance(miners, Mapping) else nn.ModuleList(miners)  # type: ignore[arg-type]
@@ -230,12 +233,12 @@ class MultipleLosses(nn.Module):
     def forward(self, embeddings: Tensor, labels: Tensor, indices_tuple: Indices | None = None) -> Tensor:
         """Compute the sum. `indices_tuple` is passed to all losses and cannot be combined with miners."""
         if self.miners is not None and indices_tuple is not None:
-            raise InvalidInput("indices_tuple cannot be combined with miners: pass one of them")
+            raise InvalidInputError("indices_tuple cannot be combined with miners: pass one of them")
         total: Any = 0
         items = self.losses.items() if isinstance(self.losses, nn.ModuleDict) else enumerate(self.losses)
         for key, loss in items:
             mined = indices_tuple
-            if isinstance(self.miners, nn.ModuleList) or (self.miners is not None and key in self.miners):
+            if isinstance(self.miners, nn.ModuleList) or (self.miners is not None and str(key) in self.miners):
                 miner = self.miners[key]  # type: ignore[index]
                 mined = None if miner is None else miner(embeddings, labels)
             total = total + self.weights[key] * loss(embeddings, labels, mined)

@@ -1,8 +1,8 @@
 """Dynamic soft margin: weight each triplet by its rank among past triplets.
 
-The loss (Zhang and Rusinkiewicz, ICCV 2019, "Learning local descriptors with a CDF-based dynamic soft margin", Eqs. 4 to
-6) is the mean of c(g) g over triplets with the gap g = D_ap - D_an, where c(g) is the share of gaps of at most g in a
-running histogram. The histogram is part of the state of a loss, not of these functions.
+The loss (Zhang and Rusinkiewicz, ICCV 2019, "Learning local descriptors with a CDF-based dynamic soft margin") is the
+mean of c(g) g over triplets with the gap g = D_ap - D_an, where c(g) is the share of gaps of at most g in a running
+histogram. The histogram is part of the state of a loss, not of these functions.
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ from nearfar.validation import check_not_negative
 class GeneralizedLiftedStructureLoss(PairLoss):
     """Generalized lifted structure loss (Hermans et al., arXiv 1703.07737, Eq. 7), on distances D of unit vectors.
 
-    The loss is the mean over anchors of [ log sum_{p in P} e^{D - pos_margin} + log sum_{n in N} e^{neg_margin - D} ]_+,
-    where P and N are the positives and negatives of the anchor. A logarithm is replaced by 0 if its sum is empty, as in
-    pytorch-metric-learning. The paper sums over the anchors.
+    The loss is the mean over anchors of [ log sum_{p in P} e^{D - pos_margin} + log sum_{n in N} e^{neg_margin - D}
+    ]_+, where P and N are the positives and negatives of the anchor. A logarithm is replaced by 0 if its sum is empty,
+    as in pytorch-metric-learning. The paper sums over the anchors.
 
     Args:
         neg_margin: The margin of the negatives.

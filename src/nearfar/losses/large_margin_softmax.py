@@ -41,7 +41,8 @@ class AngleMultipleLoss(DataWiseLoss):
         """Return the factors of the cosines [C, B], or [1, B], from the norms of the embeddings [B]."""
         if not self.proxy_norms:
             return norms[None]
-        return torch.linalg.vector_norm(self.proxies.to(norms.dtype), dim=1)[:, None] * norms
+        proxy_norms: Tensor = torch.linalg.vector_norm(self.proxies.to(norms.dtype), dim=1)
+        return proxy_norms[:, None] * norms
 
     def terms(self, sims: ClassSimilarities) -> Tensor:
         assert sims.norms is not None
@@ -65,11 +66,11 @@ def large_margin_terms(sims: ClassSimilarities, factors: Tensor, margin: int, sc
 class LargeMarginSoftmaxLoss(AngleMultipleLoss):
     """Large-margin softmax loss (Liu et al., ICML 2016, arXiv 1612.02295, Eqs. 4 to 6).
 
-    The loss is the mean over samples x of class y of -log( e^{f_y} / (e^{f_y} + sum_{c != y} e^{f_c}) ) with
-    f_c = scale ||w_c|| ||x|| cos(theta_c) for the other classes and f_y = scale ||w_y|| ||x|| psi(theta_y).
-    psi(theta) = (-1)^k cos(margin theta) - 2k for theta in [k pi / margin, (k + 1) pi / margin] decreases from 1 at 0 to
-    1 - 2 margin at 180 degrees. Neither embeddings nor proxies are normalized. The paper trains with a mean of psi and
-    the cosine whose share of psi grows; this is the final loss.
+    The loss is the mean over samples x of class y of -log( e^{f_y} / (e^{f_y} + sum_{c != y} e^{f_c}) ) with f_c =
+    scale ||w_c|| ||x|| cos(theta_c) for the other classes and f_y = scale ||w_y|| ||x|| psi(theta_y). psi(theta) =
+    (-1)^k cos(margin theta) - 2k for theta in [k pi / margin, (k + 1) pi / margin] decreases from 1 at 0 to 1 - 2
+    margin at 180 degrees. Neither embeddings nor proxies are normalized. The paper trains with a mean of psi and the
+    cosine whose share of psi grows; this is the final loss.
 
     Args:
         classes: The number of classes, or a list of class names. With names, labels may be names too.

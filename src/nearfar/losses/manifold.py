@@ -14,9 +14,9 @@ def manifold(sim: Tensor, chosen: Tensor, alpha: float, margin: float) -> tuple[
 
     The similarities of N samples and K proxies, without negative values, make the affinities e^{2 S} of a graph. The
     stationary random walk with restarts on it is F = (1 - alpha) (I - alpha A)^-1 with the normalized affinities A. The
-    intrinsic loss compares the entries F of each sample and the proxies, the context loss the cosines of their rows of
-    F: the mean over samples of log(1 + sum_{k != y} [e^{f_k - f_y + margin}]), where y is the proxy of the sample and the
-    sum is over the proxies k with f_k - f_y + margin >= 0.
+    intrinsic loss compares the entries F of each sample and the proxies, the context loss the cosines of their rows
+    of F: the mean over samples of log(1 + sum_{k != y} e^{f_k - f_y + margin}), where y is the proxy of the sample and
+    the sum is over the proxies k with f_k - f_y + margin >= 0.
 
     Args:
         sim: The similarities [N + K, N + K] of the samples, followed by the proxies.

@@ -16,11 +16,11 @@ from nearfar.validation import check_positive
 class NCALoss(PairLoss):
     """Neighborhood component analysis (Goldberger et al., NeurIPS 2004), on unit vectors.
 
-    The loss is the mean over anchors i with positives P_i of
-    -log( sum_{p in P_i} e^{-scale D_ip^2} / sum_{j != i} e^{-scale D_ij^2} ), where D is the Euclidean distance. The paper
-    maximizes the sum of the probabilities or of their logarithms; this is the second. It learns a linear map of data
-    without normalization; unit vectors are our choice. An anchor without positives is left out. The weight of a sample
-    multiplies its exponentials and, as an anchor, its term of the mean.
+    The loss is the mean over anchors i with positives P_i of -log( sum_{p in P_i} e^{-scale D_ip^2} / sum_{j != i}
+    e^{-scale D_ij^2} ), where D is the Euclidean distance. The paper maximizes the sum of the probabilities or of their
+    logarithms; this is the second. It learns a linear map of data without normalization; unit vectors are our choice.
+    An anchor without positives is left out. The weight of a sample multiplies its exponentials and, as an anchor, its
+    term of the mean.
 
     Args:
         scale: The factor of the squared distances. The default is from the paper.

@@ -19,8 +19,8 @@ class RankedListLoss(PairLoss):
     The loss is the mean over anchors of (1 - balance) L_P + balance L_N. L_P is the weighted mean of
     D - (alpha - margin) over the positives with D > alpha - margin, with weights
     e^{temperature_pos (D - (alpha - margin))}. L_N is the weighted mean of alpha - D over the negatives with D < alpha,
-    with weights e^{temperature_neg (alpha - D)}. A mean over no samples is 0. Gradients flow through the weights. Sample
-    weights multiply the weights of the references and the terms of the anchors.
+    with weights e^{temperature_neg (alpha - D)}. A mean over no samples is 0. Gradients flow through the weights.
+    Sample weights multiply the weights of the references and the terms of the anchors.
 
     Args:
         margin: The margin between positives and negatives. The default is from the paper.

@@ -14,9 +14,9 @@ from nearfar.validation import check_not_negative
 class ThresholdConsistentMarginLoss(PairLoss):
     """Threshold-consistent margin loss (Zhang et al., ICLR 2024, arXiv 2307.04047, Eq. 5), on cosines S.
 
-    The loss is weight_pos times the mean of pos_margin - S over the positive pairs with S <= pos_margin, plus weight_neg
-    times the mean of S - neg_margin over the negative pairs with S >= neg_margin. A mean over no pairs is 0. The paper
-    adds it to another loss, so that one threshold suits all classes.
+    The loss is weight_pos times the mean of pos_margin - S over the positive pairs with S <= pos_margin, plus
+    weight_neg times the mean of S - neg_margin over the negative pairs with S >= neg_margin. A mean over no pairs is 0.
+    The paper adds it to another loss, so that one threshold suits all classes.
 
     Args:
         pos_margin: The margin of the positives. The default is from the paper.

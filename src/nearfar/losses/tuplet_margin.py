@@ -19,8 +19,8 @@ class TupletMarginLoss(PairLoss):
     """Tuplet margin loss (Yu and Tao, ICCV 2019, Eq. 6), on cosines S.
 
     The loss is the mean over positive pairs (a, p) of
-    log(1 + sum_{n in N_a} e^{scale (S_an - cos(theta_ap - angle))}) with theta_ap = arccos S_ap. The slack `angle` makes
-    the loss ignore positives that are closer than it. A positive pair whose anchor has no negatives costs 0.
+    log(1 + sum_{n in N_a} e^{scale (S_an - cos(theta_ap - angle))}) with theta_ap = arccos S_ap. The slack `angle`
+    makes the loss ignore positives that are closer than it. A positive pair whose anchor has no negatives costs 0.
 
     Args:
         angle: The slack margin in degrees. The default is the paper's 0.1 radians.
@@ -43,8 +43,8 @@ class TupletMarginLoss(PairLoss):
 def tuplet_costs(pairs: Pairs, angle: float, scale: float) -> Tensor:
     """Compute the cost of every pair as if it were positive, [A, R].
 
-    cos(theta - m) = cos theta cos m + sin theta sin m. At theta = 0, where the angle is not differentiable, the gradient
-    of sin theta is set to 0.
+    cos(theta - m) = cos theta cos m + sin theta sin m. At theta = 0, where the angle is not differentiable, the
+    gradient of sin theta is set to 0.
     """
     m = math.radians(angle)
     relaxed = pairs.sim * math.cos(m) + safe_sqrt(1 - pairs.sim * pairs.sim) * math.sin(m)

@@ -20,6 +20,7 @@ from nearfar.compat.utils.neighbor_metrics import (
     LabelCounts,
     average,
     average_precision,
+    equal_rows,
     get_label_match_counts,
     get_lone_query_labels,
     precision_at_k,
@@ -258,11 +259,15 @@ class AccuracyCalculator:
         kmeans = FaissKMeans(niter=20) if self.kmeans_func is None else self.kmeans_func
         return kmeans(query, len(torch.unique(query_labels.flatten())))
 
-    def calculate_NMI(self, query_labels: Tensor, cluster_labels: Any, **kwargs: Any) -> float:
+    def calculate_NMI(  # noqa: N802 - the name of the metric
+        self, query_labels: Tensor, cluster_labels: Any, **kwargs: Any
+    ) -> float:
         """Compute the normalized mutual information of labels and clusters."""
         return clustering_score("nmi", query_labels, cluster_labels)
 
-    def calculate_AMI(self, query_labels: Tensor, cluster_labels: Any, **kwargs: Any) -> float:
+    def calculate_AMI(  # noqa: N802 - the name of the metric
+        self, query_labels: Tensor, cluster_labels: Any, **kwargs: Any
+    ) -> float:
         """Compute the adjusted mutual information of labels and clusters."""
         return clustering_score("ami", query_labels, cluster_labels)
 
@@ -305,9 +310,8 @@ class AccuracyCalculator:
             return [float("nan")] * len(label_counts[0]) if self.return_per_class else float("nan")
         labels, neighbors = query_labels[not_lone_query_mask], knn_labels[not_lone_query_mask]
         same = self.label_comparison_fn(labels[:, None], neighbors)
-        matched = labels[:, None] == label_counts[0]
-        matched = matched if matched.ndim == 2 else matched.flatten(2).all(2)
-        relevant = label_counts[1][matched.int().argmax(1)] - int(ref_includes_query)
+        kinds, counts = (torch.as_tensor(part, device=labels.device) for part in label_counts)
+        relevant = counts[equal_rows(labels, kinds).int().argmax(1)] - int(ref_includes_query)
         return average(metric(same, relevant), labels, self.avg_of_avgs, self.return_per_class)
 
     def _get_accuracy(self, function_dict: dict[str, Any], **kwargs: Any) -> dict[str, Any]:

@@ -90,7 +90,7 @@ def process_label(
     array = labels.cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
     if array.ndim == 2:
         mapped = np.stack([np.asarray(label_map(array[:, level], level)) for level in range(array.shape[1])], 1)
-        mapped = mapped if hierarchy_level == "all" else mapped[:, hierarchy_level]
+        mapped = mapped if isinstance(hierarchy_level, str) else mapped[:, np.asarray(hierarchy_level)]
     else:
         mapped = np.asarray(label_map(array, 0))
     return mapped if mapped.dtype.kind in "USO" else torch.from_numpy(mapped)

@@ -41,8 +41,8 @@ class DistributedLossWrapper(nn.Module):
 
     Args:
         loss: The loss. All processes must have batches of the same size.
-        efficient: Whether the anchors are the samples of this process only. Then the loss, but not its gradient, depends
-            on the process.
+        efficient: Whether the anchors are the samples of this process only. Then the loss, but not its gradient,
+            depends on the process.
     """
 
     def __init__(self, loss: nn.Module, efficient: bool = False) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from nearfar.compat.distances import BaseDistance, BatchedDistance, CosineSimilarity
+from nearfar.compat.utils import common_functions as c_f
 
 
 class MatchFinder:
@@ -59,7 +60,7 @@ class FaissKNN:
     ) -> None:
         if gpus is not None:
             raise ValueError(f"FaissKNN: gpus={gpus!r} is not supported by nearfar.compat: remove it")
-        self.reset()
+        self.index: Any = None
         self.reset_before, self.reset_after = reset_before, reset_after
         self.index_init_fn = faiss.IndexFlatL2 if index_init_fn is None else index_init_fn
 
@@ -70,6 +71,7 @@ class FaissKNN:
 
         With `ref_includes_query`, the references begin with the queries, and a query is not its own neighbor.
         """
+        c_f.LOGGER.info(f"searching the {k} nearest neighbors in {query.shape[1]} dimensions")
         if self.reset_before:
             self.index = self.index_init_fn(query.shape[1])
         if self.index is None:
@@ -101,7 +103,7 @@ class FaissKNN:
 
     def reset(self) -> None:
         """Remove the index."""
-        self.index: Any = None
+        self.index = None
 
 
 class CustomKNN:
@@ -245,7 +247,7 @@ class LogitGetter(nn.Module):
         self.classifier = classifier
 
     def forward(self, embeddings: Tensor) -> Tensor:
-        logits: Tensor = self.classifier.get_logits(embeddings)
+        logits: Tensor = self.classifier.get_logits(embeddings)  # type: ignore[operator]
         return logits
 
 
