@@ -80,8 +80,8 @@ class DynamicSoftMarginLoss(BaseMetricLossFunction):
     """Weight each triplet by the share of triplets that are easier, in a running histogram.
 
     The formula is that of `nearfar.losses.dynamic_soft_margin`. Without labels, `embeddings` and `ref_emb` are two
-    views of the same samples, and the negative of a pair is the closest other sample of either view. With labels, all triplets
-    are used, as in the peer.
+    views of the same samples, and the negative of a pair is the closest other sample of either view. With labels, all
+    triplets are used, as in the peer.
     """
 
     only_distance = True
