@@ -44,6 +44,7 @@ from nearfar.losses.proxy_isa import ProxyISALoss
 from nearfar.losses.proxy_nca import ProxyNCALoss
 from nearfar.losses.ranked_list import RankedListLoss
 from nearfar.losses.rdml import RDMLLoss
+from nearfar.losses.relations import RelationLoss
 from nearfar.losses.smooth_ap import SmoothAPLoss
 from nearfar.losses.snr import SignalToNoiseRatioContrastiveLoss
 from nearfar.losses.soft_triple import SoftTripleLoss
@@ -131,6 +132,7 @@ __all__ = [
     "ProxyNCALoss",
     "RDMLLoss",
     "RankedListLoss",
+    "RelationLoss",
     "SignalToNoiseRatioContrastiveLoss",
     "SmoothAPLoss",
     "SoftTripleLoss",
