@@ -182,9 +182,10 @@ def test_order_of_samples_and_length_of_rows_do_not_matter(name: str, options: d
         close(run(loss, scale * x, labels, weights), (value, by_x / scale, by_proxies))
         along = (by_x * x).sum(1)
         torch.testing.assert_close(along, torch.zeros_like(along), rtol=0, atol=1e-10)
-    with torch.no_grad():
-        loss.proxies.mul_(7.0)
-    close(run(loss, x, labels, weights), (value, by_x, by_proxies / 7))
+    if name != "large-margin-softmax":  # its logits grow with the norms of the proxies too
+        with torch.no_grad():
+            loss.proxies.mul_(7.0)
+        close(run(loss, x, labels, weights), (value, by_x, by_proxies / 7))
 
 
 @every_case
