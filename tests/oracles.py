@@ -531,6 +531,128 @@ def smooth_ap(batch: Batch, *, temperature: float = 0.01) -> Tensor:
     return batch.mean(terms)
 
 
+def nca(batch: Batch, *, scale: float = 1.0) -> Tensor:
+    anchors, refs = batch.split()
+
+    def z(i: Sample, j: Sample) -> Tensor:
+        return -scale * ((i.unit - j.unit) ** 2).sum()
+
+    terms = []
+    for i in anchors:
+        pos = [(p.weight, z(i, p)) for p in positives(i, refs)]
+        if pos:
+            terms.append((i.weight, logsum([(j.weight, z(i, j)) for j in others(i, refs)]) - logsum(pos)))
+    return batch.mean(terms)
+
+
+def tuplet_margin(batch: Batch, *, angle: float = 5.73, scale: float = 64.0) -> Tensor:
+    anchors, refs = batch.split()
+    terms = []
+    for i in anchors:
+        for p in positives(i, refs):
+            relaxed = torch.cos(torch.arccos(sim(i, p)) - math.radians(angle))
+            exponents = [(n.weight, scale * (sim(i, n) - relaxed)) for n in negatives(i, refs)]
+            terms.append((i.weight * p.weight, logsum(exponents, one=True)))
+    return batch.mean(terms)
+
+
+def intra_pair_variance(batch: Batch, *, eps_pos: float = 0.01, eps_neg: float = 0.01) -> Tensor:
+    value = batch.zero
+    for wanted in (True, False):
+        pairs = [(i.weight * j.weight, sim(i, j)) for i, j in all_pairs(batch) if is_same(i, j) == wanted]
+        mean = batch.mean(pairs)
+        gaps = [(w, hinge((1 - eps_pos) * mean - s if wanted else s - (1 + eps_neg) * mean)) for w, s in pairs]
+        value = value + batch.mean((w, g**2) for w, g in gaps)
+    return value
+
+
+def ranked_list(
+    batch: Batch,
+    *,
+    margin: float = 0.4,
+    alpha: float = 1.2,
+    temperature_neg: float = 10.0,
+    temperature_pos: float = 0.0,
+    balance: float = 0.5,
+) -> Tensor:
+    anchors, refs = batch.split()
+
+    def weighted(excesses: list[tuple[float, Tensor]], temperature: float) -> Tensor:
+        counted = [(w * torch.exp(temperature * e), e) for w, e in excesses if e > 0]
+        if not counted:
+            return batch.zero
+        return torch.stack([w * e for w, e in counted]).sum() / torch.stack([w for w, _ in counted]).sum()
+
+    terms = []
+    for i in anchors:
+        pos = weighted([(j.weight, dist(i, j) - (alpha - margin)) for j in positives(i, refs)], temperature_pos)
+        neg = weighted([(j.weight, alpha - dist(i, j)) for j in negatives(i, refs)], temperature_neg)
+        terms.append((i.weight, (1 - balance) * pos + balance * neg))
+    return batch.mean(terms)
+
+
+def histogram(batch: Batch, *, bins: int = 100) -> Tensor:
+    nodes = [-1 + 2 * r / bins for r in range(bins + 1)]
+    densities = []
+    for wanted in (True, False):
+        pairs = [(i.weight * j.weight, sim(i, j)) for i, j in all_pairs(batch) if is_same(i, j) == wanted]
+        densities.append([batch.mean((w, hinge(1 - (s - t).abs() * bins / 2)) for w, s in pairs) for t in nodes])
+    pos, neg = densities
+    value = batch.zero
+    for r in range(bins + 1):
+        for q in range(r + 1):
+            value = value + neg[r] * pos[q]
+    return value
+
+
+def pnp(batch: Batch, *, variant: str = "Dq", alpha: float = 1.0, b: float = 2.0, temperature: float = 0.01) -> Tensor:
+    anchors, refs = batch.split()
+
+    def f(r: Tensor) -> Tensor:
+        return {
+            "O": r,
+            "Ds": torch.log(1 + r),
+            "Dq": 1 - 1 / (1 + r) ** alpha,
+            "Iu": (1 + r) * torch.log(1 + r),
+            "Ib": (b * r - torch.log(1 + b * r)) / b**2,
+        }[variant]
+
+    def before(i: Sample, p: Sample) -> Tensor:
+        ahead = [(n.weight, torch.sigmoid((sim(i, n) - sim(i, p)) / temperature)) for n in negatives(i, refs)]
+        return batch.sum(ahead)
+
+    terms = []
+    for i in anchors:
+        pos = positives(i, refs)
+        if pos:
+            terms.append((i.weight, batch.mean((p.weight, f(before(i, p))) for p in pos)))
+    return batch.mean(terms)
+
+
+def threshold_consistent_margin(
+    batch: Batch,
+    *,
+    pos_margin: float = 0.9,
+    neg_margin: float = 0.5,
+    weight_pos: float = 1.0,
+    weight_neg: float = 1.0,
+) -> Tensor:
+    pairs = [(i.weight * j.weight, sim(i, j), is_same(i, j)) for i, j in all_pairs(batch)]
+    pos = batch.mean((w, pos_margin - s) for w, s, same in pairs if same and s <= pos_margin)
+    neg = batch.mean((w, s - neg_margin) for w, s, same in pairs if not same and s >= neg_margin)
+    return weight_pos * pos + weight_neg * neg
+
+
+def generalized_lifted(batch: Batch, *, neg_margin: float = 1.0, pos_margin: float = 0.0) -> Tensor:
+    anchors, refs = batch.split()
+    terms = []
+    for i in anchors:
+        pos = [(j.weight, dist(i, j) - pos_margin) for j in positives(i, refs)]
+        neg = [(j.weight, neg_margin - dist(i, j)) for j in negatives(i, refs)]
+        terms.append((i.weight, hinge(sum((logsum(part) for part in (pos, neg) if part), batch.zero))))
+    return batch.mean(terms)
+
+
 ORACLES: dict[str, Callable[..., Tensor]] = {
     "contrastive": contrastive,
     "dro": dro,
@@ -550,6 +672,14 @@ ORACLES: dict[str, Callable[..., Tensor]] = {
     "nt-xent": nt_xent,
     "circle": circle,
     "smooth-ap": smooth_ap,
+    "nca": nca,
+    "tuplet-margin": tuplet_margin,
+    "intra-pair-variance": intra_pair_variance,
+    "ranked-list": ranked_list,
+    "histogram": histogram,
+    "pnp": pnp,
+    "threshold-consistent-margin": threshold_consistent_margin,
+    "generalized-lifted": generalized_lifted,
 }
 
 
@@ -730,6 +860,21 @@ CASES = [
     case("circle", m=0.25, gamma=10.0),
     case("smooth-ap"),
     case("smooth-ap", temperature=0.1),
+    case("nca"),
+    case("nca", scale=4.0),
+    case("tuplet-margin"),
+    case("tuplet-margin", angle=20.0, scale=5.0),
+    case("intra-pair-variance"),
+    case("ranked-list"),
+    case("ranked-list", margin=0.2, alpha=1.0, temperature_neg=3.0, temperature_pos=2.0, balance=0.3),
+    case("histogram", bins=11),
+    case("pnp", variant="O", temperature=0.1),
+    case("pnp", variant="Ds", temperature=0.1),
+    case("pnp", temperature=0.1, alpha=2.0),
+    case("pnp", variant="Iu", temperature=0.1),
+    case("pnp", variant="Ib", temperature=0.1, b=3.0),
+    case("threshold-consistent-margin", pos_margin=0.7, neg_margin=0.1, weight_pos=2.0, weight_neg=0.5),
+    case("generalized-lifted", neg_margin=0.6, pos_margin=0.2),
     case("dro"),
     case("dro", **nest(uncertainty="topk", k=7, pair="binomial")),
     case("dro", **nest(uncertainty="topk-pn")),

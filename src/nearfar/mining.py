@@ -116,13 +116,22 @@ def distance_weighted(
         d2 = 2 - 2 * pairs.sim.detach()
     else:
         d2 = distances.detach().square()
-    d2 = d2.clamp(cutoff**2, 3.999)
-    log_w = (2 - dim) / 2 * d2.log() - (dim - 3) / 2 * torch.log1p(-d2 / 4)
+    d2 = d2.clamp_min(cutoff**2)
+    log_w = log_inverse_density(d2, dim)
     beyond = d2 >= nonzero_loss_cutoff**2
     noise = torch.empty_like(d2).exponential_(generator=generator).log_().neg_()
     # Negatives beyond the cutoff get equal weights that are far below the weights of all others.
     score = torch.where(beyond, log_w.amin() - 1e4 + noise, log_w + noise)
     return replace(pairs, diff=_first(score, pairs.diff, row_count(pairs.same)))
+
+
+def log_inverse_density(squared_distances: Tensor, dim: int) -> Tensor:
+    """Compute log(1/q(D)) from D^2, elementwise, for the density q of the distance between random points on a sphere.
+
+    The formula is that of `distance_weighted`. D^2 is limited to the open interval (0, 4), so the result is finite.
+    """
+    d2 = squared_distances.clamp(torch.finfo(squared_distances.dtype).tiny, 3.999)
+    return (2 - dim) / 2 * d2.log() - (dim - 3) / 2 * torch.log1p(-d2 / 4)
 
 
 # The miners that `create_miner` knows by name. The defaults of the last three are meant for cosine similarities.

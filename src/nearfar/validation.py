@@ -102,6 +102,8 @@ def check_labels(name: str, labels: Tensor, *, rows: int, rows_name: str) -> Non
         raise ValueError(f"{name} must have shape [N] or, multi-hot, [N, C], got shape {list(labels.shape)}")
     if labels.ndim == 1 and labels.dtype == torch.bool:
         raise ValueError(f"{name} of shape [N] must be integers, got torch.bool: pass class ids, or multi-hot [N, C]")
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        raise ValueError(f"{name} has shape {list(labels.shape)}: pass class ids of shape [N], as {name}.squeeze(1)")
     if labels.shape[0] != rows:
         raise ValueError(f"{name} has {labels.shape[0]} entries but {rows_name} has {rows}: pass one label per sample")
     if labels.ndim == 2 and labels.dtype != torch.bool and should_check_values(labels):
@@ -162,6 +164,8 @@ def _as_array(labels: Labels, name: str) -> Array:
 
 
 def _as_multi_hot(array: Array, name: str) -> Array:
+    if array.shape[1] == 1:
+        raise ValueError(f"{name} has shape {array.shape}: pass class ids of shape [N], as {name}.reshape(-1)")
     if array.dtype.kind not in "biuf" or not np.isin(array, (0, 1)).all():
         raise ValueError(
             f"{name} of shape {array.shape} must be multi-hot (0 or 1); for one label per sample pass shape [N]"

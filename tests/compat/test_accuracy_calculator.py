@@ -77,14 +77,18 @@ def test_large_labels_stay_apart() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"k": 5}, "k=5 .* use None or 'max_bin_count'"),
-        ({"k": "max_bin_count"}, "k='max_bin_count' .* use None with mean_average_precision"),
-        ({"knn_func": print}, "knn_func=<built-in"),
-        ({"label_comparison_fn": print}, "label_comparison_fn=<built-in"),
-        ({"include": ("recall",)}, "include and exclude must be one of"),
+        ({"k": 0}, "k must be an integer of at least 1, None or 'max_bin_count', got 0"),
+        ({"include": ("recall",)}, "include and exclude must be of .* got 'recall'"),
         ({"avg_of_avgs": True, "return_per_class": True}, "choose one"),
     ],
 )
 def test_errors(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         AccuracyCalculator(**options)
+
+
+def test_references_must_begin_with_the_queries() -> None:
+    rows, labels = torch.arange(6.0)[:, None], torch.tensor([0, 1, 2, 0, 1, 2])
+    calculator = AccuracyCalculator(include=("precision_at_1",))
+    with pytest.raises(ValueError, match="do not begin with the queries"):
+        calculator.get_accuracy(rows[:3], labels[:3], rows.flip(0), labels.flip(0), ref_includes_query=True)

@@ -20,6 +20,12 @@ SAME: dict[str, Callable[[Any, Any], Any]] = {
     "multi-similarity distance": lambda m, d: m.MultiSimilarityMiner(epsilon=0.2, distance=d.LpDistance()),
     "hard": lambda m, d: m.BatchHardMiner(),
     "hard cosine": lambda m, d: m.BatchHardMiner(distance=d.CosineSimilarity()),
+    "angles": lambda m, d: m.AngularMiner(30),
+    "easy": lambda m, d: m.BatchEasyHardMiner(),
+    "easy and hard": lambda m, d: m.BatchEasyHardMiner("hard", "easy", distance=d.CosineSimilarity()),
+    "semi-hard positives": lambda m, d: m.BatchEasyHardMiner("semihard", "hard"),
+    "all positives": lambda m, d: m.BatchEasyHardMiner("all", "hard", allowed_neg_range=(0.3, 1.2)),
+    "hardest share": lambda m, d: m.HDCMiner(0.2),
     "pairs": lambda m, d: m.PairMarginMiner(1.2, 1.3),
     "pairs cosine": lambda m, d: m.PairMarginMiner(0.4, 0.1, distance=d.CosineSimilarity()),
     "triplets": lambda m, d: m.TripletMarginMiner(),
@@ -61,7 +67,7 @@ def test_the_same_is_chosen(name: str) -> None:
 def test_nothing_to_choose(name: str) -> None:
     x, _ = batch(0)
     found = as_sets(SAME[name](miners, distances)(x, torch.arange(len(x))))
-    assert not any(found[:1] if name.startswith("pairs") else found)
+    assert not any(found[:1] if name in ("pairs", "pairs cosine", "all positives", "hardest share") else found)
 
 
 def test_distance_weighted_triplets_are_legal_and_near() -> None:
@@ -90,7 +96,21 @@ def test_errors() -> None:
         miners.DistanceWeightedMiner(distance=distances.CosineSimilarity())
     with pytest.raises(ValueError, match="type_of_triplets must be one of"):
         miners.TripletMarginMiner(type_of_triplets="harder")
-    with pytest.raises(ValueError, match="collect_stats=True"):
-        miners.BatchHardMiner(collect_stats=True)
-    with pytest.raises(AttributeError, match="no 'HDCMiner'"):
-        _ = miners.HDCMiner  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match="no 'HDCMine'; did you mean 'HDCMiner'"):
+        _ = miners.HDCMine  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="cannot be combined with"):
+        miners.BatchEasyHardMiner("all", "semihard")
+
+
+def test_distance_weighted_negatives_are_below_the_cutoff() -> None:
+    """In two dimensions, without a lower cutoff, and for anchors with fewer negatives than positives."""
+    angles = torch.arange(0, 256) * torch.pi / 180
+    x = torch.stack([angles.cos(), angles.sin()], 1).double()
+    labels = torch.randint(2, (256,), generator=torch.Generator().manual_seed(0))
+    a, _, n = miners.DistanceWeightedMiner(0, 0.9)(x, labels)
+    assert (x[a] - x[n]).norm(dim=1).max() < 0.9
+    assert len(a.unique()) == 256
+    few = torch.zeros(128, dtype=torch.int64)
+    few[:2] = 1
+    a, _, _ = miners.DistanceWeightedMiner(0.1, 3.0)(torch.randn(128, 8), few)
+    assert len(a.unique()) == 128

@@ -26,6 +26,9 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "cosface": {"margin": 0.35, "scale": 64.0},
     "arcface": {"angle": 28.6, "scale": 64.0},
     "subcenter-arcface": {"angle": 28.6, "scale": 64.0},
+    "large-margin-softmax": {"margin": 4, "scale": 1.0},
+    "sphereface": {"margin": 4, "scale": 1.0},
+    "p2sgrad": {},
     "mpa": MPA,
     "mpa-dw": MPA,
     "mpa-ap": MPA,
@@ -69,6 +72,8 @@ class Samples:
     sim: list[list[Tensor]]
     labels: list[int]
     weights: list[float]
+    norms: list[Tensor] = field(default_factory=list)
+    proxy_norms: list[Tensor] = field(default_factory=list)
 
     @property
     def classes(self) -> range:
@@ -89,6 +94,8 @@ def samples(x: Tensor, labels: Tensor, weights: Tensor | None, proxies: Tensor, 
             centers = [p] if p.ndim == 1 else list(p)
             row.append(class_similarity([unit(x[i]) @ unit(q) for q in centers], **options))
         out.sim.append(row)
+        out.norms.append(x[i].norm())
+    out.proxy_norms = [p.norm() for p in proxies]
     return out
 
 
@@ -136,6 +143,28 @@ def add_angle(cos: Tensor, angle: float) -> Tensor:
     return torch.cos(theta + m) if float(theta.detach()) < math.pi - m else cos - m * math.sin(m)
 
 
+def multiplied_angle(s: Samples, o: dict[str, Any], proxy_norms: bool) -> Tensor:
+    def term(i: int) -> Tensor:
+        y, z = s.labels[i], []
+        for c in s.classes:
+            value = s.sim[i][c]
+            if c == y:
+                theta = torch.arccos(value)
+                k = int(float(theta.detach()) * o["margin"] / math.pi)
+                value = (-1) ** k * torch.cos(o["margin"] * theta) - 2 * k
+            z.append(o["scale"] * s.norms[i] * (s.proxy_norms[c] if proxy_norms else 1.0) * value)
+        return logsum([(1.0, e) for e in z]) - z[y]
+
+    return s.mean(term)
+
+
+def p2sgrad(s: Samples, o: dict[str, Any]) -> Tensor:
+    def term(i: int) -> Tensor:
+        return torch.stack([(s.sim[i][c] - float(c == s.labels[i])) ** 2 for c in s.classes]).mean()
+
+    return s.mean(term)
+
+
 def anchored(s: Samples, o: dict[str, Any], divide_by_all: bool) -> Tensor:
     alpha, delta = o["alpha"], o["delta"]
     pos, neg = [], []
@@ -175,6 +204,9 @@ FORMULAS: dict[str, Callable[[Samples, dict[str, Any]], Tensor]] = {
     "cosface": lambda s, o: softmax_with(lambda c: c - o["margin"], o["scale"])(s),
     "arcface": lambda s, o: softmax_with(lambda c: add_angle(c, o["angle"]), o["scale"])(s),
     "subcenter-arcface": lambda s, o: softmax_with(lambda c: add_angle(c, o["angle"]), o["scale"])(s),
+    "large-margin-softmax": lambda s, o: multiplied_angle(s, o, proxy_norms=True),
+    "sphereface": lambda s, o: multiplied_angle(s, o, proxy_norms=False),
+    "p2sgrad": p2sgrad,
     "mpa": lambda s, o: anchored(s, o, divide_by_all=False),
     "mpa-dw": data_wise,
     "mpa-ap": all_paired,

@@ -20,14 +20,17 @@ from oracles import CASES, DIM, KINDS, Case, make_batch, oracle, value_and_grads
 TESTED_ELSEWHERE: dict[str, str] = {
     "arcface": "test_proxy_registry.py",
     "cosface": "test_proxy_registry.py",
+    "large-margin-softmax": "test_proxy_registry.py",
     "mpa": "test_proxy_registry.py",
     "mpa-ap": "test_proxy_registry.py",
     "mpa-dw": "test_proxy_registry.py",
     "normalized-softmax": "test_proxy_registry.py",
+    "p2sgrad": "test_proxy_registry.py",
     "proxy-anchor": "test_proxy_registry.py",
     "proxy-isa": "test_proxy_registry.py",
     "proxy-nca": "test_proxy_registry.py",
     "soft-triple": "test_proxy_registry.py",
+    "sphereface": "test_proxy_registry.py",
     "subcenter-arcface": "test_proxy_registry.py",
 }
 

@@ -6,3 +6,5 @@ Values and gradients are those of pytorch-metric-learning 2.9, except where a do
 arguments raise an error. See docs/coming-from-pytorch-metric-learning.md. Only the module `peer` imports
 pytorch-metric-learning: it replaces losses of nearfar with those of the peer, for comparisons.
 """
+
+__version__ = "2.9.0"  # the version of pytorch-metric-learning whose API this is

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 
 from nearfar.spelling import suggest
 
-REFUSED = ("embedding_regularizer", "weight_regularizer", "collect_stats")
-# Weights of regularizers. They are accepted, because they have no effect without a regularizer.
-WITHOUT_EFFECT = ("embedding_reg_weight", "weight_reg_weight")
+
+class InvalidInputError(ValueError, AssertionError):
+    """An error about an argument. pytorch-metric-learning raises an AssertionError in the same place."""
 
 
 def refusal(what: object, argument: str, value: object, cure: str = "remove it") -> ValueError:
@@ -25,20 +25,10 @@ def refusal(what: object, argument: str, value: object, cure: str = "remove it")
 
 
 def refuse(what: object, options: Mapping[str, object], *, but: Iterable[str]) -> None:
-    """Raise an error for arguments that are unknown, or that are unsupported and neither None nor False.
-
-    The arguments in `but` and in WITHOUT_EFFECT are allowed.
-    """
+    """Raise an error for arguments that are not in `but`."""
     for argument, value in options.items():
-        if argument in but or argument in WITHOUT_EFFECT:
-            continue
-        if argument in REFUSED:
-            if value is not None and value is not False:
-                raise refusal(what, argument, value)
-        else:
-            raise TypeError(
-                f"{type(what).__name__} has no argument {argument}, got {value!r}{suggest(argument, (*but, *REFUSED))}"
-            )
+        if argument not in but:
+            raise TypeError(f"{type(what).__name__} has no argument {argument}, got {value!r}{suggest(argument, but)}")
 
 
 def absent(module: str, name: str, available: Iterable[str]) -> AttributeError:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -16,6 +16,10 @@ from nearfar.losses.pair_loss import PairBatch
 from nearfar.ops.pairs import pair_masks, row_count
 
 Indices = Sequence[Tensor]
+
+
+class ConflictingPairsError(ValueError):
+    """The error for a pair that is selected both as a positive and as a negative pair."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,13 +72,26 @@ def select_pairs(
     diff[a2, n] = True
     both = (same & diff).nonzero()
     if len(both):
-        raise ValueError(f"indices_tuple has {both[0].tolist()} both as a positive and as a negative pair: remove one")
+        raise ConflictingPairsError(
+            f"indices_tuple has {both[0].tolist()} both as a positive and as a negative pair: remove one"
+        )
     repeats = None
     if len(a1) > torch.count_nonzero(same) or len(a2) > torch.count_nonzero(diff):
         positions = torch.cat([a1 * shape[1] + p, a2 * shape[1] + n])
         repeats = batch.emb.new_zeros(shape).flatten().index_add_(0, positions, batch.emb.new_ones(len(positions)))
         repeats = repeats.view(shape)
     return SelectedPairs(same, diff, max(len(a1), len(a2)) <= 1, repeats, (a1, p, n) if len(indices) == 3 else None)
+
+
+def separate_references(batch: PairBatch, indices: Indices) -> tuple[PairBatch, Indices]:
+    """Return a batch with every reference twice, and indices whose negatives are the second copies.
+
+    No pair of the new batch is selected both as a positive and as a negative pair.
+    """
+    refs = batch.emb if batch.ref_emb is None else batch.ref_emb
+    ref_labels = batch.labels if batch.ref_labels is None else batch.ref_labels
+    doubled = replace(batch, ref_emb=torch.cat([refs, refs]), ref_labels=torch.cat([ref_labels, ref_labels]))
+    return doubled, (*indices[:-1], indices[-1] + len(refs))
 
 
 def as_pairs(indices: Indices) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -5,6 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nearfar.compat.arguments import absent
+from nearfar.compat.metric_loss import BaseMetricLossFunction
+from nearfar.compat.more_pair_losses import (
+    GeneralizedLiftedStructureLoss,
+    HistogramLoss,
+    InstanceLoss,
+    IntraPairVarianceLoss,
+    NCALoss,
+    PNPLoss,
+    RankedListLoss,
+    ThresholdConsistentMarginLoss,
+    TupletMarginLoss,
+)
 from nearfar.compat.pair_losses import (
     AngularLoss,
     CircleLoss,
@@ -18,38 +30,61 @@ from nearfar.compat.pair_losses import (
     SmoothAPLoss,
     SupConLoss,
 )
-from nearfar.compat.proxy_losses import (
+from nearfar.compat.proxy_losses import ProxyAnchorLoss, ProxyNCALoss, SoftTripleLoss
+from nearfar.compat.softmax_losses import (
     ArcFaceLoss,
     CosFaceLoss,
+    LargeMarginSoftmaxLoss,
     NormalizedSoftmaxLoss,
-    ProxyAnchorLoss,
-    ProxyNCALoss,
-    SoftTripleLoss,
+    P2SGradLoss,
+    SphereFaceLoss,
     SubCenterArcFaceLoss,
 )
+from nearfar.compat.stateful_losses import DynamicSoftMarginLoss, ManifoldLoss, VICRegLoss
 from nearfar.compat.triplet_losses import MarginLoss, TripletMarginLoss
+from nearfar.compat.wrappers import BaseLossWrapper, CrossBatchMemory, MultipleLosses, SelfSupervisedLoss
 
 __all__ = [
     "AngularLoss",
     "ArcFaceLoss",
+    "BaseLossWrapper",
+    "BaseMetricLossFunction",
     "CircleLoss",
     "ContrastiveLoss",
     "CosFaceLoss",
+    "CrossBatchMemory",
+    "DynamicSoftMarginLoss",
     "FastAPLoss",
+    "GeneralizedLiftedStructureLoss",
+    "HistogramLoss",
+    "InstanceLoss",
+    "IntraPairVarianceLoss",
+    "LargeMarginSoftmaxLoss",
     "LiftedStructureLoss",
+    "ManifoldLoss",
     "MarginLoss",
     "MultiSimilarityLoss",
+    "MultipleLosses",
+    "NCALoss",
     "NPairsLoss",
     "NTXentLoss",
     "NormalizedSoftmaxLoss",
+    "P2SGradLoss",
+    "PNPLoss",
     "ProxyAnchorLoss",
     "ProxyNCALoss",
+    "RankedListLoss",
+    "SelfSupervisedLoss",
     "SignalToNoiseRatioContrastiveLoss",
     "SmoothAPLoss",
     "SoftTripleLoss",
+    "SphereFaceLoss",
     "SubCenterArcFaceLoss",
     "SupConLoss",
+    "ThresholdConsistentMarginLoss",
     "TripletMarginLoss",
+    "TupletMarginLoss",
+    "VICRegLoss",
 ]
 
 

@@ -11,67 +11,40 @@ import torch
 from torch import Tensor
 
 from nearfar import mining
-from nearfar.compat.arguments import absent, refuse
-from nearfar.compat.distances import CosineSimilarity, Distance, LpDistance, checked
-from nearfar.losses.pair_loss import make_batch
-from nearfar.ops.pairs import Pairs, pair_masks
+from nearfar.compat.arguments import absent
+from nearfar.compat.base_miner import BaseMiner, Miner, PairIndices, Triplets, indices_of
+from nearfar.compat.distances import BaseDistance, CosineSimilarity, Distance
+from nearfar.compat.more_miners import (
+    AngularMiner,
+    BatchEasyHardMiner,
+    EmbeddingsAlreadyPackagedAsTriplets,
+    HDCMiner,
+    UniformHistogramMiner,
+)
+from nearfar.ops.pairs import Pairs
 from nearfar.ops.triplets import positive_table
 from nearfar.validation import check_choice
 
 __all__ = [
+    "AngularMiner",
+    "BaseMiner",
+    "BatchEasyHardMiner",
     "BatchHardMiner",
     "DistanceWeightedMiner",
+    "EmbeddingsAlreadyPackagedAsTriplets",
+    "HDCMiner",
     "MultiSimilarityMiner",
     "PairMarginMiner",
     "TripletMarginMiner",
+    "UniformHistogramMiner",
 ]
-
-Triplets = tuple[Tensor, Tensor, Tensor]
-PairIndices = tuple[Tensor, Tensor, Tensor, Tensor]
-
-
-class Miner(torch.nn.Module):
-    """Base class of miners.
-
-    Anchors are indices into the batch. Positives and negatives are indices into the references if there are any,
-    otherwise into the batch.
-    """
-
-    default_distance: Distance = LpDistance()
-    only_distance = False
-
-    def __init__(self, *, distance: Distance | None = None, collect_stats: bool | None = None) -> None:
-        super().__init__()
-        refuse(self, {"collect_stats": collect_stats}, but=())
-        self.distance = checked(self, distance, self.default_distance, only=self.only_distance)
-
-    @torch.no_grad()
-    def forward(
-        self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor | None = None, ref_labels: Tensor | None = None
-    ) -> Triplets | PairIndices:
-        if ref_emb is None or (ref_emb is embeddings and ref_labels is labels):
-            ref_emb, ref_labels = None, None
-        batch = make_batch(embeddings, labels, ref_emb, ref_labels, None, None)
-        with torch.autocast(embeddings.device.type, enabled=False):
-            masks = pair_masks(batch.labels, None if ref_labels is labels else batch.ref_labels)
-            return self.mine(Pairs(self.distance.similarity(batch.emb, batch.ref_emb), *masks), embeddings.shape[1])
-
-    def mine(self, pairs: Pairs, dim: int) -> Triplets | PairIndices:
-        """Select pairs or triplets; `dim` is the dimension of the embeddings."""
-        raise NotImplementedError
-
-
-def indices_of(pairs: Pairs) -> PairIndices:
-    """Return the indices (anchors, positives, anchors, negatives) of the pairs in the masks."""
-    a1, p = pairs.same.nonzero(as_tuple=True)
-    a2, n = pairs.diff.nonzero(as_tuple=True)
-    return a1, p, a2, n
 
 
 class MultiSimilarityMiner(Miner):
     """Select pairs with `nearfar.mining.multi_similarity`."""
 
-    default_distance = CosineSimilarity()
+    def get_default_distance(self) -> BaseDistance:
+        return CosineSimilarity()
 
     def __init__(
         self, epsilon: float = 0.1, *, distance: Distance | None = None, collect_stats: bool | None = None
@@ -79,7 +52,7 @@ class MultiSimilarityMiner(Miner):
         super().__init__(distance=distance, collect_stats=collect_stats)
         self.epsilon = epsilon
 
-    def mine(self, pairs: Pairs, dim: int) -> PairIndices:
+    def select(self, pairs: Pairs, dim: int) -> PairIndices:
         return indices_of(mining.multi_similarity(pairs, epsilon=self.epsilon))
 
 
@@ -89,7 +62,7 @@ class BatchHardMiner(Miner):
     It consists of the anchor and the positive and negative that `nearfar.mining.hardest` selects for it.
     """
 
-    def mine(self, pairs: Pairs, dim: int) -> Triplets:
+    def select(self, pairs: Pairs, dim: int) -> Triplets:
         both = (pairs.same.any(1) & pairs.diff.any(1)).nonzero().flatten()
         hard = mining.hardest(pairs)
         same, diff = (mask[both].view(torch.uint8).argmax(1) for mask in (hard.same, hard.diff))
@@ -110,7 +83,7 @@ class PairMarginMiner(Miner):
         super().__init__(distance=distance, collect_stats=collect_stats)
         self.pos_margin, self.neg_margin = pos_margin, neg_margin
 
-    def mine(self, pairs: Pairs, dim: int) -> PairIndices:
+    def select(self, pairs: Pairs, dim: int) -> PairIndices:
         sign = self.distance.sign
         far, near = pairs.sim < sign * self.pos_margin, pairs.sim > sign * self.neg_margin
         return indices_of(Pairs(pairs.sim, pairs.same & far, pairs.diff & near))
@@ -151,7 +124,7 @@ class TripletMarginMiner(Miner):
         violating = t <= self.margin
         return violating & (t > 0) if self.type_of_triplets == "semihard" else violating
 
-    def mine(self, pairs: Pairs, dim: int) -> Triplets:
+    def select(self, pairs: Pairs, dim: int) -> Triplets:
         positive, columns = positive_table(pairs.sim, pairs.same)
         parts = []
         for k in range(columns.shape[1]):
@@ -163,11 +136,12 @@ class TripletMarginMiner(Miner):
 
 
 class DistanceWeightedMiner(Miner):
-    """Draw negatives with `nearfar.mining.distance_weighted`, and return them as triplets.
+    """Draw one negative for each positive pair, weighted by distance as in `nearfar.mining.distance_weighted`.
 
-    The j-th triplet of an anchor has its j-th positive and its j-th drawn negative. An anchor with fewer negatives than
-    positives has no triplets. The weights are those of the peer, but negatives are drawn without replacement, and no
-    anchor is lost if the weights underflow. The same seed therefore gives different triplets than in the peer.
+    Negatives are drawn with replacement. Only negatives closer than `nonzero_loss_cutoff` are drawn; an anchor without
+    any has no triplets. The weights are those of the peer, but each anchor is normalized separately, so no anchor is
+    lost if the weights underflow. Positives are not drawn: every positive pair is in one triplet. The same seed
+    therefore gives different triplets than in the peer.
     """
 
     only_distance = True
@@ -183,17 +157,21 @@ class DistanceWeightedMiner(Miner):
         super().__init__(distance=distance, collect_stats=collect_stats)
         self.cutoff, self.nonzero_loss_cutoff = cutoff, nonzero_loss_cutoff
 
-    def mine(self, pairs: Pairs, dim: int) -> Triplets:
-        drawn = mining.distance_weighted(
-            pairs,
-            dim=dim,
-            distances=-pairs.sim,
-            cutoff=self.cutoff,
-            nonzero_loss_cutoff=self.nonzero_loss_cutoff,
-        )
-        matched = (drawn.same.sum(1) == drawn.diff.sum(1))[:, None]
-        a, p, _, n = indices_of(Pairs(drawn.sim, drawn.same & matched, drawn.diff & matched))
-        return a, p, n
+    def select(self, pairs: Pairs, dim: int) -> Triplets:
+        distances = -pairs.sim
+        log_w = mining.log_inverse_density(distances.clamp_min(self.cutoff).square(), dim)
+        # At cutoff=0, the weight of a negative at distance 0 is infinite. The peer leaves it out.
+        drawable = pairs.diff & (distances.clamp_min(self.cutoff) < self.nonzero_loss_cutoff)
+        drawable &= (distances > 0) | (self.cutoff > 0)
+        anchors = drawable.any(1) & pairs.same.any(1)
+        a, p = (pairs.same & anchors[:, None]).nonzero(as_tuple=True)
+        if len(a) == 0:
+            return a, p, a.clone()
+        weights = torch.where(drawable, log_w, -torch.inf).softmax(1)
+        position = (pairs.same.cumsum(1) - 1)[a, p]  # the number of positives of the anchor before this one
+        drawn = a.new_zeros(len(anchors), int(position.max()) + 1)
+        drawn[anchors] = torch.multinomial(weights[anchors], drawn.shape[1], replacement=True)
+        return a, p, drawn[a, position]
 
 
 if not TYPE_CHECKING:

@@ -7,16 +7,17 @@ from typing import TypedDict
 
 from torch import Tensor
 
-from nearfar.compat.distances import Distance
-from nearfar.compat.reducers import Reducer
+from nearfar.compat.distances import BaseDistance
+from nearfar.compat.reducer_base import BaseReducer
+from nearfar.compat.regularizers import BaseRegularizer
 
 
 class LossOptions(TypedDict, total=False):
     """The arguments of every loss."""
 
-    distance: Distance | None
-    reducer: Reducer | None
-    embedding_regularizer: None
+    distance: BaseDistance | None
+    reducer: BaseReducer | None
+    embedding_regularizer: BaseRegularizer | None
     embedding_reg_weight: float
     collect_stats: bool | None
 
@@ -25,5 +26,5 @@ class ProxyOptions(LossOptions, total=False):
     """The arguments of every loss with proxies. weight_init_func initializes the parameter of the loss in place."""
 
     weight_init_func: Callable[[Tensor], object] | None
-    weight_regularizer: None
+    weight_regularizer: BaseRegularizer | None
     weight_reg_weight: float

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from nearfar.compat.arguments import refuse
-from nearfar.compat.distances import Distance, LpDistance
-from nearfar.compat.distances import checked as checked_distance
-from nearfar.compat.indices import Indices, SelectedPairs, select_pairs
-from nearfar.compat.reducers import MeanReducer, Reducer
-from nearfar.compat.reducers import checked as checked_reducer
+from nearfar.compat.distances import BaseDistance
+from nearfar.compat.indices import ConflictingPairsError, Indices, SelectedPairs, select_pairs, separate_references
+from nearfar.compat.metric_loss import BaseMetricLossFunction, comparable_labels
+from nearfar.compat.reducer_base import BaseReducer, MaskedReducer
+from nearfar.compat.reducers import AvgNonZeroReducer, MeanReducer, MultipleReducers, SumReducer, ThresholdReducer
 from nearfar.losses.pair_loss import PairBatch, make_batch
-from nearfar.ops.pairs import Pairs
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from nearfar.compat.options import LossOptions
+from nearfar.ops.pairs import Pairs, pair_masks
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,23 +29,30 @@ class ReducedPairs(Pairs):
         anchor_weights: Factors [A] of the terms of the anchors. They do not change the divisor of a mean.
         all_anchors: Whether anchors outside the mask count as zeros in a mean over anchors. Otherwise they are left
             out.
+        embeddings: The embeddings of the anchors [A, d], for reducers that take a dictionary.
+        labels: The labels of the anchors [A].
     """
 
-    reducer: Reducer = field(default_factory=MeanReducer)
+    reducer: BaseReducer = field(default_factory=MeanReducer)
     repeats: Tensor | None = None
     anchor_weights: Tensor | None = None
     all_anchors: bool = True
+    embeddings: Tensor | None = None
+    labels: Tensor | None = None
 
-    def mean(self, values: Tensor, mask: Tensor | None = None) -> Tensor:
+    def mean(self, values: Tensor, mask: Tensor | None = None, *, name: str = "loss") -> Any:
+        kind = "neg_pair" if mask is self.diff else "pos_pair"
         mask = self.same | self.diff if mask is None else mask
-        return self.reducer(values, mask if self.repeats is None else torch.where(mask, self.repeats, 0.0))
+        counts = mask if self.repeats is None else torch.where(mask, self.repeats, 0.0)
+        return reduce_matrix(self.reducer, values, counts, kind, self.embeddings, self.labels, name=name)
 
-    def anchor_mean(self, values: Tensor, mask: Tensor | None = None) -> Tensor:
+    def anchor_mean(self, values: Tensor, mask: Tensor | None = None) -> Any:
         counts = torch.ones_like(values, dtype=torch.bool)
         if mask is not None:
             values = torch.where(mask, values, 0.0)
             counts = counts if self.all_anchors else mask
-        return self.reducer(values if self.anchor_weights is None else values * self.anchor_weights, counts)
+        values = values if self.anchor_weights is None else values * self.anchor_weights
+        return reduce_matrix(self.reducer, values, counts, "element", self.embeddings, self.labels)
 
     def repeated(self, scale: float) -> ReducedPairs:
         """Return the pairs with changed similarities of negatives that were selected more than once.
@@ -63,27 +64,52 @@ class ReducedPairs(Pairs):
         return replace(self, sim=torch.where(self.diff, self.sim + scale * self.repeats.clamp_min(1).log(), self.sim))
 
 
-class PairBased(nn.Module):
+MASKED = (MeanReducer, SumReducer, ThresholdReducer, AvgNonZeroReducer)
+
+
+def reduce_matrix(
+    reducer: BaseReducer,
+    values: Tensor,
+    counts: Tensor,
+    kind: str,
+    embeddings: Tensor | None,
+    labels: Tensor | None,
+    *,
+    name: str = "loss",
+) -> Any:
+    """Reduce a matrix [A, R] of losses of pairs, or the losses [A] of anchors.
+
+    Args:
+        reducer: The reducer.
+        values: The losses.
+        counts: The mask of the losses that count, or how often each counts.
+        kind: "element", "pos_pair" or "neg_pair".
+        embeddings: The embeddings of the anchors.
+        labels: The labels of the anchors.
+        name: The name of the loss for MultipleReducers.
+    """
+    if isinstance(reducer, MultipleReducers):
+        reducer = reducer.of(name)
+    if isinstance(reducer, MaskedReducer) and type(reducer) in MASKED:  # a subclass may override other methods
+        return reducer.masked(values, counts)
+    index = torch.where(counts)
+    if counts.dtype != torch.bool:
+        each = counts[index].long()
+        index = tuple(part.repeat_interleave(each) for part in index)
+    entry = {"losses": values[index], "indices": index[0] if kind == "element" else index, "reduction_type": kind}
+    return reducer({name: entry}, embeddings, labels)
+
+
+class PairBased(BaseMetricLossFunction):
     """Base class of losses over pairs and triplets.
 
     A subclass defines its default distance and reducer, and implements `cost`.
     """
 
-    default_distance: Distance = LpDistance()
-    default_reducer: Reducer = MeanReducer()
-    only_distance = False  # whether only the default distance is supported
-    reducer_kinds: tuple[type[Reducer], ...] | None = None
     takes_references = True
     needs_labels = False
     needs_both = False  # whether the loss is 0 if there are no positive pairs or no negative pairs
     few_is_none = True  # whether the loss is 0 with at most one positive and one negative pair, as in the peer
-
-    def __init__(self, **options: Unpack[LossOptions]) -> None:
-        super().__init__()
-        refuse(self, options, but=("distance", "reducer"))
-        distance, reducer = options.get("distance"), options.get("reducer")
-        self.distance = checked_distance(self, distance, self.default_distance, only=self.only_distance)
-        self.reducer = checked_reducer(self, reducer, self.default_reducer, self.reducer_kinds)
 
     def forward(
         self,
@@ -92,7 +118,7 @@ class PairBased(nn.Module):
         indices_tuple: Indices | None = None,
         ref_emb: Tensor | None = None,
         ref_labels: Tensor | None = None,
-    ) -> Tensor:
+    ) -> Any:
         """Compute the loss.
 
         Args:
@@ -113,22 +139,57 @@ class PairBased(nn.Module):
             raise ValueError(
                 f"{type(self).__name__}: ref_emb was given, but this loss does not support references: remove it"
             )
-        batch = make_batch(
-            embeddings,
-            _labels(labels, embeddings),
-            ref_emb,
-            None if ref_emb is None else _labels(ref_labels, ref_emb),
-            None,
-            None,
-        )
+        batch = self.make_batch(embeddings, labels, ref_emb, ref_labels)
         with torch.autocast(embeddings.device.type, enabled=False):
-            selected = select_pairs(batch, labels, ref_labels, indices_tuple)
-            any_of = all if self.needs_both else any
-            if (selected.few and self.few_is_none) or not any_of((selected.same.any(), selected.diff.any())):
-                return batch.emb.sum() * 0
-            return self.value(batch, selected, indices_tuple)
+            try:
+                selected = select_pairs(batch, labels, ref_labels, indices_tuple)
+            except ConflictingPairsError:
+                if indices_tuple is None or self.needs_labels or not self.takes_references:
+                    raise
+                batch, indices_tuple = separate_references(batch, indices_tuple)
+                selected = select_pairs(batch, labels, None, indices_tuple)
+            return self.value_or_zero(batch, selected, indices_tuple)
 
-    def value(self, batch: PairBatch, selected: SelectedPairs, indices: Indices | None) -> Tensor:
+    def against_queue(
+        self, embeddings: Tensor, labels: Tensor, rows: Tensor, row_labels: Tensor, own: Tensor | None
+    ) -> Any:
+        """Compute the loss of all pairs of a batch and a queue of embeddings, without listing the pairs.
+
+        Args:
+            embeddings: The embeddings of the batch [B, d].
+            labels: The class ids of the batch [B].
+            rows: The embeddings of the queue [R, d].
+            row_labels: The class ids of the queue [R].
+            own: The position of each sample of the batch in the queue [B], or None if it is not there. A sample is not
+                its own positive.
+        """
+        if not self.distance.normalize_embeddings:
+            rows = rows.clone()  # autograd keeps the tensor, and the next batch changes the queue in place
+        batch = self.make_batch(embeddings, labels, rows, row_labels)
+        with torch.autocast(embeddings.device.type, enabled=False):
+            same, diff = pair_masks(batch.labels, batch.ref_labels)
+            if own is not None:
+                same.scatter_(1, own[:, None], False)
+            return self.value_or_zero(batch, SelectedPairs(same, diff, few=same.numel() <= 2), None)
+
+    def value_or_zero(self, batch: PairBatch, selected: SelectedPairs, indices: Indices | None) -> Any:
+        """Compute the loss with the regularizer. It is 0 without the pairs that the loss needs."""
+        any_of = all if self.needs_both else any
+        if (selected.few and self.few_is_none) or not any_of((selected.same.any(), selected.diff.any())):
+            return self.regularize(batch.emb.sum() * 0, batch.emb)
+        return self.regularize(self.value(batch, selected, indices), batch.emb)
+
+    def make_batch(
+        self, embeddings: Tensor, labels: Tensor | None, ref_emb: Tensor | None, ref_labels: Tensor | None
+    ) -> PairBatch:
+        """Check the inputs and convert half precision to float32."""
+        ids = _labels(labels, ref_labels, embeddings)
+        ref_ids = None if ref_emb is None else _labels(ref_labels, labels, ref_emb)
+        if type(self.distance).check_shapes is not BaseDistance.check_shapes:
+            return PairBatch(embeddings, ids, None, ref_emb, ref_ids)  # the distance of the user checks the shapes
+        return make_batch(embeddings, ids, ref_emb, ref_ids, None, None)
+
+    def value(self, batch: PairBatch, selected: SelectedPairs, indices: Indices | None) -> Any:
         """Compute the loss of the selected pairs."""
         return self.cost(self.pairs(batch, selected), batch)
 
@@ -141,16 +202,17 @@ class PairBased(nn.Module):
             symmetric=batch.ref_emb is None,
             reducer=self.reducer,
             repeats=selected.repeats,
+            embeddings=batch.emb,
+            labels=batch.labels,
         )
 
-    def cost(self, pairs: ReducedPairs, batch: PairBatch) -> Tensor:
+    def cost(self, pairs: ReducedPairs, batch: PairBatch) -> Any:
         """Compute the loss of the pairs."""
         raise NotImplementedError
 
-    def extra_repr(self) -> str:
-        return f"distance={self.distance!r}, reducer={self.reducer!r}"
 
-
-def _labels(labels: Tensor | None, rows: Tensor) -> Tensor:
-    """Return the labels, or zeros if they are None. In that case the indices of the miner define the pairs."""
-    return torch.zeros(len(rows), dtype=torch.int64, device=rows.device) if labels is None else labels.to(rows.device)
+def _labels(labels: Tensor | None, others: Tensor | None, rows: Tensor) -> Tensor:
+    """Return the labels as integers, or zeros if they are None. Then the indices of the miner define the pairs."""
+    if labels is None:
+        return torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
+    return comparable_labels(labels, others).to(rows.device)

@@ -5,19 +5,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from nearfar import losses
 from nearfar.compat.arguments import refusal
-from nearfar.compat.distances import CosineSimilarity, DotProductSimilarity, LpDistance, SNRDistance
+from nearfar.compat.distances import BaseDistance, CosineSimilarity, DotProductSimilarity, LpDistance, SNRDistance
 from nearfar.compat.indices import Indices, SelectedPairs, as_pairs, miner_weights
 from nearfar.compat.pair_based import PairBased, ReducedPairs
+from nearfar.compat.reducer_base import BaseReducer
 from nearfar.compat.reducers import AvgNonZeroReducer, MeanReducer, SumReducer
 from nearfar.losses.contrastive import hinges
-from nearfar.losses.lifted import song
+from nearfar.losses.lifted import lifted_mean
 from nearfar.losses.pair_loss import PairBatch
 from nearfar.losses.smooth_ap import smooth_ap
 from nearfar.ops.pairs import Pairs, same_kind
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 class ContrastiveLoss(PairBased):
     """The hinges of `nearfar.losses.contrastive`, with the reducer applied to positives and negatives separately."""
 
-    default_reducer = AvgNonZeroReducer()
+    def get_default_reducer(self) -> BaseReducer:
+        return AvgNonZeroReducer()
 
     def __init__(
         self,
@@ -42,16 +43,22 @@ class ContrastiveLoss(PairBased):
         super().__init__(**options)
         self.pos_margin, self.neg_margin = pos_margin, neg_margin
 
-    def cost(self, pairs: ReducedPairs, batch: PairBatch) -> Tensor:
+    def _sub_loss_names(self) -> list[str]:
+        return ["pos_loss", "neg_loss"]
+
+    def cost(self, pairs: ReducedPairs, batch: PairBatch) -> Any:
         sign = self.distance.sign
         losses = hinges(pairs.sim, pairs.same, sign * self.pos_margin, sign * self.neg_margin)
-        return pairs.mean(losses, pairs.same) + pairs.mean(losses, pairs.diff)
+        pos = pairs.mean(losses, pairs.same, name="pos_loss")
+        neg = pairs.mean(losses, pairs.diff, name="neg_loss")
+        return pos | neg if isinstance(pos, dict) else pos + neg
 
 
 class SignalToNoiseRatioContrastiveLoss(ContrastiveLoss):
     """ContrastiveLoss with SNRDistance."""
 
-    default_distance = SNRDistance()
+    def get_default_distance(self) -> BaseDistance:
+        return SNRDistance()
 
     def __init__(self, *, pos_margin: float = 0, neg_margin: float = 1, **options: Unpack[LossOptions]) -> None:
         super().__init__(pos_margin, neg_margin, **options)
@@ -62,7 +69,8 @@ class SignalToNoiseRatioContrastiveLoss(ContrastiveLoss):
 class MultiSimilarityLoss(PairBased):
     """The formula of `nearfar.losses.MultiSimilarityLoss`, on the pairs that a miner selects, or on all pairs."""
 
-    default_distance = CosineSimilarity()
+    def get_default_distance(self) -> BaseDistance:
+        return CosineSimilarity()
 
     def __init__(
         self,
@@ -74,7 +82,7 @@ class MultiSimilarityLoss(PairBased):
         super().__init__(**options)
         self.alpha, self.beta, self.base = alpha, beta, base
 
-    def cost(self, pairs: ReducedPairs, batch: PairBatch) -> Tensor:
+    def cost(self, pairs: ReducedPairs, batch: PairBatch) -> Any:
         threshold = self.distance.sign * self.base
         formula = losses.MultiSimilarityLoss(alpha=self.alpha, beta=self.beta, threshold=threshold, epsilon=None)
         return formula.cost(pairs, batch)
@@ -84,10 +92,10 @@ class LiftedStructureLoss(PairBased):
     """The formula of `nearfar.losses.lifted.song`.
 
     If neither sample of a positive pair with distance D has negatives, the pair adds 1/2 [D - pos_margin]_+^2, as in
-    the peer.
+    the peer. With references, the peer takes the negatives of the second sample j of a pair from the j-th anchor, which
+    is another sample. The values here are the same.
     """
 
-    takes_references = False  # with references, the peer uses the negatives of the wrong anchor
     reducer_kinds = (MeanReducer, SumReducer)
     needs_both = True
 
@@ -100,20 +108,30 @@ class LiftedStructureLoss(PairBased):
         super().__init__(**options)
         self.neg_margin, self.pos_margin = neg_margin, pos_margin
 
-    def cost(self, pairs: ReducedPairs, batch: PairBatch) -> Tensor:
+    def cost(self, pairs: ReducedPairs, batch: PairBatch) -> Any:
         sign = self.distance.sign
-        value = song(pairs.repeated(1.0), sign * (self.pos_margin - self.neg_margin))
         has = pairs.diff.any(1)
-        if bool(has.all()):
-            return value
+        repeated = pairs.repeated(1.0)
+        rows = repeated.log_sum_exp(repeated.sim + sign * (self.pos_margin - self.neg_margin), pairs.diff)
+        if batch.ref_emb is None:
+            columns, has_column = rows, has
+        else:
+            anchors, refs = pairs.sim.shape
+            padded = torch.cat([rows, rows.new_full((max(refs - anchors, 0),), -torch.inf)])[:refs]
+            own = torch.eye(anchors, refs, dtype=torch.bool, device=rows.device)
+            columns = padded.expand(anchors, refs).masked_fill(own, -torch.inf)
+            has_column = padded > -torch.inf
+        value = lifted_mean(pairs, rows, columns)
         lonely = hinges(pairs.sim, pairs.same, sign * self.pos_margin, 0.0).square() / 2
-        return value + pairs.mean(torch.where(has[:, None] | has, 0.0, lonely), pairs.same)
+        return value + pairs.mean(torch.where(has[:, None] | has_column, 0.0, lonely), pairs.same)
 
 
 class NTXentLoss(PairBased):
     """The formula of `nearfar.losses.NTXentLoss`, with a distance and a reducer."""
 
-    default_distance = CosineSimilarity()
+    def get_default_distance(self) -> BaseDistance:
+        return CosineSimilarity()
+
     needs_both = True
 
     def __init__(
@@ -124,15 +142,19 @@ class NTXentLoss(PairBased):
         super().__init__(**options)
         self.temperature = temperature
 
-    def cost(self, pairs: ReducedPairs, batch: PairBatch) -> Tensor:
+    def cost(self, pairs: ReducedPairs, batch: PairBatch) -> Any:
         return losses.NTXentLoss(temperature=self.temperature).cost(pairs.repeated(self.temperature), batch)
 
 
 class SupConLoss(PairBased):
     """The formula of `nearfar.losses.SupConLoss`, with a distance and a reducer."""
 
-    default_distance = CosineSimilarity()
-    default_reducer = AvgNonZeroReducer()
+    def get_default_distance(self) -> BaseDistance:
+        return CosineSimilarity()
+
+    def get_default_reducer(self) -> BaseReducer:
+        return AvgNonZeroReducer()
+
     needs_both = True
 
     def __init__(
@@ -143,15 +165,19 @@ class SupConLoss(PairBased):
         super().__init__(**options)
         self.temperature = temperature
 
-    def cost(self, pairs: ReducedPairs, batch: PairBatch) -> Tensor:
+    def cost(self, pairs: ReducedPairs, batch: PairBatch) -> Any:
         return losses.SupConLoss(temperature=self.temperature).cost(pairs, batch)
 
 
 class CircleLoss(PairBased):
     """The formula of `nearfar.losses.CircleLoss`, with a reducer."""
 
-    default_distance = CosineSimilarity()
-    default_reducer = AvgNonZeroReducer()
+    def get_default_distance(self) -> BaseDistance:
+        return CosineSimilarity()
+
+    def get_default_reducer(self) -> BaseReducer:
+        return AvgNonZeroReducer()
+
     only_distance = True
 
     def __init__(
@@ -163,7 +189,7 @@ class CircleLoss(PairBased):
         super().__init__(**options)
         self.m, self.gamma = m, gamma
 
-    def cost(self, pairs: ReducedPairs, batch: PairBatch) -> Tensor:
+    def cost(self, pairs: ReducedPairs, batch: PairBatch) -> Any:
         return losses.CircleLoss(m=self.m, gamma=self.gamma).cost(pairs, batch)
 
 
@@ -173,12 +199,14 @@ class NPairsLoss(PairBased):
     All other samples are ignored, as in the peer.
     """
 
-    default_distance = DotProductSimilarity()
+    def get_default_distance(self) -> BaseDistance:
+        return DotProductSimilarity()
+
     takes_references = False
     needs_labels = True
     few_is_none = False
 
-    def value(self, batch: PairBatch, selected: SelectedPairs, indices: Indices | None) -> Tensor:
+    def value(self, batch: PairBatch, selected: SelectedPairs, indices: Indices | None) -> Any:
         a, p = selected.same.nonzero(as_tuple=True) if indices is None else as_pairs(indices)[:2]
         if len(a) == 0:
             return batch.emb.sum() * 0
@@ -210,7 +238,7 @@ class AngularLoss(PairBased):
         super().__init__(**options)
         self.alpha = alpha
 
-    def value(self, batch: PairBatch, selected: SelectedPairs, indices: Indices | None) -> Tensor:
+    def value(self, batch: PairBatch, selected: SelectedPairs, indices: Indices | None) -> Any:
         if selected.repeats is not None and bool((torch.where(selected.same, selected.repeats, 0.0) > 1).any()):
             raise ValueError(
                 "AngularLoss: indices_tuple names a positive pair more than once, but a pair can only count once: "
@@ -228,7 +256,9 @@ class FastAPLoss(PairBased):
     Samples are weighted by how often a miner selects them, as in the peer.
     """
 
-    default_distance = LpDistance(power=2)
+    def get_default_distance(self) -> BaseDistance:
+        return LpDistance(power=2)
+
     only_distance = True
     takes_references = False
     needs_labels = True
@@ -238,7 +268,7 @@ class FastAPLoss(PairBased):
         super().__init__(**options)
         self.num_bins = int(num_bins)
 
-    def value(self, batch: PairBatch, selected: SelectedPairs, indices: Indices | None) -> Tensor:
+    def value(self, batch: PairBatch, selected: SelectedPairs, indices: Indices | None) -> Any:
         formula = losses.FastAPLoss(bins=self.num_bins)
         pairs = formula.pairs(batch)  # all pairs, not only the selected ones
         weights = miner_weights(indices, batch.emb)
@@ -255,7 +285,9 @@ class SmoothAPLoss(PairBased):
     many classes as samples per class. Samples are weighted by how often a miner selects them.
     """
 
-    default_distance = CosineSimilarity()
+    def get_default_distance(self) -> BaseDistance:
+        return CosineSimilarity()
+
     only_distance = True
     reducer_kinds = (MeanReducer,)
     takes_references = False
@@ -270,7 +302,7 @@ class SmoothAPLoss(PairBased):
         super().__init__(**options)
         self.temperature = temperature
 
-    def value(self, batch: PairBatch, selected: SelectedPairs, indices: Indices | None) -> Tensor:
+    def value(self, batch: PairBatch, selected: SelectedPairs, indices: Indices | None) -> Any:
         weights = miner_weights(indices, batch.emb)
         same = same_kind(batch.labels, batch.labels)
         sim = self.distance.similarity(batch.emb, None)

@@ -6,18 +6,19 @@ Parameters have the peer's names, shapes and initialization, so state dicts of o
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from nearfar.compat.arguments import refuse
-from nearfar.compat.distances import CosineSimilarity, Distance, DotProductSimilarity, LpDistance
+from nearfar.compat.distances import BaseDistance, CosineSimilarity, LpDistance
 from nearfar.compat.distances import checked as checked_distance
 from nearfar.compat.indices import Indices, miner_weights
-from nearfar.compat.reducers import DivisorReducer, MeanReducer, Reducer
-from nearfar.compat.reducers import checked as checked_reducer
-from nearfar.losses.arcface import add_angle
+from nearfar.compat.metric_loss import OPTIONS, BaseMetricLossFunction, add_regularizer, checked_regularizer
+from nearfar.compat.pair_based import reduce_matrix
+from nearfar.compat.reducer_base import BaseReducer
+from nearfar.compat.reducers import DivisorReducer
 from nearfar.losses.base import full_precision
 from nearfar.losses.normalized_softmax import softmax_terms
 from nearfar.losses.proxies.class_similarity import ClassSimilarities, cosines
@@ -34,27 +35,29 @@ if TYPE_CHECKING:
     from nearfar.compat.options import ProxyOptions
 
 
-class ProxyBased(nn.Module):
+class ProxyBased(BaseMetricLossFunction):
     """Base class of losses with proxies. As in the peer, samples are weighted by how often a miner selects them.
 
-    A subclass creates its parameter, and implements `similarity` and `terms`.
+    A subclass creates its parameter, and implements `similarity` and `terms`. The parameter is converted to the dtype
+    and moved to the device of the embeddings, as in the peer. Half precision is an exception: the loss is computed in
+    float32.
     """
 
+    parameter_name = "proxies"
     proxies: nn.Parameter
-    default_distance: Distance = CosineSimilarity()
-    default_reducer: Reducer = MeanReducer()
-    reducer_kinds: tuple[type[Reducer], ...] | None = None
     only_distance = True
     anchors_weigh = False  # whether the weight of a sample counts only its selections as an anchor, not in other roles
 
+    def get_default_distance(self) -> BaseDistance:
+        return CosineSimilarity()
+
     def __init__(self, num_classes: int, embedding_size: int, **options: Unpack[ProxyOptions]) -> None:
-        super().__init__()
-        refuse(self, options, but=("distance", "reducer", "weight_init_func"))
-        distance, reducer = options.get("distance"), options.get("reducer")
+        refuse(self, options, but=(*OPTIONS, "weight_init_func", "weight_regularizer", "weight_reg_weight"))
+        super().__init__(**{name: value for name, value in options.items() if name in OPTIONS})  # type: ignore[arg-type]
         self.num_classes, self.embedding_size = num_classes, embedding_size
-        self.distance = checked_distance(self, distance, self.default_distance, only=self.only_distance)
-        self.reducer = checked_reducer(self, reducer, self.default_reducer, self.reducer_kinds)
         self.weight_init_func = options.get("weight_init_func") or self.init_parameter
+        self.weight_regularizer = checked_regularizer(self, "weight_regularizer", options.get("weight_regularizer"))
+        self.weight_reg_weight = options.get("weight_reg_weight", 1)
 
     def init_parameter(self, parameter: Tensor) -> None:
         """Initialize the parameter in place, as the peer does."""
@@ -66,6 +69,11 @@ class ProxyBased(nn.Module):
         self.weight_init_func(parameter)
         return parameter
 
+    def weight_vectors(self) -> Tensor:
+        """Return the proxies as rows [N, d], for the regularizer."""
+        parameter: Tensor = getattr(self, self.parameter_name)
+        return parameter if self.parameter_name == "proxies" else parameter.t()
+
     def forward(
         self,
         embeddings: Tensor,
@@ -73,7 +81,7 @@ class ProxyBased(nn.Module):
         indices_tuple: Indices | None = None,
         ref_emb: Tensor | None = None,
         ref_labels: Tensor | None = None,
-    ) -> Tensor:
+    ) -> Any:
         """Compute the loss.
 
         Args:
@@ -89,17 +97,41 @@ class ProxyBased(nn.Module):
         if (ref_emb is not None and ref_emb is not embeddings) or (ref_labels is not None and ref_labels is not labels):
             raise ValueError(f"{name}: ref_emb was given, but the proxies are the references: remove ref_emb")
         check_embeddings("embeddings", embeddings, dim=self.embedding_size)
+        labels = labels.to(embeddings.device).long()
         check_labels("labels", labels, rows=len(embeddings), rows_name="embeddings")
         check_class_ids(labels, self.num_classes)
         with torch.autocast(embeddings.device.type, enabled=False):
-            rows = unit(full_precision(embeddings))
-            sims = ClassSimilarities(self.similarity(rows), labels.to(rows.device).long(), None, rows)
-            return self.value(sims, indices_tuple)
+            emb = full_precision(embeddings)
+            self.cast_parameter(emb)
+            sims = self.class_similarities(emb, labels)
+            value = self.regularize(self.value(sims, indices_tuple), emb)
+            vectors = emb if self.weight_regularizer is None else self.weight_vectors()
+            return add_regularizer(value, "weight_reg_loss", self.weight_regularizer, self.weight_reg_weight, vectors)
 
-    def value(self, sims: ClassSimilarities, indices: Indices | None) -> Tensor:
+    def class_similarities(self, embeddings: Tensor, labels: Tensor) -> ClassSimilarities:
+        """Compute the similarities of classes and samples."""
+        rows = self.normalize_rows(embeddings)
+        return ClassSimilarities(self.similarity(rows), labels, None, rows)
+
+    def normalize_rows(self, embeddings: Tensor) -> Tensor:
+        """Return unit vectors, unless the distance does not normalize."""
+        return unit(embeddings)
+
+    def cast_parameter(self, like: Tensor) -> None:
+        """Convert the parameter to the dtype and device of a tensor."""
+        parameter = getattr(self, self.parameter_name)
+        if parameter.dtype != like.dtype or parameter.device != like.device:
+            parameter.data = parameter.data.to(like)
+
+    def value(self, sims: ClassSimilarities, indices: Indices | None) -> Any:
         """Reduce the terms of the samples to the loss."""
         terms, weights = self.terms(sims), miner_weights(indices, sims.embeddings, anchors=self.anchors_weigh)
-        return self.reducer(terms if weights is None else terms * weights, torch.ones_like(terms, dtype=torch.bool))
+        return self.reduce_terms(terms if weights is None else terms * weights, sims)
+
+    def reduce_terms(self, terms: Tensor, sims: ClassSimilarities) -> Any:
+        """Apply the reducer to the terms of the samples."""
+        counts = torch.ones_like(terms, dtype=torch.bool)
+        return reduce_matrix(self.reducer, terms, counts, "element", sims.embeddings, sims.labels)
 
     def similarity(self, rows: Tensor) -> Tensor:
         """Compute the similarities [C, B] between C classes and B unit embeddings."""
@@ -109,6 +141,22 @@ class ProxyBased(nn.Module):
         """Compute the loss term of every sample, [B]."""
         raise NotImplementedError
 
+    def get_logits(self, embeddings: Tensor) -> Tensor:
+        """Return the scores of all classes for each embedding, [B, C]: similarities, or distances as in the peer."""
+        emb = full_precision(embeddings)
+        self.cast_parameter(emb)
+        rows = nn.functional.normalize(emb) if self.distance.normalize_embeddings else emb
+        cosines = rows @ nn.functional.normalize(self.weight_vectors()).T
+        return self.logits(self.pool_centers(cosines), emb)
+
+    def pool_centers(self, cosines: Tensor) -> Tensor:
+        """Combine the cosines of the centers of each class [B, C K] to those of the classes [B, C]."""
+        return cosines
+
+    def logits(self, cosines: Tensor, embeddings: Tensor) -> Tensor:
+        """Convert the cosines [B, C] to scores."""
+        return cosines
+
     def extra_repr(self) -> str:
         return f"{self.num_classes}, {self.embedding_size}, distance={self.distance!r}, reducer={self.reducer!r}"
 
@@ -116,7 +164,9 @@ class ProxyBased(nn.Module):
 class ProxyNCALoss(ProxyBased):
     """The formula of `nearfar.losses.ProxyNCALoss`, with the sample's class in the denominator, as in the peer."""
 
-    default_distance = LpDistance(power=2)
+    def get_default_distance(self) -> BaseDistance:
+        return LpDistance(power=2)
+
     only_distance = False
     anchors_weigh = True
 
@@ -134,6 +184,9 @@ class ProxyNCALoss(ProxyBased):
         self.softmax_scale = softmax_scale
         self.proxies = self.make_parameter(num_classes, embedding_size)
 
+    def logits(self, cosines: Tensor, embeddings: Tensor) -> Tensor:
+        return cosines if self.distance.is_inverted else 2 - 2 * cosines
+
     def terms(self, sims: ClassSimilarities) -> Tensor:
         # For unit vectors, D^2 = 2 - 2 cos. The constant 2 cancels in the softmax; the factor 2 goes into the scale.
         scale = self.softmax_scale * (1 if self.distance.is_inverted else 2)
@@ -146,7 +199,9 @@ class ProxyAnchorLoss(ProxyBased):
     If a miner gives a sample the weight w, the exponentials of the sample are multiplied by e^{w - 1}.
     """
 
-    default_reducer = DivisorReducer()
+    def get_default_reducer(self) -> BaseReducer:
+        return DivisorReducer()
+
     reducer_kinds = (DivisorReducer,)
 
     def __init__(
@@ -164,7 +219,7 @@ class ProxyAnchorLoss(ProxyBased):
     def init_parameter(self, parameter: Tensor) -> None:
         nn.init.kaiming_normal_(parameter, mode="fan_out")
 
-    def value(self, sims: ClassSimilarities, indices: Indices | None) -> Tensor:
+    def value(self, sims: ClassSimilarities, indices: Indices | None) -> Any:
         weights = miner_weights(indices, sims.embeddings)
         if weights is not None:
             sims = ClassSimilarities(sims.matrix, sims.labels, (weights - 1).exp(), sims.embeddings)
@@ -172,102 +227,10 @@ class ProxyAnchorLoss(ProxyBased):
         return pos.sum() / torch.count_nonzero(sims.counts()) + neg.mean()
 
 
-class Softmax(ProxyBased):
-    """Base class of softmax losses. The proxies are the columns of `W` [d, C], or [d, C K] with K proxies per class."""
-
-    def __init__(
-        self, num_classes: int, embedding_size: int, *, per_class: int = 1, **options: Unpack[ProxyOptions]
-    ) -> None:
-        super().__init__(num_classes, embedding_size, **options)
-        self.W = self.make_parameter(embedding_size, num_classes * per_class)
-
-    def similarity(self, rows: Tensor) -> Tensor:
-        return cosines(rows, self.W.t().to(rows.dtype))
-
-
-class NormalizedSoftmaxLoss(Softmax):
-    """The formula of `nearfar.losses.NormalizedSoftmaxLoss`, with a reducer."""
-
-    default_distance = DotProductSimilarity()
-
-    def __init__(
-        self,
-        num_classes: int,
-        embedding_size: int,
-        temperature: float = 0.05,
-        **options: Unpack[ProxyOptions],
-    ) -> None:
-        super().__init__(num_classes, embedding_size, **options)
-        self.temperature = temperature
-
-    def terms(self, sims: ClassSimilarities) -> Tensor:
-        return softmax_terms(sims, 1 / self.temperature, sims.own())
-
-
-class CosFaceLoss(Softmax):
-    """The formula of `nearfar.losses.CosFaceLoss`, with a reducer."""
-
-    def __init__(
-        self,
-        num_classes: int,
-        embedding_size: int,
-        margin: float = 0.35,
-        scale: float = 64,
-        **options: Unpack[ProxyOptions],
-    ) -> None:
-        super().__init__(num_classes, embedding_size, **options)
-        self.margin, self.scale = margin, scale
-
-    def terms(self, sims: ClassSimilarities) -> Tensor:
-        return softmax_terms(sims, self.scale, sims.own() - self.margin)
-
-
-class ArcFaceLoss(Softmax):
-    """The formula of `nearfar.losses.ArcFaceLoss`, with a reducer. `margin` is in degrees.
-
-    The gradient is finite for all cosines, including 1 and -1.
-    """
-
-    def __init__(
-        self,
-        num_classes: int,
-        embedding_size: int,
-        margin: float = 28.6,
-        scale: float = 64,
-        *,
-        per_class: int = 1,
-        **options: Unpack[ProxyOptions],
-    ) -> None:
-        super().__init__(num_classes, embedding_size, per_class=per_class, **options)
-        self.margin, self.scale = math.radians(margin), scale
-
-    def terms(self, sims: ClassSimilarities) -> Tensor:
-        return softmax_terms(sims, self.scale, add_angle(sims.own(), math.degrees(self.margin)))
-
-
-class SubCenterArcFaceLoss(ArcFaceLoss):
-    """The formula of `nearfar.losses.SubCenterArcFaceLoss`, with a reducer."""
-
-    def __init__(
-        self,
-        *,
-        num_classes: int,
-        embedding_size: int,
-        margin: float = 28.6,
-        scale: float = 64,
-        sub_centers: int = 3,
-        **options: Unpack[ProxyOptions],
-    ) -> None:
-        super().__init__(num_classes, embedding_size, margin, scale, per_class=sub_centers, **options)
-        self.sub_centers = sub_centers
-
-    def similarity(self, rows: Tensor) -> Tensor:
-        centers = self.W.t().reshape(self.num_classes, self.sub_centers, -1)
-        return pool_similarities(cosines(rows, centers.to(rows.dtype)), "max")
-
-
 class SoftTripleLoss(ProxyBased):
-    """The formula of `nearfar.losses.SoftTripleLoss` without its regularizer (weight_regularizer is not supported)."""
+    """The formula of `nearfar.losses.SoftTripleLoss`; its regularizer is SparseCentersRegularizer."""
+
+    parameter_name = "fc"
 
     def __init__(
         self,
@@ -289,6 +252,10 @@ class SoftTripleLoss(ProxyBased):
     def similarity(self, rows: Tensor) -> Tensor:
         centers = self.fc.t().reshape(self.num_classes, self.centers_per_class, -1)
         return pool_similarities(cosines(rows, centers.to(rows.dtype)), "softmax", 1 / self.gamma)
+
+    def pool_centers(self, cosines: Tensor) -> Tensor:
+        centers = cosines.view(-1, self.num_classes, self.centers_per_class)
+        return ((centers * self.gamma).softmax(2) * centers).sum(2)
 
     def terms(self, sims: ClassSimilarities) -> Tensor:
         return softmax_terms(sims, self.la, sims.own() - self.margin)

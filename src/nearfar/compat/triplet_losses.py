@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from nearfar import losses
-from nearfar.compat.arguments import refusal
-from nearfar.compat.indices import Indices, SelectedPairs, as_pairs
+from nearfar.compat.indices import Indices, SelectedPairs
 from nearfar.compat.pair_based import PairBased
-from nearfar.compat.reducers import AvgNonZeroReducer, DivisorReducer, MeanReducer, ThresholdReducer
+from nearfar.compat.reducer_base import BaseReducer
+from nearfar.compat.reducers import AvgNonZeroReducer, DivisorReducer, MeanReducer, MultipleReducers
+from nearfar.compat.utils.loss_and_miner_utils import Triplets, convert_to_triplets, get_random_triplet_indices
 from nearfar.losses.margin import boundary_hinges
 from nearfar.losses.pair_loss import PairBatch
+from nearfar.ops.pairs import ratio, softplus
 from nearfar.ops.triplets import mean_over_triplets
 
 if TYPE_CHECKING:
@@ -22,96 +23,140 @@ if TYPE_CHECKING:
     from nearfar.compat.options import LossOptions
 
 
+def list_triplets(
+    selected: SelectedPairs, indices: Indices | None, batch: PairBatch, per_anchor: int | str
+) -> Triplets:
+    """List the triplets of a miner, or all triplets, or `per_anchor` random triplets of each anchor."""
+    if indices is not None:
+        a, p, n = convert_to_triplets([part.to(batch.emb.device).long() for part in indices], batch.labels)
+        return a, p, n
+    if not isinstance(per_anchor, str):
+        return get_random_triplet_indices(batch.labels, batch.ref_labels, per_anchor)
+    a, p = torch.where(selected.same)
+    row, n = torch.where(selected.diff[a])
+    return a[row], p[row], n
+
+
 class TripletMarginLoss(PairBased):
     """The formula of `nearfar.losses.TripletMarginLoss`, on the triplets that a miner selects, or on all triplets.
 
-    All triplets are computed without listing them.
+    All triplets are computed without listing them, unless the reducer is neither AvgNonZeroReducer nor MeanReducer.
+
+    Args:
+        margin: The margin.
+        swap: Whether to replace the distance of anchor and negative by that of positive and negative if it is smaller.
+        smooth_loss: Whether to use log(1 + e^t) instead of [t]_+.
+        triplets_per_anchor: "all", or the number of triplets to draw at random for each anchor.
+        options: The arguments of every loss.
     """
 
-    default_reducer = AvgNonZeroReducer()
-    reducer_kinds = (MeanReducer, ThresholdReducer)
     few_is_none = False
+
+    def get_default_reducer(self) -> BaseReducer:
+        return AvgNonZeroReducer()
 
     def __init__(
         self,
         margin: float = 0.05,
         swap: bool = False,
         smooth_loss: bool = False,
-        triplets_per_anchor: str = "all",
+        triplets_per_anchor: int | str = "all",
         **options: Unpack[LossOptions],
     ) -> None:
         super().__init__(**options)
-        if swap:
-            raise refusal(self, "swap", swap)
-        check_all_triplets(self, triplets_per_anchor)
-        if isinstance(self.reducer, ThresholdReducer) and (self.reducer.low, self.reducer.high) != (0, None):
-            raise refusal(self, "reducer", self.reducer, "use AvgNonZeroReducer or MeanReducer")
-        self.margin, self.smooth_loss = margin, smooth_loss
+        self.margin, self.swap, self.smooth_loss = margin, swap, smooth_loss
+        self.triplets_per_anchor = triplets_per_anchor
 
-    def value(self, batch: PairBatch, selected: SelectedPairs, indices: Indices | None) -> Tensor:
+    def value(self, batch: PairBatch, selected: SelectedPairs, indices: Indices | None) -> Any:
+        if self.swap and batch.ref_emb is not None:
+            raise ValueError(
+                "TripletMarginLoss: swap=True needs the distances between positives and negatives, but with ref_emb "
+                "only those between anchors and references are known: pass swap=False"
+            )
         sim = self.distance.similarity(batch.emb, batch.ref_emb)
-        nonzero = isinstance(self.reducer, ThresholdReducer)
-        triplets = selected.triplets
-        if triplets is None and selected.repeats is not None and indices is not None:
-            a1, p, a2, n = as_pairs(indices)
-            first, second = torch.where(a1[:, None] == a2)
-            triplets = a1[first], p[first], n[second]
-        if triplets is None:
+        listed = indices is not None and (len(indices) == 3 or selected.repeats is not None)
+        is_plain = type(self.reducer) in (MeanReducer, AvgNonZeroReducer) and self.triplets_per_anchor == "all"
+        if is_plain and not (listed or self.swap):
             term = "softplus" if self.smooth_loss else "hinge"
+            nonzero = isinstance(self.reducer, AvgNonZeroReducer)
             return mean_over_triplets(
                 sim, selected.same, selected.diff, None, None, self.margin, 1.0, term, 0.0, nonzero
             )
-        a, p, n = (each.to(sim.device).long() for each in triplets)
-        flat = sim.flatten()
-        gap = flat.gather(0, a * sim.shape[1] + n) - flat.gather(0, a * sim.shape[1] + p)
-        average = "nonzero" if nonzero else "all"
-        formula = losses.TripletMarginLoss(margin=self.margin, squared=False, smooth=self.smooth_loss, average=average)
-        return formula.mean_cost(gap, torch.ones_like(gap))
+        triplets = list_triplets(selected, indices, batch, self.triplets_per_anchor)
+        a, p, n = triplets
+        flat, columns = sim.flatten(), sim.shape[1]
+        negative = flat.gather(0, a * columns + n)
+        if self.swap:
+            negative = torch.maximum(negative, flat.gather(0, p * columns + n))
+        t = self.margin + negative - flat.gather(0, a * columns + p)
+        losses = softplus(t) if self.smooth_loss else t.relu()
+        entry = {"losses": losses, "indices": triplets, "reduction_type": "triplet"}
+        return self.reducer({"loss": entry}, batch.emb, batch.labels)
 
 
 class MarginLoss(PairBased):
     """The hinges of `nearfar.losses.margin.boundary_hinges` over triplets: a pair counts once for each of its triplets.
 
-    With learn_beta=True, `beta` is a parameter, and nu * beta is added to the loss.
+    With learn_beta=True, `beta` is a parameter, and nu * beta is added to the loss. With num_classes, each class has
+    its own beta, and the sum of nu * beta over the triplets is divided like the hinges.
     """
 
-    default_reducer = DivisorReducer()
-    reducer_kinds = (DivisorReducer,)
     few_is_none = False
     beta: Tensor
+
+    def get_default_reducer(self) -> BaseReducer:
+        return DivisorReducer()
+
+    def _sub_loss_names(self) -> list[str]:
+        return ["margin_loss", "beta_reg_loss"]
 
     def __init__(
         self,
         margin: float = 0.2,
         nu: float = 0,
         beta: float = 1.2,
-        triplets_per_anchor: str = "all",
+        triplets_per_anchor: int | str = "all",
         learn_beta: bool = False,
         num_classes: int | None = None,
         **options: Unpack[LossOptions],
     ) -> None:
         super().__init__(**options)
-        check_all_triplets(self, triplets_per_anchor)
-        if nu and num_classes:
-            raise refusal(self, "nu", nu, "use nu=0 with num_classes")
         self.margin, self.nu, self.learn_beta, self.num_classes = margin, nu, learn_beta, num_classes
+        self.triplets_per_anchor = triplets_per_anchor
         self.needs_labels = num_classes is not None
         start = torch.full((num_classes or 1,), float(beta))
         self.beta = nn.Parameter(start) if learn_beta else start
 
-    def value(self, batch: PairBatch, selected: SelectedPairs, indices: Indices | None) -> Tensor:
-        each = selected.triplet_counts(batch.emb.dtype)
-        if not each.any():
-            return batch.emb.sum() * 0
+    def value(self, batch: PairBatch, selected: SelectedPairs, indices: Indices | None) -> Any:
         beta = self.beta.to(batch.emb)
-        anchor_beta = beta if len(beta) == 1 else beta[batch.labels]
+        anchor_beta = beta.expand(len(batch.emb)) if len(beta) == 1 else beta[batch.labels]
         distances = -self.distance.similarity(batch.emb, batch.ref_emb)
         losses = boundary_hinges(distances, selected.same, -self.distance.sign * anchor_beta[:, None], self.margin)
-        value = AvgNonZeroReducer()(losses, each)
-        return value + self.nu * beta[0] if self.learn_beta and self.nu else value
+        reducers = self.reducer.reducers.values() if isinstance(self.reducer, MultipleReducers) else ()
+        if self.triplets_per_anchor != "all" or not all(type(each) is DivisorReducer for each in reducers):
+            return self.reduce_triplets(losses, anchor_beta, batch, selected, indices)
+        each = selected.triplet_counts(batch.emb.dtype)
+        divisor = torch.where(losses.detach() > 0, each, 0.0).sum()
+        value = ratio((losses * each).sum(), divisor)
+        if not (self.learn_beta and self.nu):
+            return value
+        if len(beta) == 1:
+            return value + torch.where(each.sum() > 0, self.nu * beta[0], 0.0)
+        triplets = torch.where(selected.same, each, 0.0).sum(1)
+        return value + ratio((self.nu * anchor_beta * triplets).sum(), divisor)
 
-
-def check_all_triplets(what: nn.Module, triplets_per_anchor: object) -> None:
-    """Raise an error unless `triplets_per_anchor` is "all"."""
-    if triplets_per_anchor != "all":
-        raise refusal(what, "triplets_per_anchor", triplets_per_anchor, "use 'all', which is fast")
+    def reduce_triplets(
+        self, losses: Tensor, anchor_beta: Tensor, batch: PairBatch, selected: SelectedPairs, indices: Indices | None
+    ) -> Any:
+        """List the triplets and apply the reducer to them."""
+        triplets = list_triplets(selected, indices, batch, self.triplets_per_anchor)
+        a, p, n = triplets
+        pos, neg = losses[a, p], losses[a, n]
+        divisor = torch.count_nonzero(pos) + torch.count_nonzero(neg)
+        hinges = {"losses": pos + neg, "indices": triplets, "reduction_type": "triplet", "divisor": divisor}
+        reg = self.zero_loss()
+        if self.learn_beta and len(self.beta) == 1:
+            reg = {"losses": self.nu * anchor_beta[0], "indices": None, "reduction_type": "already_reduced"}
+        elif self.learn_beta:
+            reg = {"losses": self.nu * anchor_beta[a], "indices": a, "reduction_type": "element", "divisor": divisor}
+        return self.reducer({"margin_loss": hinges, "beta_reg_loss": reg}, batch.emb, batch.labels)

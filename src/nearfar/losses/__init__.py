@@ -19,7 +19,11 @@ from nearfar.losses.cosface import CosFaceLoss
 from nearfar.losses.cross_batch_memory import CrossBatchMemory
 from nearfar.losses.dro.loss import DROLoss
 from nearfar.losses.fastap import FastAPLoss
+from nearfar.losses.generalized_lifted import GeneralizedLiftedStructureLoss
 from nearfar.losses.hap2s import HAP2SLoss
+from nearfar.losses.histogram import HistogramLoss
+from nearfar.losses.intra_pair_variance import IntraPairVarianceLoss
+from nearfar.losses.large_margin_softmax import LargeMarginSoftmaxLoss, SphereFaceLoss
 from nearfar.losses.lifted import LiftedStructureLoss
 from nearfar.losses.margin import MarginLoss
 from nearfar.losses.mpa import MPALoss
@@ -27,21 +31,28 @@ from nearfar.losses.mpa_ap import MPAAPLoss
 from nearfar.losses.mpa_dw import MPADWLoss
 from nearfar.losses.multi_similarity import MultiSimilarityLoss
 from nearfar.losses.n_pair import NPairsLoss
+from nearfar.losses.nca import NCALoss
 from nearfar.losses.normalized_softmax import NormalizedSoftmaxLoss
 from nearfar.losses.nt_xent import NTXentLoss
+from nearfar.losses.p2sgrad import P2SGradLoss
 from nearfar.losses.pair_loss import PairLoss
 from nearfar.losses.pair_margin import PairMarginLoss
+from nearfar.losses.pnp import PNPLoss
 from nearfar.losses.proxies.proxy_loss import ProxyLoss
 from nearfar.losses.proxy_anchor import ProxyAnchorLoss
 from nearfar.losses.proxy_isa import ProxyISALoss
 from nearfar.losses.proxy_nca import ProxyNCALoss
+from nearfar.losses.ranked_list import RankedListLoss
 from nearfar.losses.rdml import RDMLLoss
+from nearfar.losses.relations import RelationLoss
 from nearfar.losses.smooth_ap import SmoothAPLoss
 from nearfar.losses.snr import SignalToNoiseRatioContrastiveLoss
 from nearfar.losses.soft_triple import SoftTripleLoss
 from nearfar.losses.subcenter_arcface import SubCenterArcFaceLoss
 from nearfar.losses.supcon import SupConLoss
+from nearfar.losses.threshold_consistent_margin import ThresholdConsistentMarginLoss
 from nearfar.losses.triplet import TripletMarginLoss
+from nearfar.losses.tuplet_margin import TupletMarginLoss
 from nearfar.mining import create_miner
 
 
@@ -97,7 +108,11 @@ __all__ = [
     "CrossBatchMemory",
     "DROLoss",
     "FastAPLoss",
+    "GeneralizedLiftedStructureLoss",
     "HAP2SLoss",
+    "HistogramLoss",
+    "IntraPairVarianceLoss",
+    "LargeMarginSoftmaxLoss",
     "LiftedStructureLoss",
     "Loss",
     "MPAAPLoss",
@@ -105,9 +120,12 @@ __all__ = [
     "MPALoss",
     "MarginLoss",
     "MultiSimilarityLoss",
+    "NCALoss",
     "NPairsLoss",
     "NTXentLoss",
     "NormalizedSoftmaxLoss",
+    "P2SGradLoss",
+    "PNPLoss",
     "PairLoss",
     "PairMarginLoss",
     "ProxyAnchorLoss",
@@ -115,12 +133,17 @@ __all__ = [
     "ProxyLoss",
     "ProxyNCALoss",
     "RDMLLoss",
+    "RankedListLoss",
+    "RelationLoss",
     "SignalToNoiseRatioContrastiveLoss",
     "SmoothAPLoss",
     "SoftTripleLoss",
+    "SphereFaceLoss",
     "SubCenterArcFaceLoss",
     "SupConLoss",
+    "ThresholdConsistentMarginLoss",
     "TripletMarginLoss",
+    "TupletMarginLoss",
     "create",
     "loss_class",
     "names",

@@ -62,7 +62,12 @@ def distance_matrix(x: Tensor, y: Tensor | None = None) -> Tensor:
 
 def unit_distance_matrix(x: Tensor, y: Tensor | None = None) -> Tensor:
     """Compute D_ij = ||unit(x_i) - unit(y_j)|| = sqrt(2 - 2 S_ij) [A, R], where S are cosines. By default y is x."""
-    result: Tensor = _Chord.apply(cosine_matrix(x, y))  # type: ignore[no-untyped-call]
+    return chord(cosine_matrix(x, y))
+
+
+def chord(cosines: Tensor) -> Tensor:
+    """Compute the distances sqrt(2 - 2 S) of unit vectors from their cosines S, elementwise."""
+    result: Tensor = _Chord.apply(cosines)  # type: ignore[no-untyped-call]
     return result
 
 

@@ -1,23 +1,38 @@
-"""The AccuracyCalculator of pytorch-metric-learning ("the peer"), based on `nearfar.evaluate`.
+"""The AccuracyCalculator of pytorch-metric-learning ("the peer").
 
-The metrics are exact and are computed in bounded memory.
+With the default options, the metrics are computed by `nearfar.evaluate`, exactly and in bounded memory. With a custom
+neighbor search, label comparison, `k` or metric, they are computed from the labels of the k nearest neighbors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from nearfar.compat.arguments import refusal
+from nearfar.compat.utils import common_functions as c_f
+from nearfar.compat.utils.inference import FaissKMeans, FaissKNN
+from nearfar.compat.utils.neighbor_metrics import (
+    EQUALITY,
+    LabelCounts,
+    average,
+    average_precision,
+    equal_rows,
+    get_label_match_counts,
+    get_lone_query_labels,
+    precision_at_k,
+    r_precision,
+    reciprocal_rank,
+)
 from nearfar.metrics import Scores, evaluate
-from nearfar.validation import check_choice
+from nearfar.validation import Embeddings
+
+__all__ = ["EQUALITY", "AccuracyCalculator", "get_label_match_counts", "get_lone_query_labels"]
 
 METRICS = {
-    "AMI": "ami",
-    "NMI": "nmi",
     "mean_average_precision": "map",
     "mean_average_precision_at_r": "map@r",
     "mean_reciprocal_rank": "mrr",
@@ -25,14 +40,27 @@ METRICS = {
     "r_precision": "r-precision",
 }
 CLUSTERING = ("AMI", "NMI")
+PREFIX = "calculate_"
 
 
 class AccuracyCalculator:
     """Compute the peer's metrics with Euclidean distances between embeddings, which are not normalized.
 
-    Labels stay integers. The peer converts them to float32, which merges some class ids above 2^24. Equal distances are
-    ranked by position. NMI and AMI are means over three k-means runs with fixed seeds. `k` must be None or
-    "max_bin_count". The latter is not supported for mean_average_precision, because it would truncate the ranking.
+    A subclass can add a metric X with a method `calculate_X(**kwargs)`, and override `requires_knn` and
+    `requires_clustering` to name the metrics that need neighbors or clusters. Integer labels stay integers. The peer
+    converts them to float32, which merges some class ids above 2^24.
+
+    Args:
+        include: Only compute these metrics. By default, all.
+        exclude: Do not compute these metrics.
+        avg_of_avgs: Whether to average over the classes instead of over the queries.
+        return_per_class: Whether to return a list with one value per class.
+        k: The number of neighbors, "max_bin_count" for the size of the largest class, or None for all references.
+        label_comparison_fn: A function of two tensors of labels that returns which are equal. By default, labels are
+            compared with ==.
+        device: The device of the computation. By default, that of the queries.
+        knn_func: A function like `FaissKNN`.
+        kmeans_func: A function like `FaissKMeans`. By default, nearfar's k-means.
     """
 
     def __init__(
@@ -42,23 +70,58 @@ class AccuracyCalculator:
         avg_of_avgs: bool = False,
         return_per_class: bool = False,
         k: int | str | None = None,
-        label_comparison_fn: Any = None,
+        label_comparison_fn: Callable[[Tensor, Tensor], Tensor] | None = None,
         device: torch.device | str | None = None,
         knn_func: Any = None,
         kmeans_func: Any = None,
     ) -> None:
-        others = {"label_comparison_fn": label_comparison_fn, "knn_func": knn_func, "kmeans_func": kmeans_func}
-        for argument, value in others.items():
-            if value is not None:
-                raise refusal(self, argument, value)
-        if k not in (None, "max_bin_count"):
-            raise refusal(self, "k", k, "use None or 'max_bin_count'")
+        names = [name.removeprefix(PREFIX) for name in dir(self) if name.startswith(PREFIX)]
+        self.original_function_dict = {name: getattr(self, PREFIX + name) for name in names}
+        self.check_primary_metrics(include, exclude)
+        self.original_function_dict = self.get_function_dict(include, exclude)
+        self.curr_function_dict = self.get_function_dict()
         if avg_of_avgs and return_per_class:
             raise ValueError("avg_of_avgs and return_per_class are both True: choose one")
-        self.metrics = self._select_metrics(tuple(METRICS), include, exclude)
-        if k is not None and "mean_average_precision" in self.metrics:
-            raise refusal(self, "k", k, "use None with mean_average_precision, or exclude that metric")
-        self.avg_of_avgs, self.return_per_class, self.k, self.device = avg_of_avgs, return_per_class, k, device
+        if k not in (None, "max_bin_count") and not (type(k) is int and k > 0):
+            raise ValueError(f"k must be an integer of at least 1, None or 'max_bin_count', got {k!r}")
+        self.avg_of_avgs, self.return_per_class, self.k = avg_of_avgs, return_per_class, k
+        self.device = None if device is None else torch.device(device)
+        self.is_exact = knn_func is None and label_comparison_fn is None and k is None
+        self.knn_func = FaissKNN() if knn_func is None else knn_func
+        self.kmeans_func = kmeans_func
+        self.label_comparison_fn = EQUALITY if label_comparison_fn is None else label_comparison_fn
+        clusters = [name for name in self.get_curr_metrics() if name in self.requires_clustering()]
+        if label_comparison_fn is not None and clusters:
+            raise NotImplementedError(
+                f"{', '.join(clusters)} cannot be combined with label_comparison_fn: exclude them"
+            )
+
+    def requires_clustering(self) -> list[str]:
+        """Return the metrics that need the clusters of the queries."""
+        return list(CLUSTERING)
+
+    def requires_knn(self) -> list[str]:
+        """Return the metrics that need the neighbors of the queries."""
+        return list(METRICS)
+
+    def check_primary_metrics(self, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> None:
+        """Raise an error for unknown metrics."""
+        known = list(self.original_function_dict)
+        for names in (include, exclude):
+            if not isinstance(names, tuple | list):
+                raise TypeError(f"include and exclude must be tuples of names, got {names!r}")
+            for name in names:
+                if name not in known:
+                    raise ValueError(f"include and exclude must be of {', '.join(known)}, got {name!r}")
+
+    def get_function_dict(self, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> dict[str, Any]:
+        """Return the methods of the metrics in `include`, by default all, without those in `exclude`."""
+        functions = self.original_function_dict
+        return {name: f for name, f in functions.items() if (not include or name in include) and name not in exclude}
+
+    def get_curr_metrics(self) -> list[str]:
+        """Return the names of the metrics that are computed."""
+        return list(self.curr_function_dict)
 
     def get_accuracy(
         self,
@@ -74,31 +137,82 @@ class AccuracyCalculator:
 
         Args:
             query: Embeddings of the queries [Q, d].
-            query_labels: Class ids of the queries [Q].
+            query_labels: Labels of the queries [Q], or [Q, n] with a label_comparison_fn.
             reference: Embeddings of the references [R, d]. By default, every query is searched among the others.
-            reference_labels: Class ids of the references [R].
+            reference_labels: Labels of the references.
             ref_includes_query: Whether the references start with the queries, in the same order. Then a query is not
                 compared with itself.
             include: Only compute these metrics. By default, all metrics of the calculator.
             exclude: Do not compute these metrics.
         """
-        names = self._select_metrics(self.metrics, include, exclude)
+        self.curr_function_dict = self.get_function_dict(include, exclude)
+        if reference is None:
+            reference, reference_labels, ref_includes_query = query, query_labels, True
+        query, reference = (self.as_tensor(x).float() for x in (query, reference))
+        query_labels, reference_labels = (self.as_tensor(x) for x in (query_labels, reference_labels))
+        if len(query) != len(query_labels) or len(reference) != len(reference_labels):
+            raise ValueError(
+                f"embeddings and labels must have the same length, got {len(query)} and {len(query_labels)} for the "
+                f"queries, {len(reference)} and {len(reference_labels)} for the references"
+            )
+        if ref_includes_query:
+            check_begins_with(reference, reference_labels, query, query_labels)
+        names = self.get_curr_metrics()
+        known = {name: METRICS[name] for name in names if name in METRICS and self.is_builtin(name)}
         values: dict[str, Any] = {}
-        groups = [name for name in names if name in CLUSTERING]
-        ranked = [name for name in names if name not in CLUSTERING]
-        options: dict[str, Any] = {"distance": "euclidean", "device": self.device}
-        if groups:
-            scores = evaluate(query, query_labels, metrics=[METRICS[name] for name in groups], **options)
-            values |= {name: scores[METRICS[name]] for name in groups}
-        if ranked:
-            options["metrics"] = [METRICS[name] for name in ranked]
-            if reference is None:
-                scores = evaluate(query, query_labels, **options)
-            else:
-                ignore = [[row] for row in range(len(query))] if ref_includes_query else None
-                scores = evaluate(reference, reference_labels, queries=(query, query_labels), ignore=ignore, **options)
-            values |= {name: self._mean(scores, METRICS[name]) for name in ranked}
+        if self.is_exact and known and query_labels.ndim == 1:
+            values = self.exact(query, query_labels, reference, reference_labels, ref_includes_query, known)
+        rest = {name: function for name, function in self.curr_function_dict.items() if name not in values}
+        kwargs: dict[str, Any] = {
+            "query": query,
+            "reference": reference,
+            "query_labels": query_labels,
+            "reference_labels": reference_labels,
+            "ref_includes_query": ref_includes_query,
+            "label_comparison_fn": self.label_comparison_fn,
+        }
+        if any(name in self.requires_knn() for name in rest):
+            kwargs |= self.find_neighbors(query, query_labels, reference, reference_labels, ref_includes_query)
+        if any(name in self.requires_clustering() for name in rest):
+            kwargs["cluster_labels"] = self.get_cluster_labels(**kwargs)
+        values |= self._get_accuracy(rest, **kwargs)
         return {name: values[name] for name in names}
+
+    def is_builtin(self, name: str) -> bool:
+        """Return whether a metric is not overridden by a subclass."""
+        return getattr(type(self), PREFIX + name) is getattr(AccuracyCalculator, PREFIX + name)
+
+    def as_tensor(self, x: Any) -> Tensor:
+        """Return an array or tensor as a tensor on the device of the calculator."""
+        tensor = x.detach() if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x))
+        return tensor if self.device is None else tensor.to(self.device)
+
+    def exact(
+        self,
+        query: Embeddings,
+        query_labels: Tensor,
+        reference: Embeddings,
+        reference_labels: Tensor,
+        ref_includes_query: bool,
+        names: dict[str, str],
+    ) -> dict[str, Any]:
+        """Compute the built-in metrics with `nearfar.evaluate`."""
+        labels = [as_ids(query_labels, reference_labels), as_ids(reference_labels, query_labels)]
+        ignore = [[row] for row in range(len(query_labels))] if ref_includes_query else None
+        if not torch.isin(labels[0], labels[1]).any():
+            return {}
+        scores = evaluate(
+            reference,
+            labels[1],
+            queries=(query, labels[0]),
+            ignore=ignore,
+            distance="euclidean",
+            metrics=list(names.values()),
+            device=self.device,
+        )
+        if len(scores.labels) == 0:
+            return {}
+        return {name: self._mean(scores, metric) for name, metric in names.items()}
 
     def _mean(self, scores: Scores, name: str) -> float | list[float]:
         if not (self.avg_of_avgs or self.return_per_class):
@@ -107,8 +221,130 @@ class AccuracyCalculator:
         per_class = np.bincount(kind, scores.columns[name]) / np.bincount(kind)
         return [float(value) for value in per_class] if self.return_per_class else float(per_class.mean())
 
-    @staticmethod
-    def _select_metrics(available: Sequence[str], include: Sequence[str], exclude: Sequence[str]) -> tuple[str, ...]:
-        for name in (*include, *exclude):
-            check_choice("include and exclude", name, METRICS)
-        return tuple(name for name in available if (not include or name in include) and name not in exclude)
+    def find_neighbors(
+        self, query: Tensor, query_labels: Tensor, reference: Tensor, reference_labels: Tensor, ref_includes_query: bool
+    ) -> dict[str, Any]:
+        """Return the arguments of the methods `calculate_...` that describe the neighbors of the queries."""
+        counts = get_label_match_counts(query_labels, reference_labels, self.label_comparison_fn)
+        lone, kept = get_lone_query_labels(query_labels, counts, ref_includes_query, self.label_comparison_fn)
+        if not kept.any():
+            c_f.LOGGER.warning("None of the query labels are in the reference set.")
+        k = self.determine_k(counts[1], len(reference), ref_includes_query)
+        distances, indices = self.knn_func(query, k, reference, ref_includes_query)
+        return {
+            "label_counts": counts,
+            "knn_labels": reference_labels[indices],
+            "knn_distances": distances,
+            "lone_query_labels": lone,
+            "not_lone_query_mask": kept,
+        }
+
+    def determine_k(self, bin_counts: Tensor, num_reference_embeddings: int, ref_includes_query: bool) -> int:
+        """Return the number of neighbors to find."""
+        largest = int(bin_counts.max())
+        if self.k == "max_bin_count":
+            return largest - int(ref_includes_query)
+        if self.k is None:
+            return num_reference_embeddings - int(ref_includes_query)
+        cut = [name for name in self.get_curr_metrics() if name in ("r_precision", "mean_average_precision_at_r")]
+        if int(self.k) < largest and cut:
+            c_f.LOGGER.warning(
+                f"{', '.join(cut)} needs k={largest}, the size of the largest class, but k is {self.k}, so the values "
+                "are wrong: use k='max_bin_count' or None"
+            )
+        return int(self.k)
+
+    def get_cluster_labels(self, query: Tensor, query_labels: Tensor, **kwargs: Any) -> Any:
+        """Return the clusters of the queries, as many as there are labels."""
+        kmeans = FaissKMeans(niter=20) if self.kmeans_func is None else self.kmeans_func
+        return kmeans(query, len(torch.unique(query_labels.flatten())))
+
+    def calculate_NMI(  # noqa: N802 - the name of the metric
+        self, query_labels: Tensor, cluster_labels: Any, **kwargs: Any
+    ) -> float:
+        """Compute the normalized mutual information of labels and clusters."""
+        return clustering_score("nmi", query_labels, cluster_labels)
+
+    def calculate_AMI(  # noqa: N802 - the name of the metric
+        self, query_labels: Tensor, cluster_labels: Any, **kwargs: Any
+    ) -> float:
+        """Compute the adjusted mutual information of labels and clusters."""
+        return clustering_score("ami", query_labels, cluster_labels)
+
+    def calculate_precision_at_1(self, **kwargs: Any) -> Any:
+        """Compute the share of queries whose nearest neighbor has their label."""
+        return self.mean_of(lambda same, relevant: precision_at_k(same, 1), **kwargs)
+
+    def calculate_mean_average_precision_at_r(self, **kwargs: Any) -> Any:
+        """Compute MAP@R: the average precision of the first R neighbors, for R references with the query's label."""
+        return self.mean_of(lambda same, relevant: average_precision(same, relevant, at_r=True), **kwargs)
+
+    def calculate_mean_average_precision(self, **kwargs: Any) -> Any:
+        """Compute the mean average precision of the k neighbors."""
+        return self.mean_of(lambda same, relevant: average_precision(same, relevant, at_r=False), **kwargs)
+
+    def calculate_mean_reciprocal_rank(self, **kwargs: Any) -> Any:
+        """Compute the mean of 1 / the position of the first neighbor with the query's label, or 0 without one."""
+        return self.mean_of(lambda same, relevant: reciprocal_rank(same), **kwargs)
+
+    def calculate_r_precision(self, **kwargs: Any) -> Any:
+        """Compute the share of the first R neighbors with the query's label, for R references with that label."""
+        return self.mean_of(r_precision, **kwargs)
+
+    def mean_of(
+        self,
+        metric: Callable[[Tensor, Tensor], Tensor],
+        *,
+        knn_labels: Tensor,
+        query_labels: Tensor,
+        not_lone_query_mask: Tensor,
+        label_counts: LabelCounts,
+        ref_includes_query: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """Average a metric over the queries that have a reference of their label.
+
+        `metric` is a function of the matches [Q, k] and the numbers of relevant references [Q].
+        """
+        if not not_lone_query_mask.any():
+            return [float("nan")] * len(label_counts[0]) if self.return_per_class else float("nan")
+        labels, neighbors = query_labels[not_lone_query_mask], knn_labels[not_lone_query_mask]
+        same = self.label_comparison_fn(labels[:, None], neighbors)
+        kinds, counts = (torch.as_tensor(part, device=labels.device) for part in label_counts)
+        relevant = counts[equal_rows(labels, kinds).int().argmax(1)] - int(ref_includes_query)
+        return average(metric(same, relevant), labels, self.avg_of_avgs, self.return_per_class)
+
+    def _get_accuracy(self, function_dict: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        return {name: function(**kwargs) for name, function in function_dict.items()}
+
+    def description(self) -> str:
+        """Return "avg_of_avgs" if the metrics are averaged over classes, else an empty string."""
+        return "avg_of_avgs" if self.avg_of_avgs else ""
+
+
+def check_begins_with(reference: Tensor, reference_labels: Tensor, query: Tensor, query_labels: Tensor) -> None:
+    """Raise an error unless the references begin with the queries."""
+    n = len(query)
+    if n > len(reference) or not (
+        torch.allclose(query, reference[:n]) and bool((query_labels == reference_labels[:n]).all())
+    ):
+        raise ValueError(
+            "ref_includes_query=True, but the references do not begin with the queries and their labels: put the "
+            "queries first, or pass False"
+        )
+
+
+def as_ids(labels: Tensor, others: Tensor) -> Tensor:
+    """Return labels as integers that are equal if and only if the labels are."""
+    if not labels.is_floating_point() and not others.is_floating_point():
+        return labels
+    return torch.searchsorted(torch.unique(torch.cat([labels.double(), others.double()])), labels.double())
+
+
+def clustering_score(name: str, labels: Tensor, clusters: Any) -> float:
+    """Compute NMI or AMI of labels and clusters."""
+    from sklearn import metrics  # imported here because it takes a second
+
+    function = {"nmi": metrics.normalized_mutual_info_score, "ami": metrics.adjusted_mutual_info_score}[name]
+    arrays = [x.cpu().numpy() if isinstance(x, Tensor) else np.asarray(x) for x in (labels, clusters)]
+    return float(function(*arrays))

@@ -27,6 +27,7 @@ class ClassSimilarities:
         weights: The sample weights [B]; None if all are 1.
         embeddings: The unit embeddings of the samples [B, d].
         gram: The cosines between the proxies of each class [C, K, K], or None if the loss does not need them.
+        norms: The norms of the embeddings before normalization [B], or None if the loss does not need them.
     """
 
     matrix: Tensor
@@ -34,6 +35,7 @@ class ClassSimilarities:
     weights: Tensor | None
     embeddings: Tensor
     gram: Tensor | None = None
+    norms: Tensor | None = None
 
     def own(self) -> Tensor:
         """Return the similarity of each sample to its own class, [B]."""

@@ -89,7 +89,9 @@ class ShardedProxies(Loss):
         """Compute the loss; see `ProxyLoss.forward`."""
         summed: Tensor = _SumGradients.apply(embeddings)  # type: ignore[no-untyped-call]
         whole = self.loss.class_similarities(summed, labels, weights)
-        sims = ShardSimilarities(whole.matrix, whole.labels, whole.weights, whole.embeddings, whole.gram, self.start)
+        sims = ShardSimilarities(
+            whole.matrix, whole.labels, whole.weights, whole.embeddings, whole.gram, start=self.start
+        )
         with torch.autocast(sims.matrix.device.type, enabled=False):
             cost = self.loss.cost(sims) if isinstance(self.loss, DataWiseLoss) else self._per_class(sims)
             if not isinstance(self.loss, MultiProxyLoss) or sims.gram is None:

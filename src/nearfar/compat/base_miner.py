@@ -1,0 +1,85 @@
+"""The base classes of miners."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nearfar.compat.distances import BaseDistance, Distance, LpDistance, checked
+from nearfar.compat.metric_loss import check_rows, comparable_labels
+from nearfar.compat.utils.common_functions import Recorded
+from nearfar.losses.pair_loss import make_batch
+from nearfar.ops.pairs import Pairs, pair_masks
+
+Triplets = tuple[Tensor, Tensor, Tensor]
+PairIndices = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+class BaseMiner(Recorded):
+    """Base class of miners.
+
+    A subclass of a user implements `mine`. Without references, `ref_emb` is `embeddings` and `ref_labels` is `labels`.
+    """
+
+    only_distance = False
+
+    def __init__(self, *, distance: Distance | None = None, collect_stats: bool | None = None) -> None:
+        super().__init__(collect_stats=collect_stats)
+        self.distance = checked(self, distance, self.get_default_distance(), only=self.only_distance)
+
+    def get_default_distance(self) -> BaseDistance:
+        """Return the distance that is used unless the user passes one."""
+        return LpDistance()
+
+    @torch.no_grad()
+    def forward(
+        self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor | None = None, ref_labels: Tensor | None = None
+    ) -> Any:
+        """Select pairs or triplets.
+
+        Args:
+            embeddings: The embeddings of the anchors [B, d].
+            labels: The class ids of the anchors [B].
+            ref_emb: The embeddings of references [R, d]. By default, positives and negatives are in the batch.
+            ref_labels: The class ids of the references [R].
+        """
+        check_rows("labels", labels, embeddings)
+        labels = labels.to(embeddings.device)
+        if ref_emb is None or ref_labels is None:
+            ref_emb, ref_labels = embeddings, labels
+        return self.mine(embeddings, labels, ref_emb, ref_labels.to(embeddings.device))
+
+    def mine(self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor, ref_labels: Tensor) -> Any:
+        """Return the indices (anchors, positives, negatives) or (anchors, positives, anchors, negatives)."""
+        raise NotImplementedError
+
+
+class Miner(BaseMiner):
+    """Base class of miners that select pairs from a similarity matrix and masks. A subclass implements `select`.
+
+    Anchors are indices into the batch. Positives and negatives are indices into the references if there are any,
+    otherwise into the batch.
+    """
+
+    @torch.no_grad()
+    def mine(self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor, ref_labels: Tensor) -> Triplets | PairIndices:
+        itself = ref_emb is embeddings and ref_labels is labels
+        ids = comparable_labels(labels, ref_labels)
+        ref_ids = None if itself else comparable_labels(ref_labels, labels)
+        batch = make_batch(embeddings, ids, None if itself else ref_emb, ref_ids, None, None)
+        with torch.autocast(embeddings.device.type, enabled=False):
+            masks = pair_masks(batch.labels, None if ref_labels is labels else batch.ref_labels)
+            return self.select(Pairs(self.distance.similarity(batch.emb, batch.ref_emb), *masks), embeddings.shape[1])
+
+    def select(self, pairs: Pairs, dim: int) -> Triplets | PairIndices:
+        """Select pairs or triplets; `dim` is the dimension of the embeddings."""
+        raise NotImplementedError
+
+
+def indices_of(pairs: Pairs) -> PairIndices:
+    """Return the indices (anchors, positives, anchors, negatives) of the pairs in the masks."""
+    a1, p = pairs.same.nonzero(as_tuple=True)
+    a2, n = pairs.diff.nonzero(as_tuple=True)
+    return a1, p, a2, n

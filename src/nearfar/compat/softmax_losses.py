@@ -1,0 +1,235 @@
+"""The softmax losses of pytorch-metric-learning ("the peer")."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from nearfar.compat.arguments import refusal
+from nearfar.compat.distances import BaseDistance, DotProductSimilarity
+from nearfar.compat.proxy_losses import ProxyBased
+from nearfar.losses.arcface import add_angle
+from nearfar.losses.large_margin_softmax import large_margin_terms
+from nearfar.losses.normalized_softmax import softmax_terms
+from nearfar.losses.p2sgrad import p2sgrad_terms
+from nearfar.losses.proxies.class_similarity import ClassSimilarities, cosines
+from nearfar.losses.proxies.multi_proxy import pool_similarities
+from nearfar.ops.geometry import unit
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from nearfar.compat.options import ProxyOptions
+
+
+class Softmax(ProxyBased):
+    """Base class of softmax losses. The proxies are the columns of `W` [d, C], or [d, C K] with K proxies per class."""
+
+    parameter_name = "W"
+
+    def __init__(
+        self, num_classes: int, embedding_size: int, *, per_class: int = 1, **options: Unpack[ProxyOptions]
+    ) -> None:
+        super().__init__(num_classes, embedding_size, **options)
+        self.W = self.make_parameter(embedding_size, num_classes * per_class)
+
+    def similarity(self, rows: Tensor) -> Tensor:
+        return cosines(rows, self.W.t().to(rows.dtype))
+
+
+class NormalizedSoftmaxLoss(Softmax):
+    """The formula of `nearfar.losses.NormalizedSoftmaxLoss`, with a reducer.
+
+    With DotProductSimilarity(normalize_embeddings=False), only the proxies are normalized.
+    """
+
+    only_distance = False
+
+    def get_default_distance(self) -> BaseDistance:
+        return DotProductSimilarity()
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        temperature: float = 0.05,
+        **options: Unpack[ProxyOptions],
+    ) -> None:
+        super().__init__(num_classes, embedding_size, **options)
+        if not isinstance(self.distance, DotProductSimilarity):
+            raise refusal(self, "distance", self.distance, "use DotProductSimilarity or CosineSimilarity")
+        self.temperature = temperature
+
+    def normalize_rows(self, embeddings: Tensor) -> Tensor:
+        return unit(embeddings) if self.distance.normalize_embeddings else embeddings
+
+    def logits(self, cosines: Tensor, embeddings: Tensor) -> Tensor:
+        return cosines / self.temperature
+
+    def terms(self, sims: ClassSimilarities) -> Tensor:
+        return softmax_terms(sims, 1 / self.temperature, sims.own())
+
+
+class CosFaceLoss(Softmax):
+    """The formula of `nearfar.losses.CosFaceLoss`, with a reducer."""
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        margin: float = 0.35,
+        scale: float = 64,
+        **options: Unpack[ProxyOptions],
+    ) -> None:
+        super().__init__(num_classes, embedding_size, **options)
+        self.margin, self.scale = margin, scale
+
+    def logits(self, cosines: Tensor, embeddings: Tensor) -> Tensor:
+        return cosines * self.scale
+
+    def terms(self, sims: ClassSimilarities) -> Tensor:
+        return softmax_terms(sims, self.scale, sims.own() - self.margin)
+
+
+class ArcFaceLoss(Softmax):
+    """The formula of `nearfar.losses.ArcFaceLoss`, with a reducer. `margin` is in degrees.
+
+    The gradient is finite for all cosines, including 1 and -1.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        margin: float = 28.6,
+        scale: float = 64,
+        *,
+        per_class: int = 1,
+        **options: Unpack[ProxyOptions],
+    ) -> None:
+        super().__init__(num_classes, embedding_size, per_class=per_class, **options)
+        self.margin, self.scale = math.radians(margin), scale
+
+    def logits(self, cosines: Tensor, embeddings: Tensor) -> Tensor:
+        return cosines * self.scale
+
+    def terms(self, sims: ClassSimilarities) -> Tensor:
+        return softmax_terms(sims, self.scale, add_angle(sims.own(), math.degrees(self.margin)))
+
+
+class SubCenterArcFaceLoss(ArcFaceLoss):
+    """The formula of `nearfar.losses.SubCenterArcFaceLoss`, with a reducer."""
+
+    def __init__(
+        self,
+        *,
+        num_classes: int,
+        embedding_size: int,
+        margin: float = 28.6,
+        scale: float = 64,
+        sub_centers: int = 3,
+        **options: Unpack[ProxyOptions],
+    ) -> None:
+        super().__init__(num_classes, embedding_size, margin, scale, per_class=sub_centers, **options)
+        self.sub_centers = sub_centers
+
+    def similarity(self, rows: Tensor) -> Tensor:
+        centers = self.W.t().reshape(self.num_classes, self.sub_centers, -1)
+        return pool_similarities(cosines(rows, centers.to(rows.dtype)), "max")
+
+    def pool_centers(self, cosines: Tensor) -> Tensor:
+        return cosines.view(-1, self.num_classes, self.sub_centers).amax(2)
+
+    @torch.no_grad()
+    def get_outliers(
+        self, embeddings: Tensor, labels: Tensor, threshold: float = 75, return_dominant_centers: bool = True
+    ) -> Any:
+        """Return the samples that are more than `threshold` degrees from the dominant center of their class.
+
+        The dominant center of a class is the one that is closest to most of its samples.
+
+        Args:
+            embeddings: The embeddings [B, d].
+            labels: The class ids [B].
+            threshold: The angle in degrees.
+            return_dominant_centers: Whether to return the dominant centers [d, C] too. The center of a class without
+                samples is its first.
+        """
+        labels = labels.to(embeddings.device).long()
+        self.cast_parameter(embeddings)
+        centers = self.W.t().reshape(self.num_classes, self.sub_centers, -1)
+        sims = cosines(unit(embeddings), centers)[labels, :, torch.arange(len(labels), device=labels.device)]
+        votes = sims.new_zeros(self.num_classes, self.sub_centers)
+        votes.index_put_((labels, sims.argmax(1)), torch.ones_like(labels, dtype=sims.dtype), accumulate=True)
+        dominant = votes.argmax(1)
+        own = sims.gather(1, dominant[labels][:, None])[:, 0]
+        far = (own < math.cos(math.radians(threshold))).nonzero().flatten()
+        outliers = far[labels[far].argsort(stable=True)]
+        chosen = centers[torch.arange(self.num_classes, device=labels.device), dominant].t()
+        return (outliers, chosen) if return_dominant_centers else outliers
+
+
+class LargeMarginSoftmaxLoss(Softmax):
+    """The formula of `nearfar.losses.LargeMarginSoftmaxLoss`, with a reducer."""
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        margin: int = 4,
+        scale: float = 1,
+        **options: Unpack[ProxyOptions],
+    ) -> None:
+        super().__init__(num_classes, embedding_size, **options)
+        self.margin, self.scale = int(margin), scale
+
+    def factors(self, norms: Tensor) -> Tensor:
+        """Return the factors of the cosines [C, B] or [1, B] from the norms of the embeddings [B]."""
+        proxy_norms: Tensor = torch.linalg.vector_norm(self.W, dim=0)
+        return proxy_norms[:, None] * norms
+
+    def class_similarities(self, embeddings: Tensor, labels: Tensor) -> ClassSimilarities:
+        sims = super().class_similarities(embeddings, labels)
+        norms = torch.linalg.vector_norm(embeddings, dim=1)
+        return replace(sims, matrix=sims.matrix * self.factors(norms), norms=norms)
+
+    def logits(self, cosines: Tensor, embeddings: Tensor) -> Tensor:
+        return cosines * self.factors(torch.linalg.vector_norm(embeddings, dim=1)).T * self.scale
+
+    def terms(self, sims: ClassSimilarities) -> Tensor:
+        assert sims.norms is not None
+        return large_margin_terms(sims, self.factors(sims.norms), self.margin, self.scale)
+
+
+class SphereFaceLoss(LargeMarginSoftmaxLoss):
+    """The formula of `nearfar.losses.SphereFaceLoss`, with a reducer."""
+
+    def factors(self, norms: Tensor) -> Tensor:
+        return norms[None]
+
+
+class P2SGradLoss(ProxyBased):
+    """The formula of `nearfar.losses.P2SGradLoss`. The proxies are the columns of `weight` [d, C], unit vectors."""
+
+    parameter_name = "weight"
+
+    def __init__(self, descriptors_dim: int, num_classes: int, **options: Unpack[ProxyOptions]) -> None:
+        super().__init__(num_classes, descriptors_dim, **options)
+        self.descriptors_dim = descriptors_dim
+        self.weight = self.make_parameter(descriptors_dim, num_classes)
+
+    def init_parameter(self, parameter: Tensor) -> None:
+        nn.init.uniform_(parameter, -1, 1)
+        parameter.data = nn.functional.normalize(parameter.data, dim=0)
+
+    def similarity(self, rows: Tensor) -> Tensor:
+        # As in the peer, the proxies are made unit vectors here, and the gradient is not projected onto the sphere.
+        self.weight.data = nn.functional.normalize(self.weight.data, dim=0)
+        return (rows @ self.weight).T
+
+    def terms(self, sims: ClassSimilarities) -> Tensor:
+        return p2sgrad_terms(sims)

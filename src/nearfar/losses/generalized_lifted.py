@@ -1,0 +1,49 @@
+"""Generalized lifted structure loss: soft maxima of the distances to all positives and to all negatives."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from nearfar.losses.base import register
+from nearfar.losses.lifted import or_zero
+from nearfar.losses.pair_loss import PairBatch, PairLoss
+from nearfar.ops.geometry import unit_distance_matrix
+from nearfar.ops.pairs import Pairs
+from nearfar.validation import check_not_negative
+
+
+@register("generalized-lifted")
+class GeneralizedLiftedStructureLoss(PairLoss):
+    """Generalized lifted structure loss (Hermans et al., arXiv 1703.07737, Eq. 7), on distances D of unit vectors.
+
+    The loss is the mean over anchors of [ log sum_{p in P} e^{D - pos_margin} + log sum_{n in N} e^{neg_margin - D}
+    ]_+, where P and N are the positives and negatives of the anchor. A logarithm is replaced by 0 if its sum is empty,
+    as in pytorch-metric-learning. The paper sums over the anchors.
+
+    Args:
+        neg_margin: The margin of the negatives.
+        pos_margin: The margin of the positives. Only the difference of the two margins matters for anchors that have
+            both positives and negatives; the paper has one margin.
+
+    >>> import torch
+    >>> GeneralizedLiftedStructureLoss()(torch.eye(3), torch.tensor([0, 0, 1]))  # 1, 1 and 1 + log(2) - sqrt(2)
+    tensor(0.7596)
+    """
+
+    def __init__(self, *, neg_margin: float = 1.0, pos_margin: float = 0.0) -> None:
+        super().__init__()
+        self.neg_margin = check_not_negative("neg_margin", neg_margin)
+        self.pos_margin = check_not_negative("pos_margin", pos_margin)
+
+    def similarity(self, x: Tensor, y: Tensor | None) -> Tensor:
+        return -unit_distance_matrix(x, y)
+
+    def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
+        return pairs.anchor_mean(anchor_costs(pairs, self.pos_margin, self.neg_margin))
+
+
+def anchor_costs(pairs: Pairs, pos_margin: float, neg_margin: float) -> Tensor:
+    """Compute the term of every anchor, [A]. pairs.sim is -D."""
+    pos = or_zero(pairs.log_sum_exp(-pairs.sim - pos_margin, pairs.same))
+    neg = or_zero(pairs.log_sum_exp(neg_margin + pairs.sim, pairs.diff))
+    return (pos + neg).relu()

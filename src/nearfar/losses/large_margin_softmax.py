@@ -1,0 +1,120 @@
+"""Large-margin softmax: multiply the angle between a sample and its own class by an integer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from nearfar.losses.base import full_precision, register
+from nearfar.losses.normalized_softmax import softmax_terms
+from nearfar.losses.proxies.class_similarity import ClassSimilarities
+from nearfar.losses.proxies.proxy_loss import DataWiseLoss
+from nearfar.ops.pairs import ratio
+from nearfar.validation import Labels, check_count, check_positive
+
+
+class AngleMultipleLoss(DataWiseLoss):
+    """Base class of the losses that multiply the angle to the sample's own class by `margin`.
+
+    The logits are `scale` times the cosines times the norms of the embeddings and, if `proxy_norms` is set, of the
+    proxies.
+    """
+
+    proxy_norms = False
+
+    def __init__(self, *, classes: int | Sequence[str], dim: int, margin: int = 4, scale: float = 1.0) -> None:
+        super().__init__(classes, dim)
+        self.margin, self.scale = check_count("margin", margin), check_positive("scale", scale)
+
+    def class_similarities(
+        self, embeddings: Tensor, labels: Labels, weights: Tensor | None = None
+    ) -> ClassSimilarities:
+        sims = super().class_similarities(embeddings, labels, weights)
+        norms = torch.linalg.vector_norm(full_precision(embeddings), dim=1)
+        return replace(sims, matrix=sims.matrix * self.factors(norms), norms=norms)
+
+    def factors(self, norms: Tensor) -> Tensor:
+        """Return the factors of the cosines [C, B], or [1, B], from the norms of the embeddings [B]."""
+        if not self.proxy_norms:
+            return norms[None]
+        proxy_norms: Tensor = torch.linalg.vector_norm(self.proxies.to(norms.dtype), dim=1)
+        return proxy_norms[:, None] * norms
+
+    def terms(self, sims: ClassSimilarities) -> Tensor:
+        assert sims.norms is not None
+        return large_margin_terms(sims, self.factors(sims.norms), self.margin, self.scale)
+
+
+def large_margin_terms(sims: ClassSimilarities, factors: Tensor, margin: int, scale: float) -> Tensor:
+    """Compute the term of every sample, [B].
+
+    Args:
+        sims: The similarities, which are cosines times factors.
+        factors: The factors [C, B], or [1, B].
+        margin: The factor of the angle.
+        scale: The factor of the logits.
+    """
+    own_factors = factors.expand_as(sims.matrix).gather(0, sims.labels[None])[0]
+    return softmax_terms(sims, scale, own_factors * multiply_angle(ratio(sims.own(), own_factors), margin))
+
+
+@register("large-margin-softmax")
+class LargeMarginSoftmaxLoss(AngleMultipleLoss):
+    """Large-margin softmax loss (Liu et al., ICML 2016, arXiv 1612.02295, Eqs. 4 to 6).
+
+    The loss is the mean over samples x of class y of -log( e^{f_y} / (e^{f_y} + sum_{c != y} e^{f_c}) ) with f_c =
+    scale ||w_c|| ||x|| cos(theta_c) for the other classes and f_y = scale ||w_y|| ||x|| psi(theta_y). psi(theta) =
+    (-1)^k cos(margin theta) - 2k for theta in [k pi / margin, (k + 1) pi / margin] decreases from 1 at 0 to 1 - 2
+    margin at 180 degrees. Neither embeddings nor proxies are normalized. The paper trains with a mean of psi and the
+    cosine whose share of psi grows; this is the final loss.
+
+    Args:
+        classes: The number of classes, or a list of class names. With names, labels may be names too.
+        dim: The dimension of the embeddings.
+        margin: The factor of the angle, an integer. The default is the paper's largest.
+        scale: A factor of the logits. The default, 1, is the paper's formula.
+
+    >>> loss = LargeMarginSoftmaxLoss(classes=3, dim=2)
+    >>> loss(torch.zeros(1, 2), torch.tensor([0])).exp()
+    tensor(3., grad_fn=<ExpBackward0>)
+    """
+
+    proxy_norms = True
+
+
+@register("sphereface")
+class SphereFaceLoss(AngleMultipleLoss):
+    """SphereFace, the angular softmax loss (Liu et al., CVPR 2017, arXiv 1704.08063, Eq. 7).
+
+    The loss is that of `LargeMarginSoftmaxLoss` with unit proxies: f_c = scale ||x|| cos(theta_c) and
+    f_y = scale ||x|| psi(theta_y). The embeddings are not normalized.
+
+    Args:
+        classes: The number of classes, or a list of class names. With names, labels may be names too.
+        dim: The dimension of the embeddings.
+        margin: The factor of the angle, an integer. The default is from the paper.
+        scale: A factor of the logits. The default, 1, is the paper's formula.
+
+    >>> loss = SphereFaceLoss(classes=3, dim=2)
+    >>> loss(torch.zeros(1, 2), torch.tensor([0])).exp()
+    tensor(3., grad_fn=<ExpBackward0>)
+    """
+
+
+def multiply_angle(cos: Tensor, margin: int) -> Tensor:
+    """Compute psi(theta) = (-1)^k cos(m theta) - 2k from cos theta, elementwise, with k = floor(m theta / pi).
+
+    cos(m theta) is the Chebyshev polynomial T_m of cos theta, so the gradient is finite everywhere.
+
+    >>> multiply_angle(torch.tensor([1.0, 0.0, -1.0]), 2)
+    tensor([ 1., -1., -3.])
+    """
+    k = (cos.detach().clamp(-1, 1).acos() * (margin / math.pi)).floor().clamp_max(margin - 1)
+    before, polynomial = torch.ones_like(cos), cos
+    for _ in range(margin - 1):
+        before, polynomial = polynomial, 2 * cos * polynomial - before
+    return (1 - 2 * (k % 2)) * polynomial - 2 * k

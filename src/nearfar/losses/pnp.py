@@ -1,0 +1,113 @@
+"""PNP: penalize only the negatives that are ranked before positives."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from nearfar.losses.base import register
+from nearfar.losses.pair_loss import PairBatch, PairLoss
+from nearfar.ops.custom_grad import analytic
+from nearfar.ops.pairs import Pairs
+from nearfar.ops.triplets import positive_table
+from nearfar.validation import check_choice, check_positive
+
+VARIANTS = ("O", "Ds", "Dq", "Iu", "Ib")
+
+
+@register("pnp")
+class PNPLoss(PairLoss):
+    """PNP loss (Li et al., AAAI 2022, arXiv 2102.04640, Eqs. 7 to 15), on cosines S.
+
+    For an anchor i and a positive p, R_ip = sum_{n in N_i} sigmoid((S_in - S_ip) / temperature) is the smoothed number
+    of negatives before p. The loss is the mean over anchors with positives of the mean over their positives of f(R_ip):
+
+    - variant="O": f = R.
+    - variant="Ds": f = log(1 + R).
+    - variant="Dq": f = 1 - (1 + R)^-alpha.
+    - variant="Iu": f = (1 + R) log(1 + R).
+    - variant="Ib": f = (b R - log(1 + b R)) / b^2.
+
+    The anchor is not one of its own positives; the released code includes it. The weight of a negative multiplies its
+    sigmoid, and those of positives and anchors multiply their terms of the means. The computation makes one pass over
+    the similarity matrix per positive.
+
+    Args:
+        variant: "O", "Ds", "Dq", "Iu" or "Ib". The paper recommends "Dq".
+        alpha: The exponent of variant "Dq". The default is from pytorch-metric-learning.
+        b: The parameter of variant "Ib". The default is from pytorch-metric-learning.
+        temperature: The temperature of the sigmoid. The default is from the paper.
+
+    >>> x = torch.tensor([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0]])
+    >>> PNPLoss()(x, torch.tensor([0, 0, 1])), PNPLoss()(x, torch.tensor([0, 1, 0]))  # (2,1) of anchor 0, (0,1) of 2
+    (tensor(0.), tensor(0.7500))
+    """
+
+    def __init__(self, *, variant: str = "Dq", alpha: float = 1.0, b: float = 2.0, temperature: float = 0.01) -> None:
+        super().__init__()
+        self.variant = check_choice("variant", variant, VARIANTS)
+        self.alpha, self.b = check_positive("alpha", alpha), check_positive("b", b)
+        self.temperature = check_positive("temperature", temperature)
+
+    def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
+        return pnp(
+            pairs.sim,
+            pairs.same,
+            pairs.diff,
+            pairs.weights,
+            pairs.ref_weights,
+            self.variant,
+            self.alpha,
+            self.b,
+            self.temperature,
+        )
+
+
+def penalty(r: Tensor, variant: str, alpha: float, b: float) -> tuple[Tensor, Tensor]:
+    """Compute f(R) and its derivative for a variant, elementwise."""
+    if variant == "Ds":
+        return torch.log1p(r), 1 / (1 + r)
+    if variant == "Dq":
+        return 1 - (1 + r) ** -alpha, alpha * (1 + r) ** (-alpha - 1)
+    if variant == "Iu":
+        return (1 + r) * torch.log1p(r), 1 + torch.log1p(r)
+    if variant == "Ib":
+        return (b * r - torch.log1p(b * r)) / b**2, r / (1 + b * r)
+    return r, torch.ones_like(r)
+
+
+@analytic("pnp")
+def pnp(
+    sim: Tensor,
+    same: Tensor,
+    diff: Tensor,
+    weights: Tensor | None,
+    ref_weights: Tensor | None,
+    variant: str,
+    alpha: float,
+    b: float,
+    temperature: float,
+) -> tuple[Tensor, Tensor]:
+    """Compute the loss and its gradient with respect to sim. The arguments are those of `PNPLoss` and `Pairs`."""
+    gradient = torch.zeros_like(sim)
+    table, columns = positive_table(sim, same)
+    has = same.any(1)
+    w_a = has.to(sim.dtype) if weights is None else torch.where(has, weights, 0.0)
+    total = w_a.sum()
+    share = w_a / torch.where(total > 0, total, 1.0)
+    r = torch.ones_like(sim[0]) if ref_weights is None else ref_weights
+    r_p = torch.where(torch.isfinite(table), r[columns], 0.0)  # weights of the positives; 0 in the padding
+    share = share / torch.where(has, r_p.sum(1), 1.0)
+    scaled = torch.where(diff, sim, -torch.inf) / temperature
+    value = sim.new_zeros(())
+    for k in range(columns.shape[1]):
+        # The padding of the table is infinite; any finite value does there, because its weight is 0.
+        own = torch.where(r_p[:, k] > 0, table[:, k], 0.0)[:, None] / temperature
+        g = torch.sigmoid(scaled - own)
+        f, slope = penalty(g @ r, variant, alpha, b)
+        w = share * r_p[:, k]
+        value = value + (w * f).sum()
+        each = (w * slope)[:, None] * (g - g * g) * r / temperature
+        gradient += each
+        gradient.scatter_add_(1, columns[:, k : k + 1], -each.sum(1, keepdim=True))
+    return value, gradient

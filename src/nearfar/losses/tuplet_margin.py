@@ -1,0 +1,52 @@
+"""Tuplet margin loss: compare each positive with all negatives of its anchor, with an angular margin as slack."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from nearfar.losses.arcface import check_angle
+from nearfar.losses.base import register
+from nearfar.losses.pair_loss import PairBatch, PairLoss
+from nearfar.ops.geometry import safe_sqrt
+from nearfar.ops.pairs import Pairs, softplus
+from nearfar.validation import check_positive
+
+
+@register("tuplet-margin")
+class TupletMarginLoss(PairLoss):
+    """Tuplet margin loss (Yu and Tao, ICCV 2019, Eq. 6), on cosines S.
+
+    The loss is the mean over positive pairs (a, p) of
+    log(1 + sum_{n in N_a} e^{scale (S_an - cos(theta_ap - angle))}) with theta_ap = arccos S_ap. The slack `angle`
+    makes the loss ignore positives that are closer than it. A positive pair whose anchor has no negatives costs 0.
+
+    Args:
+        angle: The slack margin in degrees. The default is the paper's 0.1 radians.
+        scale: The scale of the cosines. The default is from the paper.
+
+    >>> import torch
+    >>> loss = TupletMarginLoss(angle=0.0, scale=1.0)
+    >>> loss(torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0, 1])).exp()  # 1 + e^-1
+    tensor(1.3679)
+    """
+
+    def __init__(self, *, angle: float = 5.73, scale: float = 64.0) -> None:
+        super().__init__()
+        self.angle, self.scale = check_angle(angle), check_positive("scale", scale)
+
+    def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
+        return pairs.mean(tuplet_costs(pairs, self.angle, self.scale), pairs.same)
+
+
+def tuplet_costs(pairs: Pairs, angle: float, scale: float) -> Tensor:
+    """Compute the cost of every pair as if it were positive, [A, R].
+
+    cos(theta - m) = cos theta cos m + sin theta sin m. At theta = 0, where the angle is not differentiable, the
+    gradient of sin theta is set to 0.
+    """
+    m = math.radians(angle)
+    relaxed = pairs.sim * math.cos(m) + safe_sqrt(1 - pairs.sim * pairs.sim) * math.sin(m)
+    negatives = pairs.log_sum_exp(scale * pairs.sim, pairs.diff)
+    return softplus(negatives[:, None] - scale * relaxed)
