@@ -210,6 +210,8 @@ def test_samples_that_are_in_the_index_are_not_added_again(image_run: Run, image
     assert [open_data(folder).name(int(row)) for row in rows] == ["a/new.png", "a/newer.png"]
     assert "skipped" not in done("index", image_run.path, tmp_path / "other", "--add", "--out", index)
     assert len(Index.load(index)) == 62
+    parts = Index.load(index).parts
+    assert all(part.first + part.rows <= after.first for part, after in zip(parts, parts[1:], strict=False))
 
 
 def test_the_same_vectors_are_not_added_again(run: Path, vectors: str) -> None:
