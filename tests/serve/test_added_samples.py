@@ -60,9 +60,7 @@ def client(served: Collection) -> Iterator[httpx.Client]:
         yield client
 
 
-def test_added_samples_are_counted_listed_and_found(
-    client: httpx.Client, extended: Path, messages: list[str]
-) -> None:
+def test_added_samples_are_counted_listed_and_found(client: httpx.Client, extended: Path, messages: list[str]) -> None:
     info = client.get("/api/info").json()
     assert (info["samples"], info["classes"], info["not_shown"]) == (132, 11, "")
     assert messages == ["132 samples of 11 classes", f"12 of them are only in {extended / 'index'}"]

@@ -46,7 +46,9 @@ class Service:
         self.collection, self.decisions = collection, decisions
         self.embedder = Batcher(batch_embed(collection.embedder))
         self.searcher = Batcher(batch_search(collection.index))
-        self.suspects = BackgroundTask(lambda: SuspectList(collection.audit.wait(), collection.ids[: collection.run_samples], self.sample))
+        self.suspects = BackgroundTask(
+            lambda: SuspectList(collection.audit.wait(), collection.ids[: collection.run_samples], self.sample)
+        )
 
     def sample(self, id: int) -> Sample:
         """Return a sample by its id. Respond with 404 if no such sample is served."""
