@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -211,7 +212,7 @@ def test_samples_that_are_in_the_index_are_not_added_again(image_run: Run, image
     assert "skipped" not in done("index", image_run.path, tmp_path / "other", "--add", "--out", index)
     assert len(Index.load(index)) == 62
     parts = Index.load(index).parts
-    assert all(part.first + part.rows <= after.first for part, after in zip(parts, parts[1:], strict=False))
+    assert all(part.first + part.rows <= after.first for part, after in pairwise(parts))
 
 
 def test_the_same_vectors_are_not_added_again(run: Path, vectors: str) -> None:

@@ -81,7 +81,8 @@ def test_images_of_added_samples_are_theirs(size: str, client: httpx.Client, ser
     drawing = load_sketches().subset(load_sketches().labels == zebra)
     assert served.added.images[COUNT] is not None
     thumbnails, row = served.added.images[COUNT]
-    assert thumbnails.data.pixels is not None and drawing.pixels is not None
+    assert thumbnails.data.pixels is not None
+    assert drawing.pixels is not None
     np.testing.assert_array_equal(thumbnails.data.pixels[row], drawing.pixels[-COUNT])
     response = client.get("/api/samples/126/image", params={"size": size})
     assert response.headers["content-type"] == "image/png"

@@ -22,8 +22,8 @@ TIMED_STEPS = 3
 MAX_SECONDS = 20.0  # no further step is timed after this time: one slow step is enough for an estimate
 
 
-class _EnoughTime(Exception):
-    """Ends the timing of steps."""
+class _TimingError(Exception):
+    """Steps are slow: time no more of them."""
 
 
 def check_run(config: Config, manifest: Manifest) -> str:
@@ -49,9 +49,9 @@ def check_run(config: Config, manifest: Manifest) -> str:
     def record_time(*_: object) -> None:
         times.append(_now())
         if times[-1] - times[0] > MAX_SECONDS:
-            raise _EnoughTime
+            raise _TimingError
 
-    with TemporaryDirectory() as folder, suppress(_EnoughTime):
+    with TemporaryDirectory() as folder, suppress(_TimingError):
         trainer = Trainer(trial, manifest, Path(folder), say=messages.append, on_step_end=record_time)
         times.append(_now())
         trainer.fit(progress=False, stop_after=TIMED_STEPS)

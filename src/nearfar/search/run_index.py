@@ -39,7 +39,7 @@ def build_index(encoder: Encoder, data: Manifest | str, *, kind: str = "auto", p
 
 
 def extend_index(index: Index, encoder: Encoder, source: str) -> tuple[int, int]:
-    """Embed the samples of `source` that are not in the index yet, and add them. Their ids follow those of all other parts.
+    """Embed the samples of `source` that are not in the index yet, and add them. Their ids follow all other ids.
 
     Returns:
         The number of samples that were already in the index, and the number of all samples of `source`.

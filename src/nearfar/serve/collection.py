@@ -36,7 +36,7 @@ from nearfar.serve.query_input import QueryReader
 from nearfar.training.checkpoint import load_state
 from nearfar.training.splits import assign_splits, split_manifest
 
-CACHE_FOLDER, CACHE_VERSION = "serve", 1
+CACHE_FOLDER, CACHE_VERSION = "serve", 2
 Size = Literal["small", "medium", "large"]
 SIDES: dict[Size, int] = {"small": 56, "medium": 168, "large": 640}
 # Images with sides of at most SMALL_ARRAY pixels are enlarged to at most ENLARGED pixels and encoded losslessly as PNG.
