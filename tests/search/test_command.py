@@ -219,3 +219,11 @@ def test_the_same_vectors_are_not_added_again(run: Path, vectors: str) -> None:
     done("index", run, vectors)
     assert "240 of 240 samples are already in the index" in done("index", run, vectors, "--add")
     assert len(Index.load(run / "index")) == 240
+
+
+def test_a_missing_query_is_refused_before_the_data_is_embedded(vector_run: Run) -> None:
+    result = nearfar("search", vector_run.path, "nosuch.jpg")
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "Error: nosuch.jpg: no such file: a query is an image, a .npy file of vectors or the id of a sample\n"
+    )
