@@ -9,7 +9,7 @@ import yaml
 from click.testing import CliRunner
 
 import nearfar
-from nearfar.cli import main
+from nearfar.cli import dry_run, main
 
 WITHOUT_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 
@@ -168,6 +168,13 @@ def test_a_dry_run_tells_device_steps_and_time_and_writes_nothing(
     assert not list(tmp_path.iterdir())
     short = CliRunner().invoke(main, ["train", vectors, "--dry-run", "--set", "steps=1"])
     assert "1 step of " in short.output, short.output
+
+
+def test_a_dry_run_times_only_one_slow_step(vectors: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dry_run, "MAX_SECONDS", 0.0)
+    printed = CliRunner().invoke(main, ["train", vectors, "--dry-run", "--set", "steps=12"])
+    assert printed.exit_code == 0
+    assert "from 1 step of " in printed.output
 
 
 def test_a_dry_run_prints_the_whole_configuration(vectors: str) -> None:

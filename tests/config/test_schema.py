@@ -29,6 +29,7 @@ def test_every_setting_has_a_sentence_and_a_default_that_fits() -> None:
         about = all_settings()[key]
         assert about.help.endswith("."), key
         about.check(key, each.default)
+        assert each.default is not None or "null" in about.help or "Default:" in about.help, key
 
 
 @pytest.mark.parametrize(

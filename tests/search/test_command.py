@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -210,9 +211,19 @@ def test_samples_that_are_in_the_index_are_not_added_again(image_run: Run, image
     assert [open_data(folder).name(int(row)) for row in rows] == ["a/new.png", "a/newer.png"]
     assert "skipped" not in done("index", image_run.path, tmp_path / "other", "--add", "--out", index)
     assert len(Index.load(index)) == 62
+    parts = Index.load(index).parts
+    assert all(part.first + part.rows <= after.first for part, after in pairwise(parts))
 
 
 def test_the_same_vectors_are_not_added_again(run: Path, vectors: str) -> None:
     done("index", run, vectors)
     assert "240 of 240 samples are already in the index" in done("index", run, vectors, "--add")
     assert len(Index.load(run / "index")) == 240
+
+
+def test_a_missing_query_is_refused_before_the_data_is_embedded(vector_run: Run) -> None:
+    result = nearfar("search", vector_run.path, "nosuch.jpg")
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "Error: nosuch.jpg: no such file: a query is an image, a .npy file of vectors or the id of a sample\n"
+    )

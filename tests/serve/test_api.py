@@ -185,7 +185,9 @@ def test_audit_matches_the_library(client: httpx.Client, collection: Collection)
     assert [each["id"] for each in first["neighbors"]] == expected.neighbors[row, :10].tolist()
     assert {each["label"] for each in first["classmates"]} == {first["sample"]["label"]}
     assert row not in [each["id"] for each in first["classmates"]]
-    assert found["suspected"] == int((expected.suggested != expected.labels).sum())
+    assert found["suspected"] == int(
+        ((expected.score >= expected.cutoff) & (expected.suggested != expected.labels)).sum()
+    )
 
 
 def test_decisions_are_on_disk_before_the_response(client: httpx.Client, collection: Collection) -> None:

@@ -403,19 +403,29 @@ def test_spinner_of_the_map_ends_with_the_map(
     chromium.get("about:blank")
 
 
-def test_data_that_is_only_in_the_index_is_named(
-    chromium: Browser, run_path: Path, sketch_file: str, collection: Collection, tmp_path: Path
+def test_samples_that_are_only_in_the_index_are_shown(
+    chromium: Browser, run_path: Path, sketch_file: str, tmp_path: Path
 ) -> None:
     shutil.copytree(run_path, tmp_path / "run", ignore=shutil.ignore_patterns(".*"))
     added = tmp_path / "added.npz"
     save_manifest(open_data(sketch_file).subset([1, 2, 30]), added)
     for source, add in ((sketch_file, False), (str(added), True)):
         index_command(tmp_path / "run", source, out=None, kind="auto", add=add)
+    run = tmp_path / "run"
+    with run_in_background(guard_app(create_app(open_collection(run, say=lambda _: None)))) as where_:
+        chromium.get(f"{where_}/#/sample/121")
+        until(lambda: any("added to the index" in text for text in texts(chromium, "figcaption")))
+        drawing = "return [...document.querySelectorAll('figure.one img')].every(i => i.complete && i.naturalWidth)"
+        until(lambda: chromium.execute_script(drawing))
+        chromium.get(f"{where_}/")
+        until(lambda: any("123 samples" in text for text in texts(chromium, "main p")))
+        assert texts(chromium, ".not-shown") == []
+    chromium.get("about:blank")
+    added.unlink()
     said: list[str] = []
-    with run_in_background(guard_app(create_app(open_collection(tmp_path / "run", say=said.append)))) as where_:
+    with run_in_background(guard_app(create_app(open_collection(run, say=said.append)))) as where_:
         chromium.get(where_)
         until(lambda: texts(chromium, ".not-shown"))
-        assert texts(chromium, ".not-shown") == said[1:]
-    assert str(added) in said[1]
-    assert "use `nearfar search`" in said[1]
+        assert texts(chromium, ".not-shown") == said[2:]
+    assert f"cannot show the images of {added}" in said[2]
     chromium.get("about:blank")

@@ -11,41 +11,47 @@ TOLERANCE = 1e-6
 MIN_SAMPLES = 20  # with fewer samples, two distributions cannot be told apart
 
 
-def find_cutoff(score: Floats) -> float:
+def find_cutoff(score: Floats, reference: Floats) -> float:
     """Return the score from which on a label is more likely wrong than right.
 
     Scores of right and of wrong labels are modeled as two normal distributions (as the losses in Arazo et al.,
-    Unsupervised Label Noise Modeling and Loss Correction, ICML 2019, there with beta distributions). Both and their
-    shares are fitted with the EM algorithm, so the cut-off adapts to the amount of noise. It is the lowest score above
-    the mean of the right labels at which the probability of the higher distribution exceeds one half.
+    Unsupervised Label Noise Modeling and Loss Correction, ICML 2019, there with beta distributions). The wrong labels
+    are distributed as `reference`. Without this, the hard samples of clean data would be taken for wrong labels. The
+    other distribution and the share of wrong labels are fitted with the EM algorithm, so the cut-off adapts to the
+    amount of noise. It is the lowest score above the mean of the right labels at which a wrong label is more likely.
 
     Args:
         score: Scores [N], higher for labels that are more likely wrong.
+        reference: Scores [M] of labels that are known to be wrong.
 
     Returns:
-        The cut-off; infinity if there are fewer than 20 scores or if all are equal.
+        The cut-off; infinity if there are fewer than 20 scores or no reference, if all scores are equal, or if no label
+        is likely wrong.
 
     >>> rng = np.random.default_rng(0)
-    >>> 1.5 < find_cutoff(np.concatenate([rng.normal(0, 0.5, 900), rng.normal(4, 1, 100)])) < 2.5
-    True
+    >>> right, wrong, reference = rng.normal(0, 0.5, 900), rng.normal(4, 1, 100), rng.normal(4, 1, 50)
+    >>> 1 < find_cutoff(np.concatenate([right, wrong]), reference) < 2.5, find_cutoff(right, reference)
+    (True, inf)
     """
-    if len(score) < MIN_SAMPLES or float(score.std()) == 0:
+    if len(score) < MIN_SAMPLES or not len(reference) or float(score.std()) == 0:
         return float("inf")
-    means = np.quantile(score, [0.5, 0.95])
-    deviations = np.full(2, float(score.std()) / 2)
-    shares = np.array([0.9, 0.1])
+    if float(reference.mean()) <= float(np.median(score)):  # the embeddings do not tell wrong labels from right ones
+        return float("inf")
     floor = 1e-3 * float(score.std())
+    means = np.array([np.median(score), reference.mean()])
+    deviations = np.array([score.std() / 2, reference.std() + floor])
+    shares = np.array([0.95, 0.05])
     for _ in range(ITERATIONS):
-        probability = _probabilities(score, means, deviations, shares)
-        total = probability.sum(0) + 1e-12
-        before, means = means, (probability * score[:, None]).sum(0) / total
-        deviations = np.sqrt((probability * (score[:, None] - means) ** 2).sum(0) / total) + floor
-        shares = total / len(score)
-        if np.abs(means - before).max() < TOLERANCE:
+        right = _probabilities(score, means, deviations, shares)[:, 0]
+        total = right.sum() + 1e-12
+        before = means[0]
+        means[0] = (right * score).sum() / total
+        deviations[0] = np.sqrt((right * (score - means[0]) ** 2).sum() / total) + floor
+        shares = np.array([total, max(len(score) - total, 1e-12)]) / len(score)
+        if abs(means[0] - before) < TOLERANCE:
             break
-    right = int(means.argmin())
-    is_wrong = _probabilities(score, means, deviations, shares)[:, 1 - right] > 0.5
-    candidates = score[is_wrong & (score > means[right])]
+    is_wrong = _probabilities(score, means, deviations, shares)[:, 1] > 0.5
+    candidates = score[is_wrong & (score > means[0])]
     return float(candidates.min()) if len(candidates) else float("inf")
 
 

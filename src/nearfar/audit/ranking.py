@@ -12,7 +12,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from nearfar.audit.cutoff import find_cutoff
+from nearfar.audit.cutoff import MIN_SAMPLES, find_cutoff
 from nearfar.ops.geometry import unit
 from nearfar.pacing.objective import Floats, Ints, WeightProblem
 from nearfar.pacing.schedule import solve_for_share
@@ -20,7 +20,8 @@ from nearfar.pacing.xi import MEMORY_MB, hardness
 from nearfar.validation import Embeddings, as_embeddings
 
 SHARES = (0.6, 0.7, 0.8, 0.9)
-SELF_PACED_WEIGHT = 0.5
+FACTORS = np.array([1.0, 1.0, 0.5])  # of the class means, the votes and the self-paced weight
+SWAPPED = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +37,8 @@ class Audit:
         votes: Number of neighbors with the given label and with the rival, [N, 2].
         similarity: Cosine to the center of the given class and of the rival, [N, 2].
         weight: Self-paced weight, averaged over the fractions `shares` of `audit`; low for suspicious labels.
+        reference: Scores [M] of labels that were made wrong on purpose, on the scale of `score`; see `find_cutoff`.
+            Empty if there are fewer than 20 samples.
         classes: Names of the labels, or None.
     """
 
@@ -47,6 +50,7 @@ class Audit:
     votes: Floats
     similarity: Floats
     weight: Floats
+    reference: Floats
     classes: tuple[str, ...] | None = None
 
     def __len__(self) -> int:
@@ -55,7 +59,7 @@ class Audit:
     @cached_property
     def cutoff(self) -> float:
         """The score from which on a label is more likely wrong than right, see `find_cutoff`."""
-        return find_cutoff(self.score)
+        return find_cutoff(self.score, self.reference)
 
     @cached_property
     def flagged(self) -> NDArray[np.bool_]:
@@ -144,12 +148,16 @@ def audit(
 
     x = unit(rows - rows.mean(0) if center else rows)
     y = torch.from_numpy(number.astype(np.int64)).to(x.device)
-    evidence = _collect_evidence(x, y, min(k, len(x) - 1), memory_mb)
-    weight = compute_self_paced_weight(x, y, shares=shares, memory_mb=memory_mb)
+    k = min(k, len(x) - 1)
+    evidence, weight, terms = _judge(x, y, k, shares, memory_mb)
+    mean, deviation = terms.mean(0), np.where(terms.std(0) > 0, terms.std(0), 1.0)
+    score: Floats = (terms - mean) / deviation @ FACTORS
 
-    class_score = standardize(evidence["class_other"] - evidence["class_own"])
-    vote_score = standardize(np.log1p(evidence["votes_other"]) - np.log1p(evidence["votes_own"]))
-    score = class_score + vote_score + SELF_PACED_WEIGHT * standardize(1 - weight)
+    wrong, swapped = swap_labels(number)
+    reference: Floats = np.zeros(0)
+    if len(x) >= MIN_SAMPLES and len(np.unique(wrong)) > 1:
+        _, _, wrong_terms = _judge(x, torch.from_numpy(wrong).to(x.device), k, shares, memory_mb)
+        reference = (wrong_terms[swapped] - mean) / deviation @ FACTORS
 
     # There are two candidates for the rival: the class with the nearest mean and the class with the most votes. Take
     # the one with the larger sum of similarity and log(1 + votes), each scaled as in the score.
@@ -169,6 +177,7 @@ def audit(
         votes=np.stack([evidence["votes_own"], votes[line, chosen]], 1),
         similarity=np.stack([evidence["class_own"], sims[line, chosen]], 1),
         weight=weight,
+        reference=reference,
         classes=None if classes is None else tuple(classes),
     )
 
@@ -183,10 +192,34 @@ def compute_self_paced_weight(
     return weight
 
 
-def standardize(values: Floats) -> Floats:
-    """Subtract the mean and divide by the standard deviation; return zeros if all values are equal."""
-    result: Floats = (values - values.mean()) / _deviation(values)
-    return result
+def swap_labels(labels: Ints) -> tuple[Ints, Ints]:
+    """Give a random tenth of the samples another label that occurs in the data.
+
+    Returns:
+        The labels [N], and the rows with another label in ascending order.
+
+    >>> labels, rows = swap_labels(np.repeat([0, 1, 2], 20))
+    >>> len(rows), bool((labels[rows] != np.repeat([0, 1, 2], 20)[rows]).all())
+    (6, True)
+    """
+    rng = np.random.default_rng(0)
+    present = np.unique(labels)
+    rows = np.sort(rng.choice(len(labels), max(1, round(SWAPPED * len(labels))), replace=False))
+    result = labels.astype(np.int64)
+    position = np.searchsorted(present, result[rows])
+    result[rows] = present[(position + rng.integers(1, len(present), len(rows))) % len(present)]
+    return result, rows
+
+
+def _judge(
+    x: Tensor, y: Tensor, k: int, shares: Sequence[float], memory_mb: int
+) -> tuple[dict[str, NDArray[Any]], Floats, Floats]:
+    """Return the evidence about labels, the self-paced weights [N], and the terms of the score [N, 3]."""
+    evidence = _collect_evidence(x, y, k, memory_mb)
+    weight = compute_self_paced_weight(x, y, shares=shares, memory_mb=memory_mb)
+    centers = evidence["class_other"] - evidence["class_own"]
+    votes = np.log1p(evidence["votes_other"]) - np.log1p(evidence["votes_own"])
+    return evidence, weight, np.stack([centers, votes, 1 - weight], 1)
 
 
 def _deviation(values: Floats) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +19,11 @@ from nearfar.training.trackers import TRACKERS, open_trackers
 from nearfar.training.trainer import Trainer
 
 TIMED_STEPS = 3
+MAX_SECONDS = 20.0  # no further step is timed after this time: one slow step is enough for an estimate
+
+
+class _TimingError(Exception):
+    """Steps are slow: time no more of them."""
 
 
 def check_run(config: Config, manifest: Manifest) -> str:
@@ -39,10 +45,14 @@ def check_run(config: Config, manifest: Manifest) -> str:
     trial = replace(uncached, test=False, track=())
     times: list[float] = []
     messages: list[str] = []
-    with TemporaryDirectory() as folder:
-        trainer = Trainer(
-            trial, manifest, Path(folder), say=messages.append, on_step_end=lambda *_: times.append(_now())
-        )
+
+    def record_time(*_: object) -> None:
+        times.append(_now())
+        if times[-1] - times[0] > MAX_SECONDS:
+            raise _TimingError
+
+    with TemporaryDirectory() as folder, suppress(_TimingError):
+        trainer = Trainer(trial, manifest, Path(folder), say=messages.append, on_step_end=record_time)
         times.append(_now())
         trainer.fit(progress=False, stop_after=TIMED_STEPS)
     # The first step also starts the loader and allocates memory, so its time is used only if there is no other step.

@@ -61,7 +61,7 @@ class Data:
     folds: int | None = option(
         None, "Number of cross-validation folds: contiguous parts of the sorted training classes; null: none.", least=2
     )
-    fold: int | None = option(None, "Fold that this run holds out, counted from 0. Needs data.folds.", least=0)
+    fold: int | None = option(None, "Fold that this run holds out, counted from 0; null without data.folds.", least=0)
     per_class: int | None = option(
         None, "Maximum number of training samples per class, the same ones in every run; null uses all.", least=2
     )
@@ -82,7 +82,7 @@ class Data:
     )
     noise: Noise = section(Noise, "Injected label noise.")
     fingerprint: str | None = option(
-        None, "Fingerprint of the data, set by the run. Using this configuration with other data is an error."
+        None, "Fingerprint of the data, set by the run; null before. Other data with this configuration is an error."
     )
 
 
@@ -103,13 +103,13 @@ class Batches:
         None, "PROFS: number of times that a cycle uses each representative, on average. Default: 6."
     )
     steps: int | None = option(
-        None, "PROFS: number of steps for which a class keeps its representative (a cycle); replaces rho."
+        None, "PROFS: number of steps for which a class keeps its representative (a cycle); null: computed from rho."
     )
-    mining: str | None = option(None, "PROFS: hncm chooses the classes of a batch by hard negative class mining.")
-    seeds_per_batch: int | None = option(None, "hncm: number of random classes whose nearest classes fill the batch.")
-    greedy: bool | None = option(None, "hncm: add one class at a time, the one nearest to any class in the batch.")
-    fill: bool | None = option(None, "hncm: embed all representatives at the start of a cycle.")
-    patience: int | None = option(None, "PROFS: end a cycle when the loss has not decreased for this many steps.")
+    mining: str | None = option(None, "PROFS: hncm chooses classes by hard negative class mining; null: at random.")
+    seeds_per_batch: int | None = option(None, "hncm: random classes whose nearest ones fill the batch. Default: 1.")
+    greedy: bool | None = option(None, "hncm: add the class nearest to any class in the batch. Default: false.")
+    fill: bool | None = option(None, "hncm: embed all representatives at the start of a cycle. Default: false.")
+    patience: int | None = option(None, "PROFS: end a cycle after this many steps without progress; null: never.")
     options: dict[str, Any] = table("Other options of the sampler; `batches.KEY` is short for `batches.options.KEY`.")
 
 
@@ -191,8 +191,8 @@ class Optimizer:
     proxy_weight_decay: float | None = option(0.0, "Weight decay of the proxies; null uses weight_decay.")
     momentum: float = option(0.9, "Momentum of sgd and rmsprop.")
     betas: tuple[float, ...] = option((0.9, 0.999), "The two averaging coefficients of adam and adamw.")
-    clip_value: float | None = option(None, "Clip gradients to this magnitude after adding the PROFS term.", above=0)
-    clip_norm: float | None = option(None, "Clip the total gradient norm to this after adding the PROFS term.", above=0)
+    clip_value: float | None = option(None, "Clip gradients to this magnitude; null: no clipping.", above=0)
+    clip_norm: float | None = option(None, "Clip the total gradient norm to this; null: no clipping.", above=0)
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ class Schedule:
         "constant: no decay; cosine: decay to 0; step: multiply by schedule.factor every schedule.every epochs.",
         choices=("constant", "cosine", "step"),
     )
-    every: int | None = option(None, "Number of epochs between two steps of the step schedule.", above=0)
+    every: int | None = option(None, "Epochs between two steps of the step schedule; null: no steps.", above=0)
     factor: float = option(0.5, "Factor by which the step schedule multiplies the learning rate.", above=0)
     warm_up: float = option(
         0.1, "Fraction of the steps, at the start, in which the learning rate rises linearly.", least=0, below=1
@@ -231,14 +231,14 @@ class Select:
 class Config:
     """A complete run."""
 
-    recipe: str | None = option(None, "Name of the recipe; `nearfar recipes` lists them.")
+    recipe: str | None = option(None, "Name of the recipe; `nearfar recipes` lists them. null: none.")
     setting: str = option(
         "ours",
         "ours: use our defaults for the network, images, optimizer, schedule and number of epochs, so that recipes "
         "differ only in their method. paper: use the values of the recipe.",
         choices=("ours", "paper"),
     )
-    benchmark: str | None = option(None, "Use the values that the recipe has for this dataset.", choices=BENCHMARKS)
+    benchmark: str | None = option(None, "Use the recipe's values for this dataset; null: none.", choices=BENCHMARKS)
     seed: int = option(0, "Seed of weights, batches and augmentation.", least=0, below=2**63)
     data: Data = section(Data, "What to train on.")
     loss: dict[str, Any] = table("The name of the loss and its options; `nearfar losses NAME` shows the options.")
@@ -250,12 +250,12 @@ class Config:
     images: Images = section(Images, "How images are preprocessed and augmented.")
     optimizer: Optimizer = section(Optimizer, "How the weights are updated.")
     schedule: Schedule = section(Schedule, "How the learning rate changes over the run.")
-    epochs: int | None = option(None, "Length of the training in epochs; set this or steps.", above=0)
-    steps: int | None = option(None, "Length of the training in steps; set this or epochs.", above=0)
+    epochs: int | None = option(None, "Length of the training in epochs; null if steps is set.", above=0)
+    steps: int | None = option(None, "Length of the training in steps; null if epochs is set.", above=0)
     select: Select = section(Select, "Which epoch's weights are kept.")
     micro_batch: int | None = option(
         None,
-        "Most samples in the network at once. Larger batches pass in parts, twice: for the loss, then for gradients.",
+        "Most samples in the network at once; null: all. Larger batches pass in parts, twice: for loss and gradients.",
         above=0,
     )
     autocast: str = option(

@@ -18,7 +18,7 @@ from nearfar.search.export_model import export_onnx, export_safetensors
 from nearfar.search.export_vectors import export_vectors
 from nearfar.search.index import Index
 from nearfar.search.page import write_page
-from nearfar.search.query import Hit, SearchQuery, find_hits, read_queries
+from nearfar.search.query import Hit, SearchQuery, check_query, find_hits, read_queries
 from nearfar.search.run_index import FOLDER, build_index, extend_index, load_index, open_index
 
 RECALL_QUERIES = 1000
@@ -62,6 +62,8 @@ def search_command(
 ) -> None:
     """Run `nearfar search`. Messages go to standard error, so that --json prints only JSON."""
     encoder = _open_encoder(run, skip_broken)
+    for text in queries:
+        check_query(text)  # before the data of a run without an index is embedded
     index = open_index(encoder, folder=folder, say=_say)
     results = [
         (query, find_hits(index, query, k, label=labels))

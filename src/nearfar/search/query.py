@@ -38,21 +38,26 @@ class Hit:
     name: str
 
 
+def check_query(text: str) -> None:
+    """Raise an error if a query is neither an id nor an existing file. This needs no index."""
+    if not _is_id(text) and not expand_user(text).is_file():
+        raise NearfarError(f"{text}: no such file: a query is an image, a .npy file of vectors or the id of a sample")
+
+
 def read_queries(text: str, index: Index, encoder: Encoder) -> list[SearchQuery]:
     """Parse the text of a query and return one query, or one for each row of a .npy file.
 
     An integer is the id of a sample. The rows of a .npy file are embeddings or, if the run was trained on vectors,
     inputs of the network. If embeddings and inputs have the same length, the rows are taken as inputs.
     """
-    if text.isascii() and text.isdecimal():
+    check_query(text)
+    if _is_id(text):
         number = min(int(text[:MAX_ID_DIGITS]), MAX_ID)
         try:
             return [SearchQuery(text, index.vector_of(number), id=number)]
         except ValueError as error:
             raise NearfarError(str(error)) from None
     path = expand_user(text)
-    if not path.is_file():
-        raise NearfarError(f"{text}: no such file: a query is an image, a .npy file of vectors or the id of a sample")
     if path.suffix.lower() != ".npy":
         return [SearchQuery(text, encoder.embed_file(path)[0], file=path)]
     vectors = _read_vectors(path)
@@ -86,6 +91,10 @@ def find_hits(index: Index, query: SearchQuery, k: int, *, label: tuple[str, ...
             zip(hit_ids, hit_distances, index.rows_of(hit_ids).tolist(), strict=True), start=1
         )
     ]
+
+
+def _is_id(text: str) -> bool:
+    return text.isascii() and text.isdecimal()
 
 
 def _read_vectors(path: Path) -> Vectors:

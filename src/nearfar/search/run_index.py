@@ -39,7 +39,7 @@ def build_index(encoder: Encoder, data: Manifest | str, *, kind: str = "auto", p
 
 
 def extend_index(index: Index, encoder: Encoder, source: str) -> tuple[int, int]:
-    """Embed the samples of `source` that are not in the index yet, and add them. Their ids start after its largest id.
+    """Embed the samples of `source` that are not in the index yet, and add them. Their ids follow all other ids.
 
     Returns:
         The number of samples that were already in the index, and the number of all samples of `source`.
@@ -51,8 +51,8 @@ def extend_index(index: Index, encoder: Encoder, source: str) -> tuple[int, int]
         return known, known
     vectors, embedded = encoder.embed_manifest(manifest.subset(is_new) if known else manifest)
     rows = np.flatnonzero(is_new)[embedded]
-    # Row i has the id first + i, so that ids of a part are counted as if all its rows had been added.
-    first = int(index.ids.max()) + 1 if len(index) else 0
+    # Row i has the id first + i, also if earlier rows are not added. The ids of two parts therefore never overlap.
+    first = max([int(index.ids.max()) + 1 if len(index) else 0, *(part.first + part.rows for part in index.parts)])
     names = _sample_names(manifest, rows, first=first)
     index.add(vectors, ids=first + rows, labels=manifest.labels[rows], classes=manifest.classes, names=names)
     index.parts = (*index.parts, _part(encoder.run, manifest, source, first=first))

@@ -1,10 +1,12 @@
 """The data that a server serves: samples of a run with their vectors, index, images, map and audit.
 
-The id of a sample is its row in the run's data, even if only one split is served.
+The id of a sample is its row in the run's data, even if only one split is served. Samples that only the index of the
+run has follow after the last row.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 from collections.abc import Callable
 from dataclasses import fields
@@ -21,13 +23,12 @@ from nearfar.audit import Audit, audit
 from nearfar.data.manifest import Ints
 from nearfar.errors import NearfarError
 from nearfar.files import remove_drafts
-from nearfar.formatting import clean_text
 from nearfar.ops.geometry import unit
 from nearfar.report.thumbnails import Thumbnails
 from nearfar.runs import CHECKPOINT, Run
 from nearfar.search import Encoder, Index
 from nearfar.search.run_index import FOLDER
-from nearfar.search.storage import INDEX_FILE, read_parts
+from nearfar.serve.added_samples import ADDED, load_added_samples
 from nearfar.serve.background_task import BackgroundTask
 from nearfar.serve.disk_cache import load_or_compute
 from nearfar.serve.map_layout import interpolate, lay_out_map
@@ -35,7 +36,7 @@ from nearfar.serve.query_input import QueryReader
 from nearfar.training.checkpoint import load_state
 from nearfar.training.splits import assign_splits, split_manifest
 
-CACHE_FOLDER, CACHE_VERSION = "serve", 1
+CACHE_FOLDER, CACHE_VERSION = "serve", 2
 Size = Literal["small", "medium", "large"]
 SIDES: dict[Size, int] = {"small": 56, "medium": 168, "large": 640}
 # Images with sides of at most SMALL_ARRAY pixels are enlarged to at most ENLARGED pixels and encoded losslessly as PNG.
@@ -47,6 +48,8 @@ Say = Callable[[str], object]
 
 class Collection:
     """The samples of a run's data, or of one split of it. Slow results are cached in `RUN/serve`.
+
+    If all splits are served, samples that only the index of the run has are served too. The audit leaves them out.
 
     Args:
         run: The run.
@@ -75,17 +78,23 @@ class Collection:
             return {"vectors": torch.from_numpy(vectors), "ids": torch.from_numpy(rows[embedded_rows])}
 
         tensors = self._load_or_compute("vectors", embed)
-        self.vectors, self.ids = tensors["vectors"], tensors["ids"].numpy()
-        self.labels = self.manifest.labels[self.ids]
+        ids, added = tensors["ids"].numpy(), load_added_samples(encoder, self.manifest)
+        self.added = added if split == "all" else added.without_samples(f"serves only its {split} samples")
+        self.run_samples = len(ids)
+        self.classes = self.added.classes
+        self.ids = np.concatenate([ids, len(self.manifest) + np.arange(len(self.added))])
+        self.labels = np.concatenate([self.manifest.labels[ids], self.added.labels])
+        self.vectors = torch.cat([tensors["vectors"], self.added.vectors]) if len(self.added) else tensors["vectors"]
         say(f"{len(self.ids):,} samples of {len(np.unique(self.labels)):,} classes")
-        self.not_shown = _describe_other_data(run)
-        if self.not_shown:
-            say(self.not_shown)
+        if len(self.added):
+            say(f"{len(self.added):,} of them are only in {run.path / FOLDER}")
+        if self.added.problem:
+            say(self.added.problem)
         self.thumbnails = Thumbnails(self.manifest)
         self.queries = QueryReader(encoder, self.manifest)
-        names = [self.manifest.name(row) for row in self.ids.tolist()]
+        names = [self.name_of(id) for id in self.ids.tolist()]
         self.index = Index.from_vectors(
-            self.vectors, ids=self.ids, labels=self.labels, classes=self.manifest.classes, names=names
+            self.vectors, ids=self.ids, labels=self.labels, classes=self.classes, names=names
         )
         self._positions = {int(id): i for i, id in enumerate(self.ids)}
         self.map = BackgroundTask(self._map)
@@ -95,7 +104,16 @@ class Collection:
     @property
     def version(self) -> str:
         """A string that changes if the data changes. It is part of image URLs, so that browsers can cache images."""
-        return str(self.cache_key["data"])[:12]
+        return hashlib.sha256(f"{self.cache_key['data']} {self.added.fingerprint}".encode()).hexdigest()[:12]
+
+    def name_of(self, id: int) -> str:
+        """Return the name of a sample."""
+        row = id - len(self.manifest)
+        return self.added.names[row] if row >= 0 else self.manifest.name(id)
+
+    def split_of(self, id: int) -> str:
+        """Return the split of a sample, or "added" if only the index of the run has it."""
+        return ADDED if id >= len(self.manifest) else str(self.manifest.split[id])
 
     def position_of(self, id: int) -> int | None:
         """Return the position of a sample in `ids`, `labels` and `vectors`, or None if it is not served."""
@@ -130,57 +148,50 @@ class Collection:
 
         def compute() -> dict[str, Tensor]:
             labels, proxies = self.proxies() or (np.zeros(0, np.int64), self.vectors[:0])
-            positions = lay_out_map(self.vectors)
+            positions = lay_out_map(unit(self.vectors))
             # Proxies can be far from all samples, especially early in training, and t-SNE would place them apart. Each
             # proxy is therefore placed at the mean position of its nearest samples.
             near = interpolate(unit(proxies), unit(self.vectors), positions) if len(proxies) else positions[:0]
             return {"positions": positions, "proxies": near, "proxy_labels": torch.from_numpy(labels)}
 
-        return self._load_or_compute("map", compute)
+        added = {"added": self.added.fingerprint} if len(self.added) else {}
+        return self._load_or_compute("map", compute, **added)
 
     def _audit(self) -> Audit:
-        if len(np.unique(self.labels)) < 2:
+        vectors, labels = self.vectors[: self.run_samples], self.labels[: self.run_samples]
+        if len(np.unique(labels)) < 2:
             raise NearfarError("an audit needs samples of at least two classes")
         columns = [field.name for field in fields(Audit) if field.name != "classes"]
 
         def compute() -> dict[str, Tensor]:
-            result = audit(self.vectors, self.labels)
+            result = audit(vectors, labels)
             return {name: torch.from_numpy(np.ascontiguousarray(getattr(result, name))) for name in columns}
 
         tensors = self._load_or_compute("audit", compute)
         return Audit(**{name: tensors[name].numpy() for name in columns}, classes=self.manifest.classes)
 
-    def _load_or_compute(self, name: str, compute: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+    def _load_or_compute(self, name: str, compute: Callable[[], dict[str, Tensor]], **key: str) -> dict[str, Tensor]:
         path = self.run.path / CACHE_FOLDER / f"{name}-{self.split}.safetensors"
-        return load_or_compute(path, self.cache_key, compute)
+        return load_or_compute(path, {**self.cache_key, **key}, compute)
 
     def _image(self, id: int, size: Size) -> tuple[bytes, str] | None:
         """Return the encoded image of a sample and its media type, or None if there is no readable image."""
-        image = self._full_image(id) if size == "large" else self.thumbnails.load_image(id, SIDES[size])
+        added = id - len(self.manifest)
+        place = (self.thumbnails, id) if added < 0 else self.added.images[added]
+        if place is None:
+            return None
+        thumbnails, row = place
+        image = _load_full_image(thumbnails, row) if size == "large" else thumbnails.load_image(row, SIDES[size])
         return None if image is None else encode_image(image, SIDES[size])
 
-    def _full_image(self, id: int) -> Image.Image | None:
-        if self.thumbnails.reader is None or self.thumbnails.kind == "text":
-            return self.thumbnails.load_image(id)
-        try:
-            return self.thumbnails.reader.read_image(id, draft=SIDES["large"])
-        except NearfarError:
-            return None
 
-
-def _describe_other_data(run: Run) -> str:
-    """Say which data the index of a run has in addition to the data of the run, or return ""."""
-    folder = run.path / FOLDER
-    if not (folder / INDEX_FILE).is_file():
-        return ""
+def _load_full_image(thumbnails: Thumbnails, row: int) -> Image.Image | None:
+    if thumbnails.reader is None or thumbnails.kind == "text":
+        return thumbnails.load_image(row)
     try:
-        others = [clean_text(part.source) for part in read_parts(folder) if part.source]
-    except NearfarError as error:
-        return str(error)
-    if not others:
-        return ""
-    places = ", ".join(dict.fromkeys(others))
-    return f"This page shows the data of the run. {folder} also has {places}: use `nearfar search` to search there."
+        return thumbnails.reader.read_image(row, draft=SIDES["large"])
+    except NearfarError:
+        return None
 
 
 def encode_image(image: Image.Image, side: int) -> tuple[bytes, str]:

@@ -30,7 +30,7 @@ class DecisionRequest(BaseModel):
 
 
 class Sample(BaseModel):
-    """A sample of the data. `label` is the number of its class."""
+    """A sample. `label` is the number of its class, `split` is "added" if only the index of the run has the sample."""
 
     id: int
     name: str
@@ -79,7 +79,7 @@ class Info(BaseModel):
     """A description of the run and of the samples that are served.
 
     `accepts` lists the kinds of queries. `input_dim` is the length of a query vector, or 0 if queries are images.
-    `not_shown` says which data of the run's index is not served, or is empty.
+    `not_shown` says which samples or images of the run's index are not served, or is empty.
     """
 
     title: str
@@ -163,8 +163,8 @@ class Suspect(BaseModel):
 class SuspectPage(BaseModel):
     """A part of the list of suspects.
 
-    `total` is the number of suspects in the requested state. `suspected` is the number of samples whose neighbors
-    suggest a different label. `decided` maps each decision to the number of samples with that decision.
+    `total` is the number of suspects in the requested state. `suspected` is the number of samples whose label is
+    probably wrong. `decided` maps each decision to the number of samples with that decision.
     """
 
     total: int

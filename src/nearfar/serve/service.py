@@ -46,25 +46,27 @@ class Service:
         self.collection, self.decisions = collection, decisions
         self.embedder = Batcher(batch_embed(collection.embedder))
         self.searcher = Batcher(batch_search(collection.index))
-        self.suspects = BackgroundTask(lambda: SuspectList(collection.audit.wait(), collection.ids, self.sample))
+        self.suspects = BackgroundTask(
+            lambda: SuspectList(collection.audit.wait(), collection.ids[: collection.run_samples], self.sample)
+        )
 
     def sample(self, id: int) -> Sample:
         """Return a sample by its id. Respond with 404 if no such sample is served."""
-        if self.collection.position_of(id) is None:
+        position = self.collection.position_of(id)
+        if position is None:
             raise HTTPException(404, f"there is no sample {id}")
-        manifest = self.collection.manifest
         return Sample(
             id=id,
-            name=to_utf8(manifest.name(id)),
-            label=int(manifest.labels[id]),
-            split=str(manifest.split[id]),
+            name=to_utf8(self.collection.name_of(id)),
+            label=int(self.collection.labels[position]),
+            split=self.collection.split_of(id),
         )
 
     def class_name(self, label: int | None) -> str | None:
         """Return the name of a class, or None if `label` is None. Respond with 404 if the class has no samples."""
         if label is None:
             return None
-        classes = self.collection.manifest.classes
+        classes = self.collection.classes
         if not 0 <= label < len(classes) or not len(self.collection.ids_of_class(label)):
             raise HTTPException(404, f"there is no class {label}")
         return classes[label]
@@ -113,7 +115,7 @@ class Service:
             version=collection.version,
             max_bytes=MAX_BODY,
             credit=credit(config.data.source),
-            not_shown=to_utf8(collection.not_shown),
+            not_shown=to_utf8(collection.added.problem),
             nearfar=nearfar.__version__,
         )
 
@@ -126,10 +128,10 @@ class Service:
         return [
             ClassSummary(
                 label=label,
-                name=to_utf8(collection.manifest.classes[label]),
+                name=to_utf8(collection.classes[label]),
                 count=count,
                 example=int(collection.ids[position]),
-                split="train" if label in train else str(collection.manifest.split[collection.ids[position]]),
+                split="train" if label in train else collection.split_of(int(collection.ids[position])),
             )
             for label, position, count in zip(labels.tolist(), first.tolist(), counts.tolist(), strict=True)
         ]

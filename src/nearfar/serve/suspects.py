@@ -27,7 +27,7 @@ class SuspectList:
     def __init__(self, audit: Audit, ids: Ints, describe: Callable[[int], Sample]) -> None:
         self.audit, self.ids, self.describe = audit, ids, describe
         self.order = audit.order()
-        self.suspected = int((audit.suggested != audit.labels).sum())
+        self.suspected = int(audit.flagged.sum())
 
     def page(self, decisions: dict[int, Decision], *, offset: int, limit: int, state: str) -> SuspectPage:
         """Return up to `limit` suspects, starting at position `offset`.

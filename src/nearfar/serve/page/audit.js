@@ -44,7 +44,7 @@ export async function showAudit(view, route, signal) {
     ),
     optionsOf(
       'audit-names',
-      state.classes.map(item => item.name),
+      state.classes.filter(item => item.split !== 'added').map(item => item.name),
     ),
   );
 
@@ -69,7 +69,7 @@ export async function showAudit(view, route, signal) {
         'span',
         {},
         h('strong', {}, formatCount(open.suspected)),
-        ` of ${formatCount(total)} samples have neighbors that suggest a different label`,
+        ` of ${formatCount(total)} labels are probably wrong`,
       ),
       h(
         'span',

@@ -8,7 +8,7 @@ const UNDO = 'M9 7H15a5 5 0 0 1 0 10H8M9 7l4-4M9 7l4 4',
   BIN = 'M4 7h16M9 7V4h6v3M6 7l1 13h10l1-13',
   DICE = 'M4 4h16v16H4zM9 9h.01M15 15h.01M15 9h.01M9 15h.01M12 12h.01',
   UPLOAD = 'M12 16V4M7 9l5-5 5 5M4 16v4h16v-4';
-const SPLITS = {train: 'training data', val: 'validation data', test: 'test data'};
+const SPLITS = {train: 'training data', val: 'validation data', test: 'test data', added: 'added to the index'};
 
 export const accepts = kind => state.info.accepts.includes(kind);
 
