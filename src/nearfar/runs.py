@@ -116,14 +116,16 @@ class Run:
     def manifest(self, source: str | Path | None = None) -> Manifest:
         """Open the data of the run, or another source.
 
-        Another source is opened with the run's `data.on_error` and `data.workers`, and defaults for all other settings.
+        Another source is opened with the run's `data.on_error`, `data.workers`, `data.text` and `data.label`, and
+        defaults for all other settings.
 
         Raises:
             NearfarError: If the data of the run has changed since training.
         """
         data = self.config.data
         if source is not None:
-            data = type(data)(source=str(source), on_error=data.on_error, workers=data.workers)
+            other = type(data)(source=str(source), on_error=data.on_error, workers=data.workers)
+            data = replace(other, text=data.text, label=data.label) if _is_table(str(source)) else other
         manifest = open_manifest(data)
         if source is None and data.fingerprint and manifest.fingerprint != data.fingerprint:
             raise NearfarError(
@@ -234,10 +236,14 @@ def load_embedder(path: Path) -> Embedder:
     return embedder
 
 
+def _is_table(source: str) -> bool:
+    return source.lower().endswith((".csv", ".tsv", ".jsonl", ".ndjson"))
+
+
 def _check_shapes(config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     """Check that the tensors have the shapes of the network that the header describes, without allocating it."""
-    if ":" in config["backbone"]:
-        return  # the backbone comes from another library, and the header does not determine its size
+    if config["backbone"].startswith("timm:"):
+        return  # the header does not determine the size of the backbone
     with torch.device("meta"):
         expected = create_embedder(**config).state_dict()
     wrong = [name for name in {**expected, **tensors} if name not in expected or name not in tensors]

@@ -84,7 +84,7 @@ def test_convolutional_models_output_vectors(tmp_path: Path) -> None:
 
 def test_an_absent_model_is_not_downloaded(tmp_path: Path) -> None:
     transformers()
-    with pytest.raises(NearfarError, match="no vision model 'nobody/nothing' on this machine"):
+    with pytest.raises(NearfarError, match="no model 'nobody/nothing' on this machine"):
         create("transformers:nobody/nothing", pretrained=True)
 
 

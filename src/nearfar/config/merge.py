@@ -34,6 +34,17 @@ OURS: dict[str, dict[str, Any]] = {
         "data": {"workers": 2},
         "epochs": 5,
     },
+    "text": {
+        "model": {
+            "backbone": "all-minilm-l6-v2",
+            "pretrained": True,
+            "head": "identity",
+            "dim": None,
+            "proxies": "class-means",
+        },
+        "optimizer": {"name": "adamw", "lr": 2e-4, "weight_decay": 1e-2, "proxy_lr_multiplier": 100.0},
+        "epochs": 3,
+    },
 }
 # Defaults with setting=paper for settings that the recipes do not state. They follow the released code of most papers:
 # weight decay applies to all parameters, the learning rate has no warm-up, and the backbone starts from public weights.
@@ -58,7 +69,7 @@ def resolve(
     """Merge the defaults for a kind of data, the recipe, the file and the settings. Later ones override earlier ones.
 
     Args:
-        kind: Kind of the manifest: "pixels", "features" or "files".
+        kind: Kind of the manifest: "pixels", "features", "files" or "text".
         width: Length of the feature vectors. The default dimension of the embedding is at most this length.
         recipe: Name of a recipe.
         file: Settings as nested dicts, as read from a YAML file. A recipe named here replaces `recipe`.

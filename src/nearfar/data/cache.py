@@ -13,8 +13,9 @@ from typing import Literal
 
 import numpy as np
 
+from nearfar.data.digest import digest_array
 from nearfar.data.images import MAX_PIXELS, ImageReader, drop_rows, map_in_order
-from nearfar.data.manifest import Array, Manifest, digest_array
+from nearfar.data.manifest import Array, Manifest
 from nearfar.data.transforms import CenterCrop, Resize, sample_rng
 from nearfar.errors import NearfarError
 from nearfar.files import atomic, remove_drafts

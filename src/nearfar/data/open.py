@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nearfar.data.layouts import LAYOUTS, embedded_names, layout_names, open_layout, recognize
+from nearfar.data.layouts import LAYOUTS, accepts, embedded_names, layout_names, open_layout, recognize
 from nearfar.data.layouts.arrays import save_npz
 from nearfar.data.layouts.tables import save_csv
 from nearfar.data.manifest import Manifest
@@ -23,6 +23,8 @@ def open_data(
     allow_partial: bool = False,
     root: Path | None = None,
     labels: Path | None = None,
+    text: str | None = None,
+    label: str | None = None,
 ) -> Manifest:
     """Open a dataset as a manifest. The layout is recognized from the source.
 
@@ -33,7 +35,8 @@ def open_data(
       contains only this folder, as after unpacking the archive;
     - any other folder: class folders, or `train/` and `test/` with class folders;
     - `.tar`, `.tar.gz`, `.tgz`, `.zip`: an archive of class folders, which is read without extracting its files;
-    - `.csv`, `.tsv`, `.parquet`: a table with the columns path, label and optionally split and role;
+    - `.csv`, `.tsv`, `.jsonl`: a table with the columns path or text, label and optionally split and role;
+    - `.parquet`: a table with the columns path, label and optionally split and role;
     - `.npz`: features or small images with their labels;
     - `.npy`: features or small images, with labels in a separate file;
     - `LAYOUT:PATH`: a path to open with the layout of this name, for example one that you registered.
@@ -45,13 +48,18 @@ def open_data(
         allow_partial: Accept an incomplete copy. The notes of the manifest list what is missing.
         root: Folder or tar archive that the paths of a table are relative to.
         labels: File with the labels of an `.npy` file.
+        text: Column of a table that holds the texts. The default is "text" if the table has no column "path".
+        label: Column of a table that holds the labels, by default "label".
 
     >>> open_data("sketches")
     Manifest(sketches: 34500 pixels, 345 classes)
     """
     check_choice("split", split, ("auto", "class-order"))
     name, path = _find_layout(source)
-    manifest = open_layout(name, path, allow_partial=allow_partial, root=root, labels=labels)
+    columns = {key: column for key, column in (("text", text), ("label", label)) if column is not None}
+    if columns and not accepts(name, *columns):
+        raise NearfarError(f"{source}: data.{next(iter(columns))} names a column of a table, but this is no table")
+    manifest = open_layout(name, path, allow_partial=allow_partial, root=root, labels=labels, **columns)
     return manifest.split_by_class_order() if split == "class-order" else manifest
 
 
@@ -83,7 +91,7 @@ def _suggest_path(source: str, path: Path) -> str:
 
 
 def save_manifest(manifest: Manifest, path: str | Path) -> None:
-    """Save a manifest as .csv (files) or .npz (features, pixels). `open_data` opens the file as an equal manifest."""
+    """Save a manifest as .csv (files, texts) or .npz (features, pixels). `open_data` opens an equal manifest."""
     path = Path(path)
     name = path.name.lower()
     if name.endswith(".csv"):
@@ -91,4 +99,6 @@ def save_manifest(manifest: Manifest, path: str | Path) -> None:
     elif name.endswith(".npz"):
         save_npz(manifest, path)
     else:
-        raise NearfarError(f"{path}: the file name must end in .csv (for files) or .npz (for features and pixels)")
+        raise NearfarError(
+            f"{path}: the file name must end in .csv (for files and texts) or .npz (for features and pixels)"
+        )

@@ -32,8 +32,10 @@ def register_loss_adapter(option: str, adapter: Callable[[Loss], Loss]) -> None:
 def make_embedder(config: Config, manifest: Manifest) -> Embedder:
     """Create the embedder for this data, with random or pretrained weights."""
     model = config.model
-    channels = 3
-    if manifest.kind == "features":
+    channels: int | None = 3
+    if manifest.kind == "text":
+        channels = None
+    elif manifest.kind == "features":
         assert manifest.features is not None
         channels = manifest.features.shape[1]
     elif manifest.kind == "pixels":
@@ -44,8 +46,9 @@ def make_embedder(config: Config, manifest: Manifest) -> Embedder:
             f"model.backbone={model.backbone} does not fit the data {manifest.source}, which has {manifest.kind}: "
             "use model.backbone=features for feature vectors, and another backbone for images"
         )
+    is_text = manifest.kind == "text"
     try:
-        return create_embedder(
+        embedder = create_embedder(
             model.backbone,
             dim=model.dim,
             pooling=model.pooling,
@@ -55,10 +58,11 @@ def make_embedder(config: Config, manifest: Manifest) -> Embedder:
             layer_norm=model.layer_norm,
             init=model.init,
             channels=channels,
-            input_size=config.images.crop,
+            input_size=model.max_tokens if is_text else config.images.crop,
             pretrained=model.pretrained,
             freeze_bn=model.freeze_bn,
             train_from=model.train_from,
+            download=model.download,
         )
     # sizes that are negative or too large raise TypeError, RuntimeError or MemoryError
     except (ValueError, TypeError, RuntimeError, MemoryError) as error:
@@ -68,6 +72,15 @@ def make_embedder(config: Config, manifest: Manifest) -> Embedder:
                 "than is available: use smaller values"
             ) from None
         raise NearfarError(f"model: {error}") from None
+    if embedder.backbone.has_text_input != is_text:
+        remedy = (
+            "a backbone for texts, such as all-minilm-l6-v2 or transformers:DIRECTORY" if is_text else "another one"
+        )
+        raise NearfarError(
+            f"model.backbone={model.backbone} does not fit the data {manifest.source}, which has {manifest.kind}: "
+            f"use {remedy}"
+        )
+    return embedder
 
 
 def make_loss(config: Config, classes: int, dim: int) -> Loss:

@@ -31,10 +31,13 @@ def autocast(name: str, device: torch.device) -> AbstractContextManager[object]:
 
 
 def to_device(x: Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
-    """Move a batch to a device and dtype. Images get the channels-last layout, which makes convolutions faster."""
+    """Move a batch to a device and dtype. Images get the channels-last layout, which makes convolutions faster.
+
+    Tokens of texts keep their integer dtype.
+    """
     if x.ndim == 4:
         return x.to(device, dtype, memory_format=torch.channels_last, non_blocking=True)
-    return x.to(device, dtype, non_blocking=True)
+    return x.to(device, dtype if x.is_floating_point() else None, non_blocking=True)
 
 
 def dtype_of(network: nn.Module) -> torch.dtype:

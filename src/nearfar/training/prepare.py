@@ -22,10 +22,12 @@ from nearfar.data import (
 )
 from nearfar.data.augment import DRAWINGS
 from nearfar.data.near_duplicates import describe_near_duplicates
+from nearfar.data.text_dataset import TextDataset
 from nearfar.data.verification import describe_broken, verify_images
 from nearfar.errors import NearfarError
 from nearfar.formatting import counted
 from nearfar.models import Embedder
+from nearfar.models.backbones.text_transformer import TextTransformer
 from nearfar.training.distributed import process_group
 
 Say = Callable[[str], object]
@@ -61,6 +63,9 @@ class PreparedData:
         manifest = self.manifest if manifest is None else manifest
         if manifest.kind == "features":
             return BatchLoader(create_dataset(manifest))
+        if isinstance(self.embedder.backbone, TextTransformer):
+            tokenizer, size = self.embedder.backbone.tokenizer, self.embedder.input_size
+            return BatchLoader(TextDataset(manifest, tokenizer, max_tokens=size))
         try:
             return self._image_loader(manifest, seed, self.config.data.workers if workers is None else workers)
         except ValueError as error:
@@ -191,6 +196,11 @@ def check_same_kind(embedder: Embedder, manifest: Manifest, run: Path) -> None:
     Raises:
         NearfarError: If the samples have another kind or another number of channels.
     """
+    if (manifest.kind == "text") != embedder.backbone.has_text_input:
+        kinds = ("texts", "other data") if manifest.kind == "text" else (f"{manifest.kind}, not texts", "texts")
+        raise NearfarError(f"{manifest.source or 'the data'}: has {kinds[0]}, but {run} was trained on {kinds[1]}")
+    if manifest.kind == "text":
+        return
     channels, takes_images = embedder.channels, embedder.backbone.has_image_input
     data_channels = channels
     if manifest.kind == "features" and manifest.features is not None:

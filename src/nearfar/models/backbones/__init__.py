@@ -12,7 +12,7 @@ from nearfar.registry import Registry
 from nearfar.validation import check_count
 
 BACKBONES: Registry[Callable[..., Backbone]] = Registry("backbone", package="nearfar.models.backbones")
-LIBRARIES = ("transformers:", "timm:")
+LIBRARIES = ("transformers:", "transformers-text:", "timm:", "all-minilm-l6-v2")
 Constructor = TypeVar("Constructor", bound=Callable[..., Backbone])
 _weights: dict[str, WeightFile | None] = {}
 
@@ -34,21 +34,32 @@ def register(name: str, *, weights: WeightFile | None = None) -> Callable[[Const
 
 
 def names() -> list[str]:
-    """Return the names of all registered backbones. `create` also accepts "transformers:NAME" and "timm:NAME"."""
+    """Return the names of all registered backbones. `create` also accepts those of other libraries."""
     return BACKBONES.names()
 
 
-def create(name: str, *, channels: int | None = None, pretrained: bool | str | Path = False) -> Backbone:
+def create(
+    name: str,
+    *,
+    channels: int | None = None,
+    pretrained: bool | str | Path = False,
+    download: bool = False,
+    definition: dict[str, Any] | None = None,
+) -> Backbone:
     """Create a backbone by its name.
 
     Args:
-        name: One of `names()`, "transformers:NAME_OR_DIRECTORY" or "timm:NAME".
+        name: One of `names()`, "transformers:NAME_OR_DIRECTORY", "timm:NAME" or "all-minilm-l6-v2" (for texts). If a
+            model of transformers has a part for images and one for texts, as CLIP has, "transformers:" uses the part
+            for images, and "transformers-text:" the one for texts.
         channels: Number of image channels (3 by default, 1 for "small" and "small-conv"), or the length of the vectors
             for "features".
         pretrained: False initializes the weights randomly (He et al., arXiv 1502.01852). True loads the public weights
             from an installed package or from the folder of torch.hub; nothing is downloaded. A path loads a file
             (.safetensors or a PyTorch state dict) with the tensor names of the public file or of nearfar. If the file
             is the model.safetensors of a run, only its backbone is loaded.
+        download: Whether to download a model of transformers that is not on this machine.
+        definition: `Backbone.definition` of the same network, with which a transformer needs no files.
 
     Raises:
         ValueError: If the name is unknown. The message suggests a similar name.
@@ -61,7 +72,9 @@ def create(name: str, *, channels: int | None = None, pretrained: bool | str | P
     if name.startswith(LIBRARIES):
         from nearfar.models.backbones.hub import create_from_library
 
-        return create_from_library(name, channels=channels, pretrained=pretrained)
+        return create_from_library(
+            name, channels=channels, pretrained=pretrained, download=download, definition=definition
+        )
     options: dict[str, Any] = {} if channels is None else {"channels": check_count("channels", channels)}
     backbone: Backbone = BACKBONES.create(name, **options)
     if pretrained is not False and pretrained is not None:
