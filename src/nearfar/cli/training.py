@@ -68,6 +68,7 @@ def merge_flags(settings: tuple[str, ...], flags: dict[str, Any]) -> tuple[str, 
 @click.option(
     "--resume", is_flag=True, help="Continue an interrupted run. It ends with the same weights as without interruption."
 )
+@click.option("--download", is_flag=True, help="Download the model of --backbone transformers:NAME if it is missing.")
 @click.option("--allow-partial", is_flag=True, help="Skip samples whose image file is missing.")
 @SKIP_BROKEN
 @click.option(
@@ -83,14 +84,16 @@ def merge_flags(settings: tuple[str, ...], flags: dict[str, Any]) -> tuple[str, 
 def train(processes: int, settings: tuple[str, ...], **options: Any) -> None:
     """Train an embedding on DATA.
 
-    DATA is a folder with one subfolder per class, a tar or zip of such a folder, a CSV, an .npz, a benchmark folder,
-    or `sketches`, the built-in drawings.
+    DATA is a folder with one subfolder per class, a tar or zip of such a folder, a CSV or JSONL of paths or texts, an
+    .npz, a benchmark folder, or `sketches`, the built-in drawings.
 
     The configuration starts from the defaults for the kind of data. The recipe, --config and --set override them, in
     this order. `nearfar settings` lists all settings. The run directory stores the complete configuration: `nearfar
     train --config RUN/config.yaml --out OTHER` repeats the run.
     """
     settings = merge_flags(settings, {name: options.pop(name) for name in FLAGS})
+    if options.pop("download"):
+        settings = (*settings, "model.download=true")
     if options.pop("skip_broken"):
         settings = (*settings, "data.on_error=skip")
 

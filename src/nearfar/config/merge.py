@@ -35,15 +35,16 @@ OURS: dict[str, dict[str, Any]] = {
         "epochs": 5,
     },
     "text": {
+        # 0.45 are the upper 3 of the 6 layers of MiniLM
         "model": {
             "backbone": "all-minilm-l6-v2",
             "pretrained": True,
-            "head": "identity",
             "dim": None,
-            "proxies": "class-means",
+            "init": "pca",
+            "train_from": 0.45,
         },
-        "optimizer": {"name": "adamw", "lr": 2e-4, "weight_decay": 1e-2, "proxy_lr_multiplier": 100.0},
-        "epochs": 3,
+        "optimizer": {"name": "adamw", "lr": 5e-4, "weight_decay": 1e-4, "proxy_lr_multiplier": 100.0},
+        "epochs": 1,
     },
 }
 # Defaults with setting=paper for settings that the recipes do not state. They follow the released code of most papers:

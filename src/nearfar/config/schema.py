@@ -71,7 +71,9 @@ class Model:
     gem_p: float = option(3.0, "Initial exponent of GeM pooling.")
     head: str = option("linear", "Layers from the pooled features to the embedding: linear, mlp or identity.")
     hidden: int | None = option(None, "Width of the hidden layer of an mlp head; null is twice model.dim.")
-    dim: int | None = option(512, "Dimension of the embedding; null: 128 (head=identity: number of features).", above=0)
+    dim: int | None = option(
+        512, "Dimension of the embedding; null: 128 (texts, head=identity: number of features).", above=0
+    )
     layer_norm: bool = option(False, "Apply layer normalization to the pooled features.")
     init: str | None = option(
         None, "Initial head weights: pca, kaiming, random; null is pca for vectors, else kaiming."

@@ -263,7 +263,8 @@ def create_embedder(
 
     Args:
         backbone, channels, pretrained, download, definition: See `nearfar.models.create`.
-        dim: Number of dimensions of the embedding. The default is 128, or the number of features for head="identity".
+        dim: Number of dimensions of the embedding. The default is 128, or the number of features for texts and for
+            head="identity".
         pooling: "average", "max", "average+max", "gem", "gem-trainable" or "grid" (see `nearfar.models.pooling`). The
             default is "grid" for the small networks and "average" for the others. Transformers have "cls", "mean",
             "attention" (see `nearfar.models.token_pooling`) and "pooler". Other vectors are not pooled.
@@ -285,7 +286,8 @@ def create_embedder(
         trunk.set_input_size(input_size)
     pool = trunk.make_pooling(pooling, gem_p=gem_p)
     features = trunk.features * (pool.cells if isinstance(pool, Grid) else 1)
-    size = check_count("dim", dim) if dim is not None else (features if head == "identity" else 128)
+    default = features if head == "identity" or trunk.has_text_input else 128
+    size = default if dim is None else check_count("dim", dim)
     head_init = init or ("kaiming" if trunk.has_image_input or trunk.has_text_input else "pca")
     top = create_head(head, features, size, hidden=hidden, layer_norm=layer_norm, init=head_init)
     embedder = Embedder(trunk, pool, top, dim=size, config=config)

@@ -1,4 +1,4 @@
-"""Encoder: compute embeddings of samples, images and vectors with the network of a run."""
+"""Encoder: compute embeddings of samples, images, texts and vectors with the network of a run."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from nearfar.data.layouts import embedded_names
 from nearfar.data.layouts.paths import read_regular
 from nearfar.errors import NearfarError
 from nearfar.files import compute_sha256
+from nearfar.models.backbones.text_transformer import TextTransformer
 from nearfar.runs import Run
 from nearfar.search.exact import Vectors
 from nearfar.search.image_input import ImageInput
@@ -55,6 +56,8 @@ class Encoder:
     @cached_property
     def images(self) -> ImageInput:
         """The converter from images to the network's input."""
+        if self.network.backbone.has_text_input:
+            raise NearfarError(f"{self.run.path}: was trained on texts: search with a text, not with an image")
         if not self.network.backbone.has_image_input:
             raise NearfarError(f"{self.run.path}: was trained on vectors: search with a .npy file or a sample's id")
         source = self.run.config.data.source
@@ -73,6 +76,8 @@ class Encoder:
     @property
     def preparation(self) -> str:
         """A sentence that describes how to prepare an input for the network, before mean and std are applied."""
+        if self.network.backbone.has_text_input:
+            return f"Texts are tokenized with tokenizer.json and cut after {self.network.input_size} tokens."
         return self.images.description if self.network.backbone.has_image_input else "Vectors are used as they are."
 
     def embed_manifest(self, manifest: Manifest, *, progress: bool = True) -> tuple[Vectors, Ints]:
@@ -92,10 +97,21 @@ class Encoder:
 
         Images must have the shape `input_shape` = (C, H, W). Mean and std are applied here.
         """
-        if not self.network.backbone.has_image_input:
+        if not self.network.backbone.has_image_input:  # vectors, or tokens of texts
             return self._embed(x)
         mean, std = (torch.tensor(values)[:, None, None] for values in (self.network.mean, self.network.std))
         return self._embed((x.float() / 255 - mean) / std)
+
+    def tokenize(self, texts: Sequence[str]) -> Tensor:
+        """Return the tokens of texts, int64 [Q, L], padded with -1. The run must have been trained on texts."""
+        backbone = self.network.backbone
+        if not isinstance(backbone, TextTransformer):
+            raise NearfarError(f"{self.run.path}: was not trained on texts: search with an image, a file or an id")
+        return torch.from_numpy(backbone.tokenizer.batch(texts, max_tokens=self.network.input_size))
+
+    def embed_texts(self, texts: Sequence[str]) -> Vectors:
+        """Return the embeddings [Q, dim] of texts."""
+        return self._embed(self.tokenize(texts))
 
     def embed_vectors(self, vectors: Vectors) -> Vectors:
         """Return the embeddings [Q, dim] of vectors [Q, channels]. The run must have been trained on vectors."""

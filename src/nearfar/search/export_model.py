@@ -22,6 +22,15 @@ from nearfar.files import atomic
 from nearfar.models import Embedder
 from nearfar.ops.geometry import unit
 from nearfar.search.encoder import Encoder
+from nearfar.search.export_text import (
+    TextExportModule,
+    describe_text_export,
+    example_tokens,
+    join_inputs,
+    text_onnx_usage,
+    text_safetensors_usage,
+    tokenizer_json,
+)
 from nearfar.search.model_card import model_card
 
 BATCH_SIZES = (1, 2, 7, 32)
@@ -61,13 +70,16 @@ def export_onnx(encoder: Encoder, folder: Path) -> tuple[Path, float]:
         NearfarError: If a package is missing, or if the difference is above 1e-4 (our choice). No file is written then.
     """
     _check_packages()
+    takes_texts = encoder.network.backbone.has_text_input
+    dynamic = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
     with _hidden_warnings():
         program: Any = torch.onnx.export(
-            ExportModule(encoder.network).eval(),
-            (_example(encoder.input_shape, 2, seed=0),),
-            input_names=["input"],
-            output_names=["embedding"],
-            dynamic_shapes=({0: torch.export.Dim.DYNAMIC},),
+            (TextExportModule if takes_texts else ExportModule)(encoder.network).eval(),
+            example_inputs(encoder, 2),
+            input_names=["input_ids", "attention_mask"] if takes_texts else ["input"],
+            # "embedding" is the name of a layer in networks for texts, and names must be distinct
+            output_names=["sentence_embedding" if takes_texts else "embedding"],
+            dynamic_shapes=(dynamic, dynamic) if takes_texts else ({0: torch.export.Dim.DYNAMIC},),
             dynamo=True,
             verbose=False,
         )
@@ -81,7 +93,10 @@ def export_onnx(encoder: Encoder, folder: Path) -> tuple[Path, float]:
                 f"{path}: not written: its embeddings differ from those of torch by {difference:.1e}, "
                 f"but at most {TOLERANCE:.0e} is allowed"
             )
-    _write(folder / "README.md", model_card(encoder, _onnx_usage(encoder)))
+    if takes_texts:
+        _write(folder / "tokenizer.json", tokenizer_json(encoder))
+    usage = text_onnx_usage(encoder) if takes_texts else _onnx_usage(encoder)
+    _write(folder / "README.md", model_card(encoder, usage))
     return path, difference
 
 
@@ -96,9 +111,10 @@ def largest_difference(path: Path, encoder: Encoder) -> float:
     session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     worst = 0.0
     for batch in BATCH_SIZES:
-        x = _example(encoder.input_shape, batch, seed=batch)
-        (theirs,) = session.run(None, {"input": x.numpy()})
-        ours = unit(torch.from_numpy(encoder.embed_batch(x))).numpy()
+        inputs = example_inputs(encoder, batch)
+        names = [each.name for each in session.get_inputs()]
+        (theirs,) = session.run(None, {name: x.numpy() for name, x in zip(names, inputs, strict=True)})
+        ours = unit(torch.from_numpy(encoder.embed_batch(join_inputs(inputs)))).numpy()
         if theirs.shape != ours.shape:
             raise NearfarError(
                 f"{path}: returns shape {list(theirs.shape)} for a batch of {batch}, expected {list(ours.shape)}"
@@ -143,6 +159,13 @@ def _hidden_warnings() -> Iterator[None]:
         logger.setLevel(level)
 
 
+def example_inputs(encoder: Encoder, batch: int) -> tuple[Tensor, ...]:
+    """Return random inputs of the exported model: images or vectors, or tokens and their mask."""
+    if encoder.network.backbone.has_text_input:
+        return example_tokens(encoder, batch)
+    return (_example(encoder.input_shape, batch, seed=batch),)
+
+
 def _example(shape: tuple[int, ...], batch: int, *, seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     if len(shape) == 1:
@@ -152,6 +175,8 @@ def _example(shape: tuple[int, ...], batch: int, *, seed: int) -> Tensor:
 
 def _describe(encoder: Encoder) -> dict[str, Any]:
     network = encoder.network
+    if network.backbone.has_text_input:
+        return describe_text_export(encoder)
     return {
         "input": f"{'uint8' if network.backbone.has_image_input else 'float32'} [batch, {_sizes(encoder)}]",
         "output": f"float32 [batch, {network.dim}], unit vectors, so the dot product of two embeddings is their cosine",
@@ -185,6 +210,8 @@ cosine = embedding @ embedding.T
 
 def _safetensors_usage(encoder: Encoder) -> str:
     network = encoder.network
+    if network.backbone.has_text_input:
+        return text_safetensors_usage(encoder)
     scaling = (
         f", pixel values x scaled as (x / 255 - {tuple(network.mean)}) / {tuple(network.std)}"
         if network.backbone.has_image_input

@@ -24,7 +24,8 @@ def model_card(encoder: Encoder, usage: str) -> str:
     data = Path(config.data.source).name
     recipe = recipes.load(method) if method in recipes.names() else {}
     papers = list(dict.fromkeys(str(recipe[key]) for key in ("paper", "setup") if key in recipe))
-    inputs = "images" if encoder.network.backbone.has_image_input else "vectors"
+    backbone = encoder.network.backbone
+    inputs = "images" if backbone.has_image_input else "texts" if backbone.has_text_input else "vectors"
     scores = _scores(results["test"], results.get("untrained")) if "test" in results else [UNTESTED]
     trained = f"{results['steps']:,} steps with the loss `{config.loss['name']}`"
     lines = [

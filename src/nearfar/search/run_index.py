@@ -100,7 +100,9 @@ def load_index(encoder: Encoder, folder: Path) -> Index:
 
 
 def _sample_names(manifest: Manifest, rows: Ints, *, first: int = 0) -> list[str]:
-    """Return the paths of samples, or names like "row 17" if the data has no paths."""
+    """Return the paths of samples, the starts of their texts, or names like "row 17"."""
+    if manifest.kind == "text":
+        return [manifest.name(row) for row in rows.tolist()]
     paths = manifest.paths
     return [f"row {first + row}" if paths is None else paths[row] for row in rows.tolist()]
 

@@ -38,6 +38,8 @@ from nearfar.training.start_scores import RAW_TITLE, start_title
 
 MANY_SAMPLES = f"t-SNE of {LANDMARKS:,} random samples, extended to all samples by forces between nearest neighbors"
 
+MAX_SHOWN = 2000  # characters of a text on the page
+
 
 class Service:
     """Methods that compute the responses of the API. The routes in `nearfar.serve.api` call them."""
@@ -53,9 +55,10 @@ class Service:
         if self.collection.position_of(id) is None:
             raise HTTPException(404, f"there is no sample {id}")
         manifest = self.collection.manifest
+        name = manifest.name(id) if manifest.texts is None else manifest.texts[id][:MAX_SHOWN]
         return Sample(
             id=id,
-            name=to_utf8(manifest.name(id)),
+            name=to_utf8(name),
             label=int(manifest.labels[id]),
             split=str(manifest.split[id]),
         )
@@ -100,13 +103,14 @@ class Service:
     def info(self) -> Info:
         """A description of the run and of the samples that are served."""
         collection, config = self.collection, self.collection.run.config
+        accepts: dict[str, list[QueryKind]] = {"features": ["vector"], "text": ["text"]}
         images: list[QueryKind] = ["drawing", "image"] if collection.queries.accepts_drawings else ["image"]
         return Info(
             title=to_utf8(f"{config.recipe or config.loss['name']} on {Path(config.data.source).name}"),
             samples=len(collection.ids),
             classes=len(np.unique(collection.labels)),
             display=collection.thumbnails.kind,
-            accepts=["vector"] if collection.queries.kind == "features" else images,
+            accepts=accepts.get(collection.queries.kind, images),
             split=collection.split,
             dim=collection.vectors.shape[1],
             input_dim=collection.queries.input_dim,

@@ -15,7 +15,7 @@ from nearfar.validation import check_choice
 
 # Model types whose forward pass is the composition of their layers.
 SEQUENTIAL = ("vit", "dinov2", "dinov2_with_registers", "clip_vision_model", "siglip_vision_model")
-POOLER = "pooler"
+POOLER, HEAD = "pooler", "head"  # SigLIP calls its pooler "head"
 
 
 class VisionTransformer(Backbone):
@@ -80,6 +80,9 @@ class VisionTransformer(Backbone):
         if name == "cls" and not self._has_cls:
             raise ValueError("pooling='cls' needs a model with a CLS token: use pooling='mean' or 'attention'")
         self.outputs_tokens = True
+        for unused in (POOLER, HEAD):  # so that no weights are saved without being used
+            if isinstance(getattr(self.model, unused, None), nn.Module):
+                self.model.register_module(unused, None)
         return create_token_pooling(name, self.features)
 
     def named_layers(self) -> list[tuple[str, nn.Module]]:
@@ -97,7 +100,7 @@ class VisionTransformer(Backbone):
         norm = model.post_layernorm if hasattr(model, "post_layernorm") else model.layernorm
         if self.outputs_tokens:
             return [*named, (last, norm), (last, _WeightedTokens(self._prefix))]
-        pooler = getattr(model, POOLER, None) or getattr(model, "head", None)
+        pooler = getattr(model, POOLER, None) or getattr(model, HEAD, None)
         return [*named, (last, norm), (last, pooler if pooler is not None and self.has_pooler else _FirstToken())]
 
     def forward(self, x: Tensor) -> Tensor:
