@@ -143,7 +143,7 @@ def evaluate(run: Path, source: str | None, split: str, metrics: str | None, ski
 @click.option(
     "--whole",
     is_flag=True,
-    help="On images, train the whole network instead of one layer. Without a GPU, raise --minutes to hours.",
+    help="On images and texts, train the whole network instead of one layer. Without a GPU, raise --minutes to hours.",
 )
 @SKIP_BROKEN
 @click.option(
