@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -91,6 +93,15 @@ def test_a_model_is_downloaded_only_on_request_and_once(hub: list[str], tmp_path
     tokens = torch.from_numpy(backbone.tokenizer.batch(["owl robin"], max_tokens=8))
     torch.testing.assert_close(again.backbone(tokens), embedder.backbone(tokens))
     assert embedder.config["download"] is False
+
+
+def test_extras_are_imported_only_if_they_are_used() -> None:
+    code = (
+        "import sys, nearfar.cli.train_command, nearfar.search.command, nearfar.models; nearfar.models.names();"
+        "print([name for name in ('transformers', 'tokenizers', 'huggingface_hub', 'timm') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 def test_a_download_that_fails_is_reported_in_one_line(hub: list[str]) -> None:

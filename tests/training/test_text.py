@@ -68,6 +68,15 @@ def test_a_resumed_run_ends_with_the_same_weights(folder: Path, tmp_path: Path) 
         assert torch.equal(value, weights(resumed)[name]), name
 
 
+def test_texts_that_are_cut_are_counted(folder: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    settings = (*SMALL, f"model.backbone=transformers:{folder / 'bert'}", "model.max_tokens=5")
+    config, manifest = configure(str(folder / "t.csv"), recipe="supcon", file=None, settings=settings)
+    train(config, tmp_path / "run", manifest=manifest, say=said.append)
+    # the texts of three and four words, with [CLS] and [SEP]
+    assert "18 of 36 texts have 5 tokens or more and are cut there (model.max_tokens)" in said
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -42,12 +42,14 @@ class PreparedData:
         manifest: The samples. Depending on the configuration, images are read from the cache, and samples with
             unreadable files are left out.
         image_size: Side of the network input in pixels. None keeps the original size of drawings.
+        say: Function that prints a message about the samples, if any.
     """
 
     config: Config
     embedder: Embedder
     manifest: Manifest
     image_size: int | None
+    say: Say | None = None
 
     def loader(self, manifest: Manifest | None = None, *, seed: int = 0, workers: int | None = None) -> BatchLoader:
         """Return a loader of all samples, or of a subset.
@@ -65,7 +67,13 @@ class PreparedData:
             return BatchLoader(create_dataset(manifest))
         if isinstance(self.embedder.backbone, TextTransformer):
             tokenizer, size = self.embedder.backbone.tokenizer, self.embedder.input_size
-            return BatchLoader(TextDataset(manifest, tokenizer, max_tokens=size))
+            texts = TextDataset(manifest, tokenizer, max_tokens=size)
+            if texts.cut and self.say is not None:
+                self.say(
+                    f"{texts.cut:,} of {counted(len(texts), 'text')} have {size} tokens or more and are cut there "
+                    "(model.max_tokens)"
+                )
+            return BatchLoader(texts)
         try:
             return self._image_loader(manifest, seed, self.config.data.workers if workers is None else workers)
         except ValueError as error:
@@ -110,7 +118,7 @@ def prepare(
     if check_images:
         manifest = cache_or_check_images(manifest, config.data, size=embedder.input_size, say=say)
     image_size = config.images.crop if has_drawings(manifest) else embedder.input_size
-    return PreparedData(config, embedder, manifest, image_size)
+    return PreparedData(config, embedder, manifest, image_size, say if check_images else None)
 
 
 def has_drawings(manifest: Manifest) -> bool:

@@ -12,9 +12,9 @@ const SPLITS = {train: 'training data', val: 'validation data', test: 'test data
 
 export const accepts = kind => state.info.accepts.includes(kind);
 
-// Callbacks: onStrokes(strokes), onImage(file), onVector(text), onText(text) and onClear(). The text of a vector is
+// Callbacks: onStrokes(strokes), onImage(file), onVector(text), onWords(text) and onClear(). The text of a vector is
 // numbers separated by commas.
-export function createQueryPanel({onStrokes, onImage, onVector, onText, onClear, signal}) {
+export function createQueryPanel({onStrokes, onImage, onVector, onWords, onClear, signal}) {
   const pad = accepts('drawing') ? createPad({label: 'Drawing area', onChange: debounce(onStrokes, 60)}) : null;
   const file = h('input', {
     type: 'file',
@@ -55,7 +55,7 @@ export function createQueryPanel({onStrokes, onImage, onVector, onText, onClear,
         .join(','),
     );
   function submitText() {
-    if (words.value.trim()) onText(words.value.trim());
+    if (words.value.trim()) onWords(words.value.trim());
   }
   function openRandomSample() {
     const item = state.classes[Math.floor(Math.random() * state.classes.length)];

@@ -25,7 +25,7 @@ export function showSearch(view, firstRoute, signal) {
     onVector: text => {
       location.hash = addressOf(`vector/${encodeURIComponent(text)}`);
     },
-    onText: text => {
+    onWords: text => {
       location.hash = addressOf(`text/${encodeURIComponent(text)}`);
     },
     onClear: () => {
