@@ -47,6 +47,9 @@ OURS: dict[str, dict[str, Any]] = {
         "epochs": 1,
     },
 }
+# With fewer training texts than this, a PCA would lose directions that other classes need, so there is no linear head.
+PCA_TEXTS = 1000
+FEW_TEXTS: dict[str, Any] = {"head": "identity", "init": None, "proxies": "class-means"}
 # Defaults with setting=paper for settings that the recipes do not state. They follow the released code of most papers:
 # weight decay applies to all parameters, the learning rate has no warm-up, and the backbone starts from public weights.
 PAPER: dict[str, Any] = {
@@ -61,6 +64,7 @@ def resolve(
     kind: str,
     *,
     width: int | None = None,
+    samples: int | None = None,
     recipe: str | None = None,
     file: Mapping[str, Any] | None = None,
     settings: Iterable[str] = (),
@@ -72,6 +76,7 @@ def resolve(
     Args:
         kind: Kind of the manifest: "pixels", "features", "files" or "text".
         width: Length of the feature vectors. The default dimension of the embedding is at most this length.
+        samples: Number of training samples. With few texts, the embedding is by default that of the pretrained network.
         recipe: Name of a recipe.
         file: Settings as nested dicts, as read from a YAML file. A recipe named here replaces `recipe`.
         settings: Single settings, each `key=value`.
@@ -98,6 +103,8 @@ def resolve(
     tree = merge_trees(OURS[kind], base or {})
     if kind == "features" and width is not None:
         tree["model"] = {**tree["model"], "dim": min(tree["model"]["dim"], width)}
+    if kind == "text" and samples is not None and samples < PCA_TEXTS:
+        tree["model"] = {**tree["model"], **FEW_TEXTS}
     if name is not None:
         setting, benchmark = changes.get("setting", "ours"), changes.get("benchmark")
         tree = merge_trees(tree, _from_recipe(str(name), None if shared else kind, setting, benchmark))
