@@ -38,7 +38,7 @@ def test_columns_are_frozen_and_input_arrays_stay_writable():
         ({"split": ["train"] * 4}, "shape"),
         ({"role": ["queries"] * 5}, "'queries'"),
         ({"paths": ("x",)}, "paths has 1 rows"),
-        ({"paths": None}, "needs content: pass paths, features, pixels or texts"),
+        ({"paths": None}, "needs content: pass paths, features, pixels, texts or items"),
         ({"features": np.zeros((4, 2))}, "features has 4 rows"),
         ({"features": np.zeros(5)}, "features must be"),
         ({"pixels": np.zeros((5, 4, 4))}, "uint8"),

@@ -42,6 +42,14 @@ class Data:
     )
     text: str | None = option(None, "Column of a table that holds the texts; null is `text`, unless there is a `path`.")
     label: str | None = option(None, "Column of a table that holds the labels; null is `label`.")
+    image: str | None = option(None, "Column of a Parquet table that holds image files as bytes; null is `image`.")
+    separator: str | None = option(
+        None, "Character between the labels of a sample that has several, e.g. '|'; null: each has one label."
+    )
+    group: str | None = option(None, "Column with groups; a query does not find samples of its own group.")
+    camera: str | None = option(
+        None, "Column with cameras; a query does not find samples of its class from its own camera."
+    )
     allow_partial: bool = option(False, "Skip samples whose image file is missing instead of refusing the data.")
     validation: float = option(
         0.0,

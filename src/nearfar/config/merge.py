@@ -13,6 +13,8 @@ from nearfar.config.setting import build
 from nearfar.config.tree import apply_settings, merge_trees
 from nearfar.errors import NearfarError
 from nearfar.metrics.names import expand_names
+from nearfar.models.backbones import is_built_in
+from nearfar.models.own_network import LIBRARIES
 from nearfar.spelling import suggest
 from nearfar.validation import check_choice
 
@@ -105,6 +107,10 @@ def resolve(
         tree["model"] = {**tree["model"], "dim": min(tree["model"]["dim"], width)}
     if kind == "text" and samples is not None and samples < PCA_TEXTS:
         tree["model"] = {**tree["model"], **FEW_TEXTS}
+    chosen = changes.get("model")
+    backbone = (chosen if isinstance(chosen, Mapping) else {}).get("backbone") or tree["model"]["backbone"]
+    if isinstance(backbone, str) and not (is_built_in(backbone) or backbone.startswith(LIBRARIES)):
+        tree["model"] = {**tree["model"], "pretrained": False}  # your own network comes with its weights
     if name is not None:
         setting, benchmark = changes.get("setting", "ours"), changes.get("benchmark")
         tree = merge_trees(tree, _from_recipe(str(name), None if shared else kind, setting, benchmark))

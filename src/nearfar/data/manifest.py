@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Sized
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from nearfar.data.annotations import Annotations
 from nearfar.data.digest import digest_array, encode_name
+from nearfar.data.items import Items
+from nearfar.data.read_only import check_words, freeze
 from nearfar.data.summary import Summary, summarize
 from nearfar.errors import NearfarError
 from nearfar.formatting import counted
@@ -22,7 +25,7 @@ from nearfar.formatting import counted
 Array = NDArray[Any]
 Ints = NDArray[np.int64]
 Words = NDArray[np.str_]
-Kind = Literal["files", "features", "pixels", "text"]
+Kind = Literal["files", "features", "pixels", "text", "tensors"]
 
 SPLITS = ("train", "val", "test")
 ROLES = ("", "train", "query", "gallery")
@@ -74,6 +77,8 @@ class Manifest:
         features: Feature vectors [N, d].
         pixels: uint8 images [N, H, W] or [N, H, W, 3], in memory or memory-mapped.
         texts: Texts.
+        items: Images or tensors that a Python dataset, a Parquet file or tar shards hold. `paths` are then their names.
+        annotations: Several labels per sample, groups or cameras, or None.
         role: "query", "gallery", "train" or "" for each sample, for benchmarks with separate queries and gallery.
         root: Folder or tar archive of the image files.
         source: Name of the data.
@@ -94,6 +99,8 @@ class Manifest:
     features: Array | None = None
     pixels: Array | None = None
     texts: tuple[str, ...] | None = None
+    items: Items | None = None
+    annotations: Annotations | None = None
     role: Words | None = None
     root: Path | None = None
     source: str = ""
@@ -108,25 +115,26 @@ class Manifest:
         rows = len(labels)
         if not rows:
             raise NearfarError(f"{self.source or 'the manifest'}: has no samples")
-        self._set("labels", _freeze(labels.astype(np.int64)))
+        self._set("labels", freeze(labels.astype(np.int64)))
         self._set("classes", tuple(self.classes))
         if len(set(self.classes)) != len(self.classes):
             raise ValueError("classes must be distinct names: rename the duplicates")
         if int(labels.min()) < 0 or int(labels.max()) >= len(self.classes):
             raise ValueError(f"labels must be 0..{len(self.classes) - 1}, got {labels.min()}..{labels.max()}")
-        self._set("split", _check_words("split", self.split, rows, SPLITS))
+        self._set("split", check_words("split", self.split, rows, SPLITS))
         if self.role is not None:
-            self._set("role", _check_words("role", self.role, rows, ROLES))
+            self._set("role", check_words("role", self.role, rows, ROLES))
         if self.paths is not None:
             self._set("paths", tuple(self.paths))
         if self.texts is not None:
             self._set("texts", tuple(self.texts))
         if self.root is not None:
             self._set("root", Path(self.root))
-        columns = {"paths": self.paths, "features": self.features, "pixels": self.pixels, "texts": self.texts}
-        if all(column is None for column in columns.values()):
-            raise ValueError("a manifest needs content: pass paths, features, pixels or texts")
-        for name, column in columns.items():
+        contents: dict[str, Sized | None] = {"paths": self.paths, "features": self.features, "pixels": self.pixels}
+        contents |= {"texts": self.texts, "items": self.items}
+        if all(column is None for column in contents.values()):
+            raise ValueError("a manifest needs content: pass paths, features, pixels, texts or items")
+        for name, column in contents.items():
             if column is not None and len(column) != rows:
                 raise ValueError(f"{name} has {len(column)} rows but labels has {rows}")
         if self.features is not None and (self.features.ndim != 2 or self.features.dtype.kind not in "fiu"):
@@ -160,9 +168,11 @@ class Manifest:
 
     @property
     def kind(self) -> Kind:
-        """What a sample is: "text", "pixels", "features" or "files"."""
+        """What a sample is: "text", "pixels", "features", "tensors" (inputs of the network) or "files" (images)."""
         if self.texts is not None:
             return "text"
+        if self.items is not None and not self.items.are_images:
+            return "tensors"
         if self.pixels is not None:
             return "pixels"
         return "features" if self.features is not None else "files"
@@ -183,7 +193,15 @@ class Manifest:
         array = self.pixels if self.pixels is not None else self.features
         if array is not None:
             digest.update(self.digest.encode() if self.digest else digest_array(array).encode())
+        if self.annotations is not None:
+            digest.update(self.annotations.digest.encode())
         return digest.hexdigest()
+
+    @property
+    def targets(self) -> Array:
+        """Labels for losses and scores: multi-hot [N, L] if samples have several labels, else `labels` [N]."""
+        sets = None if self.annotations is None else self.annotations.label_sets
+        return self.labels if sets is None else sets
 
     def name(self, row: int) -> str:
         """Return the name of a sample: its path, the start of its text, or its class and row number."""
@@ -241,6 +259,8 @@ class Manifest:
             texts=None if self.texts is None else tuple(self.texts[i] for i in selected.tolist()),
             features=take(self.features),
             pixels=take(self.pixels),
+            items=None if self.items is None else self.items.take(part),
+            annotations=None if self.annotations is None else self.annotations.take(part),
             digest=digest,
         )
 
@@ -270,20 +290,3 @@ class Manifest:
     def summary(self) -> Summary:
         """Count the samples and classes of each split."""
         return summarize(self)
-
-
-def _check_words(name: str, values: ArrayLike, rows: int, allowed: tuple[str, ...]) -> Words:
-    words = np.asarray(values, dtype=np.str_)
-    if words.shape != (rows,):
-        raise ValueError(f"{name} must have shape [{rows}], got {list(words.shape)}")
-    unknown = sorted(set(np.unique(words).tolist()) - set(allowed))
-    if unknown:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {unknown[0]!r}")
-    frozen: Words = _freeze(words)
-    return frozen
-
-
-def _freeze(array: Array) -> Array:
-    view: Array = array.view()
-    view.flags.writeable = False
-    return view

@@ -27,7 +27,7 @@ class TextDataset:
     def __init__(self, manifest: Manifest, tokenizer: TextTokenizer, *, max_tokens: int) -> None:
         if manifest.texts is None:
             raise ValueError(f"manifest must contain texts, got {manifest!r}")
-        self.labels = torch.tensor(manifest.labels)
+        self.labels = torch.tensor(manifest.targets)
         self.skipped: dict[int, str] = {}
         ids = tokenizer.encode(manifest.texts, max_tokens=max_tokens)
         lengths = np.array([len(each) for each in ids])

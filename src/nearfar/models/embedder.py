@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from nearfar.models.backbones import create
 from nearfar.models.backbones.base import Backbone
 from nearfar.models.heads import create_head
+from nearfar.models.own_network import describe_origin
 from nearfar.models.pooling import Grid
 from nearfar.models.train_from import HEAD, TrainFrom, find_first_trained
 from nearfar.validation import check_count, check_positive
@@ -27,7 +29,7 @@ class Embedder(nn.Module):
         dim: Number of dimensions of the embeddings.
         channels: Number of input channels.
         input_size: Side of the input images in pixels, or the largest number of tokens of a text.
-        mean, std: Mean and standard deviation of each input channel.
+        mean, std: Mean and standard deviation of each input channel. `transform` of your own network replaces them.
         config: Arguments with which `create_embedder` creates the same architecture.
         first_trained: Name of the first trained block, or "head". None if nothing is frozen.
     """
@@ -40,6 +42,8 @@ class Embedder(nn.Module):
         self.dim, self.config = dim, dict(config or {})
         self.channels, self.input_size = backbone.channels, backbone.input_size
         self.mean, self.std = backbone.mean, backbone.std
+        self.transform: Callable[..., Tensor] | None = getattr(backbone, "transform", None)
+        self.takes_pixels = backbone.has_image_input and self.transform is None  # images with mean and std applied
         self.has_frozen_batchnorm = False
         self.first_trained: str | None = None
         # number of frozen layers if the backbone is frozen in part; 0 if nothing or the whole backbone is frozen
@@ -242,7 +246,7 @@ class Embedder(nn.Module):
 
 
 def create_embedder(
-    backbone: str = "small",
+    backbone: str | nn.Module = "small",
     *,
     dim: int | None = None,
     pooling: str | None = None,
@@ -258,32 +262,30 @@ def create_embedder(
     train_from: TrainFrom | None = None,
     download: bool = False,
     definition: dict[str, Any] | None = None,
+    inputs: str | None = None,
 ) -> Embedder:
     """Create an embedder from the names of its parts. The arguments are stored in `Embedder.config`.
 
     Args:
-        backbone, channels, pretrained, download, definition: See `nearfar.models.create`.
-        dim: Number of dimensions of the embedding. The default is 128, or the number of features for texts and for
-            head="identity".
+        backbone, channels, pretrained, download, definition, inputs: See `nearfar.models.create`.
+        dim: Number of dimensions, by default 128, or the number of features for texts and for head="identity".
         pooling: "average", "max", "average+max", "gem", "gem-trainable" or "grid" (see `nearfar.models.pooling`). The
             default is "grid" for the small networks and "average" for the others. Transformers have "cls", "mean",
             "attention" (see `nearfar.models.token_pooling`) and "pooler". Other vectors are not pooled.
         gem_p: Exponent p of "gem", or its initial value for "gem-trainable".
-        head: "linear", "mlp" or "identity".
-        hidden: Width of the hidden layer for head="mlp". The default is twice `dim`.
+        head: "linear", "mlp" with a hidden layer of width `hidden`, by default twice `dim`, or "identity".
         layer_norm: Whether to apply a layer norm without affine parameters to the pooled features.
         init: Initialization of the linear layer of the head: "kaiming" (the default for images), "random", or "pca"
             (the default for feature vectors). For "pca", call `init_head_from_pca(embedder, training_inputs)` next.
         input_size: Side of the input images in pixels, or the largest number of tokens. The backbone has a default.
-        freeze_bn: Whether to keep batch norms in eval mode (see `Embedder.freeze_batchnorm`).
-        train_from: Freeze everything below this block (see `Embedder.freeze_below`). None trains everything.
+        freeze_bn, train_from: What to freeze, see `Embedder.freeze_batchnorm` and `Embedder.freeze_below`.
     """
     config = {name: value for name, value in locals().items() if name != "config"}
-    config["pretrained"] = pretrained if isinstance(pretrained, bool) else str(pretrained)
-    trunk = create(backbone, channels=channels, pretrained=pretrained, download=download, definition=definition)
+    name = backbone if isinstance(backbone, str) else describe_origin(backbone)
+    config |= {"backbone": name, "pretrained": pretrained if isinstance(pretrained, bool) else str(pretrained)}
+    options = {key: config[key] for key in ("channels", "input_size", "download", "definition", "inputs")}
+    trunk = create(backbone, pretrained=pretrained, **options)
     config |= {"download": False, "definition": trunk.definition}
-    if input_size is not None:
-        trunk.set_input_size(input_size)
     pool = trunk.make_pooling(pooling, gem_p=gem_p)
     features = trunk.features * (pool.cells if isinstance(pool, Grid) else 1)
     default = features if head == "identity" or trunk.has_text_input else 128

@@ -19,6 +19,7 @@ from torch.nn.functional import normalize
 
 from nearfar.errors import NearfarError, install_hint
 from nearfar.files import atomic
+from nearfar.model_card import model_card
 from nearfar.models import Embedder
 from nearfar.ops.geometry import unit
 from nearfar.search.encoder import Encoder
@@ -31,7 +32,6 @@ from nearfar.search.export_text import (
     text_safetensors_usage,
     tokenizer_json,
 )
-from nearfar.search.model_card import model_card
 
 BATCH_SIZES = (1, 2, 7, 32)
 TOLERANCE = 1e-4
@@ -49,7 +49,7 @@ class ExportModule(nn.Module):
     def __init__(self, embedder: Embedder) -> None:
         super().__init__()
         self.embedder = embedder
-        self.takes_images = embedder.backbone.has_image_input
+        self.takes_images = embedder.takes_pixels
         if self.takes_images:
             self.register_buffer("mean", torch.tensor(embedder.mean)[:, None, None])
             self.register_buffer("std", torch.tensor(embedder.std)[:, None, None])
@@ -96,7 +96,7 @@ def export_onnx(encoder: Encoder, folder: Path) -> tuple[Path, float]:
     if takes_texts:
         _write(folder / "tokenizer.json", tokenizer_json(encoder))
     usage = text_onnx_usage(encoder) if takes_texts else _onnx_usage(encoder)
-    _write(folder / "README.md", model_card(encoder, usage))
+    _write(folder / "README.md", model_card(encoder.run, encoder.network, usage))
     return path, difference
 
 
@@ -131,9 +131,11 @@ def export_safetensors(encoder: Encoder, folder: Path) -> Path:
     """
     path = folder / "model.safetensors"
     for name in ("model.safetensors", "config.yaml"):
+        if not (encoder.run.path / name).is_file():
+            raise NearfarError(f"{encoder.run.path}: is not a run: use save_pretrained, or --format onnx")
         with atomic(folder / name) as draft:
             shutil.copyfile(encoder.run.path / name, draft)
-    _write(folder / "README.md", model_card(encoder, _safetensors_usage(encoder)))
+    _write(folder / "README.md", model_card(encoder.run, encoder.network, _safetensors_usage(encoder)))
     return path
 
 
@@ -163,12 +165,12 @@ def example_inputs(encoder: Encoder, batch: int) -> tuple[Tensor, ...]:
     """Return random inputs of the exported model: images or vectors, or tokens and their mask."""
     if encoder.network.backbone.has_text_input:
         return example_tokens(encoder, batch)
-    return (_example(encoder.input_shape, batch, seed=batch),)
+    return (_example(encoder, batch, seed=batch),)
 
 
-def _example(shape: tuple[int, ...], batch: int, *, seed: int) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    if len(shape) == 1:
+def _example(encoder: Encoder, batch: int, *, seed: int) -> Tensor:
+    generator, shape = torch.Generator().manual_seed(seed), encoder.input_shape
+    if not encoder.network.takes_pixels:
         return torch.randn(batch, *shape, generator=generator)
     return torch.randint(0, 256, (batch, *shape), generator=generator, dtype=torch.uint8)
 
@@ -178,9 +180,9 @@ def _describe(encoder: Encoder) -> dict[str, Any]:
     if network.backbone.has_text_input:
         return describe_text_export(encoder)
     return {
-        "input": f"{'uint8' if network.backbone.has_image_input else 'float32'} [batch, {_sizes(encoder)}]",
+        "input": f"{'uint8' if network.takes_pixels else 'float32'} [batch, {_sizes(encoder)}]",
         "output": f"float32 [batch, {network.dim}], unit vectors, so the dot product of two embeddings is their cosine",
-        "inside": "(x / 255 - mean) / std" if network.backbone.has_image_input else "",
+        "inside": "(x / 255 - mean) / std" if network.takes_pixels else "",
         "before": encoder.preparation,
         "model_sha256": encoder.model,
     }
@@ -192,7 +194,7 @@ def _sizes(encoder: Encoder) -> str:
 
 def _onnx_usage(encoder: Encoder) -> str:
     description = _describe(encoder)
-    dtype = "uint8" if encoder.network.backbone.has_image_input else "float32"
+    dtype = "uint8" if encoder.network.takes_pixels else "float32"
     return f"""`model.onnx` takes `input`, {description["input"]}, and returns `embedding`,
 {description["output"]}. The batch can have any size.
 {description["before"]}
@@ -214,7 +216,7 @@ def _safetensors_usage(encoder: Encoder) -> str:
         return text_safetensors_usage(encoder)
     scaling = (
         f", pixel values x scaled as (x / 255 - {tuple(network.mean)}) / {tuple(network.std)}"
-        if network.backbone.has_image_input
+        if network.takes_pixels
         else ""
     )
     return f"""`model.safetensors` holds the weights and, in its header, the architecture. Nothing is pickled.

@@ -22,11 +22,12 @@ from nearfar.data.manifest import Ints
 from nearfar.errors import NearfarError
 from nearfar.files import remove_drafts
 from nearfar.formatting import clean_text
+from nearfar.model import Model
+from nearfar.model_kinds import open_model
 from nearfar.ops.geometry import unit
 from nearfar.report.thumbnails import Thumbnails
-from nearfar.runs import CHECKPOINT, Run
+from nearfar.runs import CHECKPOINT
 from nearfar.search import Encoder, Index
-from nearfar.search.run_index import FOLDER
 from nearfar.search.storage import INDEX_FILE, read_parts
 from nearfar.serve.background_task import BackgroundTask
 from nearfar.serve.disk_cache import load_or_compute
@@ -54,7 +55,7 @@ class Collection:
         say: A function that is called with the number of samples and classes, as a message.
     """
 
-    def __init__(self, run: Run, *, split: str = "all", say: Say = print) -> None:
+    def __init__(self, run: Model, *, split: str = "all", say: Say = print) -> None:
         self.run, self.split = run, split
         remove_drafts(run.path / CACHE_FOLDER)
         self.manifest, _ = assign_splits(run.manifest(), run.config)
@@ -168,9 +169,9 @@ class Collection:
             return None
 
 
-def _describe_other_data(run: Run) -> str:
+def _describe_other_data(run: Model) -> str:
     """Say which data the index of a run has in addition to the data of the run, or return ""."""
-    folder = run.path / FOLDER
+    folder = run.index_folder
     if not (folder / INDEX_FILE).is_file():
         return ""
     try:
@@ -201,5 +202,5 @@ def encode_image(image: Image.Image, side: int) -> tuple[bytes, str]:
 
 def open_collection(path: Path, *, split: str = "all", skip_broken: bool = False, say: Say = print) -> Collection:
     """Open the samples of a run directory for serving. `split` and `say` are those of `Collection`."""
-    run = Run(path)
+    run = open_model(path)
     return Collection(run.skip_broken() if skip_broken else run, split=split, say=say)

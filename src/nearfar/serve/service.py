@@ -106,7 +106,7 @@ class Service:
         accepts: dict[str, list[QueryKind]] = {"features": ["vector"], "text": ["text"]}
         images: list[QueryKind] = ["drawing", "image"] if collection.queries.accepts_drawings else ["image"]
         return Info(
-            title=to_utf8(f"{config.recipe or config.loss['name']} on {Path(config.data.source).name}"),
+            title=to_utf8(f"{collection.run.method} on {Path(config.data.source).name}"),
             samples=len(collection.ids),
             classes=len(np.unique(collection.labels)),
             display=collection.thumbnails.kind,
@@ -142,8 +142,7 @@ class Service:
         """Return the scores and settings of the run, and the other values of scores.json."""
         run = self.collection.run
         results = run.results() if run.finished else {}
-        method = run.config.recipe or str(run.config.loss["name"])
-        names = {"raw": RAW_TITLE, "untrained": start_title(run.config), "test": method}
+        names = {"raw": RAW_TITLE, "untrained": start_title(run.config), "test": run.method}
         scores = [EmbeddingScores(name=name, values=results[key]) for key, name in names.items() if key in results]
         facts = {key: value for key, value in results.items() if isinstance(value, str | int | float)}
         return RunSummary(
@@ -156,8 +155,7 @@ class Service:
     def curves(self) -> bytes:
         """Return an HTML document with the training curves that the run's report shows."""
         run = self.collection.run
-        name = run.config.recipe or str(run.config.loss["name"])
-        figures, details = draw_curves({name: run.log()})
+        figures, details = draw_curves({run.method: run.log()})
         return f"<!doctype html><title>curves</title>{figures}{details}".encode("utf-8", "replace")
 
     def map_summary(self, layout: dict[str, Tensor]) -> MapSummary:

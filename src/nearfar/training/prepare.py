@@ -22,6 +22,7 @@ from nearfar.data import (
 )
 from nearfar.data.augment import DRAWINGS
 from nearfar.data.near_duplicates import describe_near_duplicates
+from nearfar.data.tensor_dataset import TensorDataset
 from nearfar.data.text_dataset import TextDataset
 from nearfar.data.verification import describe_broken, verify_images
 from nearfar.errors import NearfarError
@@ -65,6 +66,8 @@ class PreparedData:
         manifest = self.manifest if manifest is None else manifest
         if manifest.kind == "features":
             return BatchLoader(create_dataset(manifest))
+        if manifest.kind == "tensors":
+            return BatchLoader(TensorDataset(manifest))
         if isinstance(self.embedder.backbone, TextTransformer):
             tokenizer, size = self.embedder.backbone.tokenizer, self.embedder.input_size
             texts = TextDataset(manifest, tokenizer, max_tokens=size)
@@ -81,6 +84,12 @@ class PreparedData:
 
     def _image_loader(self, manifest: Manifest, seed: int, workers: int) -> BatchLoader:
         images, size = self.config.images, self.image_size
+        if self.embedder.transform is not None:
+            if manifest.kind != "files":
+                raise ValueError("the network has a transform of its own, which takes image files, not arrays")
+            own = self.embedder.transform
+            samples = create_dataset(manifest, train_transform=own, eval_transform=own, seed=seed)
+            return BatchLoader(samples, workers=workers)
         normalization: dict[str, Any] = {"mean": self.embedder.mean, "std": self.embedder.std}
         if manifest.kind == "pixels":
             augment = BatchAugment(crop=(images.min_scale, 1.0), ratio=(3 / 4, 4 / 3))
@@ -135,8 +144,12 @@ def cache_or_check_images(manifest: Manifest, data: Data, *, size: int, say: Say
         size: Side of the network input in pixels. By default, cached images are larger by a factor of 256 / 224.
         say: Function that prints a message.
     """
-    if manifest.kind != "files":
+    if manifest.kind != "files" or (not _has_files(manifest) and data.cache is None):
         return manifest
+    if not _has_files(manifest):
+        raise NearfarError(
+            f"{manifest.source}: the images of a Python dataset cannot be cached: set data.cache to null"
+        )
     manifest, broken = _check_images(manifest, skip=data.on_error == "skip", workers=data.workers, say=say)
     if data.cache is None:
         return drop_rows(manifest, broken)
@@ -166,9 +179,14 @@ def drop_or_refuse_broken(manifest: Manifest, *, skip: bool, workers: int = 1, s
     Raises:
         NearfarError: If images cannot be read and `skip` is False, or if none can be read.
     """
-    if manifest.kind != "files":
+    if manifest.kind != "files" or not _has_files(manifest):
         return manifest
     return drop_rows(*_check_images(manifest, skip=skip, workers=workers, say=say))
+
+
+def _has_files(manifest: Manifest) -> bool:
+    """Return whether images are in files, whose check can be remembered. Those of a Python dataset are not checked."""
+    return manifest.items is None or bool(manifest.items.files)
 
 
 def _check_images(manifest: Manifest, *, skip: bool, workers: int, say: Say) -> tuple[Manifest, dict[int, str]]:
@@ -198,7 +216,16 @@ def _be_silent(text: str) -> None:
     """Print nothing, because a progress bar is shown."""
 
 
-def check_same_kind(embedder: Embedder, manifest: Manifest, run: Path) -> None:
+def count_channels(manifest: Manifest) -> int | None:
+    """Return the number of input channels, or the length of vectors. None if the samples are tensors of any shape."""
+    if manifest.kind == "features" and manifest.features is not None:
+        return int(manifest.features.shape[1])
+    if manifest.kind in ("text", "tensors"):
+        return None
+    return 1 if manifest.pixels is not None and manifest.pixels.ndim == 3 else 3
+
+
+def check_same_kind(embedder: Embedder, manifest: Manifest, run: Path | str) -> None:
     """Check that the network of a run accepts the samples of a manifest. A network for images accepts all image files.
 
     Raises:
@@ -209,6 +236,8 @@ def check_same_kind(embedder: Embedder, manifest: Manifest, run: Path) -> None:
         raise NearfarError(f"{manifest.source or 'the data'}: has {kinds[0]}, but {run} was trained on {kinds[1]}")
     if manifest.kind == "text":
         return
+    if manifest.kind == "tensors":
+        return  # the tensors are inputs of the network already, and the network itself checks their shape
     channels, takes_images = embedder.channels, embedder.backbone.has_image_input
     data_channels = channels
     if manifest.kind == "features" and manifest.features is not None:

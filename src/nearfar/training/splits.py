@@ -45,6 +45,10 @@ def manifest_settings(data: Data) -> Data:
         labels=data.labels,
         text=data.text,
         label=data.label,
+        image=data.image,
+        separator=data.separator,
+        group=data.group,
+        camera=data.camera,
         allow_partial=data.allow_partial,
         per_class=data.per_class,
         long_tail=data.long_tail,
@@ -66,6 +70,10 @@ def open_manifest(data: Data) -> Manifest:
         labels=labels,
         text=data.text,
         label=data.label,
+        image=data.image,
+        separator=data.separator,
+        group=data.group,
+        camera=data.camera,
     )
     if data.split == "all":
         manifest = replace(manifest, split=np.full(len(manifest), "train"))

@@ -22,6 +22,7 @@ from nearfar.registry import Registry
 
 LAYOUTS: Registry[Callable[..., Manifest]] = Registry("layout", package="nearfar.data.layouts")
 SPECIFIC, GENERIC = 100, 200
+PYTHON = "python:"  # start of the source of a manifest that was made from a Python object
 Opener = TypeVar("Opener", bound=Callable[..., Manifest])
 
 

@@ -1,4 +1,4 @@
-"""CSV and Parquet tables with the columns path or text, label, and optionally split and role."""
+"""CSV tables with the columns path or text, label, and optionally split and role."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from nearfar.csv_files import parse_csv, read_text, write_csv
+from nearfar.data.annotations import read_annotations
 from nearfar.data.layouts import SPECIFIC, register
 from nearfar.data.layouts.archive import is_archive, load_archive
 from nearfar.data.layouts.paths import find_missing
@@ -29,10 +29,6 @@ def _is_csv(path: Path) -> bool:
     return path.name.lower().endswith((".csv", ".tsv")) and path.is_file()
 
 
-def _is_parquet(path: Path) -> bool:
-    return path.name.lower().endswith((".parquet", ".pq")) and path.is_file()
-
-
 @register("csv", recognizes=_is_csv, order=SPECIFIC)
 def open_csv(
     path: Path,
@@ -41,6 +37,9 @@ def open_csv(
     allow_partial: bool = False,
     text: str | None = None,
     label: str | None = None,
+    separator: str | None = None,
+    group: str | None = None,
+    camera: str | None = None,
 ) -> Manifest:
     """Open a table with a header and the columns path or text, label and optionally split and role, in any order.
 
@@ -55,6 +54,9 @@ def open_csv(
         allow_partial: Skip listed files that do not exist and count them in a note, instead of raising an error.
         text: Name of the column with texts.
         label: Name of the column with labels.
+        separator: Character between the labels of a row that has several, such as "|". The first one is its class.
+        group: Name of a column with groups. A query does not find samples of its own group.
+        camera: Name of a column with cameras. A query does not find samples of its class from its own camera.
     """
     content = read_text(path)
     header: dict[str, Any] = {}
@@ -79,7 +81,9 @@ def open_csv(
             )
     columns = {name: [row[i] for _, row in rows] for i, name in enumerate(names)}
     columns = rename_columns(path, columns, text=text, label=label)
+    columns, annotations = read_annotations(path, columns, separator=separator, group=group, camera=camera)
     manifest = build_manifest(path, columns, [number for number, _ in rows], root=root, header=header)
+    manifest = replace(manifest, annotations=annotations)
     return drop_missing(manifest, path, allow_partial=allow_partial)
 
 
@@ -101,36 +105,6 @@ def _parse_header(text: str) -> dict[str, Any]:
     if len(set(header.get("classes", ()))) != len(header.get("classes", ())):
         raise ValueError("classes must be distinct names")
     return header
-
-
-@register("parquet", recognizes=_is_parquet, order=SPECIFIC)
-def open_parquet(path: Path, *, root: Path | None = None, allow_partial: bool = False) -> Manifest:
-    """Open a Parquet table with the columns of `open_csv`, which also describes the arguments.
-
-    Labels must be strings or integers. Floats are refused, because class ids must be exact.
-    """
-    try:
-        parquet = import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise NearfarError(f"{path}: reading Parquet needs pyarrow: pip install pyarrow, or save it as CSV") from error
-    try:
-        file = parquet.ParquetFile(path)
-        names = [name for name in file.schema_arrow.names if name in COLUMNS]
-        table = file.read(columns=names).to_pydict()
-    except Exception as error:  # pyarrow raises many types of exception
-        raise NearfarError(f"{path}: is not readable as Parquet ({error})") from error
-    columns: dict[str, list[str]] = {}
-    for name, values in table.items():
-        for row, value in enumerate(values):
-            if not isinstance(value, str | int) or isinstance(value, bool):
-                kind = type(value).__name__
-                raise NearfarError(
-                    f"{path}, column {name}, row {row}: expected a string or an integer, got {kind} {value!r}"
-                )
-        columns[name] = [str(value) for value in values]
-    length = len(next(iter(columns.values()), []))
-    manifest = build_manifest(path, columns, range(length), root=root, header={})
-    return drop_missing(manifest, path, allow_partial=allow_partial)
 
 
 def rename_columns(
@@ -249,6 +223,10 @@ def save_csv(manifest: Manifest, path: Path) -> None:
     classes if their order is not that of `sort_classes`. To read the table with pandas, pass comment="#". The file is
     replaced atomically.
     """
+    if manifest.annotations is not None:
+        raise NearfarError(f"{path}: several labels, groups or cameras cannot be saved: change the table itself")
+    if manifest.items is not None:
+        raise NearfarError(f"{path}: the samples of {manifest.source} are not files, so a table cannot refer to them")
     samples = manifest.texts if manifest.kind == "text" else manifest.paths
     if manifest.kind not in ("files", "text") or samples is None:
         raise NearfarError(f"{path}: a manifest of {manifest.kind} has no paths: save it as .npz")
