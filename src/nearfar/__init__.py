@@ -32,8 +32,12 @@ if TYPE_CHECKING:
     from nearfar import serve as serve
     from nearfar import suites as suites
     from nearfar import training as training
+    from nearfar.estimator import MetricLearner as MetricLearner
     from nearfar.metrics import Scores as Scores
     from nearfar.metrics import evaluate as evaluate
+    from nearfar.search import load as load
+    from nearfar.training import Trainer as Trainer
+    from nearfar.training import fit as fit
 
 __version__ = "0.1.0"
 
@@ -41,15 +45,22 @@ _SUBMODULES = (
     *("advise", "audit", "compat", "config", "data", "losses", "metrics", "mining", "models", "ops", "pacing"),
     *("report", "runs", "samplers", "search", "serve", "suites", "training"),
 )
-_FROM_METRICS = ("Scores", "evaluate")
-__all__ = ["Scores", "__version__", "evaluate"]
+_MODULES = {
+    "MetricLearner": "nearfar.estimator",
+    "Scores": "nearfar.metrics",
+    "Trainer": "nearfar.training",
+    "evaluate": "nearfar.metrics",
+    "fit": "nearfar.training",
+    "load": "nearfar.search",
+}
+__all__ = ["MetricLearner", "Scores", "Trainer", "__version__", "evaluate", "fit", "load"]
 
 
 def __getattr__(name: str) -> Any:
     if name in _SUBMODULES:
         return import_module(f"nearfar.{name}")
-    if name in _FROM_METRICS:
-        return getattr(import_module("nearfar.metrics"), name)
+    if name in _MODULES:
+        return getattr(import_module(_MODULES[name]), name)
     raise AttributeError(f"module 'nearfar' has no attribute {name!r}")
 
 

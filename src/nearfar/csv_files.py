@@ -86,7 +86,8 @@ def parse_csv(text: str, path: Path, *, delimiter: str = ",") -> list[list[str]]
     try:
         table = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
     except csv.Error as error:
-        raise NearfarError(f"{path}: cannot be read as CSV ({error})") from error
+        hint = ": close the quotes of the cell, or split the text into passages" if "field limit" in str(error) else ""
+        raise NearfarError(f"{path}: cannot be read as CSV ({error}){hint}") from error
     return [[decode_cell(cell) for cell in row] for row in table]
 
 

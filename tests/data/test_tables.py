@@ -82,7 +82,7 @@ def test_parquet(tmp_path, images, monkeypatch):
     parquet.write_table(pyarrow.table({"path": ["a/0.jpg", "b/0.jpg"], "label": [2**60, 2**60 + 1]}), file)
     assert open_data(file, root=images).classes == (str(2**60), str(2**60 + 1))
     parquet.write_table(pyarrow.table({"path": ["a/0.jpg"], "label": [1.0]}), file)
-    with pytest.raises(NearfarError, match="column label, row 0: float"):
+    with pytest.raises(NearfarError, match="column label, row 0: expected a string or an integer, got float"):
         open_data(file, root=images)
 
 

@@ -15,6 +15,7 @@ from torch import nn
 
 from nearfar.errors import NearfarError
 from nearfar.models import create, create_embedder
+from nearfar.runs import load_embedder, save_embedder
 
 
 def transformers() -> Any:
@@ -62,17 +63,80 @@ def test_a_vit_is_split_between_its_layers(tmp_path: Path, pooler: bool, train_f
     assert frozen
 
 
-def test_clip_uses_its_vision_part(tmp_path: Path) -> None:
+SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8}
+IMAGES = {**SMALL, "image_size": 32, "patch_size": 16}
+
+
+def saved_vision(folder: Path, kind: str) -> Any:
+    """Save a small model of a kind, and return its part for images."""
     library = transformers()
-    small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
-    config = library.CLIPConfig(
-        text_config={**small, "vocab_size": 9, "max_position_embeddings": 4, "eos_token_id": 2, "bos_token_id": 1},
-        vision_config={**small, "image_size": 32, "patch_size": 16},
-        projection_dim=5,
-    )
-    library.CLIPModel(config).save_pretrained(tmp_path)
-    backbone = create(f"transformers:{tmp_path}", pretrained=True)
-    assert backbone(torch.randn(2, 3, 32, 32)).shape == (2, 16)
+    torch.manual_seed(0)
+    if kind == "clip":
+        text = {**SMALL, "vocab_size": 9, "max_position_embeddings": 4, "eos_token_id": 2, "bos_token_id": 1}
+        model = library.CLIPModel(library.CLIPConfig(text_config=text, vision_config=IMAGES, projection_dim=5))
+    elif kind == "siglip":
+        text = {**SMALL, "vocab_size": 9, "max_position_embeddings": 4}
+        model = library.SiglipModel(library.SiglipConfig(text_config=text, vision_config=IMAGES))
+    elif kind == "dinov2":
+        model = library.Dinov2Model(library.Dinov2Config(**IMAGES))
+    else:
+        config = library.Dinov2WithRegistersConfig(**IMAGES, num_register_tokens=3)
+        model = library.Dinov2WithRegistersModel(config)
+    model.eval().save_pretrained(folder)
+    return getattr(model, "vision_model", model)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("kind", "prefix"), [("clip", 1), ("siglip", 0), ("dinov2", 1), ("registers", 4)])
+def test_vision_models_are_split_and_pooled(tmp_path: Path, kind: str, prefix: int) -> None:
+    model = saved_vision(tmp_path, kind)
+    x = torch.randn(3, 3, 32, 32)
+    out = model(pixel_values=x)
+    name = f"transformers:{tmp_path}"
+    whole = create_embedder(name, head="identity", pretrained=True).eval()
+    torch.testing.assert_close(whole(x), out.pooler_output)
+    tokens = out.last_hidden_state
+    if kind == "clip":
+        tokens = model.post_layernorm(tokens)  # CLIP normalizes only the token that it pools
+    mean = create_embedder(name, head="identity", pretrained=True, pooling="mean").eval()
+    torch.testing.assert_close(mean(x), tokens[:, prefix:].mean(1), rtol=1e-4, atol=1e-5)
+    if kind == "siglip":
+        with pytest.raises(ValueError, match="needs a model with a CLS token"):
+            create_embedder(name, pretrained=True, pooling="cls")
+    else:
+        first = create_embedder(name, head="identity", pretrained=True, pooling="cls").eval()
+        torch.testing.assert_close(first(x), tokens[:, 0], rtol=1e-4, atol=1e-5)
+    for pooling in (None, "attention"):
+        frozen = create_embedder(name, dim=4, pretrained=True, pooling=pooling, train_from="layers.1").eval()
+        torch.testing.assert_close(frozen.upper(frozen.lower(x)), frozen(x))
+        assert not any(p.requires_grad for n, p in frozen.named_parameters() if "embeddings" in n)
+        groups = frozen.parameter_groups(1.0, layer_decay=0.5)
+        trained = [p for p in frozen.parameters() if p.requires_grad]
+        assert sum(len(group["params"]) for group in groups) == len(trained) > 0
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["clip", "siglip", "dinov2"])
+def test_a_saved_vision_embedder_needs_no_model_directory(tmp_path: Path, kind: str) -> None:
+    saved_vision(tmp_path / "model", kind)
+    embedder = create_embedder(f"transformers:{tmp_path / 'model'}", dim=4, pretrained=True, pooling="mean").eval()
+    save_embedder(embedder, tmp_path / "m.safetensors")
+    (tmp_path / "model").rename(tmp_path / "elsewhere")
+    x = torch.randn(2, 3, 32, 32)
+    torch.testing.assert_close(load_embedder(tmp_path / "m.safetensors")(x), embedder(x))
+
+
+def test_pickled_weights_are_refused_and_the_named_command_converts_them(tmp_path: Path) -> None:
+    model = saved_vit(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    with pytest.raises(NearfarError, match="only has pickled weights") as caught:
+        create(f"transformers:{tmp_path}", pretrained=True)
+    assert "\n" not in str(caught.value)
+    code = str(caught.value).partition('-c "')[2].partition('"')[0]
+    exec(code.replace("'NEW'", repr(str(tmp_path / "new"))))
+    x = torch.randn(2, 3, 32, 32)
+    torch.testing.assert_close(create(f"transformers:{tmp_path / 'new'}", pretrained=True)(x), model(x).pooler_output)
 
 
 def test_convolutional_models_output_vectors(tmp_path: Path) -> None:
@@ -84,7 +148,7 @@ def test_convolutional_models_output_vectors(tmp_path: Path) -> None:
 
 def test_an_absent_model_is_not_downloaded(tmp_path: Path) -> None:
     transformers()
-    with pytest.raises(NearfarError, match="no vision model 'nobody/nothing' on this machine"):
+    with pytest.raises(NearfarError, match="no model 'nobody/nothing' on this machine"):
         create("transformers:nobody/nothing", pretrained=True)
 
 

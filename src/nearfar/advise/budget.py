@@ -17,13 +17,13 @@ from nearfar.advise.trial import count_full_steps, run_trial
 from nearfar.data import Manifest
 from nearfar.errors import NearfarError
 
-FEATURES = 1280  # of EfficientNet-Lite0
+FEATURES = {"files": 1280, "text": 384}  # of EfficientNet-Lite0 and all-MiniLM-L6-v2
 
 
 def check_budget(data: TrialData, candidates: Sequence[Candidate], *, seconds: float) -> None:
     """Time a short trial and refuse the budget if even the shortest comparison of all candidates would not fit.
 
-    Image files are replaced by random vectors of the same number, so that the check comes before they are embedded.
+    Image files and texts are replaced by as many random vectors, so that the check comes before they are embedded.
 
     Args:
         data: the samples.
@@ -35,7 +35,7 @@ def check_budget(data: TrialData, candidates: Sequence[Candidate], *, seconds: f
     """
     started = time.monotonic()
     embedding = 0.0
-    if data.manifest.kind == "files":
+    if data.manifest.kind in FEATURES:
         data = replace(data, manifest=_with_random_vectors(data.manifest))
         embedding = EMBEDDING_SHARE
     run_trial(candidates[0], data, steps=1, split=0)  # also imports and allocates, so it is not timed
@@ -58,5 +58,5 @@ def check_budget(data: TrialData, candidates: Sequence[Candidate], *, seconds: f
 
 
 def _with_random_vectors(images: Manifest) -> Manifest:
-    vectors = np.random.default_rng(0).normal(size=(len(images), FEATURES)).astype(np.float32)
-    return replace(images, features=vectors, root=None, digest="")
+    vectors = np.random.default_rng(0).normal(size=(len(images), FEATURES[images.kind])).astype(np.float32)
+    return replace(images, features=vectors, texts=None, root=None, digest="")

@@ -1,4 +1,4 @@
-"""The data of the trials: a subset of the training split. By default, image files are replaced by feature vectors."""
+"""The data of the trials: a subset of the training split. By default, images and texts are replaced by vectors."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ MAX_SAMPLES = 10_000
 MIN_CLASSES = 4  # two to train on, two to score on
 HELD_OUT = 0.2  # fraction of the classes; at least two are held out
 IMAGE_SIZE = 112
+NETWORKS = {"files": "EfficientNet-Lite0", "text": "all-MiniLM-L6-v2"}  # frozen networks that embed the samples
 EMBEDDING_SHARE = 0.25  # largest fraction of the time budget that embedding images takes
 TIMED_IMAGES = 32  # number of images that are embedded first, to estimate the time for the rest
 
@@ -64,12 +65,12 @@ def open_trial_data(
 
     Args:
         source: the dataset, as for `nearfar train`.
-        out: directory where the feature vectors of images are cached.
-        seconds: time budget; embedding images takes at most a quarter of it.
-        whole: whether to keep images, so that trials train the whole network. Otherwise image files are embedded once
-            by a frozen EfficientNet-Lite0.
+        out: directory where the feature vectors of images and texts are cached.
+        seconds: time budget; embedding takes at most a quarter of it.
+        whole: whether to keep images and texts, so that trials train the whole network. Otherwise they are embedded
+            once by a frozen network.
         skip_broken: whether to leave out images that cannot be read. Otherwise they are an error.
-        before_embedding: called with the image files before they are embedded.
+        before_embedding: called with the image files or texts before they are embedded.
         say: called with progress messages.
     """
     started = time.monotonic()
@@ -84,15 +85,15 @@ def open_trial_data(
     train = train.subset(sizes[train.labels] > 1).compact()
     samples = train.subset(_balanced_subset(train.labels, MAX_SAMPLES))
     samples = drop_or_refuse_broken(samples, skip=skip_broken, workers=2, say=say)
-    is_embedded = train.kind == "files" and not whole
+    is_embedded = train.kind in NETWORKS and not whole
     if is_embedded:
         if not (out / "vectors.npz").is_file():
             held_out = max(HELD_OUT, 2 / len(np.unique(samples.labels)))
             before_embedding(TrialData(source, samples, held_out, ""))
-        samples = _embed_images(samples, out / "vectors.npz", EMBEDDING_SHARE * seconds, say)
+        samples = _embed_samples(samples, out / "vectors.npz", EMBEDDING_SHARE * seconds, say)
     samples = samples.compact()
     classes = len(samples.classes)
-    kind = f"{samples.kind} of a frozen EfficientNet-Lite0" if is_embedded else samples.kind
+    kind = f"{samples.kind} of a frozen {NETWORKS[train.kind]}" if is_embedded else samples.kind
     description = (
         f"{len(samples):,} samples ({kind}) of {classes:,} classes "
         f"(training split: {len(train):,} samples of {len(train.classes):,} classes)"
@@ -121,8 +122,8 @@ def _balanced_subset(labels: Ints, limit: int) -> Ints:
     return np.sort(order[(position < per_class) & np.isin(labels[order], chosen)])
 
 
-def _embed_images(images: Manifest, path: Path, seconds: float, say: Callable[[str], object]) -> Manifest:
-    """Embed as many images as the time allows with the frozen network, or load the cached vectors."""
+def _embed_samples(images: Manifest, path: Path, seconds: float, say: Callable[[str], object]) -> Manifest:
+    """Embed as many images or texts as the time allows with the frozen network, or load the cached vectors."""
     if path.is_file():
         cached = open_data(path)
         if cached.source != images.fingerprint:
@@ -134,13 +135,15 @@ def _embed_images(images: Manifest, path: Path, seconds: float, say: Callable[[s
         started = time.monotonic()
         part = images.subset(indices)
         vectors = embed_pretrained(part, size=IMAGE_SIZE).numpy()
-        return replace(part, features=vectors, root=None, source=fingerprint, digest=""), time.monotonic() - started
+        embedded = replace(part, features=vectors, texts=None, root=None, source=fingerprint, digest="")
+        return embedded, time.monotonic() - started
 
     timed = min(TIMED_IMAGES, len(images))
     _, elapsed = embed(np.arange(timed))
     limit = max(int(seconds / elapsed * timed), 8 * MIN_CLASSES)
     indices = _balanced_subset(images.labels, limit)
-    say(f"embedding {len(indices):,} of {len(images):,} images with EfficientNet-Lite0")
+    what = "texts" if images.kind == "text" else "images"
+    say(f"embedding {len(indices):,} of {len(images):,} {what} with {NETWORKS[images.kind]}")
     embedded = embed(indices)[0].compact()
     save_manifest(embedded, path)
     return embedded

@@ -16,7 +16,8 @@ from nearfar.errors import NearfarError
 from nearfar.files import check_not_read
 from nearfar.formatting import clean_text, counted, slug
 from nearfar.metrics.detection import auroc, precision_at
-from nearfar.training import Run
+from nearfar.model import Model
+from nearfar.model_kinds import MODEL_FILE, BackboneModel, open_model
 from nearfar.training.prepare import drop_or_refuse_broken
 from nearfar.training.pretrained_embeddings import embed_pretrained
 from nearfar.training.splits import assign_splits
@@ -25,7 +26,7 @@ from nearfar.training.splits import assign_splits
 def audit_command(
     target: str,
     *,
-    model: Path | None = None,
+    model: str | None = None,
     split: str = "all",
     size: int | None = None,
     noise: float = 0.0,
@@ -38,8 +39,8 @@ def audit_command(
     """Run `nearfar audit`.
 
     Args:
-        target: A dataset or a run directory.
-        model: A run directory whose network embeds the data.
+        target: A dataset, a run directory or an index directory.
+        model: A run, a backbone or another model whose network embeds the data (see `open_model`).
         split: The split to audit, or "all".
         size: Image size for the pretrained network.
         noise: Fraction of the labels to replace at random before the audit, to measure how many of them it finds.
@@ -49,7 +50,8 @@ def audit_command(
         skip_broken: Whether to leave out images that cannot be read. Otherwise they are an error.
         force: Allow the corrected manifest to overwrite the data or the decisions.
     """
-    run = Run(Path(target)) if (Path(target) / "config.yaml").is_file() else None
+    is_model = any((Path(target) / file).is_file() for file in ("config.yaml", MODEL_FILE))
+    run = open_model(Path(target)) if is_model else None
     manifest, record = _open(target, run)
     if decisions is not None:
         if out is None:
@@ -108,25 +110,25 @@ def audit_command(
     print(f"table: {directory / 'audit.csv'}\npage:  {directory / 'index.html'}")
 
 
-def _open(target: str, run: Run | None) -> tuple[Manifest, NoiseRecord | None]:
+def _open(target: str, run: Model | None) -> tuple[Manifest, NoiseRecord | None]:
     if run is None:
         return open_data(target), None
     return assign_splits(run.manifest(), run.config)
 
 
-def embed_for_audit(manifest: Manifest, run: Run | None, model: Path | None, size: int | None) -> Tensor:
+def embed_for_audit(manifest: Manifest, run: Model | None, model: str | None, size: int | None) -> Tensor:
     """Embed a dataset for the audit.
 
-    The network of `model` is used, or else that of `run`. Without either, image files are embedded by a pretrained
-    EfficientNet-Lite0, and feature vectors and pixels are used as they are.
+    The network of `model` is used (see `open_model`), or else that of `run`. Without either, image files are embedded
+    by a pretrained EfficientNet-Lite0, and feature vectors and pixels are used as they are.
     """
     if run is not None or model is not None:
-        chosen = run if model is None else Run(model)
+        chosen = run if model is None else open_model(model, size=size)
         assert chosen is not None
-        return chosen.embed(manifest)
+        return (chosen.for_data(manifest) if isinstance(chosen, BackboneModel) else chosen).embed(manifest)
     if manifest.kind == "pixels":
         print("images are compared by their pixels, because no pretrained network fits arrays of small images:")
-        print("pass --model RUN for better results")
+        print("pass --model MODEL for better results")
     return embed_pretrained(manifest, size=size)
 
 

@@ -11,8 +11,24 @@ from nearfar.cli.edge import OneLineErrors
 
 @click.group(cls=OneLineErrors, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(nearfar.__version__, prog_name="nearfar")
-def main() -> None:
+@click.option(
+    "--import",
+    "modules",
+    multiple=True,
+    metavar="MODULE",
+    help="Import your Python module first, which runs its code: it can register backbones, losses and layouts. "
+    "Repeatable.",
+)
+def main(modules: tuple[str, ...]) -> None:
     """Deep metric learning: train embeddings in which similar things are near, and search with them."""
+    if modules:
+        from nearfar.models.own_network import trust
+
+        for module in modules:
+            try:
+                trust(module)
+            except ValueError as error:
+                raise click.ClickException(f"--import {module}: {error}") from None
 
 
 for command in (

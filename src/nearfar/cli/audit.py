@@ -11,8 +11,8 @@ from nearfar.cli.options import DEVICE, SKIP_BROKEN
 
 
 @click.command()
-@click.argument("target", metavar="RUN|DATA")
-@click.option("--model", type=click.Path(path_type=Path), help="Run directory whose network embeds DATA.")
+@click.argument("target", metavar="RUN|INDEX|DATA")
+@click.option("--model", metavar="MODEL", help="Run, backbone or saved model that embeds DATA.")
 @click.option(
     "--split",
     default="all",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import click
 
@@ -40,3 +42,33 @@ DEVICE = click.option(
 SKIP_BROKEN = click.option(
     "--skip-broken", is_flag=True, help="Leave out images that cannot be read. Without it, they are an error."
 )
+
+MODEL = click.option(
+    "--model",
+    metavar="MODEL",
+    help="Instead of RUN: a backbone such as efficientnet-lite0, transformers:DIRECTORY, MODULE:FUNCTION, or the "
+    "directory of a saved model.",
+)
+
+
+def split_arguments(arguments: tuple[str, ...], model: str | None, *, source: str = "") -> tuple[Path | None, Any]:
+    """Return the run and DATA of a command that accepts --model in place of its argument RUN.
+
+    Args:
+        arguments: RUN and DATA, or only DATA if there is a model. DATA can be missing if there is a run.
+        model: The value of --model.
+        source: The name of DATA if it is required even if there is a run.
+
+    Raises:
+        click.UsageError: If there are too many or too few arguments, or if RUN does not exist.
+    """
+    run, *rest = ("", *arguments) if model is not None else (arguments or ("",))
+    if len(rest) > 1 or (not rest and (source or model is not None)) or not (run or model):
+        expected = "DATA" if model is not None else "RUN and DATA" if source else "RUN [DATA]"
+        raise click.UsageError(f"expected {expected}, got {' '.join(arguments) or 'nothing'}")
+    data = rest[0] if rest else None
+    if model is not None:
+        return None, data
+    if not Path(run).is_dir():
+        raise click.UsageError(f"{run!r} is not a run directory: pass one, or name a model with --model")
+    return Path(run), data

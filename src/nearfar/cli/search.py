@@ -7,16 +7,18 @@ from typing import Any
 
 import click
 
-from nearfar.cli.options import DEVICE, SKIP_BROKEN
+from nearfar.cli.options import DEVICE, MODEL, SKIP_BROKEN, split_arguments
 
-RUN = click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
+RUN = click.argument("run", metavar="RUN|INDEX", type=click.Path(exists=True, file_okay=False, path_type=Path))
 
 
 @click.command()
-@RUN
-@click.argument("source", metavar="DATA")
+@click.argument("arguments", metavar="[RUN] DATA", nargs=-1)
+@MODEL
 @click.option(
-    "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder of the index.  [default: RUN/index]"
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder of the index.  [default: RUN/index, or DATA.index with --model]",
 )
 @click.option(
     "--kind",
@@ -28,11 +30,17 @@ RUN = click.argument("run", type=click.Path(exists=True, file_okay=False, path_t
 @SKIP_BROKEN
 @click.option("--add", is_flag=True, help="Add DATA to the existing index.")
 @DEVICE
-def index(run: Path, **options: Any) -> None:
-    """Embed all samples of DATA with the model of RUN and save them as a search index."""
+def index(arguments: tuple[str, ...], model: str | None, **options: Any) -> None:
+    """Embed all samples of DATA with the model of RUN, or with --model, and save them as a search index.
+
+    --model needs no run: `nearfar index --model efficientnet-lite0 photos` writes photos.index, which `nearfar search`,
+    `serve`, `audit` and `eval` accept in place of a run.
+    """
+    run, source = split_arguments(arguments, model, source="DATA")
+
     from nearfar.search.command import index_command
 
-    index_command(run, **options)
+    index_command(run, source, model=model, **options)
 
 
 @click.command()
@@ -48,7 +56,8 @@ def index(run: Path, **options: Any) -> None:
 def search(run: Path, **options: Any) -> None:
     """Find the samples nearest to each QUERY: an image file, a .npy file of vectors, or the id of a sample.
 
-    The search uses RUN/index, or the data of the run if there is no index.
+    The search uses RUN/index, or the data of the run if there is no index. INDEX is a folder that `nearfar index
+    --model` wrote.
     """
     from nearfar.search.command import search_command
 
@@ -100,7 +109,7 @@ def export(run: Path, **options: Any) -> None:
 @SKIP_BROKEN
 @DEVICE
 def serve(**options: Any) -> None:
-    """Start a web server to explore a RUN: search by image or drawing, classes, map, scores, label audit, JSON API.
+    """Start a web server for a RUN or an INDEX: search by image or drawing, classes, map, scores, label audit, API.
 
     Vectors, map and audit are computed once and cached in RUN/serve. Your decisions on labels are saved in
     RUN/decisions.csv.

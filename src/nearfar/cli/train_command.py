@@ -110,7 +110,8 @@ def configure(
     recipe = recipe or tree.get("recipe")
     if recipe is None and not (tree.get("loss") or {}).get("name"):
         recipe = DEFAULT
-    return resolve(manifest.kind, width=width, recipe=recipe, file=tree), manifest
+    samples = len(manifest.rows("train"))
+    return resolve(manifest.kind, width=width, samples=samples, recipe=recipe, file=tree), manifest
 
 
 def describe_run(run: Run) -> str:

@@ -9,20 +9,20 @@ from typing import Any
 
 import click
 
-from nearfar.cli.options import DEVICE, SKIP_BROKEN
-from nearfar.config.keys import all_settings
+from nearfar.cli.options import DEVICE, MODEL, SKIP_BROKEN, split_arguments
+from nearfar.config.keys import SHORT_KEYS, all_settings
 from nearfar.config.tree import parse_setting
 from nearfar.errors import NearfarError
 
 # Options of `nearfar train` that are short for a frequent setting: the setting and its type, by option.
 FLAGS: dict[str, tuple[str, Any]] = {
     "epochs": ("epochs", int),
-    "lr": ("optimizer.lr", float),
-    "batch_size": ("batches.size", int),
+    "lr": (SHORT_KEYS["lr"], float),
+    "batch_size": (SHORT_KEYS["batch_size"], int),
     "device": ("device", str),
     "seed": ("seed", int),
-    "backbone": ("model.backbone", str),
-    "size": ("images.crop", int),
+    "backbone": (SHORT_KEYS["backbone"], str),
+    "size": (SHORT_KEYS["size"], int),
 }
 
 
@@ -68,6 +68,7 @@ def merge_flags(settings: tuple[str, ...], flags: dict[str, Any]) -> tuple[str, 
 @click.option(
     "--resume", is_flag=True, help="Continue an interrupted run. It ends with the same weights as without interruption."
 )
+@click.option("--download", is_flag=True, help="Download the model of --backbone transformers:NAME if it is missing.")
 @click.option("--allow-partial", is_flag=True, help="Skip samples whose image file is missing.")
 @SKIP_BROKEN
 @click.option(
@@ -83,14 +84,16 @@ def merge_flags(settings: tuple[str, ...], flags: dict[str, Any]) -> tuple[str, 
 def train(processes: int, settings: tuple[str, ...], **options: Any) -> None:
     """Train an embedding on DATA.
 
-    DATA is a folder with one subfolder per class, a tar or zip of such a folder, a CSV, an .npz, a benchmark folder,
-    or `sketches`, the built-in drawings.
+    DATA is a folder with one subfolder per class, a tar or zip of such a folder, a CSV or JSONL of paths or texts, an
+    .npz, a benchmark folder, or `sketches`, the built-in drawings.
 
     The configuration starts from the defaults for the kind of data. The recipe, --config and --set override them, in
     this order. `nearfar settings` lists all settings. The run directory stores the complete configuration: `nearfar
     train --config RUN/config.yaml --out OTHER` repeats the run.
     """
     settings = merge_flags(settings, {name: options.pop(name) for name in FLAGS})
+    if options.pop("download"):
+        settings = (*settings, "model.download=true")
     if options.pop("skip_broken"):
         settings = (*settings, "data.on_error=skip")
 
@@ -102,8 +105,8 @@ def train(processes: int, settings: tuple[str, ...], **options: Any) -> None:
 
 
 @click.command("eval")
-@click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.argument("source", metavar="[DATA]", required=False)
+@click.argument("arguments", metavar="[RUN] [DATA]", nargs=-1)
+@MODEL
 @click.option(
     "--split",
     default="test",
@@ -117,13 +120,29 @@ def train(processes: int, settings: tuple[str, ...], **options: Any) -> None:
 @SKIP_BROKEN
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @DEVICE
-def evaluate(run: Path, source: str | None, split: str, metrics: str | None, skip_broken: bool, as_json: bool) -> None:
-    """Score the model of RUN on the data of the run, or on other DATA."""
-    from nearfar.runs import Run
+def evaluate(
+    arguments: tuple[str, ...],
+    model: str | None,
+    split: str,
+    metrics: str | None,
+    skip_broken: bool,
+    as_json: bool,
+) -> None:
+    """Score the model of RUN on the data of the run, or on other DATA.
+
+    With --model, score a backbone or another model on DATA without training: `nearfar eval --model efficientnet-lite0
+    photos` gives the scores to beat.
+    """
+    run, source = split_arguments(arguments, model)
+
+    from nearfar.model_kinds import BackboneModel, open_model
 
     names = None if metrics is None else tuple(name.strip() for name in metrics.split(","))
     try:
-        opened = Run(run).skip_broken() if skip_broken else Run(run)
+        opened = open_model(model if run is None else run)
+        if isinstance(opened, BackboneModel) and source is not None:
+            opened = opened.for_data(opened.manifest(source))
+        opened = opened.skip_broken() if skip_broken else opened
         say = partial(click.echo, err=True)  # so that --json prints only JSON
         scores = opened.evaluate(source, split=split, metrics=names, say=say)
     except ValueError as error:
@@ -141,7 +160,7 @@ def evaluate(run: Path, source: str | None, split: str, metrics: str | None, ski
 @click.option(
     "--whole",
     is_flag=True,
-    help="On images, train the whole network instead of one layer. Without a GPU, raise --minutes to hours.",
+    help="On images and texts, train the whole network instead of one layer. Without a GPU, raise --minutes to hours.",
 )
 @SKIP_BROKEN
 @click.option(

@@ -5,6 +5,15 @@ from __future__ import annotations
 from nearfar.config.schema import Config
 from nearfar.config.setting import Setting, walk
 
+# Short names of frequent settings, for options of `nearfar train` and arguments of `nearfar.fit`.
+SHORT_KEYS = {
+    "lr": "optimizer.lr",
+    "batch_size": "batches.size",
+    "backbone": "model.backbone",
+    "size": "images.crop",
+    "dim": "model.dim",
+}
+
 
 def all_settings() -> dict[str, Setting]:
     """Return the description of every setting and section by its dotted key.

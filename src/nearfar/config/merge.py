@@ -13,6 +13,8 @@ from nearfar.config.setting import build
 from nearfar.config.tree import apply_settings, merge_trees
 from nearfar.errors import NearfarError
 from nearfar.metrics.names import expand_names
+from nearfar.models.backbones import is_built_in
+from nearfar.models.own_network import LIBRARIES
 from nearfar.spelling import suggest
 from nearfar.validation import check_choice
 
@@ -34,7 +36,22 @@ OURS: dict[str, dict[str, Any]] = {
         "data": {"workers": 2},
         "epochs": 5,
     },
+    "text": {
+        # 0.45 are the upper 3 of the 6 layers of MiniLM
+        "model": {
+            "backbone": "all-minilm-l6-v2",
+            "pretrained": True,
+            "dim": None,
+            "init": "pca",
+            "train_from": 0.45,
+        },
+        "optimizer": {"name": "adamw", "lr": 5e-4, "weight_decay": 1e-4, "proxy_lr_multiplier": 100.0},
+        "epochs": 1,
+    },
 }
+# With fewer training texts than this, a PCA would lose directions that other classes need, so there is no linear head.
+PCA_TEXTS = 1000
+FEW_TEXTS: dict[str, Any] = {"head": "identity", "init": None, "proxies": "class-means"}
 # Defaults with setting=paper for settings that the recipes do not state. They follow the released code of most papers:
 # weight decay applies to all parameters, the learning rate has no warm-up, and the backbone starts from public weights.
 PAPER: dict[str, Any] = {
@@ -49,6 +66,7 @@ def resolve(
     kind: str,
     *,
     width: int | None = None,
+    samples: int | None = None,
     recipe: str | None = None,
     file: Mapping[str, Any] | None = None,
     settings: Iterable[str] = (),
@@ -58,8 +76,9 @@ def resolve(
     """Merge the defaults for a kind of data, the recipe, the file and the settings. Later ones override earlier ones.
 
     Args:
-        kind: Kind of the manifest: "pixels", "features" or "files".
+        kind: Kind of the manifest: "pixels", "features", "files" or "text".
         width: Length of the feature vectors. The default dimension of the embedding is at most this length.
+        samples: Number of training samples. With few texts, the embedding is by default that of the pretrained network.
         recipe: Name of a recipe.
         file: Settings as nested dicts, as read from a YAML file. A recipe named here replaces `recipe`.
         settings: Single settings, each `key=value`.
@@ -86,6 +105,12 @@ def resolve(
     tree = merge_trees(OURS[kind], base or {})
     if kind == "features" and width is not None:
         tree["model"] = {**tree["model"], "dim": min(tree["model"]["dim"], width)}
+    if kind == "text" and samples is not None and samples < PCA_TEXTS:
+        tree["model"] = {**tree["model"], **FEW_TEXTS}
+    chosen = changes.get("model")
+    backbone = (chosen if isinstance(chosen, Mapping) else {}).get("backbone") or tree["model"]["backbone"]
+    if isinstance(backbone, str) and not (is_built_in(backbone) or backbone.startswith(LIBRARIES)):
+        tree["model"] = {**tree["model"], "pretrained": False}  # your own network comes with its weights
     if name is not None:
         setting, benchmark = changes.get("setting", "ours"), changes.get("benchmark")
         tree = merge_trees(tree, _from_recipe(str(name), None if shared else kind, setting, benchmark))

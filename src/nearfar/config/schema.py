@@ -1,8 +1,8 @@
 """Every setting of a run: its key, type, default, bounds, choices and a sentence of help.
 
-Settings are declared only here. Validation, suggestions, `nearfar settings`, docs/settings.md and the JSON schema for
-editors are derived from these dataclasses. A run directory stores the complete configuration, so the run can be
-repeated even if defaults change later.
+Settings are declared only here and in `data_settings`. Validation, suggestions, `nearfar settings`, docs/settings.md
+and the JSON schema for editors are derived from these dataclasses. A run directory stores the complete configuration,
+so the run can be repeated even if defaults change later.
 """
 
 from __future__ import annotations
@@ -12,78 +12,11 @@ from typing import Any
 
 import yaml
 
+from nearfar.config.data_settings import MOST_THREADS
+from nearfar.config.data_settings import Data as Data
 from nearfar.config.setting import option, section, table, to_plain
 
-MOST_THREADS = 1024
 BENCHMARKS = ("cub", "cars", "sop", "inshop")
-
-
-@dataclass(frozen=True)
-class Noise:
-    """Injected label noise, to measure robustness, as in section 4.3 of the BSPML paper."""
-
-    rate: float = option(0.0, "Fraction of the training samples that get a wrong label.", least=0, below=1)
-    kind: str = option(
-        "symmetric",
-        "symmetric: random samples get a wrong label; small-cluster: clusters of similar samples get a wrong label.",
-        choices=("symmetric", "small-cluster"),
-    )
-    seed: int | None = option(None, "Seed of the noise; null uses the seed of the run.")
-
-
-@dataclass(frozen=True)
-class Data:
-    """What to train on."""
-
-    source: str = option(
-        "sketches",
-        "Folder with one subfolder per class, tar or zip of such a folder, CSV, .npz, benchmark, or sketches.",
-    )
-    split: str = option(
-        "auto",
-        "auto: use the split that the data defines, or else train on the first half of the classes. class-order: "
-        "always train on the first half of the classes. all: train on all samples, without a test split.",
-        choices=("auto", "class-order", "all"),
-    )
-    root: str | None = option(None, "Folder that image paths in a CSV are relative to; null is the folder of the CSV.")
-    labels: str | None = option(
-        None, "File with the labels of a .npy data file; null looks for a labels file next to the data."
-    )
-    allow_partial: bool = option(False, "Skip samples whose image file is missing instead of refusing the data.")
-    validation: float = option(
-        0.0,
-        "Fraction of the training classes held out to choose the best epoch; 0 holds out none. If the data defines a "
-        "val split, its samples are held out as well.",
-        least=0,
-        below=1,
-    )
-    validation_seed: int = option(0, "Seed that chooses the validation classes.")
-    folds: int | None = option(
-        None, "Number of cross-validation folds: contiguous parts of the sorted training classes; null: none.", least=2
-    )
-    fold: int | None = option(None, "Fold that this run holds out, counted from 0; null without data.folds.", least=0)
-    per_class: int | None = option(
-        None, "Maximum number of training samples per class, the same ones in every run; null uses all.", least=2
-    )
-    long_tail: tuple[int, ...] = option(
-        (), "With [5, 60], keep from 60 down to 5 training samples per class, falling geometrically; [] keeps all."
-    )
-    swap_halves: bool = option(False, "Train on the test split and test on the training split, as the MPA paper did.")
-    ignore_roles: bool = option(
-        False, "Search within the whole test split, even if the data divides it into queries and a gallery."
-    )
-    on_error: str = option(
-        "raise", "What to do with an image that cannot be read: raise an error, or skip it.", choices=("raise", "skip")
-    )
-    workers: int = option(0, "Number of processes that load image files.", least=0, most=MOST_THREADS, neutral=True)
-    cache: str | None = option(None, "Folder where decoded images are cached; null decodes the image files every time.")
-    cache_size: int | None = option(
-        None, "Side of the cached images in pixels; null is the input size * 256 / 224.", above=0
-    )
-    noise: Noise = section(Noise, "Injected label noise.")
-    fingerprint: str | None = option(
-        None, "Fingerprint of the data, set by the run; null before. Other data with this configuration is an error."
-    )
 
 
 @dataclass(frozen=True)
@@ -124,15 +57,23 @@ class ProjectionTerm:
 class Model:
     """The network, as for `nearfar.models.create_embedder`."""
 
-    backbone: str = option("small", "Name of the backbone: features for feature vectors, any other for images.")
+    backbone: str = option("small", "Name of the backbone (`nearfar.models.names()`), or transformers:DIRECTORY.")
     pretrained: bool | str = option(False, "true: public weights; a path: the weights in that file; false: random.")
+    download: bool = option(False, "Download a transformers:NAME that is not on this machine.", neutral=True)
     pooling: str | None = option(
-        None, "Pooling: average, max, average+max, gem, gem-trainable or grid; null: the default of the backbone."
+        None,
+        "Pooling of feature maps: average, max, average+max, gem, gem-trainable or grid; of the tokens of a "
+        "transformer: cls, mean, attention or pooler. null: the default of the backbone.",
+    )
+    max_tokens: int | None = option(
+        None, "Number of tokens after which a text is cut; null is the limit of the network, at most 256.", above=1
     )
     gem_p: float = option(3.0, "Initial exponent of GeM pooling.")
     head: str = option("linear", "Layers from the pooled features to the embedding: linear, mlp or identity.")
     hidden: int | None = option(None, "Width of the hidden layer of an mlp head; null is twice model.dim.")
-    dim: int | None = option(512, "Dimension of the embedding; null: 128 (head=identity: number of features).", above=0)
+    dim: int | None = option(
+        512, "Dimension of the embedding; null: 128 (texts, head=identity: number of features).", above=0
+    )
     layer_norm: bool = option(False, "Apply layer normalization to the pooled features.")
     init: str | None = option(
         None, "Initial head weights: pca, kaiming, random; null is pca for vectors, else kaiming."

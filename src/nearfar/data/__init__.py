@@ -17,6 +17,7 @@ from nearfar.data.layouts.sketches import load_sketches
 from nearfar.data.manifest import Manifest
 from nearfar.data.noise import NoiseRecord, add_label_noise
 from nearfar.data.open import open_data, save_manifest
+from nearfar.data.python_dataset import as_manifest
 from nearfar.data.summary import Summary
 from nearfar.data.transforms import eval_transform, train_transform
 
@@ -33,6 +34,7 @@ __all__ = [
     "ScanResult",
     "Summary",
     "add_label_noise",
+    "as_manifest",
     "cache_images",
     "create_dataset",
     "decode_image",

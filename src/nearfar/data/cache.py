@@ -13,8 +13,9 @@ from typing import Literal
 
 import numpy as np
 
+from nearfar.data.digest import digest_array
 from nearfar.data.images import MAX_PIXELS, ImageReader, drop_rows, map_in_order
-from nearfar.data.manifest import Array, Manifest, digest_array
+from nearfar.data.manifest import Array, Manifest
 from nearfar.data.transforms import CenterCrop, Resize, sample_rng
 from nearfar.errors import NearfarError
 from nearfar.files import atomic, remove_drafts
@@ -141,6 +142,8 @@ def _add_files(digest: hashlib._Hash, manifest: Manifest) -> None:
     """Add the paths of all image files to a hash, and the size and modification time of each file or of the archive."""
     root = manifest.root or Path()
     files = [root] if root.is_file() else [root / path for path in manifest.paths or ()]
+    if manifest.items is not None:
+        files = list(manifest.items.files)
     for path in manifest.paths or ():
         digest.update(f"{len(path)}:{path}".encode("utf-8", "surrogateescape"))
     for file in files:

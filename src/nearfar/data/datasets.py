@@ -48,7 +48,7 @@ class FeatureDataset:
     def __init__(self, manifest: Manifest) -> None:
         if manifest.features is None:
             raise ValueError(f"manifest must contain features, got {manifest!r}")
-        self.labels = torch.tensor(manifest.labels)
+        self.labels = torch.tensor(manifest.targets)
         self.skipped: dict[int, str] = {}
         self._rows = manifest.features
 
@@ -90,7 +90,7 @@ class PixelDataset:
         channels = 1 if manifest.pixels.ndim == 3 else 3
         if len(mean) != len(std) or len(mean) not in (1, channels):
             raise ValueError(f"mean and std must have {channels} values (or 1), got {list(mean)} and {list(std)}")
-        self.labels = torch.tensor(manifest.labels)
+        self.labels = torch.tensor(manifest.targets)
         self.skipped: dict[int, str] = {}
         self.augment, self.size, self.seed = augment, size, seed
         self._pixels = manifest.pixels
@@ -139,7 +139,7 @@ class ImageDataset(Dataset[tuple[Tensor, int, int]]):
         train: bool = True,
     ) -> None:
         check_choice("on_error", on_error, ("raise", "skip"))
-        self.labels = torch.tensor(manifest.labels)
+        self.labels = torch.tensor(manifest.targets)
         self.skipped: dict[int, str] = {}
         self.seed, self.on_error = seed, on_error
         self.transforms: dict[bool, Transform] = {True: train_transform, False: eval_transform}

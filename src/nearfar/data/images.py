@@ -10,11 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from nearfar.data.items import as_image, encode_item
 from nearfar.data.layouts.archive import Archive, is_archive, load_archive
 from nearfar.data.layouts.paths import read_regular
 from nearfar.data.manifest import Manifest
@@ -121,13 +123,14 @@ class ImageReader:
     """Reader of the image files of a manifest, in a folder or an archive. Threads and processes can share it."""
 
     def __init__(self, manifest: Manifest, *, max_pixels: int = MAX_PIXELS) -> None:
-        if manifest.paths is None or manifest.root is None:
+        if manifest.items is None and (manifest.paths is None or manifest.root is None):
             raise ValueError(f"manifest must contain image files (paths and root), got {manifest!r}")
-        self.paths = manifest.paths
-        self.root = manifest.root
+        self.items = manifest.items
+        self.paths = manifest.paths or tuple(manifest.name(row) for row in range(len(manifest)))
+        self.root = manifest.root or Path(manifest.source)
         self.max_pixels = max_pixels
         self.archive: Archive | None = None
-        if is_archive(self.root):
+        if self.items is None and is_archive(self.root):
             self.archive = load_archive(self.root, allow_partial=True)
 
     def __len__(self) -> int:
@@ -139,12 +142,25 @@ class ImageReader:
 
     def read_bytes(self, row: int) -> bytes:
         """Read the bytes of the file in a row."""
+        if self.items is not None:
+            return encode_item(self._item(row))
         if self.archive is not None:
             return self.archive.read(self.paths[row])
         return read_regular(self.root / self.paths[row])
 
+    def _item(self, row: int) -> Any:
+        assert self.items is not None
+        try:
+            return self.items[row]
+        except NearfarError:
+            raise
+        except Exception as error:  # the dataset is code of the user
+            raise NearfarError(f"{self.location(row)}: cannot be read ({type(error).__name__}: {error})") from error
+
     def read_image(self, row: int, *, draft: int | None = None) -> Image.Image:
         """Read and decode the image in a row (see `decode_image`)."""
+        if self.items is not None and not isinstance(item := self._item(row), bytes):
+            return _rgb(_upright(as_image(item)), self.location(row))
         return decode_image(self.read_bytes(row), self.location(row), draft=draft, max_pixels=self.max_pixels)
 
 

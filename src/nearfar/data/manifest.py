@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Sized
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from nearfar.data.annotations import Annotations
+from nearfar.data.digest import digest_array, encode_name
+from nearfar.data.items import Items
+from nearfar.data.read_only import check_words, freeze
 from nearfar.data.summary import Summary, summarize
 from nearfar.errors import NearfarError
 from nearfar.formatting import counted
@@ -20,11 +25,11 @@ from nearfar.formatting import counted
 Array = NDArray[Any]
 Ints = NDArray[np.int64]
 Words = NDArray[np.str_]
-Kind = Literal["files", "features", "pixels"]
+Kind = Literal["files", "features", "pixels", "text", "tensors"]
 
 SPLITS = ("train", "val", "test")
 ROLES = ("", "train", "query", "gallery")
-BLOCK_BYTES = 1 << 24
+NAME_LENGTH = 80  # characters of a text in the name of its sample
 
 
 def sort_classes(names: Iterable[str]) -> tuple[str, ...]:
@@ -71,6 +76,9 @@ class Manifest:
             the names of the samples.
         features: Feature vectors [N, d].
         pixels: uint8 images [N, H, W] or [N, H, W, 3], in memory or memory-mapped.
+        texts: Texts.
+        items: Images or tensors that a Python dataset, a Parquet file or tar shards hold. `paths` are then their names.
+        annotations: Several labels per sample, groups or cameras, or None.
         role: "query", "gallery", "train" or "" for each sample, for benchmarks with separate queries and gallery.
         root: Folder or tar archive of the image files.
         source: Name of the data.
@@ -90,6 +98,9 @@ class Manifest:
     paths: tuple[str, ...] | None = None
     features: Array | None = None
     pixels: Array | None = None
+    texts: tuple[str, ...] | None = None
+    items: Items | None = None
+    annotations: Annotations | None = None
     role: Words | None = None
     root: Path | None = None
     source: str = ""
@@ -104,22 +115,26 @@ class Manifest:
         rows = len(labels)
         if not rows:
             raise NearfarError(f"{self.source or 'the manifest'}: has no samples")
-        self._set("labels", _freeze(labels.astype(np.int64)))
+        self._set("labels", freeze(labels.astype(np.int64)))
         self._set("classes", tuple(self.classes))
         if len(set(self.classes)) != len(self.classes):
             raise ValueError("classes must be distinct names: rename the duplicates")
         if int(labels.min()) < 0 or int(labels.max()) >= len(self.classes):
             raise ValueError(f"labels must be 0..{len(self.classes) - 1}, got {labels.min()}..{labels.max()}")
-        self._set("split", _check_words("split", self.split, rows, SPLITS))
+        self._set("split", check_words("split", self.split, rows, SPLITS))
         if self.role is not None:
-            self._set("role", _check_words("role", self.role, rows, ROLES))
+            self._set("role", check_words("role", self.role, rows, ROLES))
         if self.paths is not None:
             self._set("paths", tuple(self.paths))
+        if self.texts is not None:
+            self._set("texts", tuple(self.texts))
         if self.root is not None:
             self._set("root", Path(self.root))
-        if self.paths is None and self.features is None and self.pixels is None:
-            raise ValueError("a manifest needs content: pass paths, features or pixels")
-        for name, column in (("paths", self.paths), ("features", self.features), ("pixels", self.pixels)):
+        contents: dict[str, Sized | None] = {"paths": self.paths, "features": self.features, "pixels": self.pixels}
+        contents |= {"texts": self.texts, "items": self.items}
+        if all(column is None for column in contents.values()):
+            raise ValueError("a manifest needs content: pass paths, features, pixels, texts or items")
+        for name, column in contents.items():
             if column is not None and len(column) != rows:
                 raise ValueError(f"{name} has {len(column)} rows but labels has {rows}")
         if self.features is not None and (self.features.ndim != 2 or self.features.dtype.kind not in "fiu"):
@@ -142,7 +157,8 @@ class Manifest:
 
     def __repr__(self) -> str:
         classes = counted(len(self.classes), "class", "classes")
-        return f"Manifest({self.source or self.kind}: {len(self)} {self.kind}, {classes})"
+        kind = "texts" if self.kind == "text" else self.kind
+        return f"Manifest({self.source or self.kind}: {len(self)} {kind}, {classes})"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Manifest) and self.fingerprint == other.fingerprint
@@ -152,29 +168,45 @@ class Manifest:
 
     @property
     def kind(self) -> Kind:
-        """What a sample is: "pixels", "features" or "files"."""
+        """What a sample is: "text", "pixels", "features", "tensors" (inputs of the network) or "files" (images)."""
+        if self.texts is not None:
+            return "text"
+        if self.items is not None and not self.items.are_images:
+            return "tensors"
         if self.pixels is not None:
             return "pixels"
         return "features" if self.features is not None else "files"
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of kind, classes, labels, split, role, paths and array content, but not of root, source and notes."""
+        """SHA-256 of kind, classes, labels, split, role, paths, texts and arrays, but not of root, source and notes."""
         digest = hashlib.sha256(f"nearfar manifest 1\n{self.kind}\n".encode())
-        for words in (self.classes, self.split.tolist(), self.paths, None if self.role is None else self.role.tolist()):
+        texts = () if self.texts is None else (self.texts,)
+        role = None if self.role is None else self.role.tolist()
+        for words in (self.classes, self.split.tolist(), self.paths, role, *texts):
             column = [] if words is None else words
             # the length comes first, so that different tables never give the same bytes
             digest.update(f"{len(column)}\n".encode())
             for word in column:
-                digest.update(_encode(f"{len(word)}:{word}\n"))
+                digest.update(encode_name(f"{len(word)}:{word}\n"))
         digest.update(np.ascontiguousarray(self.labels, "<i8").tobytes())
         array = self.pixels if self.pixels is not None else self.features
         if array is not None:
             digest.update(self.digest.encode() if self.digest else digest_array(array).encode())
+        if self.annotations is not None:
+            digest.update(self.annotations.digest.encode())
         return digest.hexdigest()
 
+    @property
+    def targets(self) -> Array:
+        """Labels for losses and scores: multi-hot [N, L] if samples have several labels, else `labels` [N]."""
+        sets = None if self.annotations is None else self.annotations.label_sets
+        return self.labels if sets is None else sets
+
     def name(self, row: int) -> str:
-        """Return the name of a sample: its path, or its class and row number."""
+        """Return the name of a sample: its path, the start of its text, or its class and row number."""
+        if self.texts is not None:
+            return shorten(self.texts[row], NAME_LENGTH, placeholder=" ...") or self.texts[row][:NAME_LENGTH]
         return self.paths[row] if self.paths is not None else f"{self.classes[self.labels[row]]} #{row}"
 
     def rows(self, split: str) -> Ints:
@@ -209,7 +241,6 @@ class Manifest:
             if not len(selected):
                 raise NearfarError(f"{self.source or 'the manifest'}: the subset has no samples")
         selected = selected.astype(np.int64)
-        paths = self.paths
         is_run = bool((np.diff(selected) == 1).all())
         part: slice | Ints = slice(int(selected[0]), int(selected[-1]) + 1) if is_run else selected
         digest = self.digest
@@ -224,9 +255,12 @@ class Manifest:
             labels=self.labels[selected],
             split=self.split[selected],
             role=take(self.role),
-            paths=None if paths is None else tuple(paths[i] for i in selected.tolist()),
+            paths=None if self.paths is None else tuple(self.paths[i] for i in selected.tolist()),
+            texts=None if self.texts is None else tuple(self.texts[i] for i in selected.tolist()),
             features=take(self.features),
             pixels=take(self.pixels),
+            items=None if self.items is None else self.items.take(part),
+            annotations=None if self.annotations is None else self.annotations.take(part),
             digest=digest,
         )
 
@@ -256,37 +290,3 @@ class Manifest:
     def summary(self) -> Summary:
         """Count the samples and classes of each split."""
         return summarize(self)
-
-
-def _encode(text: str) -> bytes:
-    """Encode as UTF-8. Bytes of file names that are not UTF-8 are restored, and other lone surrogates are encoded."""
-    try:
-        return text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        return text.encode("utf-8", "surrogatepass")
-
-
-def digest_array(array: Array) -> str:
-    """Return the SHA-256 of dtype, shape and content. A memory map is read in blocks, not loaded as a whole."""
-    digest = hashlib.sha256(f"{array.dtype.str} {array.shape}".encode())
-    step = max(1, BLOCK_BYTES // max(1, array[:1].nbytes))
-    for start in range(0, len(array), step):
-        digest.update(np.ascontiguousarray(array[start : start + step]).data)
-    return digest.hexdigest()
-
-
-def _check_words(name: str, values: ArrayLike, rows: int, allowed: tuple[str, ...]) -> Words:
-    words = np.asarray(values, dtype=np.str_)
-    if words.shape != (rows,):
-        raise ValueError(f"{name} must have shape [{rows}], got {list(words.shape)}")
-    unknown = sorted(set(np.unique(words).tolist()) - set(allowed))
-    if unknown:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {unknown[0]!r}")
-    frozen: Words = _freeze(words)
-    return frozen
-
-
-def _freeze(array: Array) -> Array:
-    view: Array = array.view()
-    view.flags.writeable = False
-    return view

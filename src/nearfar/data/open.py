@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nearfar.data.layouts import LAYOUTS, embedded_names, layout_names, open_layout, recognize
+from nearfar.data.layouts import LAYOUTS, PYTHON, accepts, embedded_names, layout_names, open_layout, recognize
 from nearfar.data.layouts.arrays import save_npz
+from nearfar.data.layouts.shards import PATTERN
 from nearfar.data.layouts.tables import save_csv
 from nearfar.data.manifest import Manifest
 from nearfar.errors import NearfarError
@@ -23,6 +24,12 @@ def open_data(
     allow_partial: bool = False,
     root: Path | None = None,
     labels: Path | None = None,
+    text: str | None = None,
+    label: str | None = None,
+    image: str | None = None,
+    separator: str | None = None,
+    group: str | None = None,
+    camera: str | None = None,
 ) -> Manifest:
     """Open a dataset as a manifest. The layout is recognized from the source.
 
@@ -33,7 +40,9 @@ def open_data(
       contains only this folder, as after unpacking the archive;
     - any other folder: class folders, or `train/` and `test/` with class folders;
     - `.tar`, `.tar.gz`, `.tgz`, `.zip`: an archive of class folders, which is read without extracting its files;
-    - `.csv`, `.tsv`, `.parquet`: a table with the columns path, label and optionally split and role;
+    - `.csv`, `.tsv`, `.jsonl`: a table with the columns path or text, label and optionally split and role;
+    - `.parquet`: such a table, or one with a column of image files as bytes;
+    - tar shards of `key.jpg` with `key.cls` or `key.json`: a shard, a folder of them, or `data-{000..123}.tar`;
     - `.npz`: features or small images with their labels;
     - `.npy`: features or small images, with labels in a separate file;
     - `LAYOUT:PATH`: a path to open with the layout of this name, for example one that you registered.
@@ -45,13 +54,21 @@ def open_data(
         allow_partial: Accept an incomplete copy. The notes of the manifest list what is missing.
         root: Folder or tar archive that the paths of a table are relative to.
         labels: File with the labels of an `.npy` file.
+        text: Column of a table that holds the texts. The default is "text" if the table has no column "path".
+        label: Column of a table that holds the labels, by default "label".
+        image, separator, group, camera: See `nearfar.data.layouts.tables.open_csv` and
+            `nearfar.data.layouts.parquet.open_parquet`.
 
     >>> open_data("sketches")
     Manifest(sketches: 34500 pixels, 345 classes)
     """
     check_choice("split", split, ("auto", "class-order"))
     name, path = _find_layout(source)
-    manifest = open_layout(name, path, allow_partial=allow_partial, root=root, labels=labels)
+    named = {"image": image, "text": text, "label": label, "separator": separator, "group": group, "camera": camera}
+    columns = {key: column for key, column in named.items() if column is not None}
+    if columns and not accepts(name, *columns):
+        raise NearfarError(f"{source}: data.{next(iter(columns))} names a column of a table, but this is no table")
+    manifest = open_layout(name, path, allow_partial=allow_partial, root=root, labels=labels, **columns)
     return manifest.split_by_class_order() if split == "class-order" else manifest
 
 
@@ -60,6 +77,10 @@ def _find_layout(source: str | Path) -> tuple[str, Path | None]:
         return source, None
     path = expand_user(source)
     if not path_exists(path):
+        if PATTERN.search(str(source)):
+            return "shards", path
+        if str(source).startswith(PYTHON):
+            raise NearfarError(f"{source}: is an object in a Python program, which must pass it again as data")
         name, _, inner = str(source).partition(":")
         if inner and name in LAYOUTS.names():
             return name, expand_user(inner)
@@ -83,7 +104,7 @@ def _suggest_path(source: str, path: Path) -> str:
 
 
 def save_manifest(manifest: Manifest, path: str | Path) -> None:
-    """Save a manifest as .csv (files) or .npz (features, pixels). `open_data` opens the file as an equal manifest."""
+    """Save a manifest as .csv (files, texts) or .npz (features, pixels). `open_data` opens an equal manifest."""
     path = Path(path)
     name = path.name.lower()
     if name.endswith(".csv"):
@@ -91,4 +112,6 @@ def save_manifest(manifest: Manifest, path: str | Path) -> None:
     elif name.endswith(".npz"):
         save_npz(manifest, path)
     else:
-        raise NearfarError(f"{path}: the file name must end in .csv (for files) or .npz (for features and pixels)")
+        raise NearfarError(
+            f"{path}: the file name must end in .csv (for files and texts) or .npz (for features and pixels)"
+        )

@@ -9,6 +9,15 @@ from nearfar.data.manifest import Array
 
 # pixels of a white-on-black drawing above this value belong to its lines
 INK = 32
+# Gray images whose median is below this value are taken for drawings on black: drawings are mostly background, with a
+# median of 0, whereas the median of other gray images is rarely this low.
+MAX_DARK_MEDIAN = 32
+
+
+def are_drawings(pixels: Array) -> bool:
+    """Return whether arrays [N, H, W(, 3)] are drawings on black: gray, and mostly dark. At most 64 or so are read."""
+    some = pixels[:: max(1, len(pixels) // 64)]
+    return pixels.ndim == 3 and bool(np.median(some) < MAX_DARK_MEDIAN)
 
 
 def convert_image(image: Image.Image, shape: tuple[int, ...], *, drawings: bool) -> Array:

@@ -36,6 +36,7 @@ class Summary:
 
     def __str__(self) -> str:
         kind = "file" if (self.kind, self.samples) == ("files", 1) else self.kind
+        kind = counted(self.samples, "text").split()[1] if kind == "text" else kind
         kind = kind if not self.shape else f"{self.kind} of shape {' x '.join(map(str, self.shape[1:]))}"
         lines = [f"{clean_text(self.source) or 'manifest'}: {self.samples:,} {kind}, {_classes(self.classes)}"]
         for name, (samples, classes) in self.splits.items():

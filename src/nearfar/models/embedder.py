@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,23 +12,24 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from nearfar.models.backbones import create
 from nearfar.models.backbones.base import Backbone
 from nearfar.models.heads import create_head
-from nearfar.models.pooling import Grid, create_pooling
+from nearfar.models.own_network import describe_origin
+from nearfar.models.pooling import Grid
 from nearfar.models.train_from import HEAD, TrainFrom, find_first_trained
 from nearfar.validation import check_count, check_positive
 
 
 class Embedder(nn.Module):
-    """Model that maps B images [B, channels, H, W] or vectors [B, channels] to embeddings [B, dim].
+    """Model that maps B images [B, channels, H, W], vectors [B, channels] or texts [B, L] to embeddings [B, dim].
 
     Use `create_embedder` to create one. The embeddings are not normalized. Input images must be given as
-    (image / 255 - mean) / std, in RGB order if there are three channels. After `freeze_below`, the
-    embedder is the composition of a frozen part, `lower`, and a trained part, `upper`.
+    (image / 255 - mean) / std, in RGB order if there are three channels, and texts as tokens, padded with -1. After
+    `freeze_below`, the embedder is the composition of a frozen part, `lower`, and a trained part, `upper`.
 
     Attributes:
         dim: Number of dimensions of the embeddings.
         channels: Number of input channels.
-        input_size: Side of the input images in pixels.
-        mean, std: Mean and standard deviation of each input channel.
+        input_size: Side of the input images in pixels, or the largest number of tokens of a text.
+        mean, std: Mean and standard deviation of each input channel. `transform` of your own network replaces them.
         config: Arguments with which `create_embedder` creates the same architecture.
         first_trained: Name of the first trained block, or "head". None if nothing is frozen.
     """
@@ -40,6 +42,8 @@ class Embedder(nn.Module):
         self.dim, self.config = dim, dict(config or {})
         self.channels, self.input_size = backbone.channels, backbone.input_size
         self.mean, self.std = backbone.mean, backbone.std
+        self.transform: Callable[..., Tensor] | None = getattr(backbone, "transform", None)
+        self.takes_pixels = backbone.has_image_input and self.transform is None  # images with mean and std applied
         self.has_frozen_batchnorm = False
         self.first_trained: str | None = None
         # number of frozen layers if the backbone is frozen in part; 0 if nothing or the whole backbone is frozen
@@ -52,7 +56,7 @@ class Embedder(nn.Module):
 
     def pool(self, x: Tensor) -> Tensor:
         """Compute the pooled features [B, features], which are the input of the head."""
-        if self.is_split:
+        if self.is_split and not self.backbone.has_text_input:
             return self.pool_activations(self.lower(x))
         self._check_input(x)
         y: Tensor = self.pooling(self.backbone(x))
@@ -66,6 +70,8 @@ class Embedder(nn.Module):
     def lower(self, x: Tensor) -> Tensor:
         """Compute the activations [B, ...] of the frozen part. They have no graph, because nothing there is trained."""
         self._check_split()
+        if self.backbone.has_text_input:
+            raise ValueError("the activations of texts have different lengths and are not cached: call the embedder")
         self._check_input(x)
         for module in self.frozen_modules():
             x = module(x)
@@ -111,6 +117,10 @@ class Embedder(nn.Module):
             raise ValueError("the embedder has no frozen part: create it with train_from, or call freeze_below")
 
     def _check_input(self, x: Tensor) -> None:
+        if self.backbone.has_text_input:
+            if x.ndim != 2 or x.is_floating_point():
+                raise ValueError(f"the input must be tokens, int64 [B, L], got {x.dtype} of shape {list(x.shape)}")
+            return
         is_image = self.backbone.has_image_input
         shape = f"[B, {self.channels}, H, W]" if is_image else f"[B, {self.channels}]"
         if x.ndim != (4 if is_image else 2) or x.shape[1] != self.channels:
@@ -236,7 +246,7 @@ class Embedder(nn.Module):
 
 
 def create_embedder(
-    backbone: str = "small",
+    backbone: str | nn.Module = "small",
     *,
     dim: int | None = None,
     pooling: str | None = None,
@@ -250,36 +260,37 @@ def create_embedder(
     pretrained: bool | str | Path = False,
     freeze_bn: bool = False,
     train_from: TrainFrom | None = None,
+    download: bool = False,
+    definition: dict[str, Any] | None = None,
+    inputs: str | None = None,
 ) -> Embedder:
     """Create an embedder from the names of its parts. The arguments are stored in `Embedder.config`.
 
     Args:
-        backbone, channels, pretrained: See `nearfar.models.create`.
-        dim: Number of dimensions of the embedding. The default is 128, or the number of features for head="identity".
+        backbone, channels, pretrained, download, definition, inputs: See `nearfar.models.create`.
+        dim: Number of dimensions, by default 128, or the number of features for texts and for head="identity".
         pooling: "average", "max", "average+max", "gem", "gem-trainable" or "grid" (see `nearfar.models.pooling`). The
-            default is "grid" for the small networks and "average" for the others. Backbones that output vectors have no
-            pooling.
+            default is "grid" for the small networks and "average" for the others. Transformers have "cls", "mean",
+            "attention" (see `nearfar.models.token_pooling`) and "pooler". Other vectors are not pooled.
         gem_p: Exponent p of "gem", or its initial value for "gem-trainable".
-        head: "linear", "mlp" or "identity".
-        hidden: Width of the hidden layer for head="mlp". The default is twice `dim`.
+        head: "linear", "mlp" with a hidden layer of width `hidden`, by default twice `dim`, or "identity".
         layer_norm: Whether to apply a layer norm without affine parameters to the pooled features.
         init: Initialization of the linear layer of the head: "kaiming" (the default for images), "random", or "pca"
             (the default for feature vectors). For "pca", call `init_head_from_pca(embedder, training_inputs)` next.
-        input_size: Side of the input images in pixels. The default depends on the backbone.
-        freeze_bn: Whether to keep batch norms in eval mode (see `Embedder.freeze_batchnorm`).
-        train_from: Freeze everything below this block (see `Embedder.freeze_below`). None trains everything.
+        input_size: Side of the input images in pixels, or the largest number of tokens. The backbone has a default.
+        freeze_bn, train_from: What to freeze, see `Embedder.freeze_batchnorm` and `Embedder.freeze_below`.
     """
     config = {name: value for name, value in locals().items() if name != "config"}
-    config["pretrained"] = pretrained if isinstance(pretrained, bool) else str(pretrained)
-    trunk = create(backbone, channels=channels, pretrained=pretrained)
-    if input_size is not None:
-        trunk.input_size = check_count("input_size", input_size)
-    if not trunk.has_map_output and pooling is not None:
-        raise ValueError(f"backbone {backbone!r} outputs vectors, which are not pooled: remove pooling={pooling!r}")
-    pool = create_pooling(pooling or trunk.pooling, gem_p=gem_p) if trunk.has_map_output else nn.Identity()
+    name = backbone if isinstance(backbone, str) else describe_origin(backbone)
+    config |= {"backbone": name, "pretrained": pretrained if isinstance(pretrained, bool) else str(pretrained)}
+    options = {key: config[key] for key in ("channels", "input_size", "download", "definition", "inputs")}
+    trunk = create(backbone, pretrained=pretrained, **options)
+    config |= {"download": False, "definition": trunk.definition}
+    pool = trunk.make_pooling(pooling, gem_p=gem_p)
     features = trunk.features * (pool.cells if isinstance(pool, Grid) else 1)
-    size = check_count("dim", dim) if dim is not None else (features if head == "identity" else 128)
-    head_init = init or ("kaiming" if trunk.has_image_input else "pca")
+    default = features if head == "identity" or trunk.has_text_input else 128
+    size = default if dim is None else check_count("dim", dim)
+    head_init = init or ("kaiming" if trunk.has_image_input or trunk.has_text_input else "pca")
     top = create_head(head, features, size, hidden=hidden, layer_norm=layer_norm, init=head_init)
     embedder = Embedder(trunk, pool, top, dim=size, config=config)
     if freeze_bn:

@@ -15,13 +15,11 @@ from PIL import Image, ImageOps
 
 from nearfar.data.images import ImageReader
 from nearfar.data.manifest import Array, Manifest
+from nearfar.data.pixels import are_drawings
 from nearfar.errors import NearfarError
 
 SIDE, SMALL_SIDE = 96, 44
 LEVELS = 16
-# Gray images whose median is below this value are taken for drawings on black: drawings are mostly background, with a
-# median of 0, whereas the median of other gray images is rarely this low.
-MAX_DARK_MEDIAN = 32
 ThumbnailKind = Literal["drawings", "images", "text"]
 
 
@@ -40,10 +38,9 @@ class Thumbnails:
         self.reader: ImageReader | None = None
         self.kind: ThumbnailKind = "images"
         if data.pixels is not None:
-            some = data.pixels[:: max(1, len(data) // 64)]
-            if data.pixels.ndim == 3 and np.median(some) < MAX_DARK_MEDIAN:
+            if are_drawings(data.pixels):
                 self.kind = "drawings"
-        elif data.paths is None or data.root is None:
+        elif data.kind == "tensors" or (data.items is None and (data.paths is None or data.root is None)):
             self.kind = "text"
         else:
             self.reader = ImageReader(data)

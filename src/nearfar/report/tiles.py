@@ -81,7 +81,7 @@ def make_tile(data: Manifest, row: int, thumbnails: Thumbnails, *, role: str = "
     return Tile(
         source=source,
         alt=f"{name} ({role})" if role else name,
-        words=PurePosixPath(data.name(row)).name,
+        words=data.name(row) if data.kind == "text" else PurePosixPath(data.name(row)).name,
         caption=name,
         is_drawing=thumbnails.kind == "drawings",
         is_broken=source is None and thumbnails.kind != "text",

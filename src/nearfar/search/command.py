@@ -11,7 +11,7 @@ import click
 from nearfar.errors import NearfarError
 from nearfar.files import check_not_read
 from nearfar.formatting import clean_text
-from nearfar.runs import Run
+from nearfar.model_kinds import MODEL_FILE, BackboneModel, open_model, write_index_model
 from nearfar.search import storage
 from nearfar.search.encoder import Encoder
 from nearfar.search.export_model import export_onnx, export_safetensors
@@ -19,15 +19,31 @@ from nearfar.search.export_vectors import export_vectors
 from nearfar.search.index import Index
 from nearfar.search.page import write_page
 from nearfar.search.query import Hit, SearchQuery, check_query, find_hits, read_queries
-from nearfar.search.run_index import FOLDER, build_index, extend_index, load_index, open_index
+from nearfar.search.run_index import build_index, extend_index, load_index, open_index
 
 RECALL_QUERIES = 1000
 
 
-def index_command(run: Path, source: str, *, out: Path | None, kind: str, add: bool, skip_broken: bool = False) -> None:
-    """Run `nearfar index`."""
-    encoder = _open_encoder(run, skip_broken)
-    folder = out or run / FOLDER
+def index_command(
+    run: Path | None,
+    source: str,
+    *,
+    model: str | None,
+    out: Path | None,
+    kind: str,
+    add: bool,
+    skip_broken: bool = False,
+) -> None:
+    """Run `nearfar index`, with the model of a run or with any other."""
+    if run is not None:
+        encoder = _open_encoder(run, skip_broken)
+        folder = out or encoder.run.index_folder
+    else:
+        chosen = open_model(str(model))
+        chosen = chosen.for_data(chosen.manifest(source)) if isinstance(chosen, BackboneModel) else chosen
+        encoder = Encoder(chosen.skip_broken() if skip_broken else chosen)
+        path = Path(source)
+        folder = out or path.with_name(f"{path.name}.index")
     if add and kind != "auto":
         raise NearfarError(f"--add keeps the kind of the existing index: remove --kind {kind}")
     # The lock covers loading and saving, so that additions of two processes follow each other.
@@ -43,6 +59,8 @@ def index_command(run: Path, source: str, *, out: Path | None, kind: str, add: b
         except ValueError as error:
             raise NearfarError(f"{folder}: {error}") from None
         storage.write(index, folder)
+        if run is None and not (add and (folder / MODEL_FILE).is_file()):
+            write_index_model(folder, encoder.run, encoder.run.manifest(source), source)
     print(f"{folder}: {len(index):,} vectors of {index.dim} dimensions, {len(index.classes):,} classes, {index.kind}")
     if index.approximate is not None:
         sample = min(RECALL_QUERIES, len(index))
@@ -99,7 +117,7 @@ def export_command(run: Path, *, style: str, out: Path | None, skip_broken: bool
 
 
 def _open_encoder(run: Path, skip_broken: bool, *, device: str = "auto") -> Encoder:
-    opened = Run(run)
+    opened = open_model(run)
     return Encoder(opened.skip_broken() if skip_broken else opened, device=device)
 
 

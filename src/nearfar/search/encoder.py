@@ -1,4 +1,4 @@
-"""Encoder: compute embeddings of samples, images and vectors with the network of a run."""
+"""Encoder: compute embeddings of samples, images, texts and vectors with the network of a run or another model."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,34 +15,42 @@ from torch import Tensor
 from tqdm import tqdm
 
 from nearfar.data import Manifest
-from nearfar.data.layouts import embedded_names
+from nearfar.data.items import as_image
 from nearfar.data.layouts.paths import read_regular
+from nearfar.data.layouts.text_checks import check_texts
 from nearfar.errors import NearfarError
-from nearfar.files import compute_sha256
-from nearfar.runs import Run
+from nearfar.files import expand_user
+from nearfar.model import Model
+from nearfar.model_kinds import open_model
+from nearfar.models.backbones.text_transformer import TextTransformer
+from nearfar.ops.geometry import unit
 from nearfar.search.exact import Vectors
 from nearfar.search.image_input import ImageInput
-from nearfar.training.evaluate import embed, to_device
+from nearfar.training.evaluate import default_batch_size, embed, to_device
 from nearfar.training.prepare import check_same_kind, prepare
-from nearfar.validation import Ints
+from nearfar.validation import Ints, check_count
 
 
 class Encoder:
-    """Compute embeddings with the network of a run.
+    """Compute embeddings with the network of a model.
 
     Embeddings are returned as the network computes them; `Index` normalizes them to unit length. Images are prepared in
-    the same way as the run's data.
+    the same way as the data of the model.
 
     Args:
-        run: A run or its directory.
-        manifest: The data of the run, if it is already open.
+        run: A model, or what `open_model` opens: a run directory, the name of a backbone, a saved model or an index.
+        manifest: The data of the model, if it is already open.
         device: The device of the network. auto is a CUDA GPU if there is one.
+
+    Attributes:
+        run: The model.
+        network: Its network.
     """
 
-    def __init__(self, run: Run | Path, *, manifest: Manifest | None = None, device: str = "auto") -> None:
-        self.run = run if isinstance(run, Run) else Run(run)
+    def __init__(self, run: Model | Path | str, *, manifest: Manifest | None = None, device: str = "auto") -> None:
+        self.run = run if isinstance(run, Model) else open_model(run)
         self.network = self.run.embedder(device=device)
-        self._manifest = manifest
+        self._manifest = manifest if manifest is not None else self.run.data
 
     @property
     def dim(self) -> int:
@@ -51,18 +60,17 @@ class Encoder:
     @cached_property
     def model(self) -> str:
         """The sha256 of the weights."""
-        return compute_sha256(self.run.path / "model.safetensors")
+        return self.run.digest
 
     @cached_property
     def images(self) -> ImageInput:
         """The converter from images to the network's input."""
+        if self.network.backbone.has_text_input:
+            raise NearfarError(f"{self.run.path}: was trained on texts: search with a text, not with an image")
         if not self.network.backbone.has_image_input:
             raise NearfarError(f"{self.run.path}: was trained on vectors: search with a .npy file or a sample's id")
-        source = self.run.config.data.source
-        # Image arrays must be opened, because queries must match their shape and polarity (white on black or not). A
-        # folder of image files is not needed, and opening it takes long if there are many files.
-        if self._manifest is None and (source in embedded_names() or source.lower().endswith((".npz", ".npy"))):
-            self._manifest = self.run.manifest()
+        if self._manifest is None:
+            self._manifest = self.run.array_data()
         has_arrays = self._manifest is not None and self._manifest.pixels is not None
         return ImageInput(self.run.config, self.network, self._manifest if has_arrays else None)
 
@@ -74,6 +82,8 @@ class Encoder:
     @property
     def preparation(self) -> str:
         """A sentence that describes how to prepare an input for the network, before mean and std are applied."""
+        if self.network.backbone.has_text_input:
+            return f"Texts are tokenized with tokenizer.json and cut after {self.network.input_size} tokens."
         return self.images.description if self.network.backbone.has_image_input else "Vectors are used as they are."
 
     def embed_manifest(self, manifest: Manifest, *, progress: bool = True) -> tuple[Vectors, Ints]:
@@ -91,12 +101,24 @@ class Encoder:
     def embed_batch(self, x: Tensor) -> Vectors:
         """Return the embeddings [B, dim] of uint8 images [B, C, H, W] or of vectors [B, channels].
 
-        Images must have the shape `input_shape` = (C, H, W). Mean and std are applied here.
+        Images must have the shape `input_shape` = (C, H, W). Mean and std are applied here, unless the network has a
+        transform of its own. Images are then its results.
         """
-        if not self.network.backbone.has_image_input:
+        if not self.network.takes_pixels:  # vectors, tokens of texts, or results of the network's transform
             return self._embed(x)
         mean, std = (torch.tensor(values)[:, None, None] for values in (self.network.mean, self.network.std))
         return self._embed((x.float() / 255 - mean) / std)
+
+    def tokenize(self, texts: Sequence[str]) -> Tensor:
+        """Return the tokens of texts, int64 [Q, L], padded with -1. The run must have been trained on texts."""
+        backbone = self.network.backbone
+        if not isinstance(backbone, TextTransformer):
+            raise NearfarError(f"{self.run.path}: was not trained on texts: search with an image, a file or an id")
+        return torch.from_numpy(backbone.tokenizer.batch(texts, max_tokens=self.network.input_size))
+
+    def embed_texts(self, texts: Sequence[str]) -> Vectors:
+        """Return the embeddings [Q, dim] of texts."""
+        return self._embed(self.tokenize(texts))
 
     def embed_vectors(self, vectors: Vectors) -> Vectors:
         """Return the embeddings [Q, dim] of vectors [Q, channels]. The run must have been trained on vectors."""
@@ -110,9 +132,61 @@ class Encoder:
         """Return the embedding [1, dim] of an image file."""
         return self.embed_images([self.images.decode(read_regular(Path(path)), str(path))])
 
+    def encode(
+        self,
+        inputs: Any,
+        *,
+        batch_size: int | None = None,
+        progress: bool | None = None,
+        normalize: bool = True,
+    ) -> Vectors:
+        """Return the embeddings [N, dim] of N inputs, or [dim] for a single path, image or text.
+
+        Args:
+            inputs: Images as paths, Pillow images or uint8 arrays [H, W(, 3)]; or texts, if the network takes texts; or
+                vectors [N, channels]; or a tensor of network inputs [N, ...].
+            batch_size: Number of inputs that pass the network at once. The default depends on the image size.
+            progress: Whether to show a progress bar. The default shows it in a terminal if there are several batches.
+            normalize: Whether to scale the embeddings to length 1, so that their dot products are cosines.
+
+        Raises:
+            NearfarError: If an image cannot be read, or if the inputs do not fit the network.
+        """
+        is_single = isinstance(inputs, str | Path | Image.Image)
+        items = [inputs] if is_single else inputs
+        size = batch_size or default_batch_size(self.network)
+        starts = range(0, len(items), check_count("batch_size", size))
+        hidden = len(starts) < 2 or None if progress is None else not progress
+        parts = [np.zeros((0, self.dim), np.float32)]
+        with tqdm(total=len(items), desc="encode", unit="sample", leave=False, disable=hidden) as bar:
+            for start in starts:
+                batch = items[start : start + size]
+                parts.append(self._encode_batch(batch))
+                bar.update(len(batch))
+        vectors = np.concatenate(parts)
+        vectors = unit(torch.from_numpy(vectors)).numpy() if normalize else vectors
+        return vectors[0] if is_single else vectors
+
+    def _encode_batch(self, batch: Any) -> Vectors:
+        if self.network.backbone.has_text_input:
+            check_texts(self.run.path, list(batch), range(len(batch)))
+            return self.embed_texts(batch)
+        if isinstance(batch, Tensor) or not self.network.backbone.has_image_input:
+            return self._embed(torch.as_tensor(np.asarray(batch) if not isinstance(batch, Tensor) else batch).float())
+        return self.embed_images([self._open_image(item) for item in batch])
+
+    def _open_image(self, item: Any) -> Image.Image:
+        if isinstance(item, str | Path):
+            return self.images.decode(read_regular(expand_user(item)), str(item))
+        return as_image(item).convert("RGB") if self.network.channels == 3 else as_image(item)
+
     @torch.no_grad()
     def _embed(self, x: Tensor) -> Vectors:
-        vectors: Vectors = self.network(to_device(x, next(self.network.parameters()).device)).float().cpu().numpy()
+        device = next(self.network.parameters()).device
+        try:
+            vectors: Vectors = self.network(to_device(x, device)).float().cpu().numpy()
+        except ValueError as error:
+            raise NearfarError(str(error)) from None
         return vectors
 
 

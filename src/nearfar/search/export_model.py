@@ -19,10 +19,19 @@ from torch.nn.functional import normalize
 
 from nearfar.errors import NearfarError, install_hint
 from nearfar.files import atomic
+from nearfar.model_card import model_card
 from nearfar.models import Embedder
 from nearfar.ops.geometry import unit
 from nearfar.search.encoder import Encoder
-from nearfar.search.model_card import model_card
+from nearfar.search.export_text import (
+    TextExportModule,
+    describe_text_export,
+    example_tokens,
+    join_inputs,
+    text_onnx_usage,
+    text_safetensors_usage,
+    tokenizer_json,
+)
 
 BATCH_SIZES = (1, 2, 7, 32)
 TOLERANCE = 1e-4
@@ -40,7 +49,7 @@ class ExportModule(nn.Module):
     def __init__(self, embedder: Embedder) -> None:
         super().__init__()
         self.embedder = embedder
-        self.takes_images = embedder.backbone.has_image_input
+        self.takes_images = embedder.takes_pixels
         if self.takes_images:
             self.register_buffer("mean", torch.tensor(embedder.mean)[:, None, None])
             self.register_buffer("std", torch.tensor(embedder.std)[:, None, None])
@@ -61,13 +70,16 @@ def export_onnx(encoder: Encoder, folder: Path) -> tuple[Path, float]:
         NearfarError: If a package is missing, or if the difference is above 1e-4 (our choice). No file is written then.
     """
     _check_packages()
+    takes_texts = encoder.network.backbone.has_text_input
+    dynamic = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
     with _hidden_warnings():
         program: Any = torch.onnx.export(
-            ExportModule(encoder.network).eval(),
-            (_example(encoder.input_shape, 2, seed=0),),
-            input_names=["input"],
-            output_names=["embedding"],
-            dynamic_shapes=({0: torch.export.Dim.DYNAMIC},),
+            (TextExportModule if takes_texts else ExportModule)(encoder.network).eval(),
+            example_inputs(encoder, 2),
+            input_names=["input_ids", "attention_mask"] if takes_texts else ["input"],
+            # "embedding" is the name of a layer in networks for texts, and names must be distinct
+            output_names=["sentence_embedding" if takes_texts else "embedding"],
+            dynamic_shapes=(dynamic, dynamic) if takes_texts else ({0: torch.export.Dim.DYNAMIC},),
             dynamo=True,
             verbose=False,
         )
@@ -81,7 +93,10 @@ def export_onnx(encoder: Encoder, folder: Path) -> tuple[Path, float]:
                 f"{path}: not written: its embeddings differ from those of torch by {difference:.1e}, "
                 f"but at most {TOLERANCE:.0e} is allowed"
             )
-    _write(folder / "README.md", model_card(encoder, _onnx_usage(encoder)))
+    if takes_texts:
+        _write(folder / "tokenizer.json", tokenizer_json(encoder))
+    usage = text_onnx_usage(encoder) if takes_texts else _onnx_usage(encoder)
+    _write(folder / "README.md", model_card(encoder.run, encoder.network, usage))
     return path, difference
 
 
@@ -96,9 +111,10 @@ def largest_difference(path: Path, encoder: Encoder) -> float:
     session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     worst = 0.0
     for batch in BATCH_SIZES:
-        x = _example(encoder.input_shape, batch, seed=batch)
-        (theirs,) = session.run(None, {"input": x.numpy()})
-        ours = unit(torch.from_numpy(encoder.embed_batch(x))).numpy()
+        inputs = example_inputs(encoder, batch)
+        names = [each.name for each in session.get_inputs()]
+        (theirs,) = session.run(None, {name: x.numpy() for name, x in zip(names, inputs, strict=True)})
+        ours = unit(torch.from_numpy(encoder.embed_batch(join_inputs(inputs)))).numpy()
         if theirs.shape != ours.shape:
             raise NearfarError(
                 f"{path}: returns shape {list(theirs.shape)} for a batch of {batch}, expected {list(ours.shape)}"
@@ -115,9 +131,11 @@ def export_safetensors(encoder: Encoder, folder: Path) -> Path:
     """
     path = folder / "model.safetensors"
     for name in ("model.safetensors", "config.yaml"):
+        if not (encoder.run.path / name).is_file():
+            raise NearfarError(f"{encoder.run.path}: is not a run: use save_pretrained, or --format onnx")
         with atomic(folder / name) as draft:
             shutil.copyfile(encoder.run.path / name, draft)
-    _write(folder / "README.md", model_card(encoder, _safetensors_usage(encoder)))
+    _write(folder / "README.md", model_card(encoder.run, encoder.network, _safetensors_usage(encoder)))
     return path
 
 
@@ -143,19 +161,28 @@ def _hidden_warnings() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _example(shape: tuple[int, ...], batch: int, *, seed: int) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    if len(shape) == 1:
+def example_inputs(encoder: Encoder, batch: int) -> tuple[Tensor, ...]:
+    """Return random inputs of the exported model: images or vectors, or tokens and their mask."""
+    if encoder.network.backbone.has_text_input:
+        return example_tokens(encoder, batch)
+    return (_example(encoder, batch, seed=batch),)
+
+
+def _example(encoder: Encoder, batch: int, *, seed: int) -> Tensor:
+    generator, shape = torch.Generator().manual_seed(seed), encoder.input_shape
+    if not encoder.network.takes_pixels:
         return torch.randn(batch, *shape, generator=generator)
     return torch.randint(0, 256, (batch, *shape), generator=generator, dtype=torch.uint8)
 
 
 def _describe(encoder: Encoder) -> dict[str, Any]:
     network = encoder.network
+    if network.backbone.has_text_input:
+        return describe_text_export(encoder)
     return {
-        "input": f"{'uint8' if network.backbone.has_image_input else 'float32'} [batch, {_sizes(encoder)}]",
+        "input": f"{'uint8' if network.takes_pixels else 'float32'} [batch, {_sizes(encoder)}]",
         "output": f"float32 [batch, {network.dim}], unit vectors, so the dot product of two embeddings is their cosine",
-        "inside": "(x / 255 - mean) / std" if network.backbone.has_image_input else "",
+        "inside": "(x / 255 - mean) / std" if network.takes_pixels else "",
         "before": encoder.preparation,
         "model_sha256": encoder.model,
     }
@@ -167,7 +194,7 @@ def _sizes(encoder: Encoder) -> str:
 
 def _onnx_usage(encoder: Encoder) -> str:
     description = _describe(encoder)
-    dtype = "uint8" if encoder.network.backbone.has_image_input else "float32"
+    dtype = "uint8" if encoder.network.takes_pixels else "float32"
     return f"""`model.onnx` takes `input`, {description["input"]}, and returns `embedding`,
 {description["output"]}. The batch can have any size.
 {description["before"]}
@@ -185,9 +212,11 @@ cosine = embedding @ embedding.T
 
 def _safetensors_usage(encoder: Encoder) -> str:
     network = encoder.network
+    if network.backbone.has_text_input:
+        return text_safetensors_usage(encoder)
     scaling = (
         f", pixel values x scaled as (x / 255 - {tuple(network.mean)}) / {tuple(network.std)}"
-        if network.backbone.has_image_input
+        if network.takes_pixels
         else ""
     )
     return f"""`model.safetensors` holds the weights and, in its header, the architecture. Nothing is pickled.

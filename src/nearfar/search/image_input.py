@@ -8,10 +8,13 @@ from torch import Tensor
 
 from nearfar.config.schema import Config
 from nearfar.data import Manifest, eval_transform
+from nearfar.data.datasets import Transform
 from nearfar.data.images import MAX_PIXELS, decode_image
 from nearfar.data.manifest import Array
 from nearfar.data.pixels import convert_image
+from nearfar.data.transforms import Pipeline
 from nearfar.models import Embedder
+from nearfar.models.own_network import describe_origin
 from nearfar.report.thumbnails import Thumbnails
 from nearfar.training.prepare import prepare
 
@@ -37,10 +40,13 @@ class ImageInput:
         # The shape of an image of the run's data if the images are arrays, () if they are files.
         self.array_shape: tuple[int, ...] = ()
         self._side: int | None = network.input_size
+        self._transform: Transform
         if arrays is not None:
             assert arrays.pixels is not None
             self.array_shape = arrays.pixels.shape[1:]
             self._side = prepare(config, arrays, network).image_size
+        elif network.transform is not None:
+            self._transform = network.transform
         else:
             self._transform = eval_transform(
                 network.input_size, config.images.resize, mean=network.mean, std=network.std
@@ -60,12 +66,15 @@ class ImageInput:
         if self._arrays is not None:
             drawing = ", white on black, with the ink at the top left and scaled to fit" if self.are_drawings else ""
             return f"Images are {'gray' if channels == 1 else 'RGB'}, {height} x {width}{drawing}."
+        if self._network.transform is not None:
+            return f"Images are prepared by the transform of the network, {describe_origin(self._network.backbone)}."
         resize = self._config.images.resize or round(height * 256 / 224)
         return f"Images are RGB: resize the short side to {resize} (bilinear), then crop the center {height} x {width}."
 
     def decode(self, data: bytes, name: str, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
         """Decode the bytes of an image file. Error messages refer to the file by `name`."""
-        draft = self._transform.draft if self._arrays is None else None
+        transform = None if self._arrays is not None else self._transform
+        draft = transform.draft if isinstance(transform, Pipeline) else None
         return decode_image(data, name, draft=draft, max_pixels=max_pixels)
 
     def prepare(self, image: Image.Image) -> tuple[Tensor, Image.Image]:

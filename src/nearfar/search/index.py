@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from nearfar.data.manifest import Manifest
 from nearfar.search.approximate import APPROXIMATE, KINDS, MIN_VECTORS, ApproximateIndex, choose_kind
 from nearfar.search.exact import Neighbors, Vectors, accept_order, rank_candidates, search_exact
 from nearfar.search.inputs import (
@@ -28,7 +27,8 @@ from nearfar.spelling import suggest
 from nearfar.validation import Embeddings, Ints, check_choice, check_count
 
 if TYPE_CHECKING:
-    from nearfar.runs import Run
+    from nearfar.data.python_dataset import Source
+    from nearfar.model import Model
 
 # A faiss index is rebuilt once more than this fraction of its vectors has been removed (our choice).
 MAX_REMOVED_SHARE = 0.25
@@ -117,10 +117,10 @@ class Index:
         return index
 
     @classmethod
-    def build(cls, run: Run | Path, data: Manifest | str, *, kind: str = "auto", progress: bool = True) -> Index:
-        """Embed all samples of `data` with the model of a run and index them. The id of a sample is its row in `data`.
+    def build(cls, run: Model | Path | str, data: Source, *, kind: str = "auto", progress: bool = True) -> Index:
+        """Embed all samples of `data` with a model (see `Encoder`) and index them. The id of a sample is its row.
 
-        An unreadable image is an error, or is left out if the run has `data.on_error=skip`.
+        An unreadable image is an error, or is left out if the model has `data.on_error=skip`.
         """
         from nearfar.search.encoder import Encoder
         from nearfar.search.run_index import build_index

@@ -11,10 +11,10 @@ from PIL import ImageOps
 from nearfar.data import Manifest, decode_image
 from nearfar.data.layouts.paths import read_regular
 from nearfar.errors import NearfarError
+from nearfar.model import Model
 from nearfar.report.html import write_html
 from nearfar.report.thumbnails import SIDE, Thumbnails, encode_jpeg
 from nearfar.report.tiles import Tile
-from nearfar.runs import Run
 from nearfar.search.index import Index
 from nearfar.search.part import Part
 from nearfar.search.query import Hit, SearchQuery
@@ -29,7 +29,7 @@ class SampleImages:
     `say` is called with a message for each dataset that cannot be opened.
     """
 
-    def __init__(self, run: Run, index: Index, say: Callable[[str], object]) -> None:
+    def __init__(self, run: Model, index: Index, say: Callable[[str], object]) -> None:
         self.run, self.index, self.say = run, index, say
 
     @cached_property
@@ -56,7 +56,7 @@ class SampleImages:
         return _NO_IMAGE
 
 
-def write_page(path: Path, results: Results, run: Run, index: Index, say: Callable[[str], object]) -> Path:
+def write_page(path: Path, results: Results, run: Model, index: Index, say: Callable[[str], object]) -> Path:
     """Write the page atomically and return its path.
 
     If a query is a sample of the index, the frame of each neighbor shows whether it has the class of the query.

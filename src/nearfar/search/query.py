@@ -1,4 +1,4 @@
-"""Queries given as text: the id of a sample, the path of a .npy file of vectors, or the path of an image file."""
+"""Queries of the command: the id of a sample, a .npy file of vectors, an image file, or a text."""
 
 from __future__ import annotations
 
@@ -47,8 +47,9 @@ def check_query(text: str) -> None:
 def read_queries(text: str, index: Index, encoder: Encoder) -> list[SearchQuery]:
     """Parse the text of a query and return one query, or one for each row of a .npy file.
 
-    An integer is the id of a sample. The rows of a .npy file are embeddings or, if the run was trained on vectors,
-    inputs of the network. If embeddings and inputs have the same length, the rows are taken as inputs.
+    An integer is the id of a sample. If the run was trained on texts, everything else is a text to search with. The
+    rows of a .npy file are embeddings or, if the run was trained on vectors, inputs of the network. If embeddings and
+    inputs have the same length, the rows are taken as inputs.
     """
     check_query(text)
     if _is_id(text):
@@ -57,6 +58,10 @@ def read_queries(text: str, index: Index, encoder: Encoder) -> list[SearchQuery]
             return [SearchQuery(text, index.vector_of(number), id=number)]
         except ValueError as error:
             raise NearfarError(str(error)) from None
+    if encoder.network.backbone.has_text_input:
+        if not text.strip():
+            raise NearfarError("the query is empty: search with a text or the id of a sample")
+        return [SearchQuery(text, encoder.embed_texts([text])[0])]
     path = expand_user(text)
     if path.suffix.lower() != ".npy":
         return [SearchQuery(text, encoder.embed_file(path)[0], file=path)]

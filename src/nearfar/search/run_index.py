@@ -1,4 +1,4 @@
-"""Build, extend and open an index of samples that the network of a run embeds."""
+"""Build, extend and open an index of samples that the network of a run or of another model embeds."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nearfar.data.manifest import Manifest
+from nearfar.data.python_dataset import Source
 from nearfar.errors import NearfarError
 from nearfar.files import expand_user
-from nearfar.runs import Run
+from nearfar.model import Model
 from nearfar.search.encoder import Encoder
 from nearfar.search.index import Index
 from nearfar.search.part import Part
 from nearfar.search.storage import INDEX_FILE
 from nearfar.validation import Ints
 
-FOLDER = "index"
 
-
-def build_index(encoder: Encoder, data: Manifest | str, *, kind: str = "auto", progress: bool = True) -> Index:
+def build_index(encoder: Encoder, data: Source, *, kind: str = "auto", progress: bool = True) -> Index:
     """Embed all samples of `data` and index them. The id of a sample is its row in `data`."""
-    manifest = data if isinstance(data, Manifest) else encoder.run.manifest(data)
+    manifest = encoder.run.manifest(data)
     vectors, rows = encoder.embed_manifest(manifest, progress=progress)
     index = Index.from_vectors(
         vectors,
@@ -84,7 +83,7 @@ def open_index(encoder: Encoder, *, folder: Path | None = None, say: Callable[[s
     that was built with other weights is an error, because its distances would be meaningless.
     """
     run = encoder.run
-    path = folder or run.path / FOLDER
+    path = folder or run.index_folder
     if folder is None and not (path / INDEX_FILE).is_file():
         say(f"{run.path} has no index: embedding its data now (`nearfar index` saves an index)")
         return build_index(encoder, run.manifest())
@@ -100,12 +99,14 @@ def load_index(encoder: Encoder, folder: Path) -> Index:
 
 
 def _sample_names(manifest: Manifest, rows: Ints, *, first: int = 0) -> list[str]:
-    """Return the paths of samples, or names like "row 17" if the data has no paths."""
+    """Return the paths of samples, the starts of their texts, or names like "row 17"."""
+    if manifest.kind == "text":
+        return [manifest.name(row) for row in rows.tolist()]
     paths = manifest.paths
     return [f"row {first + row}" if paths is None else paths[row] for row in rows.tolist()]
 
 
-def _part(run: Run, manifest: Manifest, source: str, *, first: int) -> Part:
+def _part(run: Model, manifest: Manifest, source: str, *, first: int) -> Part:
     """Describe the dataset whose ids start at `first`.
 
     If its source is a path, the path is made absolute, so that it works from any directory. The source of the run's own

@@ -13,11 +13,11 @@ from torch import Tensor
 from nearfar.data.manifest import Ints, Manifest
 from nearfar.errors import NearfarError
 from nearfar.formatting import clean_text
+from nearfar.model import Model
 from nearfar.report.thumbnails import Thumbnails
-from nearfar.runs import Run
 from nearfar.search import Encoder, Index
 from nearfar.search.part import Part
-from nearfar.search.run_index import FOLDER, load_index
+from nearfar.search.run_index import load_index
 from nearfar.search.storage import INDEX_FILE
 
 ADDED = "added"  # the split of these samples in the API
@@ -72,7 +72,7 @@ def load_added_samples(encoder: Encoder, manifest: Manifest) -> AddedSamples:
     weights, is described in `problem`.
     """
     none = AddedSamples(torch.zeros(0, encoder.dim), np.zeros(0, np.int64), manifest.classes, (), ())
-    folder = encoder.run.path / FOLDER
+    folder = encoder.run.index_folder
     if not (folder / INDEX_FILE).is_file():
         return none
     try:
@@ -83,7 +83,7 @@ def load_added_samples(encoder: Encoder, manifest: Manifest) -> AddedSamples:
     rows: list[int] = []
     images: list[tuple[Thumbnails, int] | None] = []
     for part in index.parts:
-        if part.source:
+        if part.source and part.fingerprint != encoder.run.config.data.fingerprint:
             new = _rows_of(index, part, manifest)
             thumbnails = _open_images(encoder.run, part, problems.append)
             rows += new
@@ -111,7 +111,7 @@ def _rows_of(index: Index, part: Part, manifest: Manifest) -> list[int]:
     return [row for row in inside.tolist() if index.names[row] not in known]
 
 
-def _open_images(run: Run, part: Part, say: Callable[[str], object]) -> Thumbnails | None:
+def _open_images(run: Model, part: Part, say: Callable[[str], object]) -> Thumbnails | None:
     try:
         manifest = run.manifest(part.source)
         if manifest.fingerprint != part.fingerprint:

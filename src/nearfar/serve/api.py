@@ -155,7 +155,7 @@ def _search_routes(service: Service) -> APIRouter:
 
     @router.post("/search", openapi_extra={"requestBody": body}, responses={**UNKNOWN, **BODY, **BUSY})
     async def search(request: Request, k: K = 24, label: Label = None) -> SearchResponse:
-        """Return the samples nearest to the query in the body: an image file, or JSON with strokes or a vector."""
+        """Return the samples nearest to the query in the body: an image file, or JSON with strokes, text or vector."""
         start = time.perf_counter()
         service.class_name(label)
         data = await request.body()
@@ -266,10 +266,12 @@ def _read_query(collection: Collection, media_type: str, data: bytes) -> QueryIn
         request = SearchRequest.model_validate_json(data)
     except ValidationError as error:
         raise HTTPException(422, f"invalid query: {_first_problem(error.errors())}") from None
-    if (request.strokes is None) == (request.vector is None):
-        raise HTTPException(422, "send either strokes or a vector")
+    if [request.strokes, request.vector, request.text].count(None) != 2:
+        raise HTTPException(422, "send either strokes, a vector or a text")
     if request.strokes is not None:
         return collection.queries.read_drawing(request.strokes)
+    if request.text is not None:
+        return collection.queries.read_text(request.text)
     assert request.vector is not None
     return collection.queries.read_vector(request.vector)
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from nearfar.models.tokenizer import PADDING
 from nearfar.search import Index
 from nearfar.search.exact import Neighbors, Vectors
 from nearfar.training.evaluate import to_device
@@ -82,9 +83,16 @@ def batch_embed(network: nn.Module) -> Callable[[list[Tensor]], list[Tensor]]:
 
     def embed(inputs: list[Tensor]) -> list[Tensor]:
         with torch.inference_mode():
-            return list(network(to_device(torch.stack(inputs), device)).float().cpu())
+            return list(network(to_device(_stack(inputs), device)).float().cpu())
 
     return embed
+
+
+def _stack(inputs: list[Tensor]) -> Tensor:
+    """Stack inputs of the network. Tokens of texts are padded to the longest text."""
+    if inputs[0].is_floating_point():
+        return torch.stack(inputs)
+    return nn.utils.rnn.pad_sequence(inputs, batch_first=True, padding_value=PADDING)
 
 
 def batch_search(index: Index) -> Callable[[list[tuple[Vectors, int]]], list[Neighbors]]:

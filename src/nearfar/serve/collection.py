@@ -23,11 +23,12 @@ from nearfar.audit import Audit, audit
 from nearfar.data.manifest import Ints
 from nearfar.errors import NearfarError
 from nearfar.files import remove_drafts
+from nearfar.model import Model
+from nearfar.model_kinds import open_model
 from nearfar.ops.geometry import unit
 from nearfar.report.thumbnails import Thumbnails
-from nearfar.runs import CHECKPOINT, Run
+from nearfar.runs import CHECKPOINT
 from nearfar.search import Encoder, Index
-from nearfar.search.run_index import FOLDER
 from nearfar.serve.added_samples import ADDED, load_added_samples
 from nearfar.serve.background_task import BackgroundTask
 from nearfar.serve.disk_cache import load_or_compute
@@ -57,7 +58,7 @@ class Collection:
         say: A function that is called with the number of samples and classes, as a message.
     """
 
-    def __init__(self, run: Run, *, split: str = "all", say: Say = print) -> None:
+    def __init__(self, run: Model, *, split: str = "all", say: Say = print) -> None:
         self.run, self.split = run, split
         remove_drafts(run.path / CACHE_FOLDER)
         self.manifest, _ = assign_splits(run.manifest(), run.config)
@@ -87,7 +88,7 @@ class Collection:
         self.vectors = torch.cat([tensors["vectors"], self.added.vectors]) if len(self.added) else tensors["vectors"]
         say(f"{len(self.ids):,} samples of {len(np.unique(self.labels)):,} classes")
         if len(self.added):
-            say(f"{len(self.added):,} of them are only in {run.path / FOLDER}")
+            say(f"{len(self.added):,} of them are only in {run.index_folder}")
         if self.added.problem:
             say(self.added.problem)
         self.thumbnails = Thumbnails(self.manifest)
@@ -110,6 +111,11 @@ class Collection:
         """Return the name of a sample."""
         row = id - len(self.manifest)
         return self.added.names[row] if row >= 0 else self.manifest.name(id)
+
+    def text_of(self, id: int) -> str | None:
+        """Return the text of a sample, or None if it is not a text or only the index of the run has it."""
+        texts = self.manifest.texts
+        return None if texts is None or id >= len(self.manifest) else texts[id]
 
     def split_of(self, id: int) -> str:
         """Return the split of a sample, or "added" if only the index of the run has it."""
@@ -212,5 +218,5 @@ def encode_image(image: Image.Image, side: int) -> tuple[bytes, str]:
 
 def open_collection(path: Path, *, split: str = "all", skip_broken: bool = False, say: Say = print) -> Collection:
     """Open the samples of a run directory for serving. `split` and `say` are those of `Collection`."""
-    run = Run(path)
+    run = open_model(path)
     return Collection(run.skip_broken() if skip_broken else run, split=split, say=say)

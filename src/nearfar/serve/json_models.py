@@ -6,19 +6,22 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from nearfar.data.layouts.text_checks import MAX_CHARACTERS
+
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Point = Annotated[list[Number], Field(min_length=2, max_length=2)]
 Stroke = Annotated[list[Point], Field(max_length=2000)]
 Display = Literal["drawings", "images", "text"]
-QueryKind = Literal["image", "drawing", "vector"]
+QueryKind = Literal["image", "drawing", "vector", "text"]
 
 
 class SearchRequest(BaseModel):
-    """A query that is not an image file: either the strokes of a drawing, or a vector if the run's data is vectors."""
+    """A query that is not an image file: the strokes of a drawing, or a vector or a text if the run's data is such."""
 
     model_config = ConfigDict(extra="forbid")
     strokes: Annotated[list[Stroke], Field(max_length=200)] | None = None
     vector: Annotated[list[Number], Field(max_length=65536)] | None = None
+    text: Annotated[str, Field(max_length=MAX_CHARACTERS)] | None = None
 
 
 class DecisionRequest(BaseModel):
@@ -78,7 +81,7 @@ class SamplePage(BaseModel):
 class Info(BaseModel):
     """A description of the run and of the samples that are served.
 
-    `accepts` lists the kinds of queries. `input_dim` is the length of a query vector, or 0 if queries are images.
+    `accepts` lists the kinds of queries. `input_dim` is the length of a query vector, or 0 if queries are not vectors.
     `not_shown` says which samples or images of the run's index are not served, or is empty.
     """
 

@@ -1,4 +1,4 @@
-"""Convert queries that clients send (image, drawing or vector) to inputs of the network."""
+"""Convert queries that clients send (image, drawing, text or vector) to inputs of the network."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_PIXELS = 1 << 25
 
 @dataclass(frozen=True)
 class QueryInput:
-    """The network's input without the batch dimension, and a preview as a data URI (None for a vector)."""
+    """The network's input without the batch dimension, and a preview as a data URI (None for vectors and texts)."""
 
     x: Tensor
     preview: str | None
@@ -42,12 +42,13 @@ class QueryReader:
     @property
     def accepts_drawings(self) -> bool:
         """Whether the run's data is drawings, so that a query can be a drawing."""
-        return self.kind != "features" and self._encoder.images.are_drawings
+        return self.kind not in ("features", "text") and self._encoder.images.are_drawings
 
     def read_image(self, data: bytes) -> QueryInput:
         """Read the bytes of an image file."""
-        if self.kind == "features":
-            raise NearfarError("this run searches vectors: send a vector, not an image")
+        if self.kind in ("features", "text"):
+            what = "vectors: send a vector" if self.kind == "features" else "texts: send a text"
+            raise NearfarError(f"this run searches {what}, not an image")
         image = self._encoder.images.decode(data, "the image", max_pixels=MAX_PIXELS)
         x, preview = self._encoder.images.prepare(image)
         return QueryInput(x, encode_jpeg(preview) if self.kind == "files" else encode_png(preview))
@@ -63,11 +64,20 @@ class QueryReader:
             raise NearfarError(str(error)) from None
         return QueryInput(self._encoder.images.prepare_array(pixels), encode_png(Image.fromarray(255 - pixels)))
 
+    def read_text(self, text: str) -> QueryInput:
+        """Read a text. Its tokens are a network input of any length."""
+        if self.kind != "text":
+            raise NearfarError(f"this run searches {'vectors' if self.kind == 'features' else 'images'}, not texts")
+        if not text.strip():
+            raise NearfarError("the text is empty")
+        return QueryInput(self._encoder.tokenize([text])[0], None)
+
     def read_vector(self, values: Sequence[float]) -> QueryInput:
         """Read a feature vector of the same length as those of the run's data."""
         x = torch.tensor(values, dtype=torch.float32)
         if self.kind != "features" or x.shape != (self.input_dim,):
-            expected = f"vectors of {self.input_dim} numbers" if self.kind == "features" else "images, not vectors"
+            others = "texts, not vectors" if self.kind == "text" else "images, not vectors"
+            expected = f"vectors of {self.input_dim} numbers" if self.kind == "features" else others
             raise NearfarError(f"this run searches {expected}, got {len(values)} numbers")
         if not bool(torch.isfinite(x).all()):
             raise NearfarError("the vector must contain only finite numbers")

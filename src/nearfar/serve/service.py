@@ -38,6 +38,8 @@ from nearfar.training.start_scores import RAW_TITLE, start_title
 
 MANY_SAMPLES = f"t-SNE of {LANDMARKS:,} random samples, extended to all samples by forces between nearest neighbors"
 
+MAX_SHOWN = 2000  # characters of a text on the page
+
 
 class Service:
     """Methods that compute the responses of the API. The routes in `nearfar.serve.api` call them."""
@@ -57,7 +59,7 @@ class Service:
             raise HTTPException(404, f"there is no sample {id}")
         return Sample(
             id=id,
-            name=to_utf8(self.collection.name_of(id)),
+            name=to_utf8((self.collection.text_of(id) or self.collection.name_of(id))[:MAX_SHOWN]),
             label=int(self.collection.labels[position]),
             split=self.collection.split_of(id),
         )
@@ -102,13 +104,14 @@ class Service:
     def info(self) -> Info:
         """A description of the run and of the samples that are served."""
         collection, config = self.collection, self.collection.run.config
+        accepts: dict[str, list[QueryKind]] = {"features": ["vector"], "text": ["text"]}
         images: list[QueryKind] = ["drawing", "image"] if collection.queries.accepts_drawings else ["image"]
         return Info(
-            title=to_utf8(f"{config.recipe or config.loss['name']} on {Path(config.data.source).name}"),
+            title=to_utf8(f"{collection.run.method} on {Path(config.data.source).name}"),
             samples=len(collection.ids),
             classes=len(np.unique(collection.labels)),
             display=collection.thumbnails.kind,
-            accepts=["vector"] if collection.queries.kind == "features" else images,
+            accepts=accepts.get(collection.queries.kind, images),
             split=collection.split,
             dim=collection.vectors.shape[1],
             input_dim=collection.queries.input_dim,
@@ -140,8 +143,7 @@ class Service:
         """Return the scores and settings of the run, and the other values of scores.json."""
         run = self.collection.run
         results = run.results() if run.finished else {}
-        method = run.config.recipe or str(run.config.loss["name"])
-        names = {"raw": RAW_TITLE, "untrained": start_title(run.config), "test": method}
+        names = {"raw": RAW_TITLE, "untrained": start_title(run.config), "test": run.method}
         scores = [EmbeddingScores(name=name, values=results[key]) for key, name in names.items() if key in results]
         facts = {key: value for key, value in results.items() if isinstance(value, str | int | float)}
         return RunSummary(
@@ -154,8 +156,7 @@ class Service:
     def curves(self) -> bytes:
         """Return an HTML document with the training curves that the run's report shows."""
         run = self.collection.run
-        name = run.config.recipe or str(run.config.loss["name"])
-        figures, details = draw_curves({name: run.log()})
+        figures, details = draw_curves({run.method: run.log()})
         return f"<!doctype html><title>curves</title>{figures}{details}".encode("utf-8", "replace")
 
     def map_summary(self, layout: dict[str, Tensor]) -> MapSummary:

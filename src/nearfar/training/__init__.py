@@ -9,13 +9,18 @@ if TYPE_CHECKING:
     from nearfar.config.merge import resolve
     from nearfar.config.schema import Config
     from nearfar.runs import Run, load_embedder, save_embedder
+    from nearfar.training.fitting import configure, fit
     from nearfar.training.launch import train
+    from nearfar.training.trainer import Trainer
 
-__all__ = ["Config", "Run", "load_embedder", "resolve", "save_embedder", "train"]
+__all__ = ["Config", "Run", "Trainer", "configure", "fit", "load_embedder", "resolve", "save_embedder", "train"]
 
 _MODULES = {
     "Config": "nearfar.config.schema",
     "Run": "nearfar.runs",
+    "Trainer": "nearfar.training.trainer",
+    "configure": "nearfar.training.fitting",
+    "fit": "nearfar.training.fitting",
     "load_embedder": "nearfar.runs",
     "resolve": "nearfar.config.merge",
     "save_embedder": "nearfar.runs",

@@ -78,8 +78,10 @@ class ActivationCache:
             device: Device that computes the activations.
             say: Function that prints a message.
         """
-        if any(manifest.kind == "features" for manifest, _ in parts.values()):
-            raise NearfarError("cache.activations needs images, but the data are feature vectors: set it to null")
+        kind = next(iter(parts.values()))[0].kind
+        if kind in ("features", "text"):
+            what = "feature vectors" if kind == "features" else "texts"
+            raise NearfarError(f"cache.activations needs images, but the data are {what}: set it to null")
         self.config, self.parts, self.device, self.say = config, parts, device, say
         # a copy, because the embedder itself is moved and initialized later
         self.network = copy.deepcopy(embedder).to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -17,8 +17,11 @@ from nearfar.losses import ProxyLoss, create, loss_class
 from nearfar.losses.base import Loss
 from nearfar.losses.proxies.sharded import ShardedProxies
 from nearfar.models import Embedder, create_embedder
+from nearfar.models.backbones import is_built_in
+from nearfar.models.own_network import LIBRARIES
 from nearfar.pacing import Pacer
 from nearfar.samplers import BatchSampler
+from nearfar.training.prepare import check_same_kind, count_channels
 from nearfar.training.projection import Projection
 
 LOSS_ADAPTERS: dict[str, Callable[[Loss], Loss]] = {}
@@ -29,24 +32,29 @@ def register_loss_adapter(option: str, adapter: Callable[[Loss], Loss]) -> None:
     LOSS_ADAPTERS[option] = adapter
 
 
-def make_embedder(config: Config, manifest: Manifest) -> Embedder:
-    """Create the embedder for this data, with random or pretrained weights."""
+def make_embedder(config: Config, manifest: Manifest, network: nn.Module | None = None) -> Embedder:
+    """Create the embedder for this data, with random or pretrained weights.
+
+    Args:
+        config: The configuration.
+        manifest: The data, which determines the number of input channels.
+        network: Your own network, which replaces the backbone, or an embedder, which is returned.
+    """
     model = config.model
-    channels = 3
-    if manifest.kind == "features":
-        assert manifest.features is not None
-        channels = manifest.features.shape[1]
-    elif manifest.kind == "pixels":
-        assert manifest.pixels is not None
-        channels = 1 if manifest.pixels.ndim == 3 else 3
-    if (manifest.kind == "features") != (model.backbone == "features"):
+    if isinstance(network, Embedder):
+        check_same_kind(network, manifest, "the embedder")
+        return network
+    channels = count_channels(manifest)
+    is_own = network is not None or not (is_built_in(model.backbone) or model.backbone.startswith(LIBRARIES))
+    if not is_own and (manifest.kind == "features") != (model.backbone == "features"):
         raise NearfarError(
             f"model.backbone={model.backbone} does not fit the data {manifest.source}, which has {manifest.kind}: "
             "use model.backbone=features for feature vectors, and another backbone for images"
         )
+    is_text = manifest.kind == "text"
     try:
-        return create_embedder(
-            model.backbone,
+        embedder = create_embedder(
+            model.backbone if network is None else network,
             dim=model.dim,
             pooling=model.pooling,
             gem_p=model.gem_p,
@@ -55,10 +63,12 @@ def make_embedder(config: Config, manifest: Manifest) -> Embedder:
             layer_norm=model.layer_norm,
             init=model.init,
             channels=channels,
-            input_size=config.images.crop,
+            input_size=model.max_tokens if is_text else config.images.crop,
             pretrained=model.pretrained,
             freeze_bn=model.freeze_bn,
             train_from=model.train_from,
+            download=model.download,
+            inputs="vectors" if manifest.kind == "features" else "images",
         )
     # sizes that are negative or too large raise TypeError, RuntimeError or MemoryError
     except (ValueError, TypeError, RuntimeError, MemoryError) as error:
@@ -68,6 +78,26 @@ def make_embedder(config: Config, manifest: Manifest) -> Embedder:
                 "than is available: use smaller values"
             ) from None
         raise NearfarError(f"model: {error}") from None
+    if embedder.backbone.has_text_input != is_text:
+        remedy = (
+            "a backbone for texts, such as all-minilm-l6-v2 or transformers:DIRECTORY" if is_text else "another one"
+        )
+        raise NearfarError(
+            f"model.backbone={model.backbone} does not fit the data {manifest.source}, which has {manifest.kind}: "
+            f"use {remedy}"
+        )
+    return embedder
+
+
+def check_label_sets(config: Config, manifest: Manifest) -> None:
+    """Raise a NearfarError if samples have several labels, but the loss or the pacer needs one label per sample."""
+    if manifest.targets.ndim == 1:
+        return
+    name = str(config.loss["name"])
+    if issubclass(loss_class(name), ProxyLoss):
+        raise NearfarError(f"loss.name={name} needs one label per sample, but data.separator gives several: use supcon")
+    if config.pacing:
+        raise NearfarError(f"pacing.name={config.pacing['name']} needs one label per sample: remove data.separator")
 
 
 def make_loss(config: Config, classes: int, dim: int) -> Loss:

@@ -17,7 +17,9 @@ from nearfar.config.schema import Config
 from nearfar.data import BatchLoader, Manifest, create_dataset
 from nearfar.data.activations import ActivationDataset
 from nearfar.metrics import Scores, evaluate
+from nearfar.metrics.protocols import same_camera
 from nearfar.training.distributed import process_group
+from nearfar.validation import Ints
 
 MESSAGE_INTERVAL = 30  # seconds between messages if there is no progress bar
 # Number of samples per batch, and the largest side of an image in pixels for which a batch has that many.
@@ -31,10 +33,13 @@ def autocast(name: str, device: torch.device) -> AbstractContextManager[object]:
 
 
 def to_device(x: Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
-    """Move a batch to a device and dtype. Images get the channels-last layout, which makes convolutions faster."""
+    """Move a batch to a device and dtype. Images get the channels-last layout, which makes convolutions faster.
+
+    Tokens of texts keep their integer dtype.
+    """
     if x.ndim == 4:
         return x.to(device, dtype, memory_format=torch.channels_last, non_blocking=True)
-    return x.to(device, dtype, non_blocking=True)
+    return x.to(device, dtype if x.is_floating_point() else None, non_blocking=True)
 
 
 def dtype_of(network: nn.Module) -> torch.dtype:
@@ -89,7 +94,7 @@ def embed(
     Returns:
         The embeddings on the CPU, in float32, or in float64 if the parameters of the network are float64.
     """
-    where = device or next(network.parameters()).device
+    where = device or next((p.device for p in network.parameters()), torch.device("cpu"))
     dtype = dtype_of(network)
     compute = embedding_function(network, loader)
     batch_size = default_batch_size(network) if batch_size is None else batch_size
@@ -137,15 +142,37 @@ def score(
 ) -> Scores:
     """Score embeddings: queries against the gallery if the manifest has these roles, else all against all.
 
-    `device` is the device that computes the scores, by default that of the embeddings.
+    Samples of the group of a query, and those of its class and camera, are left out of its ranking. `device` is the
+    device that computes the scores, by default that of the embeddings.
     """
+    targets = manifest.targets
     if manifest.role is not None and bool((manifest.role == "query").any()):
         query, gallery = (np.flatnonzero(manifest.role == role) for role in ("query", "gallery"))
-        queries = (embeddings[torch.from_numpy(query)], manifest.labels[query])
+        queries = (embeddings[torch.from_numpy(query)], targets[query])
         gallery_embeddings = embeddings[torch.from_numpy(gallery)]
-        labels = manifest.labels[gallery]
-        return evaluate(gallery_embeddings, labels, queries=queries, metrics=metrics, device=device)
-    return evaluate(embeddings, manifest.labels, metrics=metrics, device=device)
+        ignore = _find_ignored(manifest, gallery, query)
+        return evaluate(
+            gallery_embeddings, targets[gallery], queries=queries, metrics=metrics, ignore=ignore, device=device
+        )
+    return evaluate(embeddings, targets, metrics=metrics, ignore=_find_ignored(manifest), device=device)
+
+
+def _find_ignored(manifest: Manifest, gallery: Ints | None = None, queries: Ints | None = None) -> list[Ints] | None:
+    """Return the argument `ignore` of `evaluate`, or None if the manifest has no groups and cameras."""
+    annotations = manifest.annotations
+    columns = []
+    if annotations is not None and annotations.group is not None:
+        columns.append((np.zeros_like(annotations.group), annotations.group))
+    if annotations is not None and annotations.camera is not None:
+        columns.append((manifest.labels, annotations.camera))
+    if not columns:
+        return None
+    rows = slice(None) if gallery is None else gallery
+    lists = [
+        same_camera(labels[rows], views[rows], queries=None if queries is None else (labels[queries], views[queries]))
+        for labels, views in columns
+    ]
+    return [np.unique(np.concatenate(parts)) for parts in zip(*lists, strict=True)]
 
 
 def raw_features(manifest: Manifest) -> Tensor:

@@ -13,14 +13,16 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from nearfar.config.schema import Config
 from nearfar.data import Manifest
+from nearfar.data.layouts import PYTHON
 from nearfar.directory_lock import lock_directory
 from nearfar.errors import NearfarError
 from nearfar.files import atomic, path_exists, remove_drafts
 from nearfar.runs import CHECKPOINT, Run
+from nearfar.training.components import check_label_sets
 from nearfar.training.distributed import process_group
 from nearfar.training.initialization import InitialStateCache
 from nearfar.training.resume import check_same_settings, with_fingerprint
@@ -35,6 +37,7 @@ def train(
     out: Path,
     *,
     manifest: Manifest | None = None,
+    network: nn.Module | None = None,
     resume: bool = False,
     say: Callable[[str], object] = print,
     progress: bool = True,
@@ -51,6 +54,7 @@ def train(
         config: The configuration.
         out: The run directory.
         manifest: The data of `config.data` if it is already open.
+        network: Your own network, which replaces the backbone of the configuration, or an embedder.
         resume: Continue the run in `out`.
         say: Function that prints a message.
         progress: Show a progress bar if there is a terminal.
@@ -66,6 +70,7 @@ def train(
         if not process_group.is_main_process():
             say = _be_silent
         manifest = open_manifest(config.data) if manifest is None else manifest
+        check_label_sets(config, manifest)
         config = with_fingerprint(config, manifest.fingerprint)
         resume = resume or (process_group.was_restarted() and path_exists(out / "config.yaml"))
         trainer: Trainer | None = None
@@ -78,7 +83,7 @@ def train(
                 f"{resume} {config.to_yaml()}", "start all of them with the same command, with --out on a shared disk"
             )
             initial = None if initial_states is None else initial_states.get(config)
-            trainer = Trainer(config, manifest, out, say=say, initial=initial)
+            trainer = Trainer(config, manifest, out, say=say, initial=initial, network=network)
             # written only after everything was created, so that an error does not leave an incomplete run directory
             _write_config(config, out)
             if resume and trainer.state.load(out, say=say):
@@ -88,7 +93,7 @@ def train(
             process_group.check_ranks_agree(f"step {trainer.state.step}", "keep --out on a disk that all of them share")
             trainer.fit(progress=progress, stop_after=stop_after)
             process_group.barrier()
-        run = Run(out)
+        run = Run(out, network=network, data=manifest if config.data.source.startswith(PYTHON) else None)
         if on_finish is not None and run.finished and process_group.is_main_process():
             on_finish(run, None if trainer is None else trainer.test_embeddings)
         return run

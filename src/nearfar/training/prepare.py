@@ -23,10 +23,13 @@ from nearfar.data import (
 )
 from nearfar.data.augment import DRAWINGS
 from nearfar.data.near_duplicates import describe_near_duplicates
+from nearfar.data.tensor_dataset import TensorDataset
+from nearfar.data.text_dataset import TextDataset
 from nearfar.data.verification import describe_broken, verify_images
 from nearfar.errors import NearfarError
 from nearfar.formatting import counted
 from nearfar.models import Embedder
+from nearfar.models.backbones.text_transformer import TextTransformer
 from nearfar.training.distributed import process_group
 
 Say = Callable[[str], object]
@@ -41,12 +44,14 @@ class PreparedData:
         manifest: The samples. Depending on the configuration, images are read from the cache, and samples with
             unreadable files are left out.
         image_size: Side of the network input in pixels. None keeps the original size of drawings.
+        say: Function that prints a message about the samples, if any.
     """
 
     config: Config
     embedder: Embedder
     manifest: Manifest
     image_size: int | None
+    say: Say | None = None
 
     def loader(self, manifest: Manifest | None = None, *, seed: int = 0, workers: int | None = None) -> BatchLoader:
         """Return a loader of all samples, or of a subset.
@@ -62,6 +67,17 @@ class PreparedData:
         manifest = self.manifest if manifest is None else manifest
         if manifest.kind == "features":
             return BatchLoader(create_dataset(manifest))
+        if manifest.kind == "tensors":
+            return BatchLoader(TensorDataset(manifest))
+        if isinstance(self.embedder.backbone, TextTransformer):
+            tokenizer, size = self.embedder.backbone.tokenizer, self.embedder.input_size
+            texts = TextDataset(manifest, tokenizer, max_tokens=size)
+            if texts.cut and self.say is not None:
+                self.say(
+                    f"{texts.cut:,} of {counted(len(texts), 'text')} have {size} tokens or more and are cut there "
+                    "(model.max_tokens)"
+                )
+            return BatchLoader(texts)
         try:
             return self._image_loader(manifest, seed, self.config.data.workers if workers is None else workers)
         except ValueError as error:
@@ -69,6 +85,12 @@ class PreparedData:
 
     def _image_loader(self, manifest: Manifest, seed: int, workers: int) -> BatchLoader:
         images, size = self.config.images, self.image_size
+        if self.embedder.transform is not None:
+            if manifest.kind != "files":
+                raise ValueError("the network has a transform of its own, which takes image files, not arrays")
+            own = self.embedder.transform
+            samples = create_dataset(manifest, train_transform=own, eval_transform=own, seed=seed)
+            return BatchLoader(samples, workers=workers)
         normalization: dict[str, Any] = {"mean": self.embedder.mean, "std": self.embedder.std}
         if manifest.kind == "pixels":
             augment = BatchAugment(crop=(images.min_scale, 1.0), ratio=(3 / 4, 4 / 3))
@@ -108,7 +130,7 @@ def prepare(
     if check_images:
         manifest = cache_or_check_images(manifest, config.data, size=embedder.input_size, say=say)
     image_size = config.images.crop if has_drawings(manifest) else embedder.input_size
-    return PreparedData(config, embedder, manifest, image_size)
+    return PreparedData(config, embedder, manifest, image_size, say if check_images else None)
 
 
 def has_drawings(manifest: Manifest) -> bool:
@@ -125,8 +147,12 @@ def cache_or_check_images(manifest: Manifest, data: Data, *, size: int, say: Say
         size: Side of the network input in pixels. By default, cached images are larger by a factor of 256 / 224.
         say: Function that prints a message.
     """
-    if manifest.kind != "files":
+    if manifest.kind != "files" or (not _has_files(manifest) and data.cache is None):
         return manifest
+    if not _has_files(manifest):
+        raise NearfarError(
+            f"{manifest.source}: the images of a Python dataset cannot be cached: set data.cache to null"
+        )
     manifest, broken = _check_images(manifest, skip=data.on_error == "skip", workers=data.workers, say=say)
     if data.cache is None:
         return drop_rows(manifest, broken)
@@ -156,9 +182,14 @@ def drop_or_refuse_broken(manifest: Manifest, *, skip: bool, workers: int = 1, s
     Raises:
         NearfarError: If images cannot be read and `skip` is False, or if none can be read.
     """
-    if manifest.kind != "files":
+    if manifest.kind != "files" or not _has_files(manifest):
         return manifest
     return drop_rows(*_check_images(manifest, skip=skip, workers=workers, say=say))
+
+
+def _has_files(manifest: Manifest) -> bool:
+    """Return whether images are in files, whose check can be remembered. Those of a Python dataset are not checked."""
+    return manifest.items is None or bool(manifest.items.files)
 
 
 def _check_images(manifest: Manifest, *, skip: bool, workers: int, say: Say) -> tuple[Manifest, dict[int, str]]:
@@ -188,12 +219,28 @@ def _be_silent(text: str) -> None:
     """Print nothing, because a progress bar is shown."""
 
 
-def check_same_kind(embedder: Embedder, manifest: Manifest, run: Path) -> None:
+def count_channels(manifest: Manifest) -> int | None:
+    """Return the number of input channels, or the length of vectors. None if the samples are tensors of any shape."""
+    if manifest.kind == "features" and manifest.features is not None:
+        return int(manifest.features.shape[1])
+    if manifest.kind in ("text", "tensors"):
+        return None
+    return 1 if manifest.pixels is not None and manifest.pixels.ndim == 3 else 3
+
+
+def check_same_kind(embedder: Embedder, manifest: Manifest, run: Path | str) -> None:
     """Check that the network of a run accepts the samples of a manifest. A network for images accepts all image files.
 
     Raises:
         NearfarError: If the samples have another kind or another number of channels.
     """
+    if (manifest.kind == "text") != embedder.backbone.has_text_input:
+        kinds = ("texts", "other data") if manifest.kind == "text" else (f"{manifest.kind}, not texts", "texts")
+        raise NearfarError(f"{manifest.source or 'the data'}: has {kinds[0]}, but {run} was trained on {kinds[1]}")
+    if manifest.kind == "text":
+        return
+    if manifest.kind == "tensors":
+        return  # the tensors are inputs of the network already, and the network itself checks their shape
     channels, takes_images = embedder.channels, embedder.backbone.has_image_input
     data_channels = channels
     if manifest.kind == "features" and manifest.features is not None:

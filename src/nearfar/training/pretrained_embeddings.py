@@ -16,13 +16,16 @@ from nearfar.training.prepare import prepare
 def embed_pretrained(manifest: Manifest, *, size: int | None = None) -> Tensor:
     """Embed samples without training.
 
-    Feature vectors are returned unchanged, pixel arrays are flattened, and image files are embedded by a pretrained
-    EfficientNet-Lite0.
+    Feature vectors are returned unchanged, pixel arrays are flattened, image files are embedded by a pretrained
+    EfficientNet-Lite0, and texts by all-MiniLM-L6-v2.
 
     Args:
         manifest: The samples to embed.
         size: Side of the square crop in pixels, by default the input size of the network.
     """
+    if manifest.kind == "text":
+        text_network = create_embedder("all-minilm-l6-v2", pretrained=True, head="identity")
+        return embed(text_network, prepare(Config(), manifest, text_network).loader())
     if manifest.kind != "files":
         return raw_features(manifest)
     network = create_embedder("efficientnet-lite0", pretrained=True, head="identity", input_size=size)

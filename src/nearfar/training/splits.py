@@ -43,6 +43,12 @@ def manifest_settings(data: Data) -> Data:
         split=data.split,
         root=data.root,
         labels=data.labels,
+        text=data.text,
+        label=data.label,
+        image=data.image,
+        separator=data.separator,
+        group=data.group,
+        camera=data.camera,
         allow_partial=data.allow_partial,
         per_class=data.per_class,
         long_tail=data.long_tail,
@@ -56,7 +62,19 @@ def open_manifest(data: Data) -> Manifest:
     data = manifest_settings(data)
     split = "class-order" if data.split == "class-order" else "auto"
     root, labels = (None if path is None else Path(path) for path in (data.root, data.labels))
-    manifest = open_data(data.source, split=split, allow_partial=data.allow_partial, root=root, labels=labels)
+    manifest = open_data(
+        data.source,
+        split=split,
+        allow_partial=data.allow_partial,
+        root=root,
+        labels=labels,
+        text=data.text,
+        label=data.label,
+        image=data.image,
+        separator=data.separator,
+        group=data.group,
+        camera=data.camera,
+    )
     if data.split == "all":
         manifest = replace(manifest, split=np.full(len(manifest), "train"))
     if data.swap_halves:

@@ -59,6 +59,8 @@ def score_start(
 
 def has_useful_features(config: Config) -> bool:
     """Return whether the input of the head is worth a score: feature vectors, or features of a pretrained network."""
+    if config.model.head == "identity" and not config.model.layer_norm:
+        return False  # the embeddings are these features
     return config.model.backbone == "features" or bool(config.model.pretrained)
 
 

@@ -65,6 +65,8 @@ def _describe_out_of_memory(state: TrainState) -> NearfarError:
     remedies = [f"micro_batch={max(1, passed // 4)}", "a smaller batches.size"]
     if state.embedder.backbone.has_image_input:
         remedies.append("a smaller images.crop")
+    if state.embedder.backbone.has_text_input:
+        remedies.append("a smaller model.max_tokens")
     return NearfarError(
         f"at step {state.step}: out of memory with batches of {size}, {passed} of them in the network at once: start "
         f"the run again with {', or '.join(remedies)}"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import nearfar
 from nearfar.config.schema import Config
@@ -63,6 +63,7 @@ class Trainer:
         *,
         say: Say = print,
         initial: InitialState | None = None,
+        network: nn.Module | None = None,
         on_step_end: Callable[[Trainer, StepResult], object] | None = None,
         on_epoch_end: Callable[[Trainer, dict[str, Any]], object] | None = None,
     ) -> None:
@@ -74,17 +75,18 @@ class Trainer:
             out: The run directory.
             say: Function that prints a message.
             initial: Initial state that several runs in one process can share.
+            network: Your own network, which replaces the backbone of the configuration, or an embedder.
             on_step_end: Called after each step with the trainer and the result of the step.
             on_epoch_end: Called after each epoch with the trainer and the log entry of the epoch.
         """
-        self.config, self.out, self.say = config, out, say
+        self.config, self.out, self.say, self.network = config, out, say, network
         self.on_step_end, self.on_epoch_end = on_step_end or _ignore, on_epoch_end or _ignore
         if config.threads is not None:
             torch.set_num_threads(config.threads)
         device = process_group.local_device(config.device)
         torch.manual_seed(config.seed)
 
-        embedder = make_embedder(config, manifest)
+        embedder = make_embedder(config, manifest, network)
         with process_group.main_process_first():
             data = prepare(config, manifest, embedder, say=say)
         self.splits = splits = split_manifest(data.manifest, config)
@@ -258,8 +260,8 @@ class Trainer:
         """Test the selected weights, save them, and write the results."""
         config, state, splits = self.config, self.state, self.splits
         process_group.barrier()  # the main process may still be writing the best weights
-        use_last = state.selection.by == "last"
-        selected = state.evaluated_embedder if use_last else load_embedder(self.out / BEST).to(state.device)
+        use_last, best = state.selection.by == "last", self.out / BEST
+        selected = state.evaluated_embedder if use_last else load_embedder(best, self.network).to(state.device)
         result: dict[str, Any] = {
             **state.selection.result(state.epoch),
             "steps": state.step,
@@ -284,10 +286,8 @@ class Trainer:
                 result["test_last"] = self._score("test")
         if splits.train.notes:
             result["notes"] = list(splits.train.notes)
-        if state.untrained is not None:
-            result["untrained"] = state.untrained
-        if state.raw is not None:
-            result["raw"] = state.raw
+        starts = {"untrained": state.untrained, "raw": state.raw}
+        result |= {name: scores for name, scores in starts.items() if scores is not None}
         if state.pacer is not None and splits.wrong is not None and splits.wrong.any():
             result["detection"] = measure_detection(1 - state.pacer.weights.numpy(), splits.wrong)
         monitor.write("end", result)

@@ -10,7 +10,7 @@ cited under the key `setup`, or under `paper` if both are the same.
     batches                name and options of the sampler, for nearfar.samplers.create
     projection             weight of the projection term of PROFS
     pacing                 name and options, for nearfar.pacing.create, which also gets samples and classes
-    ours                   pixels, features, files: what we change for that kind of data, with `setting=ours` only
+    ours                   pixels, features, files, text: what we change for that kind of data, with `setting=ours` only
     model, images, optimizer, schedule, epochs
                            settings of the paper, which apply with `setting=paper` only
     data                   values that differ on a dataset (cub, cars, sop, inshop), under the same keys
@@ -41,7 +41,7 @@ METHOD = ("loss", "batches", "pacing", "projection")
 PAPER_ONLY = ("model", "images", "optimizer", "schedule", "epochs")
 # Keys that `ours` may set for a kind of data. The length is not among them: all recipes train for equally many steps.
 OURS_KEYS = (*METHOD, "model", "images", "optimizer", "schedule")
-KINDS = ("pixels", "features", "files")
+KINDS = ("pixels", "features", "files", "text")
 # The headings under which `nearfar recipes` lists the recipes, in order.
 GROUPS = (
     "A first choice",

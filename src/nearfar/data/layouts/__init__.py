@@ -11,6 +11,7 @@ The default of `order` is 0, so layouts that users register are tried before the
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -21,6 +22,7 @@ from nearfar.registry import Registry
 
 LAYOUTS: Registry[Callable[..., Manifest]] = Registry("layout", package="nearfar.data.layouts")
 SPECIFIC, GENERIC = 100, 200
+PYTHON = "python:"  # start of the source of a manifest that was made from a Python object
 Opener = TypeVar("Opener", bound=Callable[..., Manifest])
 
 
@@ -37,8 +39,8 @@ def register(
 ) -> Callable[[Opener], Opener]:
     """Return a decorator that registers the opener of a layout: a function from a path to a `Manifest`.
 
-    The opener may declare any of the keyword-only parameters `allow_partial`, `root` and `labels`, which have the same
-    meaning as in `open_data`.
+    The opener may declare any of the keyword-only parameters `allow_partial`, `root`, `labels`, `text` and `label`,
+    which have the same meaning as in `open_data`.
 
     Args:
         name: Name of the layout. `open_data("NAME:PATH")` opens a path with this layout without calling `recognizes`.
@@ -86,10 +88,14 @@ def recognize(path: Path) -> tuple[str, Path] | None:
     return None
 
 
+def accepts(name: str, *options: str) -> bool:
+    """Return whether the opener of a layout has keyword-only parameters with these names."""
+    parameters = LAYOUTS.options(name)
+    return all(key in parameters and parameters[key].kind is inspect.Parameter.KEYWORD_ONLY for key in options)
+
+
 def open_layout(name: str, path: Path | None = None, **options: Any) -> Manifest:
     """Open a path with the layout `name`. Options that the opener has no keyword-only parameter for are ignored."""
-    parameters = LAYOUTS.options(name).items()
-    accepted = {key for key, parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY}
-    options = {key: value for key, value in options.items() if key in accepted}
+    options = {key: value for key, value in options.items() if accepts(name, key)}
     opener = LAYOUTS.get(name)
     return opener(**options) if path is None else opener(path, **options)

@@ -1,4 +1,4 @@
-"""CSV and Parquet tables with the columns path and label, and optionally split and role."""
+"""CSV tables with the columns path or text, label, and optionally split and role."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from nearfar.csv_files import parse_csv, read_text, write_csv
+from nearfar.data.annotations import read_annotations
 from nearfar.data.layouts import SPECIFIC, register
 from nearfar.data.layouts.archive import is_archive, load_archive
 from nearfar.data.layouts.paths import find_missing
+from nearfar.data.layouts.text_checks import check_texts
 from nearfar.data.manifest import ROLES, SPLITS, Manifest, number_labels
 from nearfar.errors import NearfarError
 from nearfar.spelling import suggest
@@ -28,38 +29,49 @@ def _is_csv(path: Path) -> bool:
     return path.name.lower().endswith((".csv", ".tsv")) and path.is_file()
 
 
-def _is_parquet(path: Path) -> bool:
-    return path.name.lower().endswith((".parquet", ".pq")) and path.is_file()
-
-
 @register("csv", recognizes=_is_csv, order=SPECIFIC)
-def open_csv(path: Path, *, root: Path | None = None, allow_partial: bool = False) -> Manifest:
-    """Open a table with a header and the columns path, label and optionally split and role, in any order.
+def open_csv(
+    path: Path,
+    *,
+    root: Path | None = None,
+    allow_partial: bool = False,
+    text: str | None = None,
+    label: str | None = None,
+    separator: str | None = None,
+    group: str | None = None,
+    camera: str | None = None,
+) -> Manifest:
+    """Open a table with a header and the columns path or text, label and optionally split and role, in any order.
 
-    Other columns are ignored. The cells of a .tsv file are separated by tabs. Labels are read as strings, so 007 and 7
-    are different classes. `nearfar.csv_files` describes how unusual names are written. Without a split column, the
-    split is by class order.
+    The samples are texts if there is a column text and no column path. Other columns are ignored. The cells of a .tsv
+    file are separated by tabs. Labels are read as strings, so 007 and 7 are different classes. `nearfar.csv_files`
+    describes how unusual names are written. Without a split column, the split is by class order.
 
     Args:
         path: The table.
         root: Folder or tar archive that the paths are relative to. By default, the root in the header of a saved
             manifest, or the folder of the table if there is no such header.
         allow_partial: Skip listed files that do not exist and count them in a note, instead of raising an error.
+        text: Name of the column with texts.
+        label: Name of the column with labels.
+        separator: Character between the labels of a row that has several, such as "|". The first one is its class.
+        group: Name of a column with groups. A query does not find samples of its own group.
+        camera: Name of a column with cameras. A query does not find samples of its class from its own camera.
     """
-    text = read_text(path)
+    content = read_text(path)
     header: dict[str, Any] = {}
-    first, _, rest = text.partition("\n")
+    first, _, rest = content.partition("\n")
     if first.startswith(MARK):
         try:
-            header, text = _parse_header(first.removeprefix(MARK)), rest
+            header, content = _parse_header(first.removeprefix(MARK)), rest
         except ValueError as error:
             raise NearfarError(
                 f"{path}, line 1: the header written by nearfar is damaged ({error}): remove this line"
             ) from error
     skipped = 1 if header else 0
-    table = parse_csv(text, path, delimiter="\t" if path.suffix == ".tsv" else ",")
+    table = parse_csv(content, path, delimiter="\t" if path.suffix == ".tsv" else ",")
     if not table:
-        raise NearfarError(f"{path}: is empty: expected the columns path,label")
+        raise NearfarError(f"{path}: is empty: expected the columns path,label or text,label")
     names = [name.strip() for name in table[0]]
     rows = [(number, row) for number, row in enumerate(table[1:], start=2 + skipped) if row]
     for number, row in rows:
@@ -68,8 +80,11 @@ def open_csv(path: Path, *, root: Path | None = None, allow_partial: bool = Fals
                 f"{path}, row {number}: {len(row)} cells but {len(names)} columns: quote cells that contain commas"
             )
     columns = {name: [row[i] for _, row in rows] for i, name in enumerate(names)}
-    manifest = _build(path, columns, [number for number, _ in rows], root=root, header=header)
-    return _drop_missing(manifest, path, allow_partial=allow_partial)
+    columns = rename_columns(path, columns, text=text, label=label)
+    columns, annotations = read_annotations(path, columns, separator=separator, group=group, camera=camera)
+    manifest = build_manifest(path, columns, [number for number, _ in rows], root=root, header=header)
+    manifest = replace(manifest, annotations=annotations)
+    return drop_missing(manifest, path, allow_partial=allow_partial)
 
 
 def _parse_header(text: str) -> dict[str, Any]:
@@ -92,50 +107,58 @@ def _parse_header(text: str) -> dict[str, Any]:
     return header
 
 
-@register("parquet", recognizes=_is_parquet, order=SPECIFIC)
-def open_parquet(path: Path, *, root: Path | None = None, allow_partial: bool = False) -> Manifest:
-    """Open a Parquet table with the columns of `open_csv`, which also describes the arguments.
+def rename_columns(
+    path: Path, columns: Mapping[str, list[str]], *, text: str | None, label: str | None
+) -> dict[str, list[str]]:
+    """Return the columns with those that `text` and `label` name under the names "text" and "label".
 
-    Labels must be strings or integers. Floats are refused, because class ids must be exact.
+    If `text` is given, a column "path" is dropped, because the samples are the texts.
+
+    Raises:
+        NearfarError: If there is no such column.
     """
-    try:
-        parquet = import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise NearfarError(f"{path}: reading Parquet needs pyarrow: pip install pyarrow, or save it as CSV") from error
-    try:
-        file = parquet.ParquetFile(path)
-        names = [name for name in file.schema_arrow.names if name in COLUMNS]
-        table = file.read(columns=names).to_pydict()
-    except Exception as error:  # pyarrow raises many types of exception
-        raise NearfarError(f"{path}: is not readable as Parquet ({error})") from error
-    columns: dict[str, list[str]] = {}
-    for name, values in table.items():
-        for row, value in enumerate(values):
-            if not isinstance(value, str | int) or isinstance(value, bool):
-                kind = type(value).__name__
+    renamed = dict(columns)
+    for key, name in (("text", text), ("label", label)):
+        if name is not None:
+            if name not in columns:
                 raise NearfarError(
-                    f"{path}, column {name}, row {row}: expected a string or an integer, got {kind} {value!r}"
+                    f"{path}: has no column {name!r} for data.{key} (it has {', '.join(columns)})"
+                    f"{suggest(name, columns)}"
                 )
-        columns[name] = [str(value) for value in values]
-    length = len(next(iter(columns.values()), []))
-    manifest = _build(path, columns, range(length), root=root, header={})
-    return _drop_missing(manifest, path, allow_partial=allow_partial)
+            renamed[key] = columns[name]
+    if text is not None:
+        renamed.pop("path", None)
+    return renamed
 
 
-def _build(
+def build_manifest(
     path: Path,
     columns: Mapping[str, list[str]],
     numbers: Sequence[int],
     *,
-    root: Path | None,
-    header: Mapping[str, Any],
+    root: Path | None = None,
+    header: Mapping[str, Any] | None = None,
 ) -> Manifest:
-    for name in ("path", "label"):
+    """Build the manifest of a table from its columns.
+
+    Args:
+        path: The table.
+        columns: The cells of each column. The samples are texts if there is a column text and no column path.
+        numbers: The number of each row in the file, for messages.
+        root: Folder or archive that paths are relative to, by default that of the header or the folder of the table.
+        header: The header of a manifest that nearfar saved.
+    """
+    header = header or {}
+    content = "text" if "text" in columns and "path" not in columns else "path"
+    for name in (content, "label"):
         if name not in columns:
-            raise NearfarError(f"{path}: has no column {name!r} (it has {', '.join(columns)}){suggest(name, columns)}")
-    if not columns["path"]:
+            similar = suggest(name, columns)
+            if similar == ".":
+                similar = ": " + ("for texts, set data.text to their column" if name == "path" else "set data.label")
+            raise NearfarError(f"{path}: has no column {name!r} (it has {', '.join(columns)}){similar}")
+    if not columns[content]:
         raise NearfarError(f"{path}: has a header but no rows")
-    for name in ("path", "label"):
+    for name in (content, "label"):
         empty = next((number for number, cell in zip(numbers, columns[name], strict=True) if not cell), None)
         if empty is not None:
             raise NearfarError(f"{path}, row {empty}: the {name} is empty")
@@ -149,15 +172,18 @@ def _build(
     if classes is not None and not set(columns["label"]) <= set(classes):
         classes = None  # the table was edited and has new labels, so the saved order of the classes does not apply
     labels, order = number_labels(columns["label"], classes)
-    if root is None:
+    if content == "text":
+        check_texts(path, columns["text"], numbers)
+    elif root is None:
         root = path.parent / header["root"] if "root" in header else path.parent
     manifest = Manifest(
         labels=labels,
         classes=order,
         split=np.array(columns.get("split") or ["train"] * len(labels)),
         role=np.array(columns["role"]) if "role" in columns else None,
-        paths=tuple(columns["path"]),
-        root=Path(os.path.normpath(root)),
+        paths=tuple(columns["path"]) if content == "path" else None,
+        texts=tuple(columns["text"]) if content == "text" else None,
+        root=None if root is None or content == "text" else Path(os.path.normpath(root)),
         source=header.get("source", path.name),
         notes=tuple(header.get("notes", ())),
     )
@@ -168,7 +194,10 @@ def _build(
     return manifest
 
 
-def _drop_missing(manifest: Manifest, table: Path, *, allow_partial: bool) -> Manifest:
+def drop_missing(manifest: Manifest, table: Path, *, allow_partial: bool) -> Manifest:
+    """Return a manifest of files without those that do not exist if `allow_partial`, or raise an error for them."""
+    if manifest.kind == "text":
+        return manifest
     paths, root = manifest.paths or (), manifest.root or table.parent
     if is_archive(root):
         members = load_archive(root, allow_partial=allow_partial).members
@@ -188,13 +217,18 @@ def _drop_missing(manifest: Manifest, table: Path, *, allow_partial: bool) -> Ma
 
 
 def save_csv(manifest: Manifest, path: Path) -> None:
-    """Save a manifest of files as a table with the columns path, label, split and role (if any).
+    """Save a manifest of files or texts as a table with the columns path or text, label, split and role (if any).
 
     The first line is a comment with JSON: source, root (relative to the table if possible), notes, fingerprint, and the
     classes if their order is not that of `sort_classes`. To read the table with pandas, pass comment="#". The file is
     replaced atomically.
     """
-    if manifest.kind != "files" or manifest.paths is None:
+    if manifest.annotations is not None:
+        raise NearfarError(f"{path}: several labels, groups or cameras cannot be saved: change the table itself")
+    if manifest.items is not None:
+        raise NearfarError(f"{path}: the samples of {manifest.source} are not files, so a table cannot refer to them")
+    samples = manifest.texts if manifest.kind == "text" else manifest.paths
+    if manifest.kind not in ("files", "text") or samples is None:
         raise NearfarError(f"{path}: a manifest of {manifest.kind} has no paths: save it as .npz")
     names = [manifest.classes[label] for label in manifest.labels.tolist()]
     header: dict[str, Any] = {"source": manifest.source, "fingerprint": manifest.fingerprint}
@@ -205,8 +239,9 @@ def save_csv(manifest: Manifest, path: Path) -> None:
     if number_labels(names)[1] != manifest.classes:
         header["classes"] = list(manifest.classes)
     roles = None if manifest.role is None else manifest.role.tolist()
-    columns = [manifest.paths, names, manifest.split.tolist(), *([] if roles is None else [roles])]
-    rows = [COLUMNS[: len(columns)], *zip(*columns, strict=True)]
+    columns = [samples, names, manifest.split.tolist(), *([] if roles is None else [roles])]
+    titles = ("text" if manifest.kind == "text" else "path", *COLUMNS[1 : len(columns)])
+    rows = [titles, *zip(*columns, strict=True)]
     write_csv(path, rows, comment=MARK + json.dumps(header, ensure_ascii=True))
 
 

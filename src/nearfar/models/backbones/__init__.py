@@ -4,25 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
+
+from torch import nn
 
 from nearfar.models.backbones.base import Backbone
+from nearfar.models.own_network import LIBRARIES, OwnNetwork, is_own_code, load_constructor
 from nearfar.models.weights import WeightFile, find_weights, load_tensors, read_tensors, select_backbone
 from nearfar.registry import Registry
 from nearfar.validation import check_count
 
-BACKBONES: Registry[Callable[..., Backbone]] = Registry("backbone", package="nearfar.models.backbones")
-LIBRARIES = ("transformers:", "timm:")
-Constructor = TypeVar("Constructor", bound=Callable[..., Backbone])
+BACKBONES: Registry[Callable[..., nn.Module]] = Registry("backbone", package="nearfar.models.backbones")
+Constructor = TypeVar("Constructor", bound=Callable[..., nn.Module])
 _weights: dict[str, WeightFile | None] = {}
 
 
-def register(name: str, *, weights: WeightFile | None = None) -> Callable[[Constructor], Constructor]:
-    """Return a decorator that registers a backbone: a class or function that takes `channels` and returns a `Backbone`.
+@overload
+def register(name: str, *, weights: WeightFile | None = None) -> Callable[[Constructor], Constructor]: ...
+
+
+@overload
+def register(name: str, constructor: Constructor, *, weights: WeightFile | None = None) -> Constructor: ...
+
+
+def register(
+    name: str, constructor: Callable[..., nn.Module] | None = None, *, weights: WeightFile | None = None
+) -> Callable[..., Any]:
+    """Register a backbone: a class or function that returns a `Backbone` or any other `nn.Module`.
 
     Args:
         name: Name of the backbone in `create`, `create_embedder` and the setting model.backbone.
+        constructor: The class or function. If it has a parameter `channels`, it gets the number of input channels. By
+            default, return a decorator that registers a class or function.
         weights: Description of the public weight file that pretrained=True loads. None if there is no such file.
+
+    >>> net = register("tiny", lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()))
+    >>> create("tiny").features
+    8
     """
 
     def add(constructor: Constructor) -> Constructor:
@@ -30,25 +48,51 @@ def register(name: str, *, weights: WeightFile | None = None) -> Callable[[Const
         _weights[name] = weights
         return constructor
 
-    return add
+    return add if constructor is None else add(constructor)
 
 
 def names() -> list[str]:
-    """Return the names of all registered backbones. `create` also accepts "transformers:NAME" and "timm:NAME"."""
+    """Return the names of all registered backbones. `create` also accepts those of other libraries."""
     return BACKBONES.names()
 
 
-def create(name: str, *, channels: int | None = None, pretrained: bool | str | Path = False) -> Backbone:
-    """Create a backbone by its name.
+def is_built_in(name: str) -> bool:
+    """Return whether nearfar itself defines this backbone. False for one that a user registered or will import."""
+    return name in BACKBONES.names() and BACKBONES.get(name).__module__.startswith("nearfar.")
+
+
+def has_public_weights(name: str) -> bool:
+    """Return whether pretrained=True loads weights for this backbone."""
+    return name.startswith(LIBRARIES) or (name in BACKBONES.names() and _weights[name] is not None)
+
+
+def create(
+    name: str | nn.Module,
+    *,
+    channels: int | None = None,
+    input_size: int | None = None,
+    pretrained: bool | str | Path = False,
+    download: bool = False,
+    definition: dict[str, Any] | None = None,
+    inputs: str | None = None,
+) -> Backbone:
+    """Create a backbone by its name, or use a network as the backbone.
 
     Args:
-        name: One of `names()`, "transformers:NAME_OR_DIRECTORY" or "timm:NAME".
+        name: One of `names()`, "transformers:NAME_OR_DIRECTORY", "timm:NAME", "all-minilm-l6-v2" (for texts),
+            "MODULE:FUNCTION" or an `nn.Module`. If a model of transformers has a part for images and one for texts, as
+            CLIP has, "transformers:" uses the part for images, and "transformers-text:" the one for texts.
+            MODULE:FUNCTION imports the Python module and calls its function or class, so it runs the code in there.
         channels: Number of image channels (3 by default, 1 for "small" and "small-conv"), or the length of the vectors
             for "features".
         pretrained: False initializes the weights randomly (He et al., arXiv 1502.01852). True loads the public weights
             from an installed package or from the folder of torch.hub; nothing is downloaded. A path loads a file
             (.safetensors or a PyTorch state dict) with the tensor names of the public file or of nearfar. If the file
             is the model.safetensors of a run, only its backbone is loaded.
+        download: Whether to download a model of transformers that is not on this machine.
+        definition: `Backbone.definition` of the same network, with which a transformer needs no files.
+        input_size: Side of the input images in pixels. The default depends on the backbone.
+        inputs: For a network that is not a `Backbone`: "images" (the default) or "vectors".
 
     Raises:
         ValueError: If the name is unknown. The message suggests a similar name.
@@ -58,19 +102,50 @@ def create(name: str, *, channels: int | None = None, pretrained: bool | str | P
     ...
     ValueError: unknown backbone 'resnet81'; did you mean 'resnet18'? Known: bn-inception, ...
     """
-    if name.startswith(LIBRARIES):
+    if isinstance(name, str) and name.startswith(LIBRARIES):
         from nearfar.models.backbones.hub import create_from_library
 
-        return create_from_library(name, channels=channels, pretrained=pretrained)
-    options: dict[str, Any] = {} if channels is None else {"channels": check_count("channels", channels)}
-    backbone: Backbone = BACKBONES.create(name, **options)
+        backbone = create_from_library(
+            name, channels=channels, pretrained=pretrained, download=download, definition=definition
+        )
+        if input_size is not None:
+            backbone.set_input_size(input_size)
+        return backbone
+    network = name if isinstance(name, nn.Module) else _construct(name, channels)
+    if isinstance(network, Backbone):
+        backbone = network
+        if input_size is not None:
+            backbone.set_input_size(input_size)
+    else:
+        backbone = OwnNetwork(network, channels=channels, input_size=input_size, inputs=inputs or "images")
+    if channels is not None and backbone.channels != channels:
+        raise ValueError(
+            f"backbone {_describe(name)} has {backbone.channels} input channels, but the data has {channels}"
+        )
     if pretrained is not False and pretrained is not None:
-        weights = _weights[name]
+        weights = _weights.get(name) if isinstance(name, str) else None
         if pretrained is not True:
             path = Path(str(pretrained))
         elif weights is not None:
             path = find_weights(weights)
         else:
-            raise ValueError(f"backbone {name!r} has no public weights: set pretrained to False or a file path")
+            raise ValueError(f"backbone {_describe(name)} has no public weights: set pretrained to False or a path")
         load_tensors(backbone, select_backbone(read_tensors(path)), weights, origin=path.name)
     return backbone
+
+
+def _construct(name: str, channels: int | None) -> nn.Module:
+    """Call the constructor that is registered under `name`, or that MODULE:FUNCTION names."""
+    if is_own_code(name) and name not in BACKBONES.names():
+        register(name, load_constructor(name))
+    options: dict[str, Any] = {} if channels is None else {"channels": check_count("channels", channels)}
+    if not is_built_in(name) and "channels" not in BACKBONES.options(name):
+        options = {}
+    network = BACKBONES.create(name, **options)
+    if not isinstance(network, nn.Module):
+        raise ValueError(f"backbone {name!r} must return an nn.Module, got {type(network).__name__}")
+    return network
+
+
+def _describe(name: str | nn.Module) -> str:
+    return repr(name) if isinstance(name, str) else type(name).__name__

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 from torch import Tensor, nn
+
+from nearfar.models.pooling import create_pooling
+from nearfar.validation import check_count
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -23,14 +27,19 @@ class Backbone(nn.Module):
         mean, std: One value for each channel. The input is (image / 255 - mean) / std.
 
     Attributes:
-        has_image_input: Whether the inputs are images. If False, they are vectors [B, channels].
+        has_image_input: Whether the inputs are images. If False, they are vectors [B, channels] or texts.
+        has_text_input: Whether the inputs are texts, as tokens [B, L] padded with -1.
         has_map_output: Whether the outputs are feature maps. If False, they are vectors [B, features].
         pooling: Name of the default pooling of the feature maps.
+        definition: What `nearfar.models.create` needs to create the same network, besides its name. None if the name
+            is enough.
     """
 
     has_map_output = True
     has_image_input = True
+    has_text_input = False
     pooling = "average"
+    definition: dict[str, Any] | None = None
 
     def __init__(
         self,
@@ -53,6 +62,18 @@ class Backbone(nn.Module):
         The backbone is the composition of these layers. The list is empty if the backbone is not a sequence of blocks.
         """
         return []
+
+    def set_input_size(self, size: int) -> None:
+        """Set the side of the input images in pixels, or the largest number of tokens."""
+        self.input_size = check_count("input_size", size)
+
+    def make_pooling(self, name: str | None = None, *, gem_p: float = 3.0) -> nn.Module:
+        """Create the pooling of this name, or the default pooling, for the outputs of this backbone."""
+        if self.has_map_output:
+            return create_pooling(name or self.pooling, gem_p=gem_p)
+        if name is not None:
+            raise ValueError(f"the backbone outputs vectors, which are not pooled: remove pooling={name!r}")
+        return nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the layers in order."""

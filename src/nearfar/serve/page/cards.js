@@ -7,7 +7,8 @@ const CHECK_MARK = 'M4 8.5l3 3l5-6.5',
 
 export const imageUrl = (id, size = 'medium') => `/api/samples/${id}/image?size=${size}&v=${state.info.version}`;
 
-const fileName = path => path.split('/').at(-1);
+// A text is shown as it is; a path, which vectors can have, by its file name.
+const shownName = name => (state.info.accepts.includes('text') ? name : name.split('/').at(-1));
 const badge = kind =>
   h(
     'span.badge',
@@ -18,7 +19,7 @@ const badge = kind =>
 // `kind` is 'right' for a neighbor of the same class as the query, 'wrong' for one of a different class, '' otherwise.
 export function thumbnail(sample, {size = 'medium', kind = '', alt = nameOf(sample.label)} = {}) {
   const mark = kind === 'right' || kind === 'wrong' ? badge(kind) : null;
-  if (state.info.display === 'text') return h('span.shot', {}, h('span.words', {}, fileName(sample.name)), mark);
+  if (state.info.display === 'text') return h('span.shot', {}, h('span.words', {}, shownName(sample.name)), mark);
   const image = h('img', {src: imageUrl(sample.id, size), alt, loading: 'lazy', draggable: 'false'});
   image.addEventListener('error', () => image.replaceWith(h('span.words.gone', {}, 'unreadable')), {once: true});
   return h(state.info.display === 'drawings' ? 'span.shot.drawing' : 'span.shot', {}, image, mark);

@@ -17,6 +17,7 @@ const VIEWS = {
   drawing: SEARCH,
   image: SEARCH,
   sample: SEARCH,
+  text: SEARCH,
   vector: SEARCH,
   classes: {tab: 'classes', show: showClasses},
   class: {tab: 'classes', show: showClass},
@@ -68,6 +69,7 @@ view.append(busy('Opening the run'));
 try {
   await loadState();
   document.getElementById('title').textContent = state.info.title;
+  document.body.classList.toggle('of-texts', state.info.accepts.includes('text'));
   document.title = `${state.info.title} · nearfar`;
   addEventListener('hashchange', showRoute);
   await showRoute();

@@ -12,9 +12,9 @@ const SPLITS = {train: 'training data', val: 'validation data', test: 'test data
 
 export const accepts = kind => state.info.accepts.includes(kind);
 
-// Callbacks: onStrokes(strokes), onImage(file), onVector(text) and onClear(). The text of a vector is numbers separated
-// by commas.
-export function createQueryPanel({onStrokes, onImage, onVector, onClear, signal}) {
+// Callbacks: onStrokes(strokes), onImage(file), onVector(text), onWords(text) and onClear(). The text of a vector is
+// numbers separated by commas.
+export function createQueryPanel({onStrokes, onImage, onVector, onWords, onClear, signal}) {
   const pad = accepts('drawing') ? createPad({label: 'Drawing area', onChange: debounce(onStrokes, 60)}) : null;
   const file = h('input', {
     type: 'file',
@@ -28,6 +28,17 @@ export function createQueryPanel({onStrokes, onImage, onVector, onClear, signal}
     spellcheck: 'false',
     placeholder: `${state.info.input_dim} numbers`,
     'aria-label': 'Vector to search with',
+  });
+  const words = h('textarea', {
+    rows: '4',
+    maxlength: '100000',
+    placeholder: 'Type a text',
+    'aria-label': 'Text to search with',
+    onkeydown: event => {
+      if (event.key !== 'Enter' || event.shiftKey) return;
+      event.preventDefault();
+      submitText();
+    },
   });
   const content = h('div.query-input');
   const element = h('section.panel', {'aria-label': 'Query'}, content);
@@ -43,6 +54,9 @@ export function createQueryPanel({onStrokes, onImage, onVector, onClear, signal}
         .split(/[\s,;]+/)
         .join(','),
     );
+  function submitText() {
+    if (words.value.trim()) onWords(words.value.trim());
+  }
   function openRandomSample() {
     const item = state.classes[Math.floor(Math.random() * state.classes.length)];
     location.hash = `#/sample/${item.example}`;
@@ -60,8 +74,9 @@ export function createQueryPanel({onStrokes, onImage, onVector, onClear, signal}
           h('button', {type: 'button', onclick: clearDrawing}, icon(BIN), 'Clear'),
         ),
       );
-    if (accepts('vector'))
-      parts.push(vector, h('div.buttons', {}, h('button', {type: 'button', onclick: submitVector}, 'Search')));
+    const searchButton = onclick => h('div.buttons', {}, h('button', {type: 'button', onclick}, 'Search'));
+    if (accepts('text')) parts.push(words, searchButton(submitText));
+    else if (accepts('vector')) parts.push(vector, searchButton(submitVector));
     else
       parts.push(
         h(
@@ -86,7 +101,7 @@ export function createQueryPanel({onStrokes, onImage, onVector, onClear, signal}
           'figcaption',
           {},
           h('a', {href: `#/class/${sample.label}`}, nameOf(sample.label)),
-          h('span.soft.small', {}, `${sample.name} · ${SPLITS[sample.split] ?? sample.split}`),
+          h('span.soft.small', {}, `${accepts('text') ? '' : `${sample.name} · `}${SPLITS[sample.split] ?? sample.split}`),
         ),
       ),
       h(
@@ -116,6 +131,7 @@ export function createQueryPanel({onStrokes, onImage, onVector, onClear, signal}
   addEventListener(
     'drop',
     event => {
+      if (!accepts('image')) return;
       const image = [...event.dataTransfer.files].find(item => item.type.startsWith('image/'));
       if (image) onImage(image);
     },
@@ -125,7 +141,7 @@ export function createQueryPanel({onStrokes, onImage, onVector, onClear, signal}
     'paste',
     event => {
       const [image] = event.clipboardData.files;
-      if (image) onImage(image);
+      if (image && accepts('image')) onImage(image);
     },
     {signal},
   );
@@ -140,6 +156,9 @@ export function createQueryPanel({onStrokes, onImage, onVector, onClear, signal}
     showSample,
     showPreview,
     clearPreview,
+    showText: text => {
+      words.value = text;
+    },
     get isEmpty() {
       return !content.children.length;
     },

@@ -1,4 +1,4 @@
-// Search by a drawing, an image, a vector or a sample. Every query has its own URL.
+// Search by a drawing, an image, a text, a vector or a sample. Every query has its own URL.
 import {getJson, postSearch} from './api.js';
 import {card} from './cards.js';
 import {busy, formatCount, h, optionsOf, problem, showToast} from './dom.js';
@@ -24,6 +24,9 @@ export function showSearch(view, firstRoute, signal) {
     onImage: searchImage,
     onVector: text => {
       location.hash = addressOf(`vector/${encodeURIComponent(text)}`);
+    },
+    onWords: text => {
+      location.hash = addressOf(`text/${encodeURIComponent(text)}`);
     },
     onClear: () => {
       location.hash = addressOf('');
@@ -62,7 +65,7 @@ export function showSearch(view, firstRoute, signal) {
       showToast(`There is no class ${classInput.value}`, 'bad');
       return;
     }
-    const path = [route.name, ...route.rest].join('/');
+    const path = [route.name, ...route.rest.map(encodeURIComponent)].join('/');
     if (path) location.hash = addressOf(path);
   }
 
@@ -92,7 +95,7 @@ export function showSearch(view, firstRoute, signal) {
     const examples = [...state.classes].sort(() => Math.random() - 0.5).slice(0, EXAMPLES);
     const title = accepts('drawing')
       ? 'Draw something to find similar drawings'
-      : `Search with ${accepts('vector') ? 'a vector' : 'an image'}`;
+      : `Search with ${accepts('text') ? 'a text' : accepts('vector') ? 'a vector' : 'an image'}`;
     const counts = `${formatCount(state.info.samples)} samples of ${formatCount(state.info.classes)} classes.`;
     heading.replaceChildren(
       h('h1', {}, title),
@@ -131,6 +134,7 @@ export function showSearch(view, firstRoute, signal) {
     if (route.name === 'sample')
       return getJson(`/api/samples/${encodeURIComponent(value)}/neighbors?${new URLSearchParams(parameters)}`, stop);
     if (route.name === 'drawing') return postSearch({strokes: decodeStrokes(value)}, parameters, stop);
+    if (route.name === 'text') return postSearch({text: value}, parameters, stop);
     if (route.name === 'vector') return postSearch({vector: value.split(',').map(Number)}, parameters, stop);
     return postSearch(loadUpload(value), parameters, stop);
   }
@@ -186,6 +190,7 @@ export function showSearch(view, firstRoute, signal) {
       return true;
     }
     if (route.name !== 'sample' && (previous.name === 'sample' || panel.isEmpty)) panel.showInputs();
+    if (route.name === 'text') panel.showText(route.rest[0]);
     if (route.name !== 'drawing') panel.pad?.clear();
     else if (!keepPad) panel.pad?.show(decodeStrokes(route.rest[0]));
     if (!keepPad && previous.name !== route.name) scrollTo({top: 0});

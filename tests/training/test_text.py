@@ -1,0 +1,103 @@
+"""Training on texts: a small BERT from a configuration, through the command's configuration, with every sampler."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nearfar.cli.train_command import configure
+from nearfar.config.merge import resolve
+from nearfar.errors import NearfarError
+from nearfar.runs import Run
+from nearfar.training.launch import train
+from text_cases import save_bert, sentences, write_csv
+
+SMALL = ("model.pretrained=true", "epochs=null", "steps=4", "batches.size=12", "device=cpu", "optimizer.lr=0.001")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("text")
+    save_bert(folder / "bert")
+    write_csv(folder / "t.csv", sentences(12))
+    return folder
+
+
+def run(folder: Path, out: Path, recipe: str, *settings: str) -> Run:
+    settings = (*SMALL, f"model.backbone=transformers:{folder / 'bert'}", *settings)
+    config, manifest = configure(str(folder / "t.csv"), recipe=recipe, file=None, settings=settings)
+    return train(config, out, manifest=manifest, say=lambda _: None)
+
+
+def weights(run: Run) -> dict[str, Any]:
+    return run.embedder().state_dict()
+
+
+@pytest.mark.parametrize(
+    "recipe", ["proxy-anchor", "mpa-ap", "proxy-isa", "dro-topk", "bspml", "m-profs", "t-profs-hncm"]
+)
+def test_every_method_trains_on_texts(folder: Path, tmp_path: Path, recipe: str) -> None:
+    classes = () if "profs" not in recipe else ("batches.classes=3", "batches.per_class=2", "batches.size=null")
+    finished = run(folder, tmp_path / "run", recipe, *classes)
+    scores = finished.results()
+    assert 0 < scores["test"]["map@r"] <= 1
+    assert "untrained" in scores
+    assert "raw" not in scores  # with few texts, the embedding is that of the network, without a head
+    assert dict(finished.evaluate(say=lambda _: None)) == pytest.approx(scores["test"], abs=1e-6)
+
+
+def test_parts_of_a_batch_give_the_weights_of_the_whole_batch(folder: Path, tmp_path: Path) -> None:
+    """Dropout draws by position, so it is turned off."""
+    save_bert(tmp_path / "plain", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    backbone = f"model.backbone=transformers:{tmp_path / 'plain'}"
+    whole = run(folder, tmp_path / "whole", "supcon", backbone, "optimizer.name=sgd")
+    parts = run(folder, tmp_path / "parts", "supcon", backbone, "optimizer.name=sgd", "micro_batch=4")
+    for name, value in weights(whole).items():
+        torch.testing.assert_close(value, weights(parts)[name], rtol=1e-4, atol=1e-6)
+
+
+def test_a_resumed_run_ends_with_the_same_weights(folder: Path, tmp_path: Path) -> None:
+    settings = (*SMALL, f"model.backbone=transformers:{folder / 'bert'}", "save_every=0")
+    config, manifest = configure(str(folder / "t.csv"), recipe="proxy-anchor", file=None, settings=settings)
+    whole = train(config, tmp_path / "whole", manifest=manifest, say=lambda _: None)
+    train(config, tmp_path / "cut", manifest=manifest, say=lambda _: None, stop_after=3)
+    resumed = train(config, tmp_path / "cut", manifest=manifest, say=lambda _: None, resume=True)
+    for name, value in weights(whole).items():
+        assert torch.equal(value, weights(resumed)[name]), name
+
+
+def test_the_head_depends_on_the_number_of_texts() -> None:
+    few, many = (resolve("text", samples=n, recipe="proxy-anchor").model for n in (999, 1000))
+    assert (few.head, few.init, few.proxies) == ("identity", None, "class-means")
+    assert (many.head, many.init, many.train_from) == ("linear", "pca", 0.45)
+    chosen = resolve("text", samples=10, recipe="proxy-anchor", settings=["model.head=linear", "model.init=pca"])
+    assert (chosen.model.head, chosen.model.init) == ("linear", "pca")
+
+
+def test_texts_that_are_cut_are_counted(folder: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    settings = (*SMALL, f"model.backbone=transformers:{folder / 'bert'}", "model.max_tokens=5")
+    config, manifest = configure(str(folder / "t.csv"), recipe="supcon", file=None, settings=settings)
+    train(config, tmp_path / "run", manifest=manifest, say=said.append)
+    # the texts of three and four words, with [CLS] and [SEP]
+    assert "18 of 36 texts have 5 tokens or more and are cut there (model.max_tokens)" in said
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (("model.backbone=efficientnet-lite0", "model.pretrained=false"), "does not fit the data t.csv"),
+        (("model.max_tokens=99",), "max_tokens must be at least 2 and at most 32"),
+        (("model.backbone=transformers:nobody/nothing",), "no model 'nobody/nothing' on this machine"),
+        (("model.pooling=gem",), "pooling must be one of"),
+        (("model.train_from=layers.1", "cache.activations=cache"), "cache.activations needs images"),
+    ],
+)
+def test_settings_that_do_not_fit_texts_are_refused(
+    folder: Path, tmp_path: Path, settings: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(NearfarError, match=message):
+        run(folder, tmp_path / "run", "proxy-anchor", *settings)
