@@ -107,8 +107,8 @@ def test_search_by_strokes(client: httpx.Client, collection: Collection) -> None
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ({}, "either strokes or a vector"),
-        ({"strokes": [[[0, 0]]], "vector": [1.0]}, "either strokes or a vector"),
+        ({}, "either strokes, a vector or a text"),
+        ({"strokes": [[[0, 0]]], "vector": [1.0]}, "either strokes, a vector or a text"),
         ({"strokes": []}, "at least one point"),
         ({"strokes": [[[0, 0, 0]]]}, "strokes.0.0"),
         ({"strokes": [[[0, "x"]]]}, "strokes.0.0.1"),

@@ -45,7 +45,7 @@ def test_schemathesis_finds_nothing(address: str) -> None:
     if found is None:
         pytest.skip("schemathesis is not installed: pip install -e '.[schema]'")
     command = [found, "run", f"{address}/api/openapi.json", "--max-examples", "30", "--seed", "1", "--no-color"]
-    # Some rules are not in the document, such as "either strokes or a vector".
+    # Some rules are not in the document, such as "either strokes, a vector or a text".
     command += ["--exclude-checks", "positive_data_acceptance"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert result.returncode == 0, result.stdout[-5000:]
