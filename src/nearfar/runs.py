@@ -40,6 +40,7 @@ from nearfar.training.splits import open_manifest, split_manifest
 CHECKPOINT = Path("checkpoint") / "state.safetensors"
 PREVIOUS = Path("checkpoint") / "previous.safetensors"
 BEST = Path("checkpoint") / "best.safetensors"
+START = Path("checkpoint") / "start.safetensors"
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Every setting of a run: its key, type, default, bounds, choices and a sentence of help.
 
-Settings are declared only here. Validation, suggestions, `nearfar settings`, docs/settings.md and the JSON schema for
-editors are derived from these dataclasses. A run directory stores the complete configuration, so the run can be
-repeated even if defaults change later.
+Settings are declared only here and, for the network, in `model_settings`. Validation, suggestions, `nearfar settings`,
+docs/settings.md and the JSON schema for editors are derived from these dataclasses. A run directory stores the complete
+configuration, so the run can be repeated even if defaults change later.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from nearfar.config.model_settings import Cache, Model
 from nearfar.config.setting import option, section, table, to_plain
 
 MOST_THREADS = 1024
@@ -121,47 +122,6 @@ class ProjectionTerm:
 
 
 @dataclass(frozen=True)
-class Model:
-    """The network, as for `nearfar.models.create_embedder`."""
-
-    backbone: str = option("small", "Name of the backbone: features for feature vectors, any other for images.")
-    pretrained: bool | str = option(False, "true: public weights; a path: the weights in that file; false: random.")
-    pooling: str | None = option(
-        None, "Pooling: average, max, average+max, gem, gem-trainable or grid; null: the default of the backbone."
-    )
-    gem_p: float = option(3.0, "Initial exponent of GeM pooling.")
-    head: str = option("linear", "Layers from the pooled features to the embedding: linear, mlp or identity.")
-    hidden: int | None = option(None, "Width of the hidden layer of an mlp head; null is twice model.dim.")
-    dim: int | None = option(512, "Dimension of the embedding; null: 128 (head=identity: number of features).", above=0)
-    layer_norm: bool = option(False, "Apply layer normalization to the pooled features.")
-    init: str | None = option(
-        None, "Initial head weights: pca, kaiming, random; null is pca for vectors, else kaiming."
-    )
-    proxies: str | None = option(
-        None, "Initial proxies; null is class-means with init=pca, else random.", choices=("class-means", "random")
-    )
-    freeze_bn: bool = option(False, "Keep the statistics of batch normalization fixed.")
-    freeze_backbone: bool = option(False, "Train only the head.")
-    train_from: int | float | str | None = option(
-        None,
-        "First trained block; everything below it is frozen. The name of a block, its index from 0, the fraction of "
-        "blocks to train (0.5 is the upper half), or head; null trains everything.",
-    )
-
-
-@dataclass(frozen=True)
-class Cache:
-    """Cached activations of the blocks below model.train_from."""
-
-    activations: str | None = option(None, "Folder of the cache; null computes the frozen blocks in every step.")
-    dtype: str = option("float16", "Precision of the cached activations.", choices=("float16", "float32"))
-    views: int = option(4, "Number of augmented views per training image; epoch e uses view e % views.", above=0)
-    limit_gb: float | None = option(
-        20.0, "Maximum cache size of a run in GB; if needed, fewer views are cached. null: no limit.", above=0
-    )
-
-
-@dataclass(frozen=True)
 class Images:
     """How images are preprocessed and augmented."""
 
@@ -224,6 +184,9 @@ class Select:
     )
     metric: str = option("map@r", "The metric to maximize.")
     every: int = option(1, "Number of epochs between two evaluations.", above=0)
+    untrained: bool = option(
+        False, "Also score the network before training, and keep it if no epoch is better. Has no effect with last."
+    )
     patience: int | None = option(None, "Stop after this many evaluations without improvement; null: never.", above=0)
 
 

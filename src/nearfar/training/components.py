@@ -16,7 +16,7 @@ from nearfar.errors import NearfarError, is_out_of_memory
 from nearfar.losses import ProxyLoss, create, loss_class
 from nearfar.losses.base import Loss
 from nearfar.losses.proxies.sharded import ShardedProxies
-from nearfar.models import Embedder, create_embedder
+from nearfar.models import Embedder, add_lora, create_embedder
 from nearfar.pacing import Pacer
 from nearfar.samplers import BatchSampler
 from nearfar.training.projection import Projection
@@ -45,7 +45,7 @@ def make_embedder(config: Config, manifest: Manifest) -> Embedder:
             "use model.backbone=features for feature vectors, and another backbone for images"
         )
     try:
-        return create_embedder(
+        embedder = create_embedder(
             model.backbone,
             dim=model.dim,
             pooling=model.pooling,
@@ -60,6 +60,9 @@ def make_embedder(config: Config, manifest: Manifest) -> Embedder:
             freeze_bn=model.freeze_bn,
             train_from=model.train_from,
         )
+        if model.lora is not None:
+            add_lora(embedder.backbone, model.lora, model.lora_alpha, frozen=embedder.frozen_modules())
+        return embedder
     # sizes that are negative or too large raise TypeError, RuntimeError or MemoryError
     except (ValueError, TypeError, RuntimeError, MemoryError) as error:
         if is_out_of_memory(error):
