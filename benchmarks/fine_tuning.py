@@ -1,6 +1,6 @@
 """Time to a Recall@1 of `nearfar train`, compared with the usual fine-tuning loop.
 
-    python -m benchmarks.fine_tuning cub.tar --goal 62 --markdown docs/benchmarks/fine_tuning.md
+    python -m benchmarks.fine_tuning cub.tar --goal 62 --markdown docs/benchmarks/fine-tuning.md
 
 nearfar trains with its defaults without a GPU: the lower blocks are frozen, and their output is cached. The usual loop
 trains all blocks of the same network at the same image size, with pytorch-metric-learning's ProxyAnchorLoss, a PyTorch

@@ -1,6 +1,6 @@
 """CPU time per image of each part of training on images, and the accuracy of each pretrained backbone.
 
-    python -m benchmarks.image_pipeline cub.tar --score --markdown docs/benchmarks/image_pipeline.md
+    python -m benchmarks.image_pipeline cub.tar --score --markdown docs/benchmarks/image-pipeline.md
 
 The parts are measured in turn in one process, with a fixed number of threads. The best CPU time over the rounds counts,
 because other work on the machine hardly affects it. "Pillow" decodes an image and resizes it to the input size, without
