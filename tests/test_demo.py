@@ -5,10 +5,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
+from nearfar.config.defaults import OURS
 from nearfar.data import Manifest, load_sketches, save_manifest
 from nearfar.demo import _end_with_parent, run
 from nearfar.errors import NearfarError
+from nearfar.models import find_weights
+from nearfar.models.backbones.efficientnet_lite import EFFICIENTNET_LITE0_WEIGHTS
+from nearfar.runs import Run
 from processes import FORK, start
 
 
@@ -30,6 +35,29 @@ def test_a_short_demo_learns_writes_its_page_and_goes_on(tmp_path: Path, capsys:
     assert again["supcon"] == scores["supcon"]
     with pytest.raises(NearfarError, match=r"a demo with other settings \(60 steps on .*few\.npz\)"):
         run(steps=61, source=source, out=tmp_path / "out")
+
+
+def test_the_demo_on_images_takes_the_defaults_of_training(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    try:
+        find_weights(EFFICIENTNET_LITE0_WEIGHTS)
+    except NearfarError as error:
+        pytest.skip(f"the pretrained weights are an extra: {error}")
+    rng = np.random.default_rng(0)
+    for label in range(4):
+        (tmp_path / "images" / f"kind {label}").mkdir(parents=True)
+        for i in range(3):
+            pixels = (rng.integers(0, 200, 3) + rng.integers(0, 40, (40, 40, 3))).astype(np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "images" / f"kind {label}" / f"{i}.png")
+    monkeypatch.setitem(OURS["files"], "images", {"crop": 32})
+    scores = run(steps=2, source=str(tmp_path / "images"), out=tmp_path / "out")
+    assert set(scores) == {"before training", "proxy-anchor"}
+    config = Run(tmp_path / "out" / "proxy-anchor").config
+    assert (config.model.train_from, config.steps, config.model.init) == (0.5, 2, "pca")
+    assert config.cache.activations == str(tmp_path / "out" / "activations")
+    printed = capfd.readouterr()
+    assert "plan: train efficientnet-lite0 at 32 pixels from blocks.8 up" in printed.out + printed.err
 
 
 def test_error_for_too_few_classes(tmp_path: Path) -> None:

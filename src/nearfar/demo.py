@@ -2,7 +2,8 @@
 
 The demo trains two recipes from scratch on half of the classes of the built-in drawings. On the other half it compares
 them with raw pixels and the untrained network. Then it searches and writes a report. Given a folder of images, the demo
-instead fine-tunes a pretrained EfficientNet-Lite0 and compares both recipes only with the network before training.
+instead fine-tunes a pretrained network with the defaults of `nearfar train`, and compares it with the network before
+training.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -33,6 +34,7 @@ from nearfar.metrics import Scores, evaluate
 from nearfar.report import search_examples, write_report
 from nearfar.training import Config, Run, train
 from nearfar.training.allocator import keep_freed_memory
+from nearfar.training.distributed.process_group import local_device
 from nearfar.training.evaluate import raw_features
 from nearfar.training.log import read_log
 from nearfar.training.prepare import cache_or_check_images
@@ -43,8 +45,8 @@ RECIPES: dict[str, dict[str, Any]] = {
     "supcon": {"batches": {"classes": 16, "per_class": 4}},
     "proxy-anchor": {"batches": {"size": 64}},
 }
-DRAWINGS: dict[str, Any] = {"steps": 2700}
-IMAGE_FILES: dict[str, Any] = {"steps": 100, "images": {"crop": 112}, "data": {"on_error": "skip"}}
+DRAWINGS_STEPS = 2700
+IMAGE_RECIPE = "proxy-anchor"
 METRICS = ("recall@1", "recall@2", "recall@4", "recall@8", "map@r")
 
 
@@ -52,7 +54,7 @@ def run(*, steps: int | None = None, source: str = "sketches", out: Path = Path(
     """Run the demo.
 
     Args:
-        steps: Number of training steps per recipe.
+        steps: Number of training steps per recipe. None is 2,700 for drawings, and the default of training for images.
         source: "sketches" for the built-in drawings, or the path of a folder with one subfolder per class.
         out: Output folder for the runs and the report. Finished runs in it are reused.
 
@@ -64,7 +66,8 @@ def run(*, steps: int | None = None, source: str = "sketches", out: Path = Path(
     kind = manifest.kind
     if kind == "features":
         raise NearfarError(f"{source}: the demo needs images, but these are feature vectors: use nearfar train")
-    configs = {name: _make_config(kind, name, steps, source, out) for name in RECIPES}
+    names = tuple(RECIPES) if kind == "pixels" else (IMAGE_RECIPE,)
+    configs = {name: _make_config(manifest, name, steps, source, out) for name in names}
     unseen, seen = _split(manifest, next(iter(configs.values())))
     _print_introduction(seen, unseen)
     scores: dict[str, Scores] = {}
@@ -96,21 +99,18 @@ def run(*, steps: int | None = None, source: str = "sketches", out: Path = Path(
     return scores
 
 
-def _make_config(kind: str, name: str, steps: int | None, source: str, out: Path) -> Config:
-    first = next(iter(RECIPES))
-    settings = DRAWINGS
-    if kind == "files":
-        settings = IMAGE_FILES | {"data": IMAGE_FILES["data"] | {"cache": str(out / "cache")}}
-    tree = {
-        **settings,
-        **RECIPES[name],
-        "data": {"source": source, "workers": 0, **settings.get("data", {})},
-        "steps": steps or settings["steps"],
-        "metrics": list(METRICS),
-        "untrained": name == first,  # score the untrained network once: all recipes start from the same weights
-        "threads": 1,
-    }
-    return resolve(kind, recipe=name, file=tree)
+def _make_config(manifest: Manifest, name: str, steps: int | None, source: str, out: Path) -> Config:
+    tree: dict[str, Any] = {"data": {"source": source}, "metrics": list(METRICS)}
+    if manifest.kind == "files":
+        tree["data"]["on_error"] = "skip"
+        tree |= {} if steps is None else {"steps": steps}
+        cache = str(out / "activations") if local_device("auto").type == "cpu" else None
+        return resolve("files", recipe=name, file=tree, samples=len(manifest.rows("train")), cache=cache)
+    tree["data"]["workers"] = 0
+    tree |= {**RECIPES[name], "steps": steps or DRAWINGS_STEPS, "threads": 1}
+    # score the untrained network once: all recipes start from the same weights
+    tree["untrained"] = name == next(iter(RECIPES))
+    return resolve(manifest.kind, recipe=name, file=tree)
 
 
 def train_together(configs: Mapping[str, Config], out: Path) -> dict[str, Run]:
@@ -162,7 +162,9 @@ def _end_workers(others: list[BaseProcess], kind: type[BaseException] | None, *_
 
 def _train(config: Config, out: Path) -> None:
     keep_freed_memory()
-    train(config, out, resume=(out / "config.yaml").exists(), say=lambda _: None, progress=False)
+    # images take longer than drawings, so the plan and the progress of the cache are shown
+    say: Callable[[str], object] = (lambda _: None) if config.cache.activations is None else tqdm.write
+    train(config, out, resume=(out / "config.yaml").exists(), say=say, progress=False)
 
 
 def _update_bar(run: Path, bar: Any) -> None:
@@ -175,10 +177,11 @@ def _update_bar(run: Path, bar: Any) -> None:
 
 def _load_run(path: Path, config: Config) -> Run:
     run = Run(path)
-    if run.config.steps != config.steps or run.config.data.source != config.data.source:
+    before, now = ((c.steps, c.epochs, c.data.source) for c in (run.config, config))
+    if before != now:
+        length = f"{before[1]} epochs" if before[0] is None else f"{before[0]} steps"
         raise NearfarError(
-            f"{path}: belongs to a demo with other settings ({run.config.steps} steps on {run.config.data.source}): "
-            "choose another --out"
+            f"{path}: belongs to a demo with other settings ({length} on {before[2]}): choose another --out"
         )
     return run
 
@@ -216,10 +219,11 @@ def _print_search(data: Manifest, embeddings: Tensor, name: str) -> None:
 
 
 def _lead(seen: Manifest, unseen: Manifest, best: str, from_scratch: bool) -> str:
-    how = "A small network, trained from scratch" if from_scratch else "EfficientNet-Lite0, fine-tuned"
+    how = "A small network, trained from scratch" if from_scratch else "A pretrained network, fine-tuned"
+    which = f"{best}, the better of the two recipes" if from_scratch else best
     return (
         f"{how} on {_count_classes(seen)} classes, searches among {len(unseen):,} images of {_count_classes(unseen)} "
-        f"classes that training never saw. The images below are the results of {best}, the better of the two recipes."
+        f"classes that training never saw. The images below are the results of {which}."
     )
 
 

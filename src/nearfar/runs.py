@@ -36,6 +36,7 @@ from nearfar.training.log import read_log
 CHECKPOINT = Path("checkpoint") / "state.safetensors"
 PREVIOUS = Path("checkpoint") / "previous.safetensors"
 BEST = Path("checkpoint") / "best.safetensors"
+START = Path("checkpoint") / "start.safetensors"
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from PIL import Image
 from data import builders
 from nearfar.advise import successive_halving, trial
 from nearfar.cli import main
-from nearfar.config.merge import OURS
+from nearfar.config.defaults import OURS
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from nearfar.advise import TrialData, open_trial_data, parse_candidates, recomme
 from nearfar.advise.candidate import Candidate
 from nearfar.advise.schedule import TrialCost, affordable_steps, needed_seconds, planned_splits, round_sizes
 from nearfar.advise.trial import run_trial
-from nearfar.config.merge import OURS
+from nearfar.config.defaults import OURS
 from nearfar.errors import NearfarError
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from nearfar import samplers
 from nearfar.config import recipes
-from nearfar.config.merge import OURS, from_dict, resolve
+from nearfar.config.defaults import OURS
+from nearfar.config.merge import from_dict, resolve
 from nearfar.config.schema import Batches
 from nearfar.config.tree import merge_trees, parse_setting, read_config
 from nearfar.errors import NearfarError

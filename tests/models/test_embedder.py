@@ -14,10 +14,12 @@ from nearfar.models import Embedder, create, create_embedder, names
 from nearfar.models.pooling import POOLINGS, GeM, create_pooling
 
 # Published counts without the classifier. With it: BN-Inception 11,295,240, GoogLeNet of Caffe 6,998,552, GoogLeNet of
-# torchvision 6,624,904, ResNet-18 11,689,512, ResNet-50 25,557,032, Lite0 4,652,008
+# torchvision 6,624,904, ResNet-18 11,689,512, ResNet-50 25,557,032, Lite0 4,652,008, Lite1 5,416,680, Lite2 6,092,072
 PARAMETERS = {
     "bn-inception": 10_270_240,
     "efficientnet-lite0": 3_371_008,
+    "efficientnet-lite1": 4_135_680,
+    "efficientnet-lite2": 4_811_072,
     "googlenet": 5_973_552,
     "googlenet-bn": 5_599_904,
     "resnet18": 11_176_512,
@@ -109,7 +111,7 @@ def test_compiles_as_one_graph(name: str) -> None:
     embedder = create_embedder(name, dim=8, pooling="gem", freeze_bn=True)
     layers = [*embedder.backbone.children()]
     # the first blocks contain every kind of layer, and tracing all of a large network takes seconds
-    if name == "efficientnet-lite0":
+    if name.startswith("efficientnet"):
         layers = [layers[0], *[*layers[1].children()][:3]]
     elif name in LARGE:
         layers = layers[: 5 if name.startswith("resnet") else 8]

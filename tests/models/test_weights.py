@@ -13,7 +13,11 @@ from nearfar.errors import NearfarError
 from nearfar.models import create, create_embedder, find_weights, read_tensors
 from nearfar.models.backbones.bn_inception import BLOCKS as BN_BLOCKS
 from nearfar.models.backbones.bn_inception import BN_INCEPTION_WEIGHTS
-from nearfar.models.backbones.efficientnet_lite import EFFICIENTNET_LITE0_WEIGHTS
+from nearfar.models.backbones.efficientnet_lite import (
+    EFFICIENTNET_LITE0_WEIGHTS,
+    EFFICIENTNET_LITE1_WEIGHTS,
+    EFFICIENTNET_LITE2_WEIGHTS,
+)
 from nearfar.models.backbones.googlenet import BLOCKS as V1_BLOCKS
 from nearfar.models.backbones.resnet import RESNET50_WEIGHTS
 from nearfar.models.weights import load_tensors
@@ -255,28 +259,41 @@ def test_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
         create("efficientnet-lite0", pretrained=True)
 
 
-def lite0_file() -> Path:
+LITE = {
+    "efficientnet-lite0": (EFFICIENTNET_LITE0_WEIGHTS, 296),
+    "efficientnet-lite1": (EFFICIENTNET_LITE1_WEIGHTS, 386),
+    "efficientnet-lite2": (EFFICIENTNET_LITE2_WEIGHTS, 386),
+}
+
+
+def lite_tensors(name: str) -> dict[str, torch.Tensor]:
     try:
-        return find_weights(EFFICIENTNET_LITE0_WEIGHTS)
+        return read_tensors(find_weights(LITE[name][0]))
     except NearfarError as error:
         pytest.skip(f"the pretrained weights are an extra: {error}")
 
 
-def test_efficientnet_lite0_loads_all_tensors_of_its_package() -> None:
-    tensors = read_tensors(lite0_file())
-    assert len(tensors) == 296
-    state = create("efficientnet-lite0", pretrained=True).state_dict()
-    assert len(state) == 294
+@pytest.mark.parametrize("name", LITE)
+def test_efficientnet_lite_loads_all_tensors_of_its_package(name: str) -> None:
+    tensors = lite_tensors(name)
+    assert len(tensors) == LITE[name][1]
+    state = create(name, pretrained=True).state_dict()
+    assert len(state) == len(tensors) - 2  # without weight and bias of the classifier
     assert sum(float(x.double().sum()) for x in state.values()) == pytest.approx(
         sum(float(x.double().sum()) for name, x in tensors.items() if not name.startswith("_fc.")), rel=1e-9
     )
 
 
-def test_efficientnet_lite0_features_are_meaningful() -> None:
+@pytest.mark.parametrize("name", LITE)
+def test_efficientnet_lite_features_are_meaningful(name: str) -> None:
     """The classifier of the package, applied to our features, recognizes a shaded orange ball as a ping-pong ball."""
-    tensors = read_tensors(lite0_file())
-    embedder = create_embedder("efficientnet-lite0", head="identity", pretrained=True).eval()
-    rows, columns = torch.meshgrid(torch.linspace(-1, 1, 224), torch.linspace(-1, 1, 224), indexing="ij")
+    tensors = lite_tensors(name)
+    embedder = create_embedder(name, head="identity", pretrained=True).eval()
+    assert (
+        embedder.input_size == {"efficientnet-lite0": 224, "efficientnet-lite1": 240, "efficientnet-lite2": 260}[name]
+    )
+    side = torch.linspace(-1, 1, embedder.input_size)
+    rows, columns = torch.meshgrid(side, side, indexing="ij")
     radius = (rows**2 + columns**2).sqrt()
     disc = torch.where(radius < 0.7, 1.0, 0.0)
     shade = (1 - 0.4 * ((rows + 0.3) ** 2 + (columns + 0.3) ** 2).sqrt()).clamp(0, 1)

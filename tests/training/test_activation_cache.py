@@ -268,7 +268,9 @@ def test_settings_that_do_not_fit_are_errors(drawings: str, vectors: str, tmp_pa
 
 def test_a_dry_run_does_not_write_the_cache(drawings: str, tmp_path: Path) -> None:
     config = cached(split(drawings), tmp_path / "cache")
-    assert "without cache.activations" in check_run(config, open_manifest(config.data))
+    text = check_run(config, open_manifest(config.data))
+    assert "# plan: this computes 240 of 240 views of images" in text  # 4 views of 48 images, and 48 test images
+    assert " for the cache and " in text
     assert not (tmp_path / "cache").exists()
 
 

@@ -59,7 +59,7 @@ def trial_config(
     data_settings: dict[str, Any] = {"source": data.source, "validation": data.held_out, "validation_seed": split}
     settings: dict[str, Any] = {
         "seed": split,
-        "select": {"by": "validation", "metric": METRIC, "every": 10**9},  # score once, at the end
+        "select": {"by": "validation", "metric": METRIC, "every": 10**9, "untrained": False},  # score once, at the end
         "metrics": [METRIC, "recall@1"],
         "untrained": False,
         "save_every": 1e9,

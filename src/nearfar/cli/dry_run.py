@@ -15,6 +15,8 @@ from nearfar.config.schema import Config
 from nearfar.data import Manifest
 from nearfar.errors import NearfarError, install_hint
 from nearfar.formatting import counted, duration
+from nearfar.training.activation_cache import ActivationCache
+from nearfar.training.cache_plan import describe_plan, plan_run
 from nearfar.training.trackers import TRACKERS, open_trackers
 from nearfar.training.trainer import Trainer
 
@@ -40,9 +42,11 @@ def check_run(config: Config, manifest: Manifest) -> str:
         NearfarError: If the run could not start.
     """
     _check_names(config)
-    # Do not open trackers or write the caches. Skip the test split, which does not affect the time of a step.
+    # Do not open trackers or write the caches. Skip the test split, which does not affect the time of a step, and the
+    # initialization from the images, which passes all of them through the network.
     uncached = replace(config, data=replace(config.data, cache=None), cache=replace(config.cache, activations=None))
-    trial = replace(uncached, test=False, track=())
+    model = replace(config.model, init="kaiming", proxies="random") if manifest.kind == "files" else config.model
+    trial = replace(uncached, test=False, track=(), model=model)
     times: list[float] = []
     messages: list[str] = []
 
@@ -55,23 +59,35 @@ def check_run(config: Config, manifest: Manifest) -> str:
         trainer = Trainer(trial, manifest, Path(folder), say=messages.append, on_step_end=record_time)
         times.append(_now())
         trainer.fit(progress=False, stop_after=TIMED_STEPS)
+        if config.cache.activations is not None:
+            estimate = _estimate_cached(config, trainer, messages)
+        else:
+            estimate = _estimate_steps(config, manifest, times, trainer.steps)
+    device = trainer.state.device
+    where = f"{device} ({counted(torch.get_num_threads(), 'thread')})" if device.type == "cpu" else str(device)
+    lines = [*messages, f"device: {where}", trainer.summary, estimate]
+    return "".join(f"# {line}\n" for line in lines)
+
+
+def _estimate_cached(config: Config, trainer: Trainer, messages: list[str]) -> str:
+    """Add the plan of a run on cached activations to the messages, and return the estimate of its time."""
+    parts = {"train": (trainer.splits.train, trainer.train_loader), **trainer.evaluated}
+    cache = ActivationCache(config, trainer.state.embedder, parts, device=trainer.state.device, say=messages.append)
+    plan = plan_run(cache)
+    messages += describe_plan(cache, plan)
+    build, train = duration(plan.build_seconds), duration(plan.train_seconds)
+    return f"estimated time: {duration(plan.seconds)}, {build} for the cache and {train} for training and evaluation"
+
+
+def _estimate_steps(config: Config, manifest: Manifest, times: list[float], steps: int) -> str:
+    """Return the estimate of the time of all steps, from the times at the start and after each timed step."""
     # The first step also starts the loader and allocates memory, so its time is used only if there is no other step.
     timed = times[1:] if len(times) > 2 else times
     count = len(timed) - 1
     seconds = (timed[-1] - timed[0]) / count
-    device = trainer.state.device
-    where = f"{device} ({counted(torch.get_num_threads(), 'thread')})" if device.type == "cpu" else str(device)
-    caches = ["data.cache"] if config.data.cache is not None and manifest.kind == "files" else []
-    caches += ["cache.activations"] if config.cache.activations is not None else []
-    without = f", without {' and '.join(caches)}" if caches else ""
+    without = ", without data.cache" if config.data.cache is not None and manifest.kind == "files" else ""
     basis = f"{counted(count, 'step')} of {seconds:.2g} s, measured on this machine{without}"
-    lines = [
-        *messages,
-        f"device: {where}",
-        trainer.summary,
-        f"estimated time: {duration(seconds * trainer.steps)}, from {basis}; without evaluation",
-    ]
-    return "".join(f"# {line}\n" for line in lines)
+    return f"estimated time: {duration(seconds * steps)}, from {basis}; without evaluation"
 
 
 def _check_names(config: Config) -> None:

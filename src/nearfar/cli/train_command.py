@@ -23,11 +23,13 @@ from nearfar.report.run_report import report_run
 from nearfar.runs import Run
 from nearfar.training.allocator import keep_freed_memory
 from nearfar.training.distributed import process_group
+from nearfar.training.finish import REMEDY
 from nearfar.training.launch import train
 from nearfar.training.splits import open_manifest
 from nearfar.training.start_scores import RAW_TITLE, start_title
 
 DEFAULT = "proxy-anchor"
+CACHE = "activations"  # folder of the cache beside the run directory
 
 
 def train_command(
@@ -53,7 +55,10 @@ def train_command(
             raise NearfarError("--resume uses the settings of the run: remove --recipe and --set")
         config = run.config
     else:
-        config, manifest = configure(source, recipe=recipe, file=file, settings=settings, allow_partial=allow_partial)
+        cache = (Path("runs") if out is None else out.parent) / CACHE
+        config, manifest = configure(
+            source, recipe=recipe, file=file, settings=settings, cache=cache, allow_partial=allow_partial
+        )
     if dry_run:
         manifest = open_manifest(config.data) if manifest is None else manifest
         checked = check_run(config, manifest)
@@ -94,9 +99,18 @@ def launch(processes: int, *, source: str | None, settings: tuple[str, ...], **o
 
 
 def configure(
-    source: str | None, *, recipe: str | None, file: Path | None, settings: tuple[str, ...], allow_partial: bool = False
+    source: str | None,
+    *,
+    recipe: str | None,
+    file: Path | None,
+    settings: tuple[str, ...],
+    cache: Path,
+    allow_partial: bool = False,
 ) -> tuple[Config, Manifest]:
-    """Return the configuration of a command line and its data. The kind of the data determines the defaults."""
+    """Return the configuration of a command line and its data. The kind of the data determines the defaults.
+
+    Without a GPU, image files are trained on activations that are cached in the folder `cache`.
+    """
     tree = apply_settings({} if file is None else read_config(file), settings)
     flags = {"source": source, "allow_partial": allow_partial or None}
     tree = merge_trees(tree, {"data": {key: value for key, value in flags.items() if value is not None}})
@@ -110,8 +124,16 @@ def configure(
     recipe = recipe or tree.get("recipe")
     if recipe is None and not (tree.get("loss") or {}).get("name"):
         recipe = DEFAULT
-    samples = len(manifest.rows("train"))
-    return resolve(manifest.kind, width=width, samples=samples, recipe=recipe, file=tree), manifest
+    has_gpu = process_group.local_device(str(tree.get("device", Config.device))).type != "cpu"
+    config = resolve(
+        manifest.kind,
+        width=width,
+        recipe=recipe,
+        file=tree,
+        samples=len(manifest.rows("train")),
+        cache=None if has_gpu else str(cache),
+    )
+    return config, manifest
 
 
 def describe_run(run: Run) -> str:
@@ -119,6 +141,8 @@ def describe_run(run: Run) -> str:
     result = run.results()
     if result["selected_by"] == "last":
         selected = "kept the last weights"
+    elif result["epoch"] is None:
+        selected = f"kept the network before training, which has the best {result['selected_by']} score"
     else:
         selected = f"kept the weights of epoch {result['epoch'] + 1}, which has the best {result['selected_by']} score"
     lines = [f"{counted(result['steps'], 'step')} in {result['seconds']:.0f} s; {selected}"]
@@ -129,6 +153,10 @@ def describe_run(run: Run) -> str:
             scores = "  ".join(f"{name} {100 * value:5.1f}" for name, value in result[kind].items())
             lines.append(f"{title + ':':{width}s}{scores}")
     lines += [f"note: {note}" for note in result.get("notes", ())]
+    if "interpolation" in result:
+        lines.append(f"interpolation: the weights are {result['interpolation']:g} x trained + the rest x untrained")
+    if "no_gain" in result:
+        lines.append(f"warning: {result['no_gain']}: {REMEDY}")
     if "warning" in result:
         lines.append(f"warning: {result['warning']}")
     lines.append(f"model: {run.path / 'model.safetensors'}")

@@ -184,7 +184,7 @@ def advise(**options: Any) -> None:
     "--pretrained",
     "images",
     metavar="FOLDER",
-    help="Use your own images in this folder, and a pretrained EfficientNet-Lite0.",
+    help="Use your own images in this folder, and a pretrained network, with the defaults of `nearfar train`.",
 )
 @click.option(
     "--out",

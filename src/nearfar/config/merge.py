@@ -8,6 +8,7 @@ from typing import Any
 
 from nearfar import samplers
 from nearfar.config import recipes
+from nearfar.config.defaults import FEW_TEXTS, OURS, PAPER, PCA_TEXTS, PLAIN_FILES, fine_tuning_defaults
 from nearfar.config.schema import Batches, Config
 from nearfar.config.setting import build
 from nearfar.config.tree import apply_settings, merge_trees
@@ -18,67 +19,24 @@ from nearfar.models.own_network import LIBRARIES
 from nearfar.spelling import suggest
 from nearfar.validation import check_choice
 
-# Our defaults for each kind of data, tuned on validation classes (docs/training.md).
-OURS: dict[str, dict[str, Any]] = {
-    "pixels": {
-        "model": {"backbone": "small", "dim": 512},
-        "optimizer": {"name": "adamw", "lr": 2e-3, "weight_decay": 1e-2, "proxy_lr_multiplier": 10.0},
-        "steps": 2000,
-    },
-    "features": {
-        "model": {"backbone": "features", "dim": 512},
-        "optimizer": {"name": "adamw", "lr": 1e-3, "weight_decay": 1e-2, "proxy_lr_multiplier": 10.0},
-        "steps": 300,
-    },
-    "files": {
-        "model": {"backbone": "efficientnet-lite0", "pretrained": True, "dim": 512, "freeze_bn": True},
-        "optimizer": {"name": "adamw", "lr": 3e-4, "weight_decay": 1e-4, "proxy_lr_multiplier": 100.0},
-        "data": {"workers": 2},
-        "epochs": 5,
-    },
-    "text": {
-        # 0.45 are the upper 3 of the 6 layers of MiniLM
-        "model": {
-            "backbone": "all-minilm-l6-v2",
-            "pretrained": True,
-            "dim": None,
-            "init": "pca",
-            "train_from": 0.45,
-        },
-        "optimizer": {"name": "adamw", "lr": 5e-4, "weight_decay": 1e-4, "proxy_lr_multiplier": 100.0},
-        "epochs": 1,
-    },
-}
-# With fewer training texts than this, a PCA would lose directions that other classes need, so there is no linear head.
-PCA_TEXTS = 1000
-FEW_TEXTS: dict[str, Any] = {"head": "identity", "init": None, "proxies": "class-means"}
-# Defaults with setting=paper for settings that the recipes do not state. They follow the released code of most papers:
-# weight decay applies to all parameters, the learning rate has no warm-up, and the backbone starts from public weights.
-PAPER: dict[str, Any] = {
-    "model": {"pretrained": True},
-    "optimizer": {"decay_vectors": True, "proxy_weight_decay": None},
-    "schedule": {"warm_up": 0.0},
-    "steps": None,
-}
-
 
 def resolve(
     kind: str,
     *,
     width: int | None = None,
-    samples: int | None = None,
     recipe: str | None = None,
     file: Mapping[str, Any] | None = None,
     settings: Iterable[str] = (),
     base: Mapping[str, Any] | None = None,
     shared: bool = False,
+    samples: int | None = None,
+    cache: str | None = None,
 ) -> Config:
     """Merge the defaults for a kind of data, the recipe, the file and the settings. Later ones override earlier ones.
 
     Args:
         kind: Kind of the manifest: "pixels", "features", "files" or "text".
         width: Length of the feature vectors. The default dimension of the embedding is at most this length.
-        samples: Number of training samples. With few texts, the embedding is by default that of the pretrained network.
         recipe: Name of a recipe.
         file: Settings as nested dicts, as read from a YAML file. A recipe named here replaces `recipe`.
         settings: Single settings, each `key=value`.
@@ -86,6 +44,10 @@ def resolve(
         shared: Whether the settings are meant for several recipes, as in a suite. If so, settings of `batches` that the
             sampler does not use are ignored; otherwise they are an error. The section `ours` of the recipe does not
             apply either: a suite compares methods with the values of their papers, and tunes what it changes.
+        samples: Number of training samples. By default, few image files are trained for more epochs, and with few
+            texts, the embedding is that of the pretrained network.
+        cache: Folder of cached activations. If it is given, the default for image files is to freeze the lower half of
+            a pretrained network and to cache its output there, as `nearfar train` does without a GPU.
 
     Raises:
         ValueError: If `kind` is unknown.
@@ -102,7 +64,16 @@ def resolve(
     check_choice("kind", kind, OURS)
     changes = apply_settings(file or {}, settings)
     name = changes.get("recipe") or recipe
-    tree = merge_trees(OURS[kind], base or {})
+    is_plain = shared or changes.get("setting") == "paper"
+    defaults = PLAIN_FILES if kind == "files" else OURS[kind]
+    if is_plain:
+        defaults = {key: value for key, value in defaults.items() if key != "select"}
+    elif kind == "files":
+        given = changes.get("model")
+        folder = None if changes.get("shard_network") else cache
+        given = given if isinstance(given, Mapping) else {}
+        defaults = fine_tuning_defaults(given, samples=samples, cache=folder)
+    tree = merge_trees(defaults, base or {})
     if kind == "features" and width is not None:
         tree["model"] = {**tree["model"], "dim": min(tree["model"]["dim"], width)}
     if kind == "text" and samples is not None and samples < PCA_TEXTS:
@@ -227,6 +198,10 @@ def check(config: Config) -> None:
         raise NearfarError(str(error)) from None
     if config.cache.activations is not None and config.model.train_from is None:
         raise NearfarError("cache.activations needs frozen blocks: set model.train_from to the first trained block")
+    if not all(0 < share < 1 for share in config.model.interpolate):
+        raise NearfarError(
+            f"model.interpolate must hold numbers above 0 and below 1, got {list(config.model.interpolate)}"
+        )
     if config.schedule.name == "step" and config.schedule.every is None:
         raise NearfarError("schedule.name=step needs schedule.every: set the number of epochs between two steps")
 

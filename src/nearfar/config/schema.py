@@ -1,8 +1,8 @@
 """Every setting of a run: its key, type, default, bounds, choices and a sentence of help.
 
-Settings are declared only here and in `data_settings`. Validation, suggestions, `nearfar settings`, docs/settings.md
-and the JSON schema for editors are derived from these dataclasses. A run directory stores the complete configuration,
-so the run can be repeated even if defaults change later.
+Settings are declared only here, in `data_settings` and in `model_settings`. Validation, suggestions, `nearfar
+settings`, docs/settings.md and the JSON schema for editors are derived from these dataclasses. A run directory stores
+the complete configuration, so the run can be repeated even if defaults change later.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import yaml
 
 from nearfar.config.data_settings import MOST_THREADS
 from nearfar.config.data_settings import Data as Data
+from nearfar.config.model_settings import Cache, Model
 from nearfar.config.setting import option, section, table, to_plain
 
 BENCHMARKS = ("cub", "cars", "sop", "inshop")
@@ -51,55 +52,6 @@ class ProjectionTerm:
     """The projection term of PROFS, which keeps the parameters near their values at the start of a cycle."""
 
     weight: float = option(0.0, "Weight of the term; 0 turns it off.", least=0)
-
-
-@dataclass(frozen=True)
-class Model:
-    """The network, as for `nearfar.models.create_embedder`."""
-
-    backbone: str = option("small", "Name of the backbone (`nearfar.models.names()`), or transformers:DIRECTORY.")
-    pretrained: bool | str = option(False, "true: public weights; a path: the weights in that file; false: random.")
-    download: bool = option(False, "Download a transformers:NAME that is not on this machine.", neutral=True)
-    pooling: str | None = option(
-        None,
-        "Pooling of feature maps: average, max, average+max, gem, gem-trainable or grid; of the tokens of a "
-        "transformer: cls, mean, attention or pooler. null: the default of the backbone.",
-    )
-    max_tokens: int | None = option(
-        None, "Number of tokens after which a text is cut; null is the limit of the network, at most 256.", above=1
-    )
-    gem_p: float = option(3.0, "Initial exponent of GeM pooling.")
-    head: str = option("linear", "Layers from the pooled features to the embedding: linear, mlp or identity.")
-    hidden: int | None = option(None, "Width of the hidden layer of an mlp head; null is twice model.dim.")
-    dim: int | None = option(
-        512, "Dimension of the embedding; null: 128 (texts, head=identity: number of features).", above=0
-    )
-    layer_norm: bool = option(False, "Apply layer normalization to the pooled features.")
-    init: str | None = option(
-        None, "Initial head weights: pca, kaiming, random; null is pca for vectors, else kaiming."
-    )
-    proxies: str | None = option(
-        None, "Initial proxies; null is class-means with init=pca, else random.", choices=("class-means", "random")
-    )
-    freeze_bn: bool = option(False, "Keep the statistics of batch normalization fixed.")
-    freeze_backbone: bool = option(False, "Train only the head.")
-    train_from: int | float | str | None = option(
-        None,
-        "First trained block; everything below it is frozen. The name of a block, its index from 0, the fraction of "
-        "blocks to train (0.5 is the upper half), or head; null trains everything.",
-    )
-
-
-@dataclass(frozen=True)
-class Cache:
-    """Cached activations of the blocks below model.train_from."""
-
-    activations: str | None = option(None, "Folder of the cache; null computes the frozen blocks in every step.")
-    dtype: str = option("float16", "Precision of the cached activations.", choices=("float16", "float32"))
-    views: int = option(4, "Number of augmented views per training image; epoch e uses view e % views.", above=0)
-    limit_gb: float | None = option(
-        20.0, "Maximum cache size of a run in GB; if needed, fewer views are cached. null: no limit.", above=0
-    )
 
 
 @dataclass(frozen=True)
@@ -165,6 +117,9 @@ class Select:
     )
     metric: str = option("map@r", "The metric to maximize.")
     every: int = option(1, "Number of epochs between two evaluations.", above=0)
+    untrained: bool = option(
+        False, "Also score the network before training, and keep it if no epoch is better. Has no effect with last."
+    )
     patience: int | None = option(None, "Stop after this many evaluations without improvement; null: never.", above=0)
 
 

@@ -151,7 +151,7 @@ class RowStore:
         return result
 
     def _path(self, number: int) -> Path:
-        return self.folder / f"{number:05d}.rows"
+        return _shard_path(self.folder, number)
 
     def _is_intact(self, number: int) -> bool:
         remaining = len(self.layout.shard(number)) * self.layout.row_bytes
@@ -163,6 +163,15 @@ class RowStore:
                 digest.update(block)
                 remaining -= len(block)
             return file.read() == digest.digest()
+
+
+def count_absent(folder: Path, layout: RowLayout) -> int:
+    """Return the number of rows of a store whose shards do not exist. The store is not created or verified."""
+    return sum(len(layout.shard(i)) for i in range(layout.shards) if not _shard_path(folder, i).is_file())
+
+
+def _shard_path(folder: Path, number: int) -> Path:
+    return folder / f"{number:05d}.rows"
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,14 @@ from nearfar.models.backbones import create, names, register
 from nearfar.models.backbones.base import Backbone
 from nearfar.models.embedder import Embedder, create_embedder
 from nearfar.models.init import compute_half_whitened_pca, init_head_from_pca, init_proxies_from_class_means
+from nearfar.models.lora import add_lora, merge_lora
 from nearfar.models.weights import WeightFile, find_weights, load_tensors, read_tensors
 
 __all__ = [
     "Backbone",
     "Embedder",
     "WeightFile",
+    "add_lora",
     "compute_half_whitened_pca",
     "create",
     "create_embedder",
@@ -24,6 +26,7 @@ __all__ = [
     "init_head_from_pca",
     "init_proxies_from_class_means",
     "load_tensors",
+    "merge_lora",
     "names",
     "read_tensors",
     "register",

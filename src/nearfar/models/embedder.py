@@ -12,6 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from nearfar.models.backbones import create
 from nearfar.models.backbones.base import Backbone
 from nearfar.models.heads import create_head
+from nearfar.models.lora import lora_parameters
 from nearfar.models.own_network import describe_origin
 from nearfar.models.pooling import Grid
 from nearfar.models.train_from import HEAD, TrainFrom, find_first_trained
@@ -175,9 +176,12 @@ class Embedder(nn.Module):
         return [module for module in self.modules() if isinstance(module, _BatchNorm)]
 
     def trunk_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters of the backbone above the frozen part. The trainer can freeze them for some epochs."""
+        """Return the trained parameters of the backbone. The trainer can freeze them for some epochs.
+
+        These are the parameters above the frozen part or, after `add_lora`, the low-rank updates.
+        """
         frozen = {id(p) for module in self.frozen_modules() for p in module.parameters()}
-        return [p for p in self.backbone.parameters() if id(p) not in frozen]
+        return lora_parameters(self.backbone) or [p for p in self.backbone.parameters() if id(p) not in frozen]
 
     def head_parameters(self) -> list[nn.Parameter]:
         """Return the parameters of the pooling and the head, which pretrained weights do not include."""

@@ -17,6 +17,7 @@ from nearfar.files import compute_sha256
 ADDED_LATER = (
     *("data.folds", "data.fold", "data.per_class", "data.long_tail", "data.swap_halves", "data.ignore_roles"),
     *("model.proxies", "model.train_from", "data.text", "data.label", "model.max_tokens"),
+    *("model.proxies", "model.train_from", "model.lora", "model.lora_alpha", "model.interpolate", "select.untrained"),
 )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import shutil
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -19,25 +18,24 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from nearfar.config.schema import Config
 from nearfar.data import BatchLoader, Manifest
 from nearfar.data.activations import ActivationDataset
 from nearfar.data.cache import fingerprint_images
 from nearfar.data.manifest import Array
-from nearfar.data.row_store import RowLayout, RowStore
+from nearfar.data.row_store import RowLayout, RowStore, count_absent
 from nearfar.errors import NearfarError
-from nearfar.formatting import counted, duration
+from nearfar.formatting import counted
 from nearfar.models import Embedder
 from nearfar.training.activation_key import activation_key, digest_frozen_weights
-from nearfar.training.distributed import process_group
+from nearfar.training.cache_progress import GB, CacheProgress
 from nearfar.training.evaluate import autocast, dtype_of, to_device
 
 TRAIN, TEST = "train", "test"
-BATCH_SIZE = 64
-MESSAGE_INTERVAL = 30  # seconds between messages where there is no progress bar
-GB = 1e9
+# On a CPU, the network is as fast with few images as with many, and needs less memory: EfficientNet-Lite0 at 224 pixels
+# takes 1.5 GB for 64 images below blocks.8.
+BATCH_SIZE, CPU_BATCH_SIZE = 64, 16
 
 Part = tuple[Manifest, BatchLoader]
 View = tuple[str, int | None]  # (name of a part, number of the augmented view); None is the view for evaluation
@@ -88,7 +86,7 @@ class ActivationCache:
         self.network.eval()
         self.weights = digest_frozen_weights(embedder)
         self._fingerprints = {name: fingerprint_images(manifest) for name, (manifest, _) in parts.items()}
-        self._shape = self._compute(parts[TRAIN][1].dataset.fetch([0])).shape[1:]
+        self._shape = self.compute(parts[TRAIN][1].dataset.fetch([0])).shape[1:]
         self.views = self._fit_views()
         self._stores: dict[Path, RowStore] = {}  # kept open, because other processes cannot remove an open store
 
@@ -105,11 +103,22 @@ class ActivationCache:
                 missing += rows
         row_bytes = entries[0][1].layout.row_bytes
         self._check_space(missing * row_bytes)
-        with Progress(missing, row_bytes, self.say) as progress:
+        with CacheProgress(missing, row_bytes, self.say) as progress:
             for view, store in incomplete:
                 self._complete(view, store, progress)
         for _, loader in self.parts.values():
             loader.close()
+
+    def count_planned(self) -> tuple[int, int, int]:
+        """Count the images of the views that the run will certainly read, without opening or creating them.
+
+        Returns:
+            The number of images, the number of those that are not in the cache yet, and the bytes of one image.
+        """
+        layouts = {entry.folder: entry.layout for _, entry in self._plan(self.views)}
+        absent = sum(count_absent(folder, layout) for folder, layout in layouts.items())
+        row_bytes = next(iter(layouts.values())).row_bytes
+        return sum(layout.rows for layout in layouts.values()), absent, row_bytes
 
     def loader(self, name: str) -> BatchLoader:
         """Return a loader of the activations of a part."""
@@ -200,7 +209,7 @@ class ActivationCache:
             store = self._stores[entry.folder] = RowStore(entry.folder, entry.layout, entry.about)
             rows = self._count_missing(store)
             if rows:
-                with Progress(rows, entry.layout.row_bytes, self.say) as progress:
+                with CacheProgress(rows, entry.layout.row_bytes, self.say) as progress:
                     self._complete((name, number), store, progress)
         return self._stores[entry.folder]
 
@@ -211,16 +220,16 @@ class ActivationCache:
             self.say(f"warning: {store.folder}: shard {number} is damaged and is computed again")
         return sum(len(store.layout.shard(number)) for number in [*absent, *damaged])
 
-    def _complete(self, view: View, store: RowStore, progress: Progress) -> None:
+    def _complete(self, view: View, store: RowStore, progress: CacheProgress) -> None:
         """Compute the shards of a view that are missing."""
         name, number = view
         loader, layout = self.parts[name][1], store.layout
         with store.building(lambda: self.say(f"waiting for another process that computes {store.folder}")):
             absent, damaged = store.find_missing()  # another process may have computed some
             shards = sorted([*absent, *damaged])
-            jobs = [(shard, rows) for shard in shards for rows in _batches(layout.shard(shard))]
+            jobs = [(shard, rows) for shard in shards for rows in self._batches(layout.shard(shard))]
             batches = loader.load((rows for _, rows in jobs), epoch=number or 0, train=number is not None)
-            results = ((shard, self._compute(batch.x)) for (shard, _), batch in zip(jobs, batches, strict=True))
+            results = ((shard, self.compute(batch.x)) for (shard, _), batch in zip(jobs, batches, strict=True))
             for shard, group in groupby(results, key=lambda result: result[0]):
                 parts = []
                 for _, activations in group:
@@ -228,8 +237,14 @@ class ActivationCache:
                     progress.update(len(activations))
                 store.write_shard(shard, np.concatenate(parts))
 
+    def _batches(self, rows: range) -> Iterator[list[int]]:
+        size = CPU_BATCH_SIZE if self.device.type == "cpu" else BATCH_SIZE
+        for start in range(0, len(rows), size):
+            yield list(rows[start : start + size])
+
     @torch.no_grad()
-    def _compute(self, x: Tensor) -> Tensor:
+    def compute(self, x: Tensor) -> Tensor:
+        """Compute the activations of images on the device, and return them on the CPU in float32."""
         with autocast(self.config.autocast, self.device):
             inputs = to_device(x, self.device, dtype_of(self.network))
             activations: Tensor = self.network.lower(inputs)
@@ -244,54 +259,3 @@ class ActivationCache:
             solution = "check the weights" if dtype == "float32" else "set cache.dtype=float32"
             raise NearfarError(f"cache.dtype={dtype} cannot hold activations up to {largest:g}: {solution}")
         return rows
-
-
-def cache_activations(
-    config: Config,
-    embedder: Embedder,
-    parts: Mapping[str, Part],
-    *,
-    device: torch.device,
-    say: Callable[[str], object] = print,
-) -> ActivationCache:
-    """Create the cache of a run and compute what is missing. The main process computes; the others wait for it."""
-    cache = ActivationCache(config, embedder, parts, device=device, say=say)
-    with process_group.main_process_first():
-        cache.build()
-    return cache
-
-
-class Progress:
-    """Shows how many images are done: a bar in a terminal, else a message every 30 seconds."""
-
-    def __init__(self, total: int, row_bytes: int, say: Callable[[str], object]) -> None:
-        self.total, self.row_bytes, self.say, self.done = total, row_bytes, say, 0
-        hidden = None if process_group.is_main_process() else True  # None: hidden unless there is a terminal
-        self.bar = tqdm(total=total, desc="cache", unit="image", leave=False, disable=hidden)
-        self.start = self.last_message = time.monotonic()
-
-    def __enter__(self) -> Progress:
-        return self
-
-    def update(self, count: int) -> None:
-        """Add `count` images to those that are done, and show the progress."""
-        self.done += count
-        self.bar.update(count)
-        now = time.monotonic()
-        if self.bar.disable and now - self.last_message > MESSAGE_INTERVAL:
-            self.last_message = now
-            speed = self.done / (now - self.start)
-            left = duration((self.total - self.done) / speed)
-            self.say(f"cached {self.done:,} of {self.total:,} images, {speed:.1f} images/s, {left} left")
-
-    def __exit__(self, *_: object) -> None:
-        self.bar.close()
-        if self.done:
-            seconds = time.monotonic() - self.start
-            size = f"{self.done * self.row_bytes / GB:.3g} GB"
-            self.say(f"cached {counted(self.done, 'image')} ({size}) in {duration(seconds)}")
-
-
-def _batches(rows: range) -> Iterator[list[int]]:
-    for start in range(0, len(rows), BATCH_SIZE):
-        yield list(rows[start : start + BATCH_SIZE])

@@ -16,7 +16,7 @@ from nearfar.errors import NearfarError, is_out_of_memory
 from nearfar.losses import ProxyLoss, create, loss_class
 from nearfar.losses.base import Loss
 from nearfar.losses.proxies.sharded import ShardedProxies
-from nearfar.models import Embedder, create_embedder
+from nearfar.models import Embedder, add_lora, create_embedder
 from nearfar.models.backbones import is_built_in
 from nearfar.models.own_network import LIBRARIES
 from nearfar.pacing import Pacer
@@ -70,6 +70,9 @@ def make_embedder(config: Config, manifest: Manifest, network: nn.Module | None 
             download=model.download,
             inputs="vectors" if manifest.kind == "features" else "images",
         )
+        if model.lora is not None:
+            add_lora(embedder.backbone, model.lora, model.lora_alpha, frozen=embedder.frozen_modules())
+        return embedder
     # sizes that are negative or too large raise TypeError, RuntimeError or MemoryError
     except (ValueError, TypeError, RuntimeError, MemoryError) as error:
         if is_out_of_memory(error):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from nearfar.config.schema import Config
 from nearfar.data import BatchLoader
 from nearfar.data.activations import ActivationDataset
 from nearfar.models import Embedder
@@ -19,10 +20,7 @@ PAIR_MATRICES = 12  # for large B, a loss needs at most this many matrices [B, B
 
 
 def estimate_memory(state: TrainState, loader: BatchLoader) -> int | None:
-    """Estimate the bytes that a training step holds: weights, gradients, optimizer, activations and loss.
-
-    The activations are those that autograd saves in a forward pass of two samples, scaled to the batch. The estimate
-    leaves out temporary buffers and the libraries themselves.
+    """Estimate the bytes that a step of a run holds, see `estimate_step_memory`.
 
     Args:
         state: The state of training.
@@ -33,18 +31,36 @@ def estimate_memory(state: TrainState, loader: BatchLoader) -> int | None:
     """
     if state.is_sharded:
         return None
-    config, parameters = state.config, list(state.embedder.parameters())
-    weights = sum(p.numel() * p.element_size() for p in parameters)
-    trained = sum(p.numel() * p.element_size() for p in parameters if p.requires_grad)
-    batch_size = process_group.largest_part_size(state.sampler.size)
-    at_once = batch_size if config.micro_batch is None else min(batch_size, config.micro_batch)
     # cached activations have a view for training from the start, while the one for evaluation may not be needed
     is_cached = isinstance(loader.dataset, ActivationDataset)
     samples = loader.dataset.fetch([0, len(loader.dataset) - 1], train=is_cached)
     compute = embedding_function(state.embedder, loader)
-    activations = _measure_activations(state.embedder, compute, samples) // len(samples) * at_once
+    return estimate_step_memory(state.config, state.embedder, compute, samples, state.sampler.size)
+
+
+def estimate_step_memory(
+    config: Config, embedder: Embedder, compute: Callable[[Tensor], Tensor], samples: Tensor, batch_size: int
+) -> int:
+    """Estimate the bytes that a training step holds: weights, gradients, optimizer, activations and loss.
+
+    The activations are those that autograd saves in a forward pass of a few samples, scaled to the batch. The estimate
+    leaves out temporary buffers and the libraries themselves.
+
+    Args:
+        config: The configuration of the run.
+        embedder: The network.
+        compute: Function from samples to embeddings: the network or a part of it.
+        samples: A few samples, as `compute` expects them.
+        batch_size: Number of samples of a step, of all processes together.
+    """
+    parameters = list(embedder.parameters())
+    weights = sum(p.numel() * p.element_size() for p in parameters)
+    trained = sum(p.numel() * p.element_size() for p in parameters if p.requires_grad)
+    local = process_group.largest_part_size(batch_size)
+    at_once = local if config.micro_batch is None else min(local, config.micro_batch)
+    activations = _measure_activations(embedder, compute, samples) // len(samples) * at_once
     optimizer = trained * (1 + OPTIMIZER_STATES[config.optimizer.name])
-    return weights + optimizer + activations + PAIR_MATRICES * 4 * state.sampler.size**2
+    return weights + optimizer + activations + PAIR_MATRICES * 4 * batch_size**2
 
 
 def _measure_activations(embedder: Embedder, compute: Callable[[Tensor], Tensor], samples: Tensor) -> int:

@@ -58,13 +58,25 @@ class Selection:
             self.best.update(value=scores[metric], epoch=epoch, looks=0)
         return is_best
 
+    def offer_start(self, scores: Mapping[str, float]) -> None:
+        """Record the scores of the network before training. It is kept if no epoch is better."""
+        self.best.update(value=scores[self.config.metric], epoch=None, looks=0)
+
+    @property
+    def kept_start(self) -> bool:
+        """Whether the network before training is the best so far."""
+        return self.by != "last" and self.best["epoch"] is None and self.best["value"] > -math.inf
+
     def is_patience_over(self) -> bool:
         """Return whether the last `patience` evaluations brought no improvement."""
         patience = self.config.patience
         return patience is not None and self.by != "last" and self.best["looks"] >= patience
 
     def result(self, epoch: int) -> dict[str, Any]:
-        """Return the entries of scores.json about the selection; `epoch` is the last epoch of training."""
+        """Return the entries of scores.json about the selection; `epoch` is the last epoch of training.
+
+        The entry "epoch" is None if the network before training is kept.
+        """
         result: dict[str, Any] = {"selected_by": self.by, "epoch": epoch if self.by == "last" else self.best["epoch"]}
         if self.by == "test":
             result["warning"] = (

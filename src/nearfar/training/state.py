@@ -13,7 +13,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from nearfar.config.schema import Config
 from nearfar.data import BatchLoader, Manifest
 from nearfar.errors import NearfarError
-from nearfar.models import Embedder
+from nearfar.models import Embedder, merge_lora
 from nearfar.runs import CHECKPOINT, PREVIOUS, save_embedder
 from nearfar.training.checkpoint import load_state, save_state
 from nearfar.training.components import make_loss, make_optimizer, make_pacer, make_projection, make_sampler, shard_loss
@@ -169,8 +169,11 @@ class TrainState:
         self.consumed = 0
 
     def save_weights(self, embedder: Embedder, path: Path, about: dict[str, Any] | None = None) -> None:
-        """Save the weights of an embedder. Every process must call this; the main process writes the file."""
-        weights = self._unsharded(embedder.state_dict())
+        """Save the weights of an embedder, with the updates of LoRA merged into them.
+
+        Every process must call this; the main process writes the file.
+        """
+        weights = self._unsharded(merge_lora(embedder))
         if process_group.is_main_process():
             save_embedder(embedder, path, about, weights=weights)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import platform
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -14,20 +12,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-import nearfar
 from nearfar.config.schema import Config
 from nearfar.data import Batch, Manifest
 from nearfar.errors import NearfarError
-from nearfar.files import atomic
-from nearfar.metrics.detection import measure_detection
-from nearfar.runs import BEST, load_embedder
-from nearfar.training.activation_cache import ActivationCache, cache_activations
+from nearfar.models import Embedder
+from nearfar.runs import BEST, START
+from nearfar.training.activation_cache import ActivationCache
+from nearfar.training.cache_plan import describe_plan, plan_run
 from nearfar.training.class_subset import sample_whole_classes
 from nearfar.training.compactness import measure_compactness
 from nearfar.training.components import make_embedder
 from nearfar.training.distributed import process_group
 from nearfar.training.evaluate import Evaluator, can_be_scored
+from nearfar.training.finish import finish_run
 from nearfar.training.initialization import InitialState
+from nearfar.training.interpolation import check_interpolation
 from nearfar.training.memory import estimate_memory
 from nearfar.training.monitor import Monitor
 from nearfar.training.prepare import prepare
@@ -104,12 +103,17 @@ class Trainer:
         self.activations: ActivationCache | None = None
         if config.cache.activations is not None:
             image_parts = {"train": (splits.train, self.train_loader), **self.evaluated}
-            self.activations = cache_activations(config, embedder, image_parts, device=device, say=say)
+            self.activations = ActivationCache(config, embedder, image_parts, device=device, say=say)
+            for line in describe_plan(self.activations, plan_run(self.activations)):
+                say(line)
+            with process_group.main_process_first():
+                self.activations.build()
             self.train_loader = self.activations.loader("train")
             self.evaluated = {name: (part, self.activations.loader(name)) for name, (part, _) in self.evaluated.items()}
         self.initial = initial or InitialState()
         selection = Selection(config.select, validation="validation" in self.evaluated, test="test" in self.evaluated)
         selection.check_metric(config.metrics)
+        check_interpolation(config, has_validation="validation" in self.evaluated)
         self.state = TrainState(
             config, embedder, splits.train, self.train_loader, device=device, selection=selection, initial=self.initial
         )
@@ -142,6 +146,8 @@ class Trainer:
             self.activations.check_weights(state.embedder)
         if config.test and config.untrained and "test" in self.evaluated and state.step == 0:
             score_start(state, self.evaluator, *self.evaluated["test"], self.initial)
+        if state.step == 0:
+            self._keep_start()
         monitor = Monitor(state, self.out, steps=self.steps, progress=progress, say=self.say)
         self._last_save = time.monotonic()
         try:
@@ -167,10 +173,19 @@ class Trainer:
                 self.on_epoch_end(self, entry)
                 self._save_if_due()
             state.save(self.out)
-            self._finish(monitor)
+            finish_run(self, monitor)
         finally:
             monitor.close()
             self.train_loader.close()
+
+    def _keep_start(self) -> None:
+        """Save the network before training, and offer it for selection, if the settings ask for it."""
+        state, config = self.state, self.config
+        if config.model.interpolate:
+            state.save_weights(state.evaluated_embedder, self.out / START)
+        if config.select.untrained and state.selection.by != "last":
+            state.selection.offer_start(self.score(state.selection.by))
+            state.save_weights(state.evaluated_embedder, self.out / BEST)
 
     def start_epoch(self) -> None:
         """Prepare the loss and the network for the current epoch."""
@@ -231,15 +246,16 @@ class Trainer:
             entry["compactness"] = measure_compactness(embeddings, state.loss)
         by = state.selection.by
         if state.selection.should_score(state.epoch, is_last=is_last):
-            entry[by] = self._score(by)
+            entry[by] = self.score(by)
             if state.selection.update(entry[by], state.epoch):
                 state.save_weights(state.evaluated_embedder, self.out / BEST)
         return entry
 
-    def _score(self, name: str) -> dict[str, float]:
-        """Score the current weights on the validation or test samples."""
+    def score(self, name: str, network: Embedder | None = None) -> dict[str, float]:
+        """Score the current weights, or another network, on the validation or test samples."""
         manifest, loader = self.evaluated[name]
-        return self.evaluator.score(self.evaluator.embed(self.state.evaluated_embedder, loader, name), manifest)
+        network = self.state.evaluated_embedder if network is None else network
+        return self.evaluator.score(self.evaluator.embed(network, loader, name), manifest)
 
     def _save_if_due(self) -> None:
         is_due = time.monotonic() - self._last_save > self.config.save_every
@@ -255,45 +271,6 @@ class Trainer:
 
     def _explain_errors(self) -> AbstractContextManager[None]:
         return explain_errors(self.state, self.out, classes=len(self.splits.train.classes))
-
-    def _finish(self, monitor: Monitor) -> None:
-        """Test the selected weights, save them, and write the results."""
-        config, state, splits = self.config, self.state, self.splits
-        process_group.barrier()  # the main process may still be writing the best weights
-        use_last, best = state.selection.by == "last", self.out / BEST
-        selected = state.evaluated_embedder if use_last else load_embedder(best, self.network).to(state.device)
-        result: dict[str, Any] = {
-            **state.selection.result(state.epoch),
-            "steps": state.step,
-            "batch": state.sampler.size,
-            "seconds": round(monitor.seconds, 1),
-            "nearfar": nearfar.__version__,
-            "torch": torch.__version__,
-            "machine": platform.machine(),
-        }
-        about = {"classes": len(splits.train.classes), "recipe": config.recipe}
-        model = self.out / "model.safetensors"
-        state.save_weights(selected, model, about)  # before the scores, so that no problem with them loses the model
-        if config.test and "test" in self.evaluated:
-            manifest, loader = self.evaluated["test"]
-            try:
-                embeddings = self.evaluator.embed(selected, loader, "test")
-                result["test"] = self.evaluator.score(embeddings, manifest)
-            except (ValueError, NearfarError) as error:
-                raise NearfarError(f"the test samples cannot be scored: {error}; the model is in {model}") from error
-            self.test_embeddings = manifest, embeddings
-            if not use_last:
-                result["test_last"] = self._score("test")
-        if splits.train.notes:
-            result["notes"] = list(splits.train.notes)
-        starts = {"untrained": state.untrained, "raw": state.raw}
-        result |= {name: scores for name, scores in starts.items() if scores is not None}
-        if state.pacer is not None and splits.wrong is not None and splits.wrong.any():
-            result["detection"] = measure_detection(1 - state.pacer.weights.numpy(), splits.wrong)
-        monitor.write("end", result)
-        if process_group.is_main_process():
-            with atomic(self.out / "scores.json") as draft:
-                draft.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 
 
 def _ignore(*_: object) -> None:

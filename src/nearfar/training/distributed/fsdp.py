@@ -33,6 +33,7 @@ def shard_network(config: Config, embedder: Embedder) -> None:
         "schedule.warm_up_epochs": config.schedule.warm_up_epochs > 0,
         "model.freeze_backbone": config.model.freeze_backbone,
         "model.train_from": config.model.train_from is not None,
+        "model.lora": config.model.lora is not None,
         "autocast=fp16": config.autocast == "fp16",
         "compile": config.compile,
     }

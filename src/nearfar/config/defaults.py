@@ -1,0 +1,108 @@
+"""Our defaults for each kind of data, and the defaults of papers. They are tuned on validation classes only.
+
+docs/training.md has the measurements. To change a default, change it here.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from nearfar.config.tree import merge_trees
+
+Tree = dict[str, Any]
+
+OURS: dict[str, Tree] = {
+    "pixels": {
+        "model": {"backbone": "small", "dim": 512},
+        "optimizer": {"name": "adamw", "lr": 2e-3, "weight_decay": 1e-2, "proxy_lr_multiplier": 10.0},
+        "steps": 2000,
+    },
+    "features": {
+        "model": {"backbone": "features", "dim": 512},
+        "optimizer": {"name": "adamw", "lr": 1e-3, "weight_decay": 1e-2, "proxy_lr_multiplier": 10.0},
+        "select": {"untrained": True},
+        "steps": 300,
+    },
+    "text": {
+        # 0.45 are the upper 3 of the 6 layers of MiniLM
+        "model": {
+            "backbone": "all-minilm-l6-v2",
+            "pretrained": True,
+            "dim": None,
+            "init": "pca",
+            "train_from": 0.45,
+        },
+        "optimizer": {"name": "adamw", "lr": 5e-4, "weight_decay": 1e-4, "proxy_lr_multiplier": 100.0},
+        "epochs": 1,
+    },
+    # Fine-tuning of a pretrained network at its own input size.
+    "files": {
+        "model": {
+            "backbone": "efficientnet-lite0",
+            "pretrained": True,
+            "pooling": "average+max",
+            "dim": 512,
+            "init": "pca",
+            "freeze_bn": True,
+        },
+        "optimizer": {"name": "adamw", "lr": 1e-4, "weight_decay": 1e-4, "proxy_lr_multiplier": 100.0},
+        "data": {"workers": 2},
+        "select": {"untrained": True},
+        "epochs": 4,
+    },
+}
+
+# With fewer training texts than this, a PCA would lose directions that other classes need, so there is no linear head.
+PCA_TEXTS = 1000
+FEW_TEXTS: Tree = {"head": "identity", "init": None, "proxies": "class-means"}
+
+# Image files in suites, with setting=paper, and for networks with random weights. Published results of suites were made
+# with these values.
+PLAIN_FILES: Tree = {
+    "model": {"backbone": "efficientnet-lite0", "pretrained": True, "dim": 512, "freeze_bn": True},
+    "optimizer": {"name": "adamw", "lr": 3e-4, "weight_decay": 1e-4, "proxy_lr_multiplier": 100.0},
+    "data": {"workers": 2},
+    "epochs": 5,
+}
+
+# What changes in fine-tuning if the lower blocks are frozen and their output is cached: the default without a GPU.
+# 0.5 trains the upper half of the blocks, which is blocks.8 and above in EfficientNet-Lite0.
+CACHED: Tree = {"model": {"train_from": 0.5}, "cache": {"views": 4}}
+
+# A small dataset has few steps per epoch. Fine-tuning therefore has at least as many epochs as are needed to draw this
+# many samples in total, but at most MOST_EPOCHS.
+LEAST_SAMPLES, MOST_EPOCHS = 20_000, 20
+
+# Defaults with setting=paper for settings that the recipes do not state. They follow the released code of most papers:
+# weight decay applies to all parameters, the learning rate has no warm-up, and the backbone starts from public weights.
+PAPER: Tree = {
+    "model": {"pretrained": True},
+    "optimizer": {"decay_vectors": True, "proxy_weight_decay": None},
+    "schedule": {"warm_up": 0.0},
+    "steps": None,
+}
+
+
+def fine_tuning_defaults(model: Mapping[str, Any], *, samples: int | None, cache: str | None) -> Tree:
+    """Return the defaults for image files.
+
+    Args:
+        model: The settings of `model` that are given, as a dict. They decide which defaults make sense.
+        samples: Number of training images if it is known. It determines the number of epochs.
+        cache: Folder for the activations of frozen blocks. None trains the whole network.
+    """
+    if not model.get("pretrained", True):
+        return PLAIN_FILES
+    tree = copy.deepcopy(OURS["files"])
+    if samples is not None:
+        tree["epochs"] = max(tree["epochs"], min(MOST_EPOCHS, math.ceil(LEAST_SAMPLES / max(1, samples))))
+    if ":" in str(model.get("backbone", "")):
+        del tree["model"]["pooling"]  # networks of other libraries output vectors and may not have blocks
+        return tree
+    trains_everything = "train_from" in model and model["train_from"] is None
+    if cache is None or trains_everything or model.get("freeze_backbone"):
+        return tree
+    return merge_trees(tree, merge_trees(CACHED, {"cache": {"activations": cache}}))

@@ -1,0 +1,132 @@
+"""The plan of a run on cached activations: what it does, how long it takes and how much memory it needs.
+
+The times come from a few images that are loaded, passed through the frozen blocks, and trained on, on this machine.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nearfar.formatting import counted, duration, memory_size
+from nearfar.training.activation_cache import TEST, TRAIN, ActivationCache
+from nearfar.training.cache_progress import GB
+from nearfar.training.components import make_sampler
+from nearfar.training.evaluate import autocast, dtype_of, to_device
+from nearfar.training.memory import estimate_step_memory
+
+TIMED_IMAGES, WARM_UP_IMAGES = 16, 2
+# Python, torch, other libraries and temporary buffers: training EfficientNet-Lite0 at 224 pixels in batches of 64 from
+# blocks.8 up peaks at 1.8 GB, of which a step holds 1.1.
+LIBRARIES = 680 * 2**20
+
+
+@dataclass(frozen=True)
+class CachePlan:
+    """The size of a run on cached activations.
+
+    Attributes:
+        images: Number of views of images that the run reads.
+        absent: Number of those that are not in the cache yet.
+        size: Bytes of all of them.
+        steps: Number of training steps.
+        batch_size: Number of samples of a step.
+        build_seconds: Estimated time to compute those that are absent.
+        train_seconds: Estimated time of training, with evaluations.
+        memory: Estimated memory of the process in bytes.
+    """
+
+    images: int
+    absent: int
+    size: int
+    steps: int
+    batch_size: int
+    build_seconds: float
+    train_seconds: float
+    memory: int
+
+    @property
+    def seconds(self) -> float:
+        """Estimated time of the whole run."""
+        return self.build_seconds + self.train_seconds
+
+
+def plan_run(cache: ActivationCache) -> CachePlan:
+    """Measure the speed on a few images, and estimate the time and memory of a run. Nothing is written."""
+    config, network = cache.config, cache.network
+    train, loader = cache.parts[TRAIN]
+    sampler = make_sampler(config, train)
+    steps = config.steps or (config.epochs or 0) * len(sampler)
+    epochs = steps / max(1, len(sampler))
+    for rows in (range(min(WARM_UP_IMAGES, len(train))), range(min(TIMED_IMAGES, len(train)))):
+        start = _now()
+        images = loader.dataset.fetch(list(rows), train=True)
+        loaded = _now()
+        activations = cache.compute(images)
+        computed = _now()
+        forward, both = _time_upper(cache, activations)
+    count = len(images)
+    # workers load images while the main process computes; together they cannot use more than all cores
+    load, compute = (loaded - start) / count, (computed - loaded) / count
+    cores, workers = os.cpu_count() or 1, max(1, loader.workers)
+    threads = min(torch.get_num_threads(), cores) if cache.device.type == "cpu" else 1
+    per_image = max(load / workers, compute, (load + compute * threads) / cores) if loader.workers else load + compute
+    evaluated = {name: len(manifest) for name, (manifest, _) in cache.parts.items() if name != TRAIN}
+    passes = dict.fromkeys(evaluated, epochs / config.select.every)
+    passes[TEST] = config.test * (1 + config.untrained) + (epochs if config.select.by == TEST else 0)
+    forwards = len(train) + sum(passes[name] * samples for name, samples in evaluated.items())
+    total, absent, row_bytes = cache.count_planned()
+    return CachePlan(
+        images=total,
+        absent=absent,
+        size=total * row_bytes,
+        steps=steps,
+        batch_size=sampler.size,
+        build_seconds=absent * per_image,
+        train_seconds=(steps * sampler.size * both + forwards * forward) / count,
+        memory=LIBRARIES + estimate_step_memory(config, network, network.upper, activations[:2], sampler.size),
+    )
+
+
+def describe_plan(cache: ActivationCache, plan: CachePlan) -> list[str]:
+    """Describe a plan in two lines."""
+    config, network = cache.config, cache.network
+    folder, size = config.cache.activations, f"{plan.size / GB:.2g} GB"
+    views = counted(cache.views, "augmented view")
+    if plan.absent:
+        build = f"computes {plan.absent:,} of {counted(plan.images, 'view')} of images, {size} in {folder}"
+        build = f"{build}, in about {duration(plan.build_seconds)}"
+    else:
+        build = f"reads {counted(plan.images, 'view')} of images, {size}, from {folder}"
+    steps = f"{counted(plan.steps, 'step')} of {plan.batch_size:,} in about {duration(plan.train_seconds)}"
+    what = f"train {config.model.backbone} at {network.input_size} pixels from {network.first_trained} up"
+    return [
+        f"plan: {what}; everything below is frozen and computed once, for {views} of each training image",
+        f"plan: this {build}, then trains {steps}, with about {memory_size(plan.memory)} of memory",
+    ]
+
+
+def _time_upper(cache: ActivationCache, activations: Tensor) -> tuple[float, float]:
+    """Return the seconds of a forward pass, and of a forward and backward pass, through the trained part."""
+    network = cache.network
+    x = to_device(activations, cache.device, dtype_of(network))
+    with autocast(cache.config.autocast, cache.device):
+        start = _now()
+        with torch.no_grad():
+            network.upper(x)
+        middle = _now()
+        embeddings = network.upper(x)
+    if embeddings.requires_grad:
+        embeddings.float().square().sum().backward()
+        network.zero_grad(set_to_none=True)
+    return middle - start, _now() - middle
+
+
+def _now() -> float:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter()
