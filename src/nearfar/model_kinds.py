@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from nearfar.config.model_settings import Model as ModelSettings
 from nearfar.config.schema import Config, Data, Images
-from nearfar.config.schema import Model as ModelSettings
 from nearfar.config.setting import build
 from nearfar.data import Manifest
 from nearfar.errors import NearfarError
