@@ -39,8 +39,8 @@ class PNPLoss(PairLoss):
         temperature: The temperature of the sigmoid. The default is from the paper.
 
     >>> x = torch.tensor([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0]])
-    >>> PNPLoss()(x, torch.tensor([0, 0, 1])), PNPLoss()(x, torch.tensor([0, 1, 0]))  # (2,1) of anchor 0, (0,1) of 2
-    (tensor(0.), tensor(0.7500))
+    >>> PNPLoss()(x, torch.tensor([0, 0, 1])), PNPLoss()(x, torch.tensor([0, 1, 0]))  # 1 - 1/2 and 1 - 1/1.5
+    (tensor(0.), tensor(0.4167))
     """
 
     def __init__(self, *, variant: str = "Dq", alpha: float = 1.0, b: float = 2.0, temperature: float = 0.01) -> None:

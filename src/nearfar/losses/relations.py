@@ -112,11 +112,9 @@ class RelationLoss(nn.Module):
                 repeated = (ids[:, None] == ids).to(anchors.device)
                 relation = torch.where(repeated & (relation == 0), torch.nan, relation)
         if negatives is None:
-            value: Tensor = self(anchors, relation, ref_emb=positives)
-            return value
+            return self.forward(anchors, relation, ref_emb=positives)
         relation = torch.cat([relation, relation.new_zeros(len(anchors), len(negatives))], 1)
-        value = self(anchors, relation, ref_emb=torch.cat([positives, negatives]))
-        return value
+        return self.forward(anchors, relation, ref_emb=torch.cat([positives, negatives]))
 
 
 def relation_masks(relation: Tensor, batch: PairBatch) -> tuple[Tensor, Tensor]:
