@@ -14,7 +14,7 @@ from nearfar.validation import check_not_negative
 
 @register("generalized-lifted")
 class GeneralizedLiftedStructureLoss(PairLoss):
-    """Generalized lifted structure loss (Hermans et al., arXiv 1703.07737, Eq. 7), on distances D of unit vectors.
+    """Generalized lifted structure loss (Hermans et al., arXiv 1703.07737), on distances D of unit vectors.
 
     The loss is the mean over anchors of [ log sum_{p in P} e^{D - pos_margin} + log sum_{n in N} e^{neg_margin - D}
     ]_+, where P and N are the positives and negatives of the anchor. A logarithm is replaced by 0 if its sum is empty,

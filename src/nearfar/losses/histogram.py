@@ -13,7 +13,7 @@ from nearfar.validation import check_count
 
 @register("histogram")
 class HistogramLoss(PairLoss):
-    """Histogram loss (Ustinova and Lempitsky, NeurIPS 2016, arXiv 1611.00822, Eqs. 2 to 5), on cosines S.
+    """Histogram loss (Ustinova and Lempitsky, NeurIPS 2016, arXiv 1611.00822), on cosines S.
 
     The cosines of the positive and of the negative pairs are collected in two histograms h+ and h- with the nodes -1,
     -1 + 2/bins, ..., 1. A cosine between two nodes is split between them by linear interpolation. The loss is
@@ -21,7 +21,7 @@ class HistogramLoss(PairLoss):
     the histogram.
 
     Args:
-        bins: The number of intervals between nodes. The default is from the paper.
+        bins: The number of intervals between nodes. The default is ours.
 
     >>> x = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
     >>> HistogramLoss()(x, torch.tensor([0, 0, 1])), HistogramLoss()(x, torch.tensor([0, 1, 0]))

@@ -12,15 +12,15 @@ from nearfar.validation import check_not_negative
 
 @register("intra-pair-variance")
 class IntraPairVarianceLoss(PairLoss):
-    """Intra-pair variance loss (Yu and Tao, ICCV 2019, Eqs. 10 to 12), on cosines S.
+    """Intra-pair variance loss (Yu and Tao, ICCV 2019), on cosines S.
 
     The loss is the mean over positive pairs of [(1 - eps_pos) m_pos - S]_+^2 plus the mean over negative pairs of
     [S - (1 + eps_neg) m_neg]_+^2, where m_pos and m_neg are the mean cosines of the positive and of the negative pairs
     of the batch. The paper adds it to the tuplet margin loss. Gradients flow through the means.
 
     Args:
-        eps_pos: The tolerance of positives. The default is from the paper.
-        eps_neg: The tolerance of negatives. The default is from the paper.
+        eps_pos: The tolerance of positives. The default is that of pytorch-metric-learning.
+        eps_neg: The tolerance of negatives. The default is that of pytorch-metric-learning.
 
     >>> import torch
     >>> x = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])

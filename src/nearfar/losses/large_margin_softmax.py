@@ -64,7 +64,7 @@ def large_margin_terms(sims: ClassSimilarities, factors: Tensor, margin: int, sc
 
 @register("large-margin-softmax")
 class LargeMarginSoftmaxLoss(AngleMultipleLoss):
-    """Large-margin softmax loss (Liu et al., ICML 2016, arXiv 1612.02295, Eqs. 4 to 6).
+    """Large-margin softmax loss (Liu et al., ICML 2016, arXiv 1612.02295).
 
     The loss is the mean over samples x of class y of -log( e^{f_y} / (e^{f_y} + sum_{c != y} e^{f_c}) ) with f_c =
     scale ||w_c|| ||x|| cos(theta_c) for the other classes and f_y = scale ||w_y|| ||x|| psi(theta_y). psi(theta) =
@@ -75,7 +75,7 @@ class LargeMarginSoftmaxLoss(AngleMultipleLoss):
     Args:
         classes: The number of classes, or a list of class names. With names, labels may be names too.
         dim: The dimension of the embeddings.
-        margin: The factor of the angle, an integer. The default is the paper's largest.
+        margin: The factor of the angle, an integer. The default is that of pytorch-metric-learning.
         scale: A factor of the logits. The default, 1, is the paper's formula.
 
     >>> loss = LargeMarginSoftmaxLoss(classes=3, dim=2)
@@ -88,7 +88,7 @@ class LargeMarginSoftmaxLoss(AngleMultipleLoss):
 
 @register("sphereface")
 class SphereFaceLoss(AngleMultipleLoss):
-    """SphereFace, the angular softmax loss (Liu et al., CVPR 2017, arXiv 1704.08063, Eq. 7).
+    """SphereFace, the angular softmax loss (Liu et al., CVPR 2017, arXiv 1704.08063).
 
     The loss is that of `LargeMarginSoftmaxLoss` with unit proxies: f_c = scale ||x|| cos(theta_c) and
     f_y = scale ||x|| psi(theta_y). The embeddings are not normalized.
@@ -96,7 +96,7 @@ class SphereFaceLoss(AngleMultipleLoss):
     Args:
         classes: The number of classes, or a list of class names. With names, labels may be names too.
         dim: The dimension of the embeddings.
-        margin: The factor of the angle, an integer. The default is from the paper.
+        margin: The factor of the angle, an integer. The default is that of pytorch-metric-learning.
         scale: A factor of the logits. The default, 1, is the paper's formula.
 
     >>> loss = SphereFaceLoss(classes=3, dim=2)

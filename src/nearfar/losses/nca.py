@@ -23,7 +23,7 @@ class NCALoss(PairLoss):
     term of the mean.
 
     Args:
-        scale: The factor of the squared distances. The default is from the paper.
+        scale: The factor of the squared distances. The default is that of pytorch-metric-learning.
 
     >>> NCALoss()(torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]]), torch.tensor([0, 0, 1])).exp()
     tensor(2.)

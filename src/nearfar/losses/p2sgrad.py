@@ -16,8 +16,8 @@ class P2SGradLoss(DataWiseLoss):
     """P2SGrad (Zhang et al., CVPR 2019, arXiv 1905.02479) as a loss, on cosines S.
 
     The loss is the mean over samples and classes of (S_c - 1[c = y])^2, where S_c is the cosine of the sample and the
-    proxy of class c, and y is the class of the sample. Its gradient is that of the paper's Eq. 11 up to a factor. It
-    has no hyperparameters.
+    proxy of class c, and y is the class of the sample. The paper defines a gradient.
+    This loss, which has such a gradient, follows pytorch-metric-learning. It has no hyperparameters.
 
     Args:
         classes: The number of classes, or a list of class names. With names, labels may be names too.

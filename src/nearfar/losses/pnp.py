@@ -17,7 +17,7 @@ VARIANTS = ("O", "Ds", "Dq", "Iu", "Ib")
 
 @register("pnp")
 class PNPLoss(PairLoss):
-    """PNP loss (Li et al., AAAI 2022, arXiv 2102.04640, Eqs. 7 to 15), on cosines S.
+    """PNP loss (Li et al., AAAI 2022, arXiv 2102.04640), on cosines S.
 
     For an anchor i and a positive p, R_ip = sum_{n in N_i} sigmoid((S_in - S_ip) / temperature) is the smoothed number
     of negatives before p. The loss is the mean over anchors with positives of the mean over their positives of f(R_ip):
@@ -33,10 +33,10 @@ class PNPLoss(PairLoss):
     the similarity matrix per positive.
 
     Args:
-        variant: "O", "Ds", "Dq", "Iu" or "Ib". The paper recommends "Dq".
+        variant: "O", "Ds", "Dq", "Iu" or "Ib". The default is ours.
         alpha: The exponent of variant "Dq". The default is from pytorch-metric-learning.
         b: The parameter of variant "Ib". The default is from pytorch-metric-learning.
-        temperature: The temperature of the sigmoid. The default is from the paper.
+        temperature: The temperature of the sigmoid. The default is that of pytorch-metric-learning.
 
     >>> x = torch.tensor([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0]])
     >>> PNPLoss()(x, torch.tensor([0, 0, 1])), PNPLoss()(x, torch.tensor([0, 1, 0]))  # 1 - 1/2 and 1 - 1/1.5

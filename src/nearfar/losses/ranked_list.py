@@ -14,7 +14,7 @@ from nearfar.validation import check_not_negative
 
 @register("ranked-list")
 class RankedListLoss(PairLoss):
-    """Ranked list loss (Wang et al., CVPR 2019, arXiv 1903.03238, Eqs. 4 to 9), on distances D of unit vectors.
+    """Ranked list loss (Wang et al., CVPR 2019, arXiv 1903.03238), on distances D of unit vectors.
 
     The loss is the mean over anchors of (1 - balance) L_P + balance L_N. L_P is the weighted mean of
     D - (alpha - margin) over the positives with D > alpha - margin, with weights
@@ -23,11 +23,11 @@ class RankedListLoss(PairLoss):
     Sample weights multiply the weights of the references and the terms of the anchors.
 
     Args:
-        margin: The margin between positives and negatives. The default is from the paper.
-        alpha: The radius that negatives are pushed out of. The default is from the paper.
-        temperature_neg: The temperature of the negatives. The default is from the paper.
-        temperature_pos: The temperature of the positives. The default is from the paper's RLL-Simpler.
-        balance: The share of the negatives, from 0 to 1. The default is from the paper.
+        margin: The margin between positives and negatives. The default is ours.
+        alpha: The radius that negatives are pushed out of. The default is ours.
+        temperature_neg: The temperature of the negatives. The default is ours.
+        temperature_pos: The temperature of the positives. 0 weights all alike.
+        balance: The share of the negatives, from 0 to 1. The default is ours.
 
     >>> loss = RankedListLoss(temperature_neg=0.0)
     >>> loss(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0]))  # 1/2 (sqrt(2) - 0.8)

@@ -12,15 +12,15 @@ from nearfar.validation import check_not_negative
 
 @register("threshold-consistent-margin")
 class ThresholdConsistentMarginLoss(PairLoss):
-    """Threshold-consistent margin loss (Zhang et al., ICLR 2024, arXiv 2307.04047, Eq. 5), on cosines S.
+    """Threshold-consistent margin loss (Zhang et al., ICLR 2024, arXiv 2307.04047), on cosines S.
 
     The loss is weight_pos times the mean of pos_margin - S over the positive pairs with S <= pos_margin, plus
     weight_neg times the mean of S - neg_margin over the negative pairs with S >= neg_margin. A mean over no pairs is 0.
     The paper adds it to another loss, so that one threshold suits all classes.
 
     Args:
-        pos_margin: The margin of the positives. The default is from the paper.
-        neg_margin: The margin of the negatives. The default is from the paper.
+        pos_margin: The margin of the positives. The default is that of pytorch-metric-learning.
+        neg_margin: The margin of the negatives. The default is that of pytorch-metric-learning.
         weight_pos: The weight of the positives.
         weight_neg: The weight of the negatives.
 

@@ -16,15 +16,15 @@ from nearfar.validation import check_positive
 
 @register("tuplet-margin")
 class TupletMarginLoss(PairLoss):
-    """Tuplet margin loss (Yu and Tao, ICCV 2019, Eq. 6), on cosines S.
+    """Tuplet margin loss (Yu and Tao, ICCV 2019), on cosines S.
 
     The loss is the mean over positive pairs (a, p) of
     log(1 + sum_{n in N_a} e^{scale (S_an - cos(theta_ap - angle))}) with theta_ap = arccos S_ap. The slack `angle`
     makes the loss ignore positives that are closer than it. A positive pair whose anchor has no negatives costs 0.
 
     Args:
-        angle: The slack margin in degrees. The default is the paper's 0.1 radians.
-        scale: The scale of the cosines. The default is from the paper.
+        angle: The slack margin in degrees. The default is that of pytorch-metric-learning, 0.1 radians.
+        scale: The scale of the cosines. The default is that of pytorch-metric-learning.
 
     >>> import torch
     >>> loss = TupletMarginLoss(angle=0.0, scale=1.0)

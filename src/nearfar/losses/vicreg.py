@@ -1,6 +1,6 @@
 """VICReg: two views of each sample agree, every dimension varies, and dimensions are uncorrelated.
 
-VICReg (Bardes et al., ICLR 2022, arXiv 2105.04906, Eqs. 1 to 6) needs no labels. For views X and Y [B, d], the loss is
+VICReg (Bardes et al., ICLR 2022, arXiv 2105.04906) needs no labels. For views X and Y [B, d], the loss is
 invariance * mean ||x_i - y_i||^2 / d + variance * (v(X) + v(Y)) / 2 + covariance * (c(X) + c(Y)), as in the released
 code: v is the mean over dimensions of [1 - sqrt(var + eps)]_+, and c is the sum of the squared covariances of different
 dimensions, divided by d. Embeddings are not normalized.
@@ -24,7 +24,7 @@ def vicreg(
     covariance: float = 1.0,
     eps: float = 1e-4,
 ) -> Tensor:
-    """Compute the loss of two views [B, d] of the same samples, a scalar. The default weights are from the paper.
+    """Compute the loss of two views [B, d] of the same samples, a scalar. The default weights are those of pytorch-metric-learning.
 
     >>> vicreg(torch.eye(2) * 9, torch.eye(2) * 9)  # only the covariance -40.5 of the two dimensions costs
     tensor(3280.5000)
