@@ -24,7 +24,9 @@ def vicreg(
     covariance: float = 1.0,
     eps: float = 1e-4,
 ) -> Tensor:
-    """Compute the loss of two views [B, d] of the same samples, a scalar. The default weights are those of pytorch-metric-learning.
+    """Compute the loss of two views [B, d] of the same samples, a scalar.
+
+    The default weights are those of pytorch-metric-learning.
 
     >>> vicreg(torch.eye(2) * 9, torch.eye(2) * 9)  # only the covariance -40.5 of the two dimensions costs
     tensor(3280.5000)
