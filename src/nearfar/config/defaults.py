@@ -1,4 +1,4 @@
-"""Our defaults for each kind of data, and the defaults of papers. They are tuned on validation classes only.
+"""Our defaults for each kind of data, and the defaults of papers. Nothing is chosen on test classes.
 
 docs/training.md has the measurements. To change a default, change it here.
 """
