@@ -30,12 +30,9 @@ from nearfar.formatting import counted
 from nearfar.models import Embedder
 from nearfar.training.activation_key import activation_key, digest_frozen_weights
 from nearfar.training.cache_progress import GB, CacheProgress
-from nearfar.training.evaluate import autocast, dtype_of, to_device
+from nearfar.training.evaluate import autocast, default_batch_size, dtype_of, to_device
 
 TRAIN, TEST = "train", "test"
-# On a CPU, the network is as fast with few images as with many, and needs less memory: EfficientNet-Lite0 at 224 pixels
-# takes 1.5 GB for 64 images below blocks.8.
-BATCH_SIZE, CPU_BATCH_SIZE = 64, 16
 
 Part = tuple[Manifest, BatchLoader]
 View = tuple[str, int | None]  # (name of a part, number of the augmented view); None is the view for evaluation
@@ -238,7 +235,7 @@ class ActivationCache:
                 store.write_shard(shard, np.concatenate(parts))
 
     def _batches(self, rows: range) -> Iterator[list[int]]:
-        size = CPU_BATCH_SIZE if self.device.type == "cpu" else BATCH_SIZE
+        size = default_batch_size(self.network)
         for start in range(0, len(rows), size):
             yield list(rows[start : start + size])
 
