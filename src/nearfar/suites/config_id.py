@@ -16,8 +16,9 @@ from nearfar.files import compute_sha256
 # Settings that are left out of the hash at their default, so that runs made before they existed keep their id.
 ADDED_LATER = (
     *("data.folds", "data.fold", "data.per_class", "data.long_tail", "data.swap_halves", "data.ignore_roles"),
-    *("model.proxies", "model.train_from", "data.text", "data.label", "model.max_tokens"),
-    *("model.proxies", "model.train_from", "model.lora", "model.lora_alpha", "model.interpolate", "select.untrained"),
+    *("data.text", "data.label", "data.image", "data.separator", "data.group", "data.camera"),
+    *("model.proxies", "model.train_from", "model.lora", "model.lora_alpha", "model.interpolate"),
+    *("model.max_tokens", "select.untrained"),
 )
 
 
