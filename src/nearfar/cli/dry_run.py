@@ -55,10 +55,11 @@ def check_run(config: Config, manifest: Manifest) -> str:
         if times[-1] - times[0] > MAX_SECONDS:
             raise _TimingError
 
-    with TemporaryDirectory() as folder, suppress(_TimingError):
+    with TemporaryDirectory() as folder:
         trainer = Trainer(trial, manifest, Path(folder), say=messages.append, on_step_end=record_time)
         times.append(_now())
-        trainer.fit(progress=False, stop_after=TIMED_STEPS)
+        with suppress(_TimingError):
+            trainer.fit(progress=False, stop_after=TIMED_STEPS)
         if config.cache.activations is not None:
             estimate = _estimate_cached(config, trainer, messages)
         else:
