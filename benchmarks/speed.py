@@ -77,6 +77,14 @@ LOSSES: dict[str, Callable[[], nn.Module]] = {
     "triplet smooth": lambda: create("triplet", smooth=True, squared=False, margin=0.0),
     "triplet hard": lambda: create("triplet", mining="hard"),
     "triplet semi-hard": lambda: create("triplet", mining="semi-hard"),
+    "generalized-lifted": lambda: create("generalized-lifted"),
+    "histogram": lambda: create("histogram"),
+    "intra-pair-variance": lambda: create("intra-pair-variance"),
+    "nca": lambda: create("nca"),
+    "pnp": lambda: create("pnp"),
+    "ranked-list": lambda: create("ranked-list"),
+    "threshold-consistent-margin": lambda: create("threshold-consistent-margin"),
+    "tuplet-margin": lambda: create("tuplet-margin"),
 }
 # Samples per class in a batch; N-pair needs an anchor and a positive of each class. The default is five.
 PER_CLASS = {"n-pair": 2}

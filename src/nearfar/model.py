@@ -26,7 +26,7 @@ from nearfar.metrics import Scores
 from nearfar.metrics.names import expand_names
 from nearfar.models import Embedder
 from nearfar.training.embedder_file import digest_weights
-from nearfar.training.evaluate import embed, has_positives, score
+from nearfar.training.evaluate import device_of, embed, has_positives, score
 from nearfar.training.prepare import Say, check_same_kind, prepare
 from nearfar.training.splits import open_manifest, split_manifest
 
@@ -209,8 +209,7 @@ class Model(ABC):
                 f"{manifest.source or self.config.data.source}: there are no scores, because no two samples "
                 f"of the split {split} have the same class"
             )
-        where = next(network.parameters()).device
-        return score(self.embed(manifest, network), manifest, names, device=where)
+        return score(self.embed(manifest, network), manifest, names, device=device_of(network))
 
 
 def _is_table(source: str) -> bool:

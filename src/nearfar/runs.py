@@ -120,4 +120,4 @@ class Run(Model):
                 f"{self.path}: has no model because training is not finished: "
                 f"run nearfar train --resume --out {self.path}"
             )
-        return load_embedder(path).to(local_device(str(device)))
+        return load_embedder(path, self.network).to(local_device(str(device)))

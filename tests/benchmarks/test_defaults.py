@@ -89,12 +89,13 @@ def test_the_defaults_of_the_recipes_are_the_chosen_values(capsys: pytest.Captur
     file, data = CANDIDATES.parents[1] / "docs/results/defaults.jsonl", ["cub", "omniglot", "drawings", "clinc"]
     done = [outcome for outcome in read_outcomes(file) if outcome.job.part == "validation"]
     found = {(each.job.recipe, each.job.settings, each.job.data): each.gain() for each in done}
-    for group in read_groups(CANDIDATES):
+    tried = sorted({recipe for recipe, _, _ in found})  # recipes that were added later have no runs yet
+    for group in read_groups(CANDIDATES, tried):
         chosen = group.choose(found, data)
         assert min(group.gains(found, chosen, data)) >= FLOOR
         for recipe in group.recipes:
             assert resolve("features", recipe=recipe) == resolve("features", recipe=recipe, settings=chosen), recipe
-    main(["table", *(word for name in data for word in ("--data", name)), "--out", str(file)])
+    main(["table", *(word for name in data for word in ("--data", name)), "--out", str(file), "--recipes", *tried])
     printed, page = capsys.readouterr().out, (file.with_suffix(".md")).read_text()
     search, left_out = printed.split("\n\n")[:2]
     assert search in page

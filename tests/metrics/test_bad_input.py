@@ -97,7 +97,7 @@ def test_bad_protocols():
 
 
 def test_a_single_row_or_label_column_says_what_to_do():
-    with pytest.raises(ValueError, match="for one label per sample pass shape"):
+    with pytest.raises(ValueError, match=r"labels has shape \(6, 1\): pass class ids of shape \[N\]"):
         evaluate(X, torch.tensor(Y)[:, None])
 
 

@@ -28,7 +28,7 @@ NAMES = (
 def random_labels(rng, rows, classes, kind):
     codes = rng.integers(0, classes, rows)
     if kind == "multi-hot":
-        return rng.random((rows, classes)) < 1.5 / classes
+        return rng.random((rows, max(classes, 2))) < 1.5 / classes  # a single column is refused
     if kind == "text":
         return np.array([f"class {c:x}" for c in codes])
     return codes * {"int": 1, "large": 2**53 + 1}[kind]

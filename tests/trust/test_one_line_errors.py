@@ -327,5 +327,5 @@ def test_negative_margins_are_refused(name: str) -> None:
 def test_an_unknown_kind_of_data_names_the_kinds() -> None:
     from nearfar.config.merge import resolve
 
-    with pytest.raises(ValueError, match="kind must be one of 'pixels', 'features', 'files', got 'pictures'"):
+    with pytest.raises(ValueError, match="kind must be one of 'pixels', 'features', 'text', 'files', got 'pictures'"):
         resolve("pictures")

@@ -25,6 +25,7 @@ pytestmark = pytest.mark.skipif(
 # Waits of the host per forward and backward pass. All other losses have 0. docs/gpu.md explains these.
 LOSS_WAITS = {
     "angular": 1,  # the largest number of positives of an anchor, the number of passes over the matrix
+    "pnp": 1,
     "rdml": 1,
     "smooth-ap": 1,
     "triplet smooth": 1,
@@ -36,7 +37,7 @@ SAMPLED = {"triplet smooth representatives": 0}  # PROFS batches have one triple
 
 # Waits per step of the trainer. All other recipes and settings have 0.
 STEP_WAITS = {
-    **{f"step {recipe}": 1 for recipe in ("angular", "a-profs", "rdml", "smooth-ap")},  # the waits of the loss
+    **{f"step {recipe}": 1 for recipe in ("angular", "a-profs", "pnp", "rdml", "smooth-ap")},  # the waits of the loss
     # the sampler chooses the next batch by the embeddings of this one
     **{f"step {pair}-profs-hncm": 1 for pair in "clmnt"},
     "step a-profs-hncm": 2,

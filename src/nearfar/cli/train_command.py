@@ -104,12 +104,12 @@ def configure(
     recipe: str | None,
     file: Path | None,
     settings: tuple[str, ...],
-    cache: Path,
+    cache: Path | None = None,
     allow_partial: bool = False,
 ) -> tuple[Config, Manifest]:
     """Return the configuration of a command line and its data. The kind of the data determines the defaults.
 
-    Without a GPU, image files are trained on activations that are cached in the folder `cache`.
+    Without a GPU, image files are trained on activations that are cached in the folder `cache`, if it is given.
     """
     tree = apply_settings({} if file is None else read_config(file), settings)
     flags = {"source": source, "allow_partial": allow_partial or None}
@@ -131,7 +131,7 @@ def configure(
         recipe=recipe,
         file=tree,
         samples=len(manifest.rows("train")),
-        cache=None if has_gpu else str(cache),
+        cache=None if has_gpu or cache is None else str(cache),
     )
     return config, manifest
 

@@ -65,22 +65,23 @@ def resolve(
     changes = apply_settings(file or {}, settings)
     name = changes.get("recipe") or recipe
     is_plain = shared or changes.get("setting") == "paper"
+    chosen = changes.get("model")
+    model = {**(base or {}).get("model", {}), **(chosen if isinstance(chosen, Mapping) else {})}
+    backbone = model.get("backbone")
+    is_own_network = isinstance(backbone, str) and not (is_built_in(backbone) or backbone.startswith(LIBRARIES))
     defaults = PLAIN_FILES if kind == "files" else OURS[kind]
     if is_plain:
         defaults = {key: value for key, value in defaults.items() if key != "select"}
-    elif kind == "files":
-        given = changes.get("model")
+    elif kind == "files" and not is_own_network:
         folder = None if changes.get("shard_network") else cache
-        given = given if isinstance(given, Mapping) else {}
-        defaults = fine_tuning_defaults(given, samples=samples, cache=folder)
+        defaults = fine_tuning_defaults(model, samples=samples, cache=folder)
     tree = merge_trees(defaults, base or {})
     if kind == "features" and width is not None:
-        tree["model"] = {**tree["model"], "dim": min(tree["model"]["dim"], width)}
+        dim = tree["model"]["dim"]
+        tree["model"] = {**tree["model"], "dim": None if dim is None else min(dim, width)}
     if kind == "text" and samples is not None and samples < PCA_TEXTS:
         tree["model"] = {**tree["model"], **FEW_TEXTS}
-    chosen = changes.get("model")
-    backbone = (chosen if isinstance(chosen, Mapping) else {}).get("backbone") or tree["model"]["backbone"]
-    if isinstance(backbone, str) and not (is_built_in(backbone) or backbone.startswith(LIBRARIES)):
+    if is_own_network:
         tree["model"] = {**tree["model"], "pretrained": False}  # your own network comes with its weights
     if name is not None:
         setting, benchmark = changes.get("setting", "ours"), changes.get("benchmark")

@@ -28,7 +28,7 @@ def index_command(
     run: Path | None,
     source: str,
     *,
-    model: str | None,
+    model: str | None = None,
     out: Path | None,
     kind: str,
     add: bool,
@@ -81,7 +81,7 @@ def search_command(
     """Run `nearfar search`. Messages go to standard error, so that --json prints only JSON."""
     encoder = _open_encoder(run, skip_broken)
     for text in queries:
-        check_query(text)  # before the data of a run without an index is embedded
+        check_query(text, encoder)  # before the data of a run without an index is embedded
     index = open_index(encoder, folder=folder, say=_say)
     results = [
         (query, find_hits(index, query, k, label=labels))

@@ -26,7 +26,7 @@ from nearfar.models.backbones.text_transformer import TextTransformer
 from nearfar.ops.geometry import unit
 from nearfar.search.exact import Vectors
 from nearfar.search.image_input import ImageInput
-from nearfar.training.evaluate import default_batch_size, embed, to_device
+from nearfar.training.evaluate import default_batch_size, device_of, embed, to_device
 from nearfar.training.prepare import check_same_kind, prepare
 from nearfar.validation import Ints, check_count
 
@@ -182,7 +182,7 @@ class Encoder:
 
     @torch.no_grad()
     def _embed(self, x: Tensor) -> Vectors:
-        device = next(self.network.parameters()).device
+        device = device_of(self.network)
         try:
             vectors: Vectors = self.network(to_device(x, device)).float().cpu().numpy()
         except ValueError as error:

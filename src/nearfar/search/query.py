@@ -38,9 +38,10 @@ class Hit:
     name: str
 
 
-def check_query(text: str) -> None:
-    """Raise an error if a query is neither an id nor an existing file. This needs no index."""
-    if not _is_id(text) and not expand_user(text).is_file():
+def check_query(text: str, encoder: Encoder) -> None:
+    """Raise an error if a query is neither an id nor an existing file, unless queries are texts. No index is needed."""
+    is_text = encoder.network.backbone.has_text_input
+    if not is_text and not _is_id(text) and not expand_user(text).is_file():
         raise NearfarError(f"{text}: no such file: a query is an image, a .npy file of vectors or the id of a sample")
 
 
@@ -51,7 +52,7 @@ def read_queries(text: str, index: Index, encoder: Encoder) -> list[SearchQuery]
     rows of a .npy file are embeddings or, if the run was trained on vectors, inputs of the network. If embeddings and
     inputs have the same length, the rows are taken as inputs.
     """
-    check_query(text)
+    check_query(text, encoder)
     if _is_id(text):
         number = min(int(text[:MAX_ID_DIGITS]), MAX_ID)
         try:

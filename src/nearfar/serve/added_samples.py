@@ -92,7 +92,7 @@ def load_added_samples(encoder: Encoder, manifest: Manifest) -> AddedSamples:
     classes = (*manifest.classes, *(name for name in dict.fromkeys(labels) if name not in set(manifest.classes)))
     numbers = {name: i for i, name in enumerate(classes)}
     return AddedSamples(
-        torch.from_numpy(np.array(index.vectors[rows], dtype=np.float32).reshape(len(rows), -1)),
+        torch.from_numpy(np.array(index.vectors[rows], dtype=np.float32).reshape(len(rows), encoder.dim)),
         np.array([numbers[label] for label in labels], dtype=np.int64),
         classes,
         tuple(index.names[row] for row in rows),

@@ -72,7 +72,6 @@ def make_embedder(config: Config, manifest: Manifest, network: nn.Module | None 
         )
         if model.lora is not None:
             add_lora(embedder.backbone, model.lora, model.lora_alpha, frozen=embedder.frozen_modules())
-        return embedder
     # sizes that are negative or too large raise TypeError, RuntimeError or MemoryError
     except (ValueError, TypeError, RuntimeError, MemoryError) as error:
         if is_out_of_memory(error):

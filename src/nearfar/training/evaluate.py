@@ -48,6 +48,11 @@ def dtype_of(network: nn.Module) -> torch.dtype:
     return next((p.dtype for p in network.parameters()), torch.float32)
 
 
+def device_of(network: nn.Module) -> torch.device:
+    """Return the device of the parameters of a network, or the CPU if it has none."""
+    return next((p.device for p in network.parameters()), torch.device("cpu"))
+
+
 def embedding_function(network: nn.Module, loader: BatchLoader) -> Callable[[Tensor], Tensor]:
     """Return the function that maps the batches of a loader to embeddings.
 
@@ -64,8 +69,7 @@ def default_batch_size(network: nn.Module) -> int:
     to 7 of EfficientNet-Lite0 take 17 ms per image with 4 images and 47 ms with 32.
     """
     side = getattr(network, "input_size", 1)
-    is_on_cpu = next((p.device.type for p in network.parameters()), "cpu") == "cpu"
-    limit = CPU_BATCH_SIDE if is_on_cpu else BATCH_SIDE
+    limit = CPU_BATCH_SIDE if device_of(network).type == "cpu" else BATCH_SIDE
     return max(1, min(BATCH_SIZE, BATCH_SIZE * limit**2 // side**2))
 
 
@@ -99,7 +103,7 @@ def embed(
     Returns:
         The embeddings on the CPU, in float32, or in float64 if the parameters of the network are float64.
     """
-    where = device or next((p.device for p in network.parameters()), torch.device("cpu"))
+    where = device or device_of(network)
     dtype = dtype_of(network)
     compute = embedding_function(network, loader)
     batch_size = default_batch_size(network) if batch_size is None else batch_size

@@ -89,7 +89,7 @@ def fit(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     run = fit(nn.Linear(2, 2), (x, labels), out=folder + "/run", steps=2, say=lambda _: None)
     ...     sorted(run.results()["test"])
-    ['map@r', 'ndcg@10', 'r-precision', 'recall@1', 'recall@2', 'recall@4', 'recall@8']
+    ['map@r', 'r-precision', 'recall@1', 'recall@2', 'recall@4', 'recall@8']
     """
     if isinstance(model, tuple):
         return _fit_pairs(model, data, recipe=recipe, resume=resume, out=out, progress=progress, say=say, **settings)

@@ -65,7 +65,7 @@ def open_parquet(
             raise NearfarError(f"{path}: has no column {name!r} for data.{key} ({known}){suggest(name, types)}")
     wanted = {*COLUMNS, "text", text, label, group, camera}
     names = [name for name in types if name in wanted and name != content]
-    columns = {name: _as_strings(path, name, file.read(columns=[name]).column(0).to_pylist()) for name in names}
+    columns = {name: _as_strings(path, name, _read_column(path, file, name)) for name in names}
     rows = file.metadata.num_rows
     if content is not None:
         columns.pop("text", None)
@@ -88,6 +88,14 @@ def _open(path: Path) -> Any:
         return parquet.ParquetFile(path)
     except Exception as error:  # pyarrow raises many types of exception
         raise NearfarError(f"{path}: is not readable as Parquet ({error})") from error
+
+
+def _read_column(path: Path, file: Any, name: str) -> list[Any]:
+    try:
+        values: list[Any] = file.read(columns=[name]).column(0).to_pylist()
+    except Exception as error:  # pyarrow raises many types of exception
+        raise NearfarError(f"{path}: is not readable as Parquet ({error})") from error
+    return values
 
 
 def _as_strings(path: Path, name: str, values: list[Any]) -> list[str]:

@@ -57,7 +57,7 @@ def _is_shards(path: Path) -> bool:
     try:
         with tarfile.open(shards[0], "r:") as tar:
             names = [member.name for member in islice(tar, MOST_RECOGNIZED) if member.isreg()]
-    except (tarfile.TarError, OSError):
+    except (tarfile.TarError, OSError, EOFError, OverflowError, ValueError):
         return False
     images = {_key(name) for name in names if is_image(name)}
     return bool(images & {_key(name) for name in names if name.lower().endswith(LABELS)})
@@ -148,7 +148,7 @@ def _read_headers(file: Path, shard: int, label: str) -> Iterator[_Sample]:
                     content = tar.extractfile(member)
                     assert content is not None
                     sample.values |= _parse(content.read(), member.name, file, label)
-    except (tarfile.TarError, OSError, EOFError, OverflowError) as error:
+    except (tarfile.TarError, OSError, EOFError, OverflowError, ValueError) as error:
         raise NearfarError(f"{file}: is not a readable tar archive ({error}): create or copy it again") from error
     if sample is not None:
         yield sample
