@@ -38,7 +38,7 @@ from nearfar.training.state import TrainState
 from nearfar.training.step import StepResult, train_step
 from nearfar.training.step_error import explain_errors
 
-SHARDED_SAVE_STEPS = 20  # with a sharded state, the processes agree only every so many steps whether to save
+SHARDED_SAVE_STEPS = 20  # interval in steps at which the processes of a sharded run decide whether to save
 MAX_TRAIN_SCORED = 2000  # maximum number of samples that `log_train` embeds
 
 Say = Callable[[str], object]
