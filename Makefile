@@ -60,7 +60,7 @@ $(VENV)/.core: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.core
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,peers,web,onnx,pretrained,hub,text,data,sklearn]"
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,peers,web,onnx,pretrained,hub,text,data,sklearn,postgres,qdrant,lancedb,sqlite]"
 	touch $@
 
 $(VENV)/.docs: $(VENV)/.core

@@ -1,1 +1,1 @@
-"""Measurement scripts. Run one with `python -m benchmarks.NAME`; most can write their page in docs/benchmarks."""
+"""Measurement scripts. Run one with `python -m benchmarks.NAME`. Most scripts can write a page for docs/benchmarks."""

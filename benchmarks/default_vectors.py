@@ -1,13 +1,13 @@
-"""Make the feature vectors on which `benchmarks.defaults` chooses and checks the defaults of the recipes.
+"""Create the feature vectors that `benchmarks.defaults` uses to choose and check the defaults of the recipes.
 
     python -m benchmarks.default_vectors drawings sketches vectors/drawings.npz
     python -m benchmarks.default_vectors drawings omniglot_28px.npz vectors/omniglot.npz
     python -m benchmarks.default_vectors images cars196_112px.tar vectors/cars.npz --size 112 --per-class 60
     python -m benchmarks.default_vectors texts clinc150.csv vectors/clinc.npz --encoder all-MiniLM-L6-v2
 
-Drawings and images go through a frozen EfficientNet-Lite0, which needs the `pretrained` extra. Texts go through a
-frozen text encoder of transformers with mean pooling, which needs the `hub` extra and the directory of the encoder.
-Training and test classes are disjoint: as the data defines them, or else the first and the second half of the classes.
+A frozen EfficientNet-Lite0 embeds drawings and images; this needs the `pretrained` extra. A frozen text encoder from
+transformers, with mean pooling, embeds texts; this needs the `hub` extra and the directory of the encoder. Training and
+test classes are disjoint. If the data has no splits, the first half of the classes is for training.
 """
 
 from __future__ import annotations
@@ -31,14 +31,16 @@ from nearfar.models import create_embedder
 from nearfar.training.evaluate import embed
 from nearfar.training.pretrained_embeddings import embed_pretrained
 
-ROWS = 2048  # drawings that are rendered at a time
-TEXTS = 64  # texts in a batch of the encoder
+ROWS = 2048  # number of drawings that are rendered at a time
+TEXTS = 64  # number of texts in a batch of the encoder
 
 
 def embed_drawings(manifest: Manifest, size: int) -> Tensor:
-    """Embed gray drawings, white on black: rendered as black ink on white paper with a side of `size` pixels."""
+    """Embed gray drawings that are white on black. They are first inverted and resized to a side of `size` pixels."""
     if manifest.pixels is None or manifest.pixels.ndim != 3:
-        raise NearfarError(f"{manifest.source}: not gray drawings [N, H, W]; use `images` for image files")
+        raise NearfarError(
+            f"{manifest.source}: is not an array of gray drawings of shape [N, H, W]: use `images` for image files"
+        )
     network = create_embedder("efficientnet-lite0", pretrained=True, head="identity", input_size=size)
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     parts = []
@@ -53,7 +55,7 @@ def embed_drawings(manifest: Manifest, size: int) -> Tensor:
 
 
 def embed_texts(texts: Sequence[str], encoder: Path) -> Tensor:
-    """Embed texts by the mean of the token vectors of a transformers encoder."""
+    """Embed texts as the mean of the token vectors of an encoder from transformers."""
     try:
         transformers = importlib.import_module("transformers")
     except ImportError:
@@ -71,7 +73,10 @@ def embed_texts(texts: Sequence[str], encoder: Path) -> Tensor:
 
 
 def read_texts(path: Path) -> tuple[list[str], Manifest]:
-    """Read a CSV with the columns text and label. The split is by class order; the features are empty."""
+    """Read a CSV file with the columns text and label. Return the texts and a manifest with empty features.
+
+    The first half of the classes is for training, the second half for testing.
+    """
     with path.open(encoding="utf-8", newline="") as lines:
         rows = list(csv.DictReader(lines))
     if not rows or not {"text", "label"} <= rows[0].keys():
@@ -83,7 +88,7 @@ def read_texts(path: Path) -> tuple[list[str], Manifest]:
 
 
 def limit_samples(manifest: Manifest, count: int) -> Manifest:
-    """Keep at most `count` random samples of each class, of the training and of the test classes."""
+    """Return a manifest with at most `count` random samples of each training and test class."""
     order = np.random.default_rng(0).permutation(len(manifest))
     chosen = [order[manifest.labels[order] == label][:count] for label in range(len(manifest.classes))]
     return manifest.subset(np.sort(np.concatenate(chosen)))
@@ -92,11 +97,11 @@ def limit_samples(manifest: Manifest, count: int) -> Manifest:
 def main(argv: list[str] | None = None) -> None:
     description = __doc__.split("\n")[0] if __doc__ else None
     parser = argparse.ArgumentParser(prog="python -m benchmarks.default_vectors", description=description)
-    parser.add_argument("kind", choices=("drawings", "images", "texts"), help="what the data holds")
-    parser.add_argument("source", help="the data: anything that `nearfar data` opens; for texts a CSV")
-    parser.add_argument("out", type=Path, metavar="FILE.npz", help="the vectors")
+    parser.add_argument("kind", choices=("drawings", "images", "texts"), help="kind of the data")
+    parser.add_argument("source", help="the data: anything that `nearfar data` opens, or a CSV file of texts")
+    parser.add_argument("out", type=Path, metavar="FILE.npz", help="file to write the vectors to")
     parser.add_argument("--size", type=int, default=96, help="side of the images in pixels (default 96)")
-    parser.add_argument("--per-class", type=int, help="largest number of samples per class (default all)")
+    parser.add_argument("--per-class", type=int, help="maximum number of samples per class (default all)")
     parser.add_argument("--encoder", type=Path, help="directory of a transformers text encoder")
     args = parser.parse_args(argv)
     if args.kind == "texts" and args.encoder is None:

@@ -1,15 +1,18 @@
-"""Choose the defaults of recipes on validation classes, and check that no recipe does harm on a dataset left out.
+"""Choose the defaults of recipes on validation classes, and check that they do no harm on a dataset that is left out.
 
     python -m benchmarks.defaults search --data cub=cub.npz --data clinc=clinc.npz ... --out defaults.jsonl
     python -m benchmarks.defaults check --data cub=cub.npz ... --kept-back cars=cars.npz --out defaults.jsonl
     python -m benchmarks.defaults table --data cub --data clinc ... --kept-back cars --out defaults.jsonl
 
-The data are feature vectors with a split by classes; `benchmarks.default_vectors` makes them. `search` trains every
-candidate of benchmarks/defaults.yaml on half of the training classes of each dataset and scores the other half. It
-prints the best candidates. `check` leaves out one dataset in turn: it chooses candidates on the other datasets and
-scores them on the test classes of the one left out. It scores the defaults of the recipes on data that was kept back.
-Every score is compared with that of the untrained head on the same classes. Finished runs are not repeated. `table`
-prints the tables of the finished runs without the data; "–" marks runs that are missing.
+The data are feature vectors with disjoint training and test classes; `benchmarks.default_vectors` creates them.
+
+- `search` trains with every candidate in benchmarks/defaults.yaml on half of the training classes of each dataset and
+  scores the other half. It prints the best candidates.
+- `check` leaves out one dataset at a time: it chooses candidates on the other datasets and scores them on the test
+  classes of the dataset that is left out. It also scores the defaults of the recipes on the datasets of --kept-back.
+- `table` prints the tables of the finished runs, without opening the data; "–" marks missing runs.
+
+Every score is compared with that of the untrained head on the same classes. Finished runs are not repeated.
 """
 
 from __future__ import annotations
@@ -29,26 +32,26 @@ from nearfar.errors import NearfarError
 from nearfar.formatting import markdown_table
 
 CANDIDATES = Path(__file__).with_suffix(".yaml")
-FLOOR = -0.3  # smallest gain in MAP@R on any dataset that a default may have on validation classes
+FLOOR = -0.3  # a default must have at least this gain in MAP@R on the validation classes of every dataset
 Settings = tuple[str, ...]
 Gains = Mapping[tuple[str, Settings, str], float]  # by recipe, settings and dataset
 
 
 @dataclass(frozen=True)
 class Group:
-    """Recipes that get the same values, and the candidates for them."""
+    """Recipes that share their defaults, and the candidates for these defaults."""
 
     recipes: tuple[str, ...]
     candidates: tuple[Settings, ...]
 
     def gains(self, found: Gains, settings: Settings, data: Sequence[str]) -> list[float]:
-        """Return the gains of a candidate, of all recipes on all datasets."""
+        """Return the gains of a candidate with each recipe on each dataset."""
         return [found[recipe, settings, name] for recipe in self.recipes for name in data]
 
     def choose(self, found: Gains, data: Sequence[str]) -> Settings:
         """Return the candidate with the largest mean gain among those without a gain below the floor.
 
-        If there is none, return the candidate whose smallest gain is largest.
+        If every candidate has a gain below the floor, return the candidate whose smallest gain is largest.
         """
         gains = {settings: self.gains(found, settings, data) for settings in self.candidates}
         safe = [settings for settings in gains if min(gains[settings]) >= FLOOR]
@@ -58,14 +61,16 @@ class Group:
 
 
 def read_groups(file: Path, only: Sequence[str] | None = None) -> list[Group]:
-    """Return the groups of a file, then one group with the defaults for each other recipe.
+    """Return the groups in a file, and one group for each recipe that is not in the file.
 
-    Each group of the file has recipes, keys, and one list of values per candidate. All candidates of a recipe set the
-    same keys, so they do not depend on the defaults.
+    The only candidate of a recipe that is not in the file is its defaults.
+
+    Each group of the file lists recipes, keys, and the values of the keys for each candidate. All candidates of a
+    recipe set the same keys, so the results do not depend on the current defaults.
 
     Args:
         file: The YAML file.
-        only: Recipes to keep; all by default.
+        only: Recipes to return. By default, all.
     """
     groups: list[Group] = []
     seen: set[str] = set()
@@ -98,7 +103,7 @@ def search(runner: Runner, groups: Sequence[Group], data: Sequence[str]) -> Gain
 
 
 def search_table(groups: Sequence[Group], found: Gains, data: Sequence[str]) -> str:
-    """Return the gains of all candidates on validation classes as Markdown, with the chosen one of each group."""
+    """Return the gains of all candidates on validation classes as Markdown. The chosen candidates are marked."""
     rows = []
     for group in groups:
         chosen = group.choose(found, data)
@@ -123,7 +128,7 @@ def left_out_table(groups: Sequence[Group], found: Gains, data: Sequence[str]) -
 def check_jobs(
     groups: Sequence[Group], found: Gains, data: Sequence[str], kept_back: Sequence[str], seeds: Sequence[int]
 ) -> list[Job]:
-    """Return the runs on test classes: values chosen on the other datasets, or the defaults on kept-back datasets."""
+    """Return the runs on test classes, with values chosen on the other datasets, or with defaults if kept back."""
     jobs = []
     for seed, name, group in product(seeds, (*data, *kept_back), groups):
         others = [other for other in data if other != name]
@@ -133,7 +138,10 @@ def check_jobs(
 
 
 def check_table(outcomes: Iterable[Outcome], data: Sequence[str]) -> str:
-    """Return the mean gains on test classes as Markdown: MAP@R / Recall@1 (seeds). Losses above 0.5 are bold."""
+    """Return the mean gains on test classes as Markdown: MAP@R / Recall@1 (number of seeds).
+
+    Gains in MAP@R below -0.5 are bold.
+    """
     cells: dict[tuple[str, str], list[Outcome]] = {}
     for outcome in outcomes:
         cells.setdefault((outcome.job.recipe, outcome.job.data), []).append(outcome)
@@ -183,14 +191,16 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.defaults", description=description)
     parser.add_argument("stage", choices=("search", "check", "table"))
     parser.add_argument(
-        "--data", action="append", required=True, metavar="NAME=FILE.npz", help="a dataset to search on"
+        "--data", action="append", required=True, metavar="NAME=FILE.npz", help="a dataset for `search` and `check`"
     )
-    parser.add_argument("--kept-back", action="append", metavar="NAME=FILE.npz", help="a dataset to check only")
-    parser.add_argument("--candidates", type=Path, default=CANDIDATES, help="default benchmarks/defaults.yaml")
-    parser.add_argument("--recipes", nargs="+", metavar="RECIPE", help="default all")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="datasets that check scores (default all)")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="seeds of check (default 0 1 2)")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE.jsonl", help="finished runs")
+    parser.add_argument("--kept-back", action="append", metavar="NAME=FILE.npz", help="a dataset only for `check`")
+    parser.add_argument(
+        "--candidates", type=Path, default=CANDIDATES, help="file of candidates (default benchmarks/defaults.yaml)"
+    )
+    parser.add_argument("--recipes", nargs="+", metavar="RECIPE", help="recipes to use (default all)")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="datasets that `check` scores (default all)")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="seeds of `check` (default 0 1 2)")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE.jsonl", help="file of the finished runs")
     args = parser.parse_args(argv)
     sources, kept_back = _sources(args.data), _sources(args.kept_back)
     groups = read_groups(args.candidates, args.recipes)

@@ -1,4 +1,4 @@
-"""Training runs of `benchmarks.defaults`: one process, each dataset opened once, every result appended to a file."""
+"""Training runs for `benchmarks.defaults`. All runs share one process; their results are appended to a file."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Job:
             training classes and scores the test classes.
         data: Name of the dataset.
         recipe: Name of the recipe.
-        settings: Settings on top of the defaults, each `key=value`.
-        seed: Seed of the run, and of the choice of the validation classes.
+        settings: Settings that override the defaults, each as `key=value`.
+        seed: Seed for the run and for the choice of the validation classes.
     """
 
     part: str
@@ -47,7 +47,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Scores of a run in percent, before and after training. `message` says why a run failed."""
+    """Scores of a run in percent, before and after training. If the run failed, `message` says why."""
 
     job: Job
     id: str
@@ -62,11 +62,11 @@ class Outcome:
 
 
 class Runner:
-    """Runs jobs, or reads their results from the file if it has them.
+    """Runs jobs. Jobs whose results are already in the file are not run again.
 
     Args:
-        sources: Path of each dataset by name.
-        file: JSON lines, one per finished run. A run is found again by the id of its configuration.
+        sources: A dict that maps the name of each dataset to its path.
+        file: A file with one JSON line per finished run. Runs are identified by the id of their configuration.
     """
 
     def __init__(self, sources: dict[str, Path], file: Path) -> None:
@@ -111,7 +111,7 @@ class Runner:
 
 
 def split_training_classes(manifest: Manifest, seed: int) -> Manifest:
-    """Return the training samples alone, with half of their classes, chosen at random, as the test split."""
+    """Return only the training samples of a manifest. A random half of their classes becomes the test split."""
     train = manifest.subset("train").compact()
     split = np.full(len(train), "train", dtype="<U5")
     split[class_disjoint_split(train.labels, fraction=0.5, seed=seed)[1]] = "test"
@@ -119,7 +119,7 @@ def split_training_classes(manifest: Manifest, seed: int) -> Manifest:
 
 
 def read_outcomes(file: Path) -> list[Outcome]:
-    """Read the finished runs of a file; none if it does not exist."""
+    """Return the finished runs in a file, or an empty list if the file does not exist."""
     if not file.exists():
         return []
     entries = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
@@ -152,7 +152,7 @@ def _outcome(entry: dict[str, Any]) -> Outcome:
 
 
 def run_all(runner: Runner, jobs: Sequence[Job]) -> list[Outcome]:
-    """Run jobs one after the other and print a line for each."""
+    """Run jobs one after the other, print a line for each, and return their outcomes."""
     torch.set_num_threads(1)
     outcomes = []
     for number, job in enumerate(jobs, 1):
@@ -169,4 +169,4 @@ def describe(settings: Sequence[str]) -> str:
 
 
 def _ignore(text: str) -> None:
-    """Drop the messages of a run."""
+    """Discard a message of a run."""

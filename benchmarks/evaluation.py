@@ -1,4 +1,4 @@
-"""Time and memory of an evaluation, compared with the matrix product alone, pytorch-metric-learning and faiss.
+"""Time and memory of an evaluation, compared with the full similarity matrix, pytorch-metric-learning and faiss.
 
     python -m benchmarks.evaluation --markdown docs/benchmarks/evaluation.md
 
@@ -21,12 +21,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from nearfar.formatting import counted
 from nearfar.metrics import evaluate
 
 SHARED = ("recall@1", "map@r", "r-precision")
 FULL = ("recall@1", "recall@10", "recall@100", "recall@1000", "map@r", "ndcg@10", "ndcg@100")
 CANDIDATES = {
-    "product": "matrix product alone",
+    "product": "full similarity matrix, computed and discarded",
     "nearfar": "nearfar, " + ", ".join(FULL),
     "nearfar-shared": "nearfar, " + ", ".join(SHARED),
     "pml": "pytorch-metric-learning AccuracyCalculator, " + ", ".join(SHARED),
@@ -36,7 +37,10 @@ BLOCK = 512
 
 
 def data(samples: int, dim: int, classes: int) -> tuple[torch.Tensor, NDArray[np.int64]]:
-    """Return unit vectors around class centers, and labels. By default a class has 2 to 8 vectors, 5.3 on average."""
+    """Return unit vectors around class centers, and their labels.
+
+    With the default options, a class has 2 to 8 vectors, 5.3 on average.
+    """
     rng = np.random.default_rng(0)
     sizes = np.full(classes, samples // classes)
     sizes[: samples - sizes.sum()] += 1
@@ -47,7 +51,7 @@ def data(samples: int, dim: int, classes: int) -> tuple[torch.Tensor, NDArray[np
     noise = torch.Generator().manual_seed(0)
     centers = torch.randn(classes, dim, generator=noise)
     rows = torch.randn(samples, dim, generator=noise)
-    for start in range(0, samples, BLOCK):  # in place, so that making the data does not set the peak memory
+    for start in range(0, samples, BLOCK):  # in place, so that creating the data does not determine the peak memory
         part = rows[start : start + BLOCK]
         part.mul_(2.6).add_(centers[torch.from_numpy(labels[start : start + BLOCK])])
         part.div_(torch.linalg.vector_norm(part, dim=1, keepdim=True))
@@ -55,7 +59,10 @@ def data(samples: int, dim: int, classes: int) -> tuple[torch.Tensor, NDArray[np
 
 
 def product(rows: torch.Tensor, labels: NDArray[np.int64]) -> dict[str, float]:
-    """Compute all similarities in blocks and discard them: the minimum for methods that compute each pair twice."""
+    """Compute all similarities in blocks and discard them.
+
+    This is the minimum for methods that compute the similarity of each pair twice.
+    """
     out = torch.empty(BLOCK, len(rows))
     for start in range(0, len(rows), BLOCK):
         block = rows[start : start + BLOCK]
@@ -105,7 +112,7 @@ RUN: dict[str, Callable[[torch.Tensor, NDArray[np.int64]], dict[str, float]]] = 
 
 
 def resident_mb(field: str) -> float:
-    """Return the resident memory of this process in MB (Linux): now for field "VmRSS", its peak for "VmHWM"."""
+    """Return the resident memory of this process in MB (Linux): the current value for "VmRSS", the peak for "VmHWM"."""
     return int(Path("/proc/self/status").read_text().partition(f"{field}:")[2].split()[0]) / 1024
 
 
@@ -126,7 +133,7 @@ def measure(candidate: str, samples: int, dim: int, classes: int, threads: int) 
 
 
 def compare(samples: int, dim: int, classes: int, threads: int, rounds: int, names: list[str]) -> dict[str, Any]:
-    """Measure all candidates in interleaved rounds; return the best time and the largest memory of each."""
+    """Measure all candidates in interleaved rounds. Return the best time and the largest memory of each candidate."""
     best: dict[str, dict[str, Any]] = {}
     for _ in range(rounds):
         for name in names:
@@ -157,33 +164,43 @@ def _check_values(best: dict[str, dict[str, Any]]) -> None:
 
 
 def markdown(result: dict[str, Any]) -> str:
-    """Return the report: a table with times, ratios and memory, and the command that reproduces it."""
+    """Return the report: a table of times, ratios and memory, the metric values, and the command that reproduces it."""
     runs = result["runs"]
     floor = runs["product"]["seconds"]
+    is_sop = (result["samples"], result["classes"]) == (60502, 11316)
+    rounds = "1 round" if result["rounds"] == 1 else f"best of {result['rounds']} interleaved rounds"
     lines = [
         "# Evaluation: time and memory",
         "",
-        f"{result['samples']:,} embeddings of {result['dim']} dimensions in {result['classes']:,} classes; each is a "
-        f"query against all others. {result['threads']} thread(s), best of {result['rounds']} interleaved round(s), "
-        f"torch {torch.__version__}, {platform.machine()}.",
+        f"The data are synthetic: {result['samples']:,} unit vectors with {result['dim']} dimensions around random "
+        f"centers of {result['classes']:,} classes{', the size of the SOP test set' if is_sop else ''}. Each vector is "
+        f"a query against all others. {counted(result['threads'], 'thread')}, {rounds}, torch {torch.__version__}, "
+        f"{platform.machine()}. Extra memory is the peak memory of the process minus its memory just before the "
+        "evaluation.",
         "",
         *([result["note"], ""] if result["note"] else []),
-        "| candidate | seconds | relative to the product | CPU seconds | extra memory |",
+        "| candidate | seconds | time relative to the full matrix | CPU seconds | extra memory |",
         "|---|---:|---:|---:|---:|",
     ]
     for name, run in runs.items():
         ratio = run["seconds"] / floor
         numbers = f"{run['seconds']:.2f} | {ratio:.2f} | {run['cpu_seconds']:.2f} | {run['extra_mb']:,.0f} MB"
         lines.append(f"| {CANDIDATES[name]} | {numbers} |")
+    if runs["nearfar"]["seconds"] < floor:
+        reason = "because it computes the similarity of each pair only once"
+        lines += ["", f"nearfar needs less time than the full matrix, {reason}."]
     if "pml" in runs and "nearfar-shared" in runs:
-        faster = runs["pml"]["seconds"] / runs["nearfar-shared"]["seconds"]
-        lines += ["", f"For the metrics that both compute, nearfar is {faster:.1f}x faster than AccuracyCalculator."]
-    lines += ["", "Metric values (all candidates agree to 1e-4):", "", "| metric | value |", "|---|---:|"]
+        speed = runs["pml"]["seconds"] / runs["nearfar-shared"]["seconds"]
+        lines += ["", f"For the metrics that both compute, nearfar is {speed:.1f}x as fast as AccuracyCalculator."]
+    agreement = "Where another candidate computes the same metric, the values agree to 1e-4"
+    if "pml" in runs and "nearfar-shared" in runs:
+        agreement += ", and so do those of r-precision"
+    lines += ["", f"These are the metric values of nearfar. {agreement}:", "", "| metric | value |", "|---|---:|"]
     lines += [f"| {metric} | {value:.6f} |" for metric, value in runs["nearfar"]["values"].items()]
     command = "python -m benchmarks.evaluation " + " ".join(
         f"--{option} {result[option]}" for option in ("samples", "dim", "classes", "threads", "rounds")
     )
-    return "\n".join([*lines, "", "Made by", "", f"    {command} --markdown docs/benchmarks/evaluation.md", ""])
+    return "\n".join([*lines, "", "Generated by", "", f"    {command} --markdown docs/benchmarks/evaluation.md", ""])
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -191,7 +208,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--samples", type=int, default=60502, help="number of embeddings (default 60502, as in SOP)")
     parser.add_argument("--dim", type=int, default=512, help="embedding dimension (default 512)")
     parser.add_argument("--classes", type=int, default=11316, help="number of classes (default 11316, as in SOP)")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="threads (default: as in torch)")
+    parser.add_argument(
+        "--threads", type=int, default=torch.get_num_threads(), help="number of threads (default: that of torch)"
+    )
     parser.add_argument("--rounds", type=int, default=2, help="number of rounds (default 2)")
     parser.add_argument("--only", nargs="+", choices=list(RUN), help="measure only these candidates")
     parser.add_argument(

@@ -1,16 +1,17 @@
-"""Time to a Recall@1 of `nearfar train`, compared with the usual fine-tuning loop.
+"""Time that `nearfar train` needs to reach a given Recall@1, compared with the usual fine-tuning loop.
 
     python -m benchmarks.fine_tuning cub.tar --goal 62 --markdown docs/benchmarks/fine-tuning.md
 
-nearfar trains with its defaults without a GPU: the lower blocks are frozen, and their output is cached. The usual loop
-trains all blocks of the same network at the same image size, with pytorch-metric-learning's ProxyAnchorLoss, a PyTorch
-DataLoader, AdamW with the same learning rates, frozen batch norm statistics and a cosine schedule. Its head and proxies
-start at random, as usual. Both have the same batch size and augmentation.
+nearfar trains with its defaults for machines without a GPU: the lower blocks are frozen, and their output is cached.
+The usual loop trains all blocks of the same network at the same image size, with pytorch-metric-learning's
+ProxyAnchorLoss, a PyTorch DataLoader, AdamW with the same learning rates, frozen batch norm statistics and a cosine
+schedule. Its head and proxies are initialized at random, as usual. Both loops have the same batch size and
+augmentation.
 
-Both run one after the other in one process, with a fixed number of threads and without worker processes. The clock
-counts CPU time, because other work on the machine hardly affects it. It includes computing the cache and the initial
-head. It stops during the evaluation on the test classes after each epoch, which is the same for both. A loop ends when
-it reaches the goal.
+The two loops run one after the other in one process, with a fixed number of threads and without worker processes. The
+script measures CPU time, because other work on the machine hardly affects it. This time includes computing the cache
+and the initial head, but not the evaluation on the test classes after each epoch, which is the same for both loops. A
+loop ends when it reaches the goal.
 """
 
 from __future__ import annotations
@@ -41,21 +42,21 @@ Point = tuple[float, float]  # (CPU seconds, Recall@1)
 
 
 class GoalReachedError(Exception):
-    """Ends a run of nearfar that has reached the goal."""
+    """Raised to end a run of nearfar that has reached the goal."""
 
 
 class Clock:
-    """CPU time of this process, without the time while it is paused."""
+    """A clock that measures the CPU time of this process and can be paused."""
 
     def __init__(self) -> None:
         self._start, self._paused = time.process_time(), 0.0
 
     def seconds(self) -> float:
-        """Return the CPU seconds since the start."""
+        """Return the CPU seconds since the start, not counting pauses."""
         return time.process_time() - self._start - self._paused
 
     def pause(self, call: Callable[[], float]) -> Point:
-        """Return the seconds until now and the result of the call, whose time does not count."""
+        """Run `call` while the clock is paused. Return the seconds before the call, and its result."""
         seconds, start = self.seconds(), time.process_time()
         result = call()
         self._paused += time.process_time() - start
@@ -63,7 +64,7 @@ class Clock:
 
 
 def make_config(source: str, folder: Path, settings: Sequence[str]) -> Config:
-    """Return the configuration of `nearfar train SOURCE` without a GPU, without worker processes."""
+    """Return the configuration of `nearfar train SOURCE` on a machine without a GPU, but without worker processes."""
     samples = len(
         open_manifest(resolve("files", recipe="proxy-anchor", settings=[f"data.source={source}"]).data).rows("train")
     )
@@ -73,7 +74,7 @@ def make_config(source: str, folder: Path, settings: Sequence[str]) -> Config:
 
 
 def run_nearfar(config: Config, folder: Path, goal: float) -> list[Point]:
-    """Train with nearfar and return the time and the score after each epoch, up to the goal."""
+    """Train with nearfar until the goal is reached, and return the time and the score after each epoch."""
     points: list[Point] = []
 
     def score(trainer: Trainer, _: object) -> None:
@@ -90,7 +91,7 @@ def run_nearfar(config: Config, folder: Path, goal: float) -> list[Point]:
 
 
 class ImagesAndLabels(Dataset[tuple[Tensor, int]]):
-    """A dataset of single images for a DataLoader: augmented training images of an epoch, and their classes."""
+    """A dataset for a DataLoader. Its items are pairs of an augmented training image and its class."""
 
     def __init__(self, images: BatchDataset) -> None:
         self.images, self.epoch = images, 0
@@ -104,7 +105,7 @@ class ImagesAndLabels(Dataset[tuple[Tensor, int]]):
 
 def run_usual_loop(config: Config, folder: Path, goal: float, epochs: int) -> list[Point]:
     """Fine-tune all blocks with pytorch-metric-learning and return the time and the score after each epoch."""
-    # the trainer gives images, batch size and evaluation; its network and loss are not used
+    # the trainer is used only for its images, batch size and evaluation, not for its network and loss
     plain = resolve(
         "files",
         recipe="proxy-anchor",
@@ -142,7 +143,7 @@ def run_usual_loop(config: Config, folder: Path, goal: float, epochs: int) -> li
 
 
 def make_network(config: Config) -> Embedder:
-    """Return the same network with all blocks trained and a random head."""
+    """Return the network of a configuration with a random head and all blocks trainable."""
     model = config.model
     network = create_embedder(
         model.backbone,
@@ -157,7 +158,7 @@ def make_network(config: Config) -> Embedder:
 
 
 def make_report(points: dict[str, list[Point]], goal: float, config: Config) -> str:
-    """Return the table of times and scores, and the ratio of the times to the goal."""
+    """Return a report with a table of times and scores, and the ratio of the times that the loops need for the goal."""
     rows, times = [], {}
     for name, course in points.items():
         times[name] = next((seconds for seconds, score in course if score >= goal), None)
@@ -182,8 +183,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("source", help="image data, as for nearfar train")
     parser.add_argument("--goal", type=float, default=62.0, help="Recall@1 to reach, in percent")
-    parser.add_argument("--epochs", type=int, default=8, help="most epochs of the usual loop")
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--epochs", type=int, default=8, help="maximum number of epochs of the usual loop (default 8)")
+    parser.add_argument("--threads", type=int, default=1, help="number of torch threads (default 1)")
     parser.add_argument("--set", dest="settings", action="append", default=[], help="a setting of nearfar train")
     parser.add_argument("--markdown", type=Path, help="file to write the report to")
     options = parser.parse_args(arguments)

@@ -2,10 +2,10 @@
 
     python -m benchmarks.image_pipeline cub.tar --score --markdown docs/benchmarks/image-pipeline.md
 
-The parts are measured in turn in one process, with a fixed number of threads. The best CPU time over the rounds counts,
-because other work on the machine hardly affects it. "Pillow" decodes an image and resizes it to the input size, without
-augmentation; it is the least that any pipeline does. The step is a forward and a backward pass of a batch. `--score`
-embeds the test images with the untrained network and reports the scores of its features.
+The parts are measured in turn in one process, with a fixed number of threads. The script reports the best CPU time over
+the rounds, because other work on the machine hardly affects it. "Pillow" decodes an image and resizes it to the input
+size, without augmentation, which is the minimum that any pipeline does. A step is a forward and a backward pass of a
+batch. `--score` embeds the test images with the untrained network and reports the scores of its features.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from nearfar.training.prepare import prepare
 from nearfar.training.splits import open_manifest
 
 BACKBONES = ("efficientnet-lite0", "efficientnet-lite1", "efficientnet-lite2")
-BATCH_SIZE = 64  # of the memory estimate
+BATCH_SIZE = 64  # batch size for the memory estimate
 
 
 def best_cpu_ms(calls: dict[str, Callable[[], object]], *, images: int, rounds: int) -> dict[str, float]:
@@ -128,10 +128,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measure all backbones and print the report."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("source", help="image data, as for nearfar train")
-    parser.add_argument("--backbones", default=",".join(BACKBONES))
-    parser.add_argument("--images", type=int, default=16)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--backbones", default=",".join(BACKBONES), help="comma-separated names of backbones")
+    parser.add_argument("--images", type=int, default=16, help="number of images in a batch (default 16)")
+    parser.add_argument("--rounds", type=int, default=3, help="number of rounds (default 3)")
+    parser.add_argument("--threads", type=int, default=1, help="number of torch threads (default 1)")
     parser.add_argument("--score", action="store_true", help="also score the features of the untrained network")
     parser.add_argument("--markdown", type=Path, help="file to write the report to")
     options = parser.parse_args(arguments)

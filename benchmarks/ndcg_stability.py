@@ -7,8 +7,8 @@ stability. This script measures how much a metric varies, and how well it separa
 - random halves of the test classes, and random halves of the samples of each test class: trained networks are scored
   again. The standard deviation of a mean over random halves is about its standard error over the whole set.
 
-A metric can vary little because it hardly reacts to anything, for example Recall@8 close to 100%. The relative standard
-deviation is therefore not enough: the spread between methods must be compared with it.
+A metric can vary little simply because it hardly reacts to anything, such as Recall@8 close to 100%. A small relative
+standard deviation is therefore not enough: it must be small compared with the differences between methods.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ class Estimate:
 
 
 def relative_deviation(values: Values) -> float:
-    """Return the standard deviation of a method over the columns divided by its mean, averaged over methods."""
+    """Return the standard deviation over the columns divided by the mean, averaged over the methods."""
     return float((values.std(axis=1, ddof=1) / values.mean(axis=1)).mean())
 
 
 def discriminability(values: Values) -> float:
-    """Return the variance of the method means divided by the variance that the methods do not share.
+    """Return the variance between methods divided by the residual variance.
 
     The divisor is the residual variance of the two-way layout value = method + column + residual. A column is a seed or
-    a half of the test set. What it changes for all methods alike does not affect a paired comparison of methods. The
-    result is NaN if there is no residual variance.
+    a half of the test set. An effect of a column that is the same for all methods is not part of the residual, because
+    it does not affect a paired comparison of methods. The result is NaN if there is no residual variance.
     """
     methods, columns = values.shape
     means = values.mean(axis=1, keepdims=True)
@@ -73,7 +73,10 @@ def discriminability(values: Values) -> float:
 
 
 def rank_agreement(values: Values) -> float:
-    """Return the mean of Kendall's tau between the orders of the methods in two columns: 1 if all columns agree."""
+    """Return Kendall's tau between the rankings of the methods in two columns, averaged over all pairs of columns.
+
+    The result is 1 if all columns rank the methods in the same order.
+    """
     signs = np.stack([np.sign(values[i] - values[j]) for i, j in combinations(range(len(values)), 2)])
     n = signs.shape[1]
     products = (signs.sum(axis=1) ** 2 - (signs**2).sum(axis=1)) / (n * (n - 1))
@@ -83,7 +86,7 @@ def rank_agreement(values: Values) -> float:
 def ratio_interval(above: Values, below: Values | None = None) -> Estimate:
     """Estimate the discriminability of one metric, or its ratio to that of another metric on the same runs.
 
-    The interval is that of a jackknife over columns of the logarithm, with Student's t.
+    The interval is computed for the logarithm, by a jackknife over columns with Student's t.
     """
 
     def log_ratio(keep: NDArray[np.int64]) -> float:
@@ -100,9 +103,10 @@ def ratio_interval(above: Values, below: Values | None = None) -> Estimate:
 
 
 def seed_scores(results: Results, data: str) -> dict[str, Values]:
-    """Return the test scores of each metric on a dataset, [methods, seeds], of methods that have all seeds.
+    """Return a dict that maps each metric to the test scores on a dataset, an array of shape [methods, seeds].
 
-    A method at another value of the sweep counts as another method if its runs are others.
+    Methods without scores for all seeds are left out. A method counts as a separate method at each
+    value of the sweep, unless its runs are the same as at another value.
     """
     suite, rows = results.suite, dict[str, list[list[float]]]()
     known: set[tuple[str, ...]] = set()
@@ -119,7 +123,9 @@ def seed_scores(results: Results, data: str) -> dict[str, Values]:
 
 
 def half_scores(runs: Sequence[Path], *, of: str, repeats: int) -> dict[str, Values]:
-    """Score the test splits of runs on random halves, the same for all runs, [runs, repeats] for each metric.
+    """Score the test splits of runs on random halves. The halves are the same for all runs.
+
+    Return a dict that maps each metric to an array of scores of shape [runs, repeats].
 
     Args:
         runs: Run directories with the same data.
@@ -135,7 +141,7 @@ def half_scores(runs: Sequence[Path], *, of: str, repeats: int) -> dict[str, Val
         labels = data.labels if labels is None else labels
         if not np.array_equal(data.labels, labels):
             raise NearfarError(
-                f"{path}: its test split has other labels than that of {runs[0]}: use runs on one dataset"
+                f"{path}: its test split has different labels than that of {runs[0]}: use runs on the same dataset"
             )
         embeddings, rng = run.embed(data, network), np.random.default_rng(0)
         for metric in METRICS:
@@ -158,7 +164,7 @@ def choose_half(labels: NDArray[np.int64], of: str, rng: np.random.Generator) ->
 
 
 def table(values: dict[str, Values], *, intervals: bool) -> str:
-    """Format what is measured for each metric; intervals are for independent columns only."""
+    """Format the measurements of each metric as Markdown. Intervals are valid only if the columns are independent."""
     rows = []
     for metric, scores in values.items():
         ratio = ratio_interval(scores) if intervals else f"{discriminability(scores):.3g}"
@@ -169,7 +175,7 @@ def table(values: dict[str, Values], *, intervals: bool) -> str:
 
 
 def compare(values: dict[str, Values]) -> str:
-    """Format the ratios of the discriminability of two metrics."""
+    """Format the ratio of the discriminabilities of two metrics as Markdown, for each of PAIRS."""
     rows = [
         [f"{above} / {below}", str(ratio_interval(values[above], values[below]))]
         for above, below in PAIRS

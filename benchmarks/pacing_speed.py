@@ -49,7 +49,7 @@ AGES = (1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0)
 
 
 def noisy_batch(samples: int, classes: int, dim: int, *, seed: int) -> tuple[Tensor, Tensor]:
-    """Return unit vectors around class centers and their labels; 20% of the labels are random, no class is empty."""
+    """Return unit vectors around class centers and their labels. 20% of the labels are random; no class is empty."""
     x, labels = class_batch(samples, dim, per_class=1, seed=seed)
     generator = torch.Generator().manual_seed(seed)
     truth = torch.arange(samples) % classes
@@ -64,7 +64,8 @@ def noisy_batch(samples: int, classes: int, dim: int, *, seed: int) -> tuple[Ten
 def noisy_problem(samples: int, classes: int, *, mu: float, seed: int) -> tuple[WeightProblem, Floats]:
     """Return the weight problem of a noisy batch, and the weights to start from.
 
-    The start has weight 1 for the easiest 80% of the samples. The age of the problem is the one that selects them.
+    The initial weights are 1 for the easiest 80% of the samples, and 0 for the others. The age parameter of the problem
+    is the value that selects these samples.
     """
     x, labels = noisy_batch(samples, classes, 64, seed=seed)
     pos, neg = hardness(x, labels)
@@ -74,7 +75,10 @@ def noisy_problem(samples: int, classes: int, *, mu: float, seed: int) -> tuple[
 
 
 def compare_solvers(samples: int, classes: int, *, mu: float, seed: int) -> dict[str, list[float]]:
-    """Return the objective of three solvers after each of PASSES: sweeps of ours, or N steps of Algorithm 3 each."""
+    """Return a dict that maps the name of each of three solvers to its objective after each number of PASSES.
+
+    A pass is one sweep of our solver, or N steps of Algorithm 3.
+    """
     problem, start = noisy_problem(samples, classes, mu=mu, seed=seed)
     traces: dict[str, list[float]] = {OURS: list(solve(problem, start).trace)}
     first = 0.5 * samples / problem.classes
@@ -91,7 +95,11 @@ def compare_solvers(samples: int, classes: int, *, mu: float, seed: int) -> dict
 
 
 def count_wins(kinds: Sequence[tuple[int, int, float]], seeds: int) -> list[dict[str, Any]]:
-    """Count how often our objective is at most that of Algorithm 3, for each (N, C, mu), with the mean difference."""
+    """Compare our solver with Algorithm 3 for each (N, C, mu) in `kinds`.
+
+    "wins" is the number of seeds for which our objective is at most that of Algorithm 3, and "gap" is the mean
+    difference between the objectives.
+    """
     found = []
     for samples, classes, mu in kinds:
         ends = [{k: v[-1] for k, v in compare_solvers(samples, classes, mu=mu, seed=s).items()} for s in range(seeds)]
@@ -126,7 +134,7 @@ def speed(samples: int, classes: int, dim: int) -> dict[str, Any]:
 
 
 def rounds(number: int, *, samples: int = 1000, classes: int = 20, dim: int = 32) -> list[float]:
-    """Return the objective after each round of BSPML with a linear network. It converges according to Theorem 2."""
+    """Return the objective after each round of BSPML with a linear network. By Theorem 2, the objective converges."""
     x, labels = noisy_batch(samples, classes, 2 * dim, seed=0)
     torch.manual_seed(0)
     net = nn.Linear(2 * dim, dim)
@@ -147,7 +155,7 @@ def rounds(number: int, *, samples: int = 1000, classes: int = 20, dim: int = 32
 
 
 def drawings(classes: int, each: int) -> tuple[Tensor, Tensor]:
-    """Return pixels of drawings at half resolution, with mean 0, and their labels, of which 20% are wrong."""
+    """Return the pixels of drawings, at half resolution and with mean 0, and labels of which 20% are wrong."""
     data = load_sketches()
     data = data.subset(np.flatnonzero((np.arange(len(data)) % 100 < each) & (data.labels < classes))).compact()
     noisy, _ = add_label_noise(data.subset(np.arange(len(data))), 0.2)
@@ -157,7 +165,7 @@ def drawings(classes: int, each: int) -> tuple[Tensor, Tensor]:
 
 
 def weights_over_age(classes: int, each: int) -> dict[str, dict[str, list[float]]]:
-    """Compute the mean (MAW) and spread (SDAW) of the class weights at each age for each mu (Figs. 3 and 4)."""
+    """Compute the mean (MAW) and the spread (SDAW) of the class weights for each age and each mu (Figs. 3 and 4)."""
     x, labels = drawings(classes, each)
     pos, neg = hardness(x, labels)
     found: dict[str, dict[str, list[float]]] = {"maw": {}, "sdaw": {}}
@@ -171,7 +179,7 @@ def weights_over_age(classes: int, each: int) -> dict[str, dict[str, list[float]
 
 
 def figures(result: dict[str, Any]) -> tuple[str, str]:
-    """Draw two figures as SVG: the objectives of Theorems 1 and 2, and Figs. 3 and 4."""
+    """Draw two figures and return them as SVG text: the objectives of Theorems 1 and 2, and Figs. 3 and 4."""
     trace, values = result["trace"], result["rounds"]
     traces, (left, right) = new_line_figure(2)
     draw_lines(
@@ -196,7 +204,7 @@ def figures(result: dict[str, Any]) -> tuple[str, str]:
     )
     styles = {f"mu = {mu:g}": style for mu, style in MUS.items()}
     weights, panels = new_line_figure(2)
-    titles = {"maw": "Mean of class weights (Fig. 3)", "sdaw": "Their spread (Fig. 4)"}
+    titles = {"maw": "Mean of class weights (Fig. 3)", "sdaw": "Spread of class weights (Fig. 4)"}
     for axes, (key, title) in zip(panels, titles.items(), strict=True):
         draw_lines(axes, AGES, result["weights"][key], styles, title=title, x_label="lambda", y_label=key.upper())
     return to_svg(traces), to_svg(weights)
@@ -207,7 +215,7 @@ def report(result: dict[str, Any], command: str, names: Sequence[str]) -> str:
     sop = result["speed"]
     parts = [
         "# The weight solver of BSPML\n",
-        f"Made by `{command}` on {result['machine']}. [BSPML](../methods/bspml.md) describes the method.\n",
+        f"Generated by `{command}` on {result['machine']}. [BSPML](../methods/bspml.md) describes the method.\n",
         "## Our solver compared with Algorithm 3 of the paper\n",
         "The data are N vectors in C noisy clusters, with 20% random labels. Both solvers start with weight 1 for the "
         "easiest 80% of the samples, and lambda is chosen to select these samples. Algorithm 3 takes 50 N steps with a "
@@ -231,7 +239,8 @@ def report(result: dict[str, Any], command: str, names: Sequence[str]) -> str:
     parts += [
         f"## Time at N = {sop['samples']:,}, C = {sop['classes']:,}, d = {sop['dim']}\n",
         f"Computing xi+ and xi- exactly over all pairs takes {sop['xi_seconds']:.0f} CPU seconds and "
-        f"{sop['xi_megabytes']:.0f} MB in addition to the embeddings. CPU seconds of the solver:\n",
+        f"{sop['xi_megabytes']:.0f} MB in addition to the embeddings. The table shows the CPU seconds of the solver. A "
+        "sweep moves the weight of every sample once. The residual is 0 at a stationary point:\n",
         markdown_table(
             ["mu", "seconds", "sweeps", "residual", "mean weight"],
             [
@@ -242,7 +251,7 @@ def report(result: dict[str, Any], command: str, names: Sequence[str]) -> str:
         "",
         "## Figs. 3 and 4 of the paper\n",
         "Measured on the pixels of the built-in drawings with 20% wrong labels. The mean of the class weights rises "
-        "with lambda, and their spread falls with mu.\n",
+        "with lambda, and the spread of the class weights falls with mu.\n",
     ]
     if names:
         parts.append(f"![Mean and spread of the class weights]({names[1]})\n")

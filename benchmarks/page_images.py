@@ -1,9 +1,9 @@
-"""Screenshots of the pages for the documentation.
+"""Take the screenshots of web pages for the documentation.
 
     python -m benchmarks.page_images runs/start runs/audit-start docs/images
 
-The first argument is a run on the built-in drawings, and the second one is the output of `nearfar audit` for this run.
-Needs selenium, and chromium with chromedriver (`make browser` installs them).
+The first argument is a run on the built-in drawings, the second is the output of `nearfar audit` for this run, and the
+third is the output folder. The script needs selenium, and chromium with chromedriver (`make browser` installs them).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from nearfar.serve.api import create_app
 from nearfar.serve.collection import open_collection
 from nearfar.serve.server import guard_app, run_in_background
 
-# An envelope: strokes of points with two hexadecimal digits per coordinate, as in URLs of the page.
+# A drawing of an envelope, as in the URLs of the page: strokes of points, two hexadecimal digits per coordinate.
 ENVELOPE = "06046e00fc06ff54fc98809c069800500604-0608805cfa08"
 MAP_READY = "return !!document.querySelector('canvas.plane')?.width && !document.querySelector('.busy')"
-# For each image: the address, and a script that returns whether the view is complete.
+# For each image: the address of the view, and a script that returns whether the view is complete.
 VIEWS = {
     "serve-search": (f"#/drawing/{ENVELOPE}", "return document.querySelectorAll('.cards img').length >= 24"),
     "serve-map": ("#/map", MAP_READY),
@@ -35,7 +35,7 @@ WAIT = 900.0
 
 
 def take_image(page: Any, path: Path, *, width: int, height: int, is_complete: str) -> None:
-    """Wait until a view and its images are complete, and save it with few colors."""
+    """Wait until a view and its images are complete, and save a screenshot with few colors."""
     metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
     page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     loaded = "return [...document.images].filter(i => i.loading !== 'lazy').every(i => i.complete)"
@@ -44,7 +44,7 @@ def take_image(page: Any, path: Path, *, width: int, height: int, is_complete: s
         if time.monotonic() > end:
             raise NearfarError(f"{path.name}: the page was not complete within {WAIT:.0f} s")
         time.sleep(0.5)
-    time.sleep(3)  # images that fade in
+    time.sleep(3)  # wait for images that fade in
     page.save_screenshot(str(path))
     with Image.open(path) as image:
         reduced = image.convert("RGB").quantize(COLORS, dither=Image.Dither.NONE)

@@ -1,7 +1,7 @@
-"""The losses of pytorch-metric-learning (the peer) that match ours, and a guard against their use of memory and time.
+"""The losses of pytorch-metric-learning that correspond to ours, and a guard that limits their memory and time.
 
 The guard first tries each call in another process, with limits of 8 GB and 60 seconds. Only calls that stay within the
-limits are timed. Needs the extra `peers`.
+limits are timed. This module needs the extra `peers`.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def peer(label: str) -> Loss | None:
-    """Return the peer's loss for a label of `benchmarks.speed`, or None if the peer has no such loss."""
+    """Return the loss from pytorch-metric-learning for a label of `benchmarks.speed`, or None if there is none."""
     from benchmarks.speed import LOSSES
 
-    # Rows without an exact counterpart are compared with the closest loss of the peer.
+    # Losses without an exact counterpart are compared with the most similar loss of pytorch-metric-learning.
     closest: dict[str, Callable[[Any], Loss]] = {
         "contrastive": lambda peers: peers.losses.ContrastiveLoss(),
         "lifted anchor": lambda peers: peers.losses.GeneralizedLiftedStructureLoss(),
@@ -38,7 +38,7 @@ def peer(label: str) -> Loss | None:
 
 
 def counterpart(loss: nn.Module) -> Loss | None:
-    """Return the peer's loss with the same options as ours, or None if the peer has no such loss."""
+    """Return the loss from pytorch-metric-learning with the same options as ours, or None if there is none."""
     load_peers()
     try:
         return peer_loss(loss)  # type: ignore[arg-type]
@@ -47,7 +47,7 @@ def counterpart(loss: nn.Module) -> Loss | None:
 
 
 def load_peers() -> Any:
-    """Return the modules of the peer, or exit with instructions if it is not installed."""
+    """Return the modules of pytorch-metric-learning, or exit with instructions if it is not installed."""
     try:
         return peer_modules()
     except NearfarError as error:
@@ -60,7 +60,7 @@ def _distance_weighted_margin(peers: Any) -> Loss:
 
 
 class Guard:
-    """A process that tries the peer's loss on batches of increasing size, until one exceeds the limits."""
+    """A process that tries a loss from pytorch-metric-learning on batches of increasing size, until a limit is hit."""
 
     def __init__(self, label: str, threads: int) -> None:
         context = multiprocessing.get_context("spawn")
@@ -71,7 +71,7 @@ class Guard:
         self._failed = False
 
     def allows(self, x: Tensor, y: Tensor) -> bool:
-        """Return whether one step on this batch stays within the limits; after a failure, return False at once."""
+        """Return whether one step on this batch stays within the limits. After a failure, return False at once."""
         if self._failed:
             return False
         self._pipe.send((x.numpy(), y.numpy()))

@@ -14,14 +14,17 @@ from benchmarks.timing import best_ms, peak_bytes, step
 from nearfar.losses import create
 from nearfar.losses.proxy_isa import ProxyISALoss
 
-SINGLE_PROXY = ("arcface", "cosface", "normalized-softmax", "proxy-anchor", "proxy-nca", "proxy-isa")
+SINGLE_PROXY = (
+    *("arcface", "cosface", "large-margin-softmax", "normalized-softmax", "p2sgrad"),
+    *("proxy-anchor", "proxy-isa", "proxy-nca", "sphereface"),
+)
 MULTI_PROXY = ("mpa", "mpa-ap", "mpa-dw", "soft-triple", "subcenter-arcface")
 PROXY_LOSSES = sorted(SINGLE_PROXY + MULTI_PROXY)
 SIZES = ((128, 512, 11318, 2), (180, 512, 100, 10))  # batch size B, dimension d, classes C, proxies per class K
 
 
 def make(label: str, classes: int, dim: int, k: int) -> nn.Module:
-    """Create a loss, with `k` proxies per class if it supports several; memory and filter of Proxy-ISA are active."""
+    """Create a loss, with `k` proxies per class if it supports several. For Proxy-ISA, memory and filter are active."""
     if label in MULTI_PROXY:
         return create(label, classes=classes, dim=dim, proxies_per_class=k)
     loss = create(label, classes=classes, dim=dim)

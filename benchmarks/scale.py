@@ -8,8 +8,8 @@
 
 With `--json docs/benchmarks/scale.json`, the result is also written to that file, under the name of the part.
 
-Embeddings are read from a memory-mapped file. `peak_mb` is the peak memory of the process, including Python, torch and
-the pages of the file that it has read; `before_mb` is the peak memory before the measurement.
+Embeddings are read from a memory-mapped file. In the results, `peak_mb` is the peak memory of the process, including
+Python, torch and the pages of the file that it has read; `before_mb` is the peak memory before the measurement.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from nearfar.losses.proxies.sharded import ShardedProxies
 from nearfar.metrics import evaluate
 from nearfar.pacing.xi import hardness
 from nearfar.training.distributed import process_group
+from nearfar.training.distributed.gradient_buckets import GradientBuckets
 from nearfar.training.evaluate import to_device
 from nearfar.training.splits import open_manifest
 from nearfar.training.step import train_step
@@ -49,7 +50,7 @@ Result = dict[str, Any]
 
 
 def written(path: Path, samples: int, *, seed: int = 0) -> tuple[NDArray[np.float32], Ints]:
-    """Write random unit vectors in classes of ten to a file; return them memory-mapped, and their labels."""
+    """Write random unit vectors in classes of ten to a file. Return the vectors as a memory map, and their labels."""
     rng = np.random.default_rng(seed)
     labels = rng.permutation(np.arange(samples) // PER_CLASS)
     centers = np.random.default_rng(1).standard_normal((samples // PER_CLASS + 1, DIM), dtype=np.float32)
@@ -93,7 +94,7 @@ def xi(folder: Path, samples: int, memory_mb: int) -> Result:
 
 
 def gallery(folder: Path, samples: int, memory_mb: int) -> Result:
-    """Evaluate queries against a gallery: exactly, and with an IVF index that probes 1 in 64 or 1 in 8 of its lists."""
+    """Evaluate queries against a gallery: exactly, and with an IVF index that searches 1/64 or 1/8 of its lists."""
     rows, labels = written(folder / "rows.npy", samples)
     queries, ids = written(folder / "queries.npy", QUERIES, seed=2)
     exact = measured(lambda: dict(evaluate(rows, labels, queries=(queries, ids), metrics=METRICS, memory_mb=memory_mb)))
@@ -173,6 +174,12 @@ def step(folder: Path, batch: int, repeats: int) -> Result:
     parameters = [torch.nn.Parameter(torch.zeros_like(p)) for p in ours.embedder.parameters()]
     for p in parameters:
         p.grad = torch.zeros_like(p)
+    buckets = GradientBuckets(parameters)
+
+    def sum_gradients() -> None:
+        with buckets.reduce():
+            pass
+
     times = interleaved(
         {
             "step": lambda: train_step(ours, given, steps=trainers[0].steps),
@@ -180,7 +187,7 @@ def step(folder: Path, batch: int, repeats: int) -> Result:
             "gather of embeddings": lambda: torch.autograd.backward(
                 process_group.gather_parts(rows, batch), whole_gradient
             ),
-            "sum of gradients": lambda: process_group.all_reduce_gradients(parameters),
+            "sum of gradients": sum_gradients,
         },
         repeats,
     )
@@ -235,7 +242,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--classes", type=int, default=1_000_000, help="number of classes of shards (default 1000000)")
     parser.add_argument("--repeats", type=int, default=30, help="timed repeats of step and shards (default 30)")
     parser.add_argument(
-        "--json", type=Path, help="file to add the result to; it replaces an earlier result of the part"
+        "--json", type=Path, help="file to add the result to; an earlier result of the same part is replaced"
     )
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)

@@ -1,9 +1,9 @@
 """Speed of the losses: `python -m benchmarks.speed`.
 
-Measures the forward and backward pass of every loss on a batch of embeddings X [B, d]. It is compared with
-pytorch-metric-learning (the peer) and with the floor: the time of the three matrix products that every pair loss needs,
-S = X X^T for the similarities, and G X and G^T X for the gradient, where G = dL/dS. All candidates of a size run in
-turn in one process, and the best time of each is reported.
+Measures the time of the forward and backward pass of every loss on a batch of embeddings X [B, d]. The time is compared
+with that of pytorch-metric-learning and with the floor: the time of the three matrix products that every pair loss
+needs, S = X X^T for the similarities, and G X and G^T X for the gradient, where G = dL/dS. All candidates of a size run
+in turn in one process, and the best time of each is reported.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ LOSSES: dict[str, Callable[[], nn.Module]] = {
     "dro kl-g": lambda: create("dro", uncertainty="kl-g"),
     "dro chi2": lambda: create("dro", uncertainty="chi2"),
     "fastap": lambda: create("fastap"),
+    "hap": lambda: create("hap"),
     "hap2s": lambda: create("hap2s"),
     "hap2s polynomial": lambda: create("hap2s", form="polynomial"),
     "lifted": lambda: create("lifted"),
@@ -64,7 +65,7 @@ LOSSES: dict[str, Callable[[], nn.Module]] = {
     "margin distance-weighted": distance_weighted_margin,
     "multi-similarity": lambda: create("multi-similarity"),
     "multi-similarity unmined": lambda: create("multi-similarity", epsilon=None),
-    "n-pair": lambda: create("n-pair", l2_reg=0.0),  # the peer's loss has no such regularization
+    "n-pair": lambda: create("n-pair", l2_reg=0.0),  # the loss in pytorch-metric-learning has no such regularization
     "n-pair all pairs": lambda: create("n-pair", all_pairs=True),
     "nt-xent": lambda: create("nt-xent"),
     "pair-margin": lambda: create("pair-margin"),
@@ -102,7 +103,7 @@ def floor(x: Tensor) -> Callable[[], None]:
 
 
 def measure(label: str, guard: Guard | None, batch: int, dim: int, repeats: int) -> Row:
-    """Time one loss at one size; with a guard, also the peer's loss if the guard allows it."""
+    """Time one loss at one size. If the guard allows it, also time the loss in pytorch-metric-learning."""
     loss = LOSSES[label]()
     x, y = class_batch(batch, dim, per_class=PER_CLASS.get(label, 5))
     stopped = guard is not None and not guard.allows(x, y)

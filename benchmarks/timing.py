@@ -1,4 +1,4 @@
-"""Timing that other work on the machine hardly affects: candidates run in turn, and the best time of each counts."""
+"""Timing that other work on the machine hardly affects: candidates run in turn, and the best time of each is used."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
+
+from nearfar.formatting import counted
 
 
 def best_ms(
@@ -71,9 +73,8 @@ def step(loss: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor) -> Call
 
 def machine() -> str:
     """Return a line with the versions, number of threads and CPU of a measurement."""
-    return (
-        f"torch {torch.__version__}, {torch.get_num_threads()} thread(s), Python {platform.python_version()}, {_cpu()}"
-    )
+    threads = counted(torch.get_num_threads(), "thread")
+    return f"torch {torch.__version__}, {threads}, Python {platform.python_version()}, {_cpu()}"
 
 
 def _cpu() -> str:

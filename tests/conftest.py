@@ -19,7 +19,7 @@ pytest.register_assert_rewrite(
 )
 
 # These modules must be imported before torch, in a process of their own.
-collect_ignore = ["harness/pretend_cuda.py", "harness/device_checks.py"]
+collect_ignore = ["harness/pretend_cuda.py", "harness/device_checks.py", "harness/device_ranks.py"]
 
 # One thread, because the batches are tiny, and so that sums have the same order on every machine.
 torch.set_num_threads(1)

@@ -531,6 +531,56 @@ def smooth_ap(batch: Batch, *, temperature: float = 0.01) -> Tensor:
     return batch.mean(terms)
 
 
+def hap(
+    batch: Batch,
+    *,
+    levels: list[list[int]] | None = None,
+    alpha: float = 1.0,
+    tau: float = 0.01,
+    rho: float = 100.0,
+    offset: float = 1.44,
+    delta: float = 0.05,
+    start: float = 0.5,
+) -> Tensor:
+    def shared(i: Sample, j: Sample) -> int:
+        if levels is None:
+            return len(i.labels & j.labels)
+        return (i.label == j.label) + sum(a == b for a, b in zip(levels[i.label], levels[j.label], strict=True))
+
+    def step(x: Tensor, below: bool) -> Tensor:
+        if not below:
+            return torch.ones_like(x) if x >= 0 else torch.zeros_like(x)
+        if x > delta:
+            return rho * (x - delta) + offset
+        return torch.sigmoid(x / tau) + (start if x > 0 else 0.0)
+
+    anchors, refs = batch.split()
+    terms = []
+    for i in anchors:
+        everybody = others(i, refs)
+        size = len(i.labels) if levels is None else 1 + len(levels[i.label])
+        level = {id(j): shared(i, j) for j in everybody}
+        pos = [j for j in everybody if level[id(j)]]
+        if not pos:
+            continue
+        rel = {}
+        for k in pos:
+            count = sum(j.weight for j in pos if level[id(j)] == level[id(k)])
+            rel[id(k)] = (level[id(k)] / size) ** alpha / count
+        total = torch.zeros((), dtype=torch.float64)
+        for k in pos:
+            rank, h_rank = torch.ones((), dtype=torch.float64), rel[id(k)]
+            for j in everybody:
+                if j is not k:
+                    x = sim(i, j) - sim(i, k)
+                    rank = rank + j.weight * step(x, level[id(j)] < level[id(k)])
+                    if level[id(j)] and x >= 0:
+                        h_rank = h_rank + j.weight * min(rel[id(j)], rel[id(k)])
+            total = total + k.weight * h_rank / rank
+        terms.append((i.weight, 1 - total / sum(k.weight * rel[id(k)] for k in pos)))
+    return batch.mean(terms)
+
+
 def nca(batch: Batch, *, scale: float = 1.0) -> Tensor:
     anchors, refs = batch.split()
 
@@ -672,6 +722,7 @@ ORACLES: dict[str, Callable[..., Tensor]] = {
     "nt-xent": nt_xent,
     "circle": circle,
     "smooth-ap": smooth_ap,
+    "hap": hap,
     "nca": nca,
     "tuplet-margin": tuplet_margin,
     "intra-pair-variance": intra_pair_variance,
@@ -761,7 +812,7 @@ class Case:
     kinds: tuple[str, ...] = KINDS
 
     def __str__(self) -> str:
-        return "-".join([self.name, *(f"{k}={v}" for k, v in self.options.items())])
+        return "-".join([self.name, *(f"{k}={len(v) if k == 'levels' else v}" for k, v in self.options.items())])
 
 
 def case(name: str, **options: Any) -> Case:
@@ -784,8 +835,10 @@ def case(name: str, **options: Any) -> Case:
         facts["scales"] = bool(options.get("normalize")) and options.get("l2_reg") == 0
     if options.get("mining") in ("hard", "semi-hard", "paired"):
         facts["twice"] = "none"  # one negative is picked: of two equal ones the second does not count
-    if name == "smooth-ap":
+    if name in ("smooth-ap", "hap"):
         facts["twice"] = "negatives"  # the leading 1 of the ranks has no weight
+    if "levels" in options:  # which the labels index
+        facts.update(kinds=tuple(k for k in KINDS if "multi-hot" not in k and k != "huge-ids"), twice="none")
     if options.get("weighting") == "outside":
         facts["twice"] = "none"  # means of weights, and a divisor that counts samples
     return Case(name, options, **facts)
@@ -860,6 +913,9 @@ CASES = [
     case("circle", m=0.25, gamma=10.0),
     case("smooth-ap"),
     case("smooth-ap", temperature=0.1),
+    case("hap"),
+    case("hap", levels=[[0, 0], [0, 0], [1, 0], [2, 1], [2, 1], [3, 1], *[[9, 9]] * 14], tau=0.05, rho=3.0, delta=0.3),
+    case("hap", levels=[[0], [0], [0], [1], [1], [1], *[[9]] * 14], tau=0.1, alpha=2.0, start=0.0, offset=1.0),
     case("nca"),
     case("nca", scale=4.0),
     case("tuplet-margin"),

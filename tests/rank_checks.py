@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from nearfar.errors import NearfarError
 from nearfar.losses import create
 from nearfar.losses.proxies.sharded import SHARDABLE, ShardedProxies
+from nearfar.training import projection
 from nearfar.training.compactness import measure_compactness
 from nearfar.training.distributed import process_group
+from nearfar.training.distributed.gradient_buckets import GradientBuckets
 from nearfar.training.distributed.sync_norm import SyncedBatchNorm, sync_batch_norms
 
 NAMES = {
@@ -36,12 +40,51 @@ def gradients_are_summed() -> None:
     parameters = [nn.Parameter(torch.zeros(n, 2)) for n in (3, 1, 4)]
     for i, p in enumerate(parameters[:2]):
         p.grad = torch.full_like(p, process_group.rank() + i)
-    process_group.all_reduce_gradients(parameters)
+    with GradientBuckets(parameters).reduce():
+        pass
     total = sum(range(process_group.world_size()))
     assert [p.grad[0, 0].item() for p in parameters[:2]] == [total, total + process_group.world_size()]
     assert parameters[2].grad is None
-    process_group.all_reduce_gradients(parameters[:1], mean=True)
+    with GradientBuckets(parameters[:1], mean=True).reduce():
+        pass
     assert parameters[0].grad[0, 0] == total
+
+
+def gradients_are_summed_during_the_backward_pass() -> None:
+    torch.manual_seed(0)
+    layers = [nn.Linear(4, 4, dtype=torch.float64) for _ in range(4)]
+    unused = nn.Linear(4, 4, dtype=torch.float64)
+    layers[1].requires_grad_(False)
+    network = nn.Sequential(*layers)
+    x = torch.randn(6, 4, dtype=torch.float64)
+    events: list[str] = []
+    for name, p in network.named_parameters():
+        if p.requires_grad:
+            p.register_post_accumulate_grad_hook(lambda _, name=name: events.append(name))
+    all_reduce = dist.all_reduce
+
+    def record(*args: Any, **options: Any) -> Any:
+        events.append("sum")
+        return all_reduce(*args, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(projection, "GROUP_SIZE", 20)  # a layer has 20 parameters
+        buckets = GradientBuckets([*unused.parameters(), *network.parameters()])
+        patch.setattr(dist, "all_reduce", record)
+        for frozen in (False, True, False):
+            layers[3].requires_grad_(not frozen)
+            network.zero_grad()
+            network(process_group.local_part(x)).square().sum().backward()  # not reduced
+            events.clear()
+            with buckets.reduce():
+                network(process_group.local_part(x)).square().sum().backward()
+            assert events.count("sum") == (2 if frozen else 3)
+            assert events.index("sum") < events.index("0.weight")
+            trained = [p for p in network.parameters() if p.requires_grad]
+            expected = torch.autograd.grad(2 * network(x).square().sum(), trained)
+            for p, gradient in zip(trained, expected, strict=True):
+                close(p.grad, gradient)
+    assert unused.weight.grad is None
 
 
 def batch_norms_use_the_global_batch() -> None:
@@ -67,7 +110,8 @@ def batch_norms_use_the_global_batch() -> None:
             expected, found = plain(whole), synced(own)
             expected.backward(g)
             found.backward(process_group.local_part(g))
-        process_group.all_reduce_gradients(synced.parameters())
+        with GradientBuckets(synced.parameters()).reduce():
+            pass
         close(found, process_group.local_part(expected))
         close(own.grad, process_group.local_part(whole.grad))
         for p, q in zip(synced.parameters(), plain.parameters(), strict=True):
@@ -168,6 +212,7 @@ CHECKS: dict[str, Callable[[], None]] = {
     for each in (
         parts_are_gathered_in_order_with_their_gradients,
         gradients_are_summed,
+        gradients_are_summed_during_the_backward_pass,
         batch_norms_use_the_global_batch,
         random_numbers_per_process_and_shared,
         the_main_process_broadcasts,

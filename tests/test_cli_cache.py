@@ -42,7 +42,7 @@ def test_views_are_listed_and_removed(tmp_path: Path) -> None:
     assert "birds train, view 1, small below block2, float32, 0% complete\n" in output
     assert output.endswith("2 views, 0.000 GB\n")
     assert nearfar("rm", str(tmp_path), "xyz")[0] == 1
-    assert "has no view 'xyz'" in nearfar("rm", str(tmp_path), "xyz")[1]
+    assert "no view has a name that begins with 'xyz'" in nearfar("rm", str(tmp_path), "xyz")[1]
     assert nearfar("rm", str(tmp_path))[0] == 2
     assert nearfar("rm", str(tmp_path), "abc") == (0, "removed abc1, 0.000 GB\n")
     assert nearfar("rm", str(tmp_path), "--all") == (0, "removed abd2, 0.000 GB\n")

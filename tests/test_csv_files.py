@@ -67,3 +67,10 @@ def test_errors_name_the_file(tmp_path: Path) -> None:
         read_text(tmp_path / "gone.csv")
     with pytest.raises(NearfarError, match=r"big\.csv: cannot be read as CSV"):
         parse_csv("x" * 200_000, Path("big.csv"))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_is_refused_instead_of_waiting_for_a_writer(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.csv")
+    with pytest.raises(NearfarError, match=r"pipe\.csv: is a pipe, not a file"):
+        read_text(tmp_path / "pipe.csv")

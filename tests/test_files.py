@@ -55,5 +55,5 @@ def test_check_not_read(tmp_path: Path) -> None:
     (tmp_path / "a").touch()
     os.link(tmp_path / "a", tmp_path / "b")
     check_not_read(tmp_path / "new", [tmp_path / "a", tmp_path / "gone"], remedy="stop")
-    with pytest.raises(NearfarError, match="b: was read by this command and would be overwritten: stop"):
+    with pytest.raises(NearfarError, match="b: this command reads this file and would overwrite it: stop"):
         check_not_read(tmp_path / "b", [tmp_path / "a"], remedy="stop")

@@ -114,7 +114,7 @@ def test_distance_weighted_prefers_by_the_inverse_density() -> None:
 def test_distance_weighted_wants_cosines_or_distances() -> None:
     pairs = batch()
     far = Pairs(-(2 - 2 * pairs.sim).clamp_min(0).sqrt() - 0.5, pairs.same, pairs.diff)
-    with pytest.raises(ValueError, match="pass the argument distances"):
+    with pytest.raises(ValueError, match="pass the argument distances of shape"):
         distance_weighted(far, dim=6)
     distances = (2 - 2 * pairs.sim).clamp_min(0).sqrt()
     a, b = (torch.Generator().manual_seed(0) for _ in range(2))

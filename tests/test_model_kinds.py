@@ -123,7 +123,7 @@ def test_bad_arguments() -> None:
     assert "expected DATA" in nearfar("eval", "--model", "efficientnet-lite0", ok=False)
     assert "'nowhere' is not a run directory" in nearfar("index", "nowhere", "photos", ok=False)
     assert "no such run, saved model, index or backbone" in nearfar("index", "--model", "mynet", "photos", ok=False)
-    assert "is not a run directory" in nearfar("search", "photos", "1", ok=False)
+    assert "photos: not a run directory" in nearfar("search", "photos", "1", ok=False)
     Path("empty").mkdir()
     (Path("empty") / "model.json").write_text("{}")
     assert "does not name a model and data" in nearfar("search", "empty", "1", ok=False)

@@ -18,7 +18,7 @@ def test_integers_keep_their_values() -> None:
 def test_strings_become_class_ids() -> None:
     assert as_label_tensor(["dog", "cat", "dog"]).tolist() == [1, 0, 1]
     assert as_label_tensor(np.array(["dog", "cat"], dtype=object), class_names=["dog", "owl", "cat"]).tolist() == [0, 2]
-    with pytest.raises(ValueError, match="labels has the unknown class 'dgo'; did you mean 'dog'"):
+    with pytest.raises(ValueError, match="labels contains the unknown class 'dgo'; did you mean 'dog'"):
         as_label_tensor(["dog", "dgo"], class_names=["dog", "cat"])
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nearfar import advise as advise
     from nearfar import audit as audit
+    from nearfar import calibration as calibration
     from nearfar import compat as compat
     from nearfar import config as config
     from nearfar import data as data
@@ -42,8 +43,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _SUBMODULES = (
-    *("advise", "audit", "compat", "config", "data", "losses", "metrics", "mining", "models", "ops", "pacing"),
-    *("report", "runs", "samplers", "search", "serve", "suites", "training"),
+    *("advise", "audit", "calibration", "compat", "config", "data", "losses", "metrics", "mining", "models", "ops"),
+    *("pacing", "report", "runs", "samplers", "search", "serve", "suites", "training"),
 )
 _MODULES = {
     "MetricLearner": "nearfar.estimator",

@@ -1,15 +1,23 @@
 r"""CSV files that people open in a spreadsheet, and that nearfar reads back unchanged.
 
-Names of files and classes can contain anything: line breaks, bytes that are not UTF-8, or a leading "=" that a
-spreadsheet would run as a formula. Such a cell is written as an apostrophe and an escaped text. All other cells are
-written as they are:
+Names of files and classes can contain anything. Three kinds of names are written as an apostrophe followed by the name
+with its special characters escaped:
 
-    =cmd|calc            '=cmd|calc
-    two\nlines           '\n is a line break, \r, \t, \\ likewise
-    Jos\xe9 (latin-1)    'Jos\xe9: \xNN is a byte of a file name that is not UTF-8
-    \x1b (escape)        '\u001b: \uNNNN is any other character that cannot be shown
+- names with line breaks, other control characters, or bytes that are not UTF-8;
+- names that start with `=`, `+`, `-` or `@`, which a spreadsheet would run as a formula;
+- names that look like an escaped cell: they start with an apostrophe and contain a backslash, or they start with
+  apostrophes followed by `=`, `+`, `-` or `@`.
 
-A spreadsheet shows a cell that starts with an apostrophe as text.
+All other names, and numbers such as -1.5, are written unchanged. Examples of escaped names:
+
+    a name                            its cell
+    =cmd|calc                         '=cmd|calc
+    "two" + line break + "lines"      'two\nlines
+    "José" in Latin-1                 'Jos\xe9
+    the escape character (U+001B)     '\u001b
+
+The escapes are \n, \r, \t and \\, \xNN for a byte that is not UTF-8, and \uNNNN for any other character that cannot be
+displayed. A spreadsheet shows a cell that starts with an apostrophe as text.
 """
 
 from __future__ import annotations
@@ -32,7 +40,7 @@ _BY_LETTER = {letter: char for char, letter in _LETTERS.items()}
 
 
 def encode_cell(value: object) -> str:
-    r"""Return the text of a cell, which `decode_cell` reverses. Numbers and plain names are not changed. None is empty.
+    r"""Return the text of a cell. `decode_cell` reverses it. Numbers and plain names stay unchanged; None becomes "".
 
     >>> [encode_cell(value) for value in ("a cat.png", -1.5, "=1+1", "two\nlines", "Jos\udce9")]
     ['a cat.png', '-1.5', "'=1+1", "'two\\nlines", "'Jos\\xe9"]
@@ -45,7 +53,7 @@ def encode_cell(value: object) -> str:
 
 
 def decode_cell(text: str) -> str:
-    """Return the value of a cell that `encode_cell` wrote, or that a person wrote without any escapes.
+    """Return the value of a cell that `encode_cell` wrote. Other cells, such as those a person wrote, stay unchanged.
 
     >>> [decode_cell(text) for text in ("a cat.png", "'=1+1", "'t Hooft", "it's")]
     ['a cat.png', '=1+1', "'t Hooft", "it's"]
@@ -65,7 +73,7 @@ def format_csv(rows: Iterable[Iterable[object]]) -> str:
 
 
 def write_csv(path: Path, rows: Iterable[Iterable[object]], *, comment: str = "") -> Path:
-    """Write rows to a CSV file atomically and return its path. `comment` is put before them, in a line of its own."""
+    """Write rows to a CSV file atomically and return its path. `comment` is written first, on its own line."""
     with atomic(path) as draft, open(draft, "w", encoding="utf-8", newline="") as file:
         file.write(comment and f"{comment}\n")
         writer = csv.writer(file, lineterminator="\n")
@@ -74,7 +82,9 @@ def write_csv(path: Path, rows: Iterable[Iterable[object]], *, comment: str = ""
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a CSV file. Bytes that are not UTF-8 become surrogates, as in the names of files."""
+    """Return the text of a CSV file. Bytes that are not UTF-8 become surrogates, as in file names in Python."""
+    if path.is_fifo():  # reading a pipe without a writer would never return
+        raise NearfarError(f"{path}: is a pipe, not a file: save its content to a file first")
     try:
         return path.read_bytes().decode("utf-8-sig", "surrogateescape")
     except OSError as error:
@@ -82,7 +92,7 @@ def read_text(path: Path) -> str:
 
 
 def parse_csv(text: str, path: Path, *, delimiter: str = ",") -> list[list[str]]:
-    """Return the rows of a CSV text. `path` is only for messages."""
+    """Return the rows of a CSV text. `path` is used only in error messages."""
     try:
         table = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
     except csv.Error as error:

@@ -1,9 +1,9 @@
 """The demo: train on drawings, then search among classes that training never saw.
 
-The demo trains two recipes from scratch on half of the classes of the built-in drawings. On the other half it compares
-them with raw pixels and the untrained network. Then it searches and writes a report. Given a folder of images, the demo
-instead fine-tunes a pretrained network with the defaults of `nearfar train`, and compares it with the network before
-training.
+The demo trains a network from scratch with each of two recipes, on half of the classes of the built-in drawings. On the
+other half, it compares both networks with raw pixels and with the untrained network. Then it prints search results and
+writes a report. Given a folder of images, the demo instead fine-tunes a pretrained network with the defaults of
+`nearfar train`, and compares it with the network before training.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from nearfar.config.schema import Data
 from nearfar.data import Manifest
 from nearfar.data.layouts.sketches import credit
 from nearfar.errors import NearfarError
-from nearfar.formatting import clean_text, metric_title
+from nearfar.formatting import clean_text, counted, metric_title
 from nearfar.metrics import Scores, evaluate
 from nearfar.report import search_examples, write_report
 from nearfar.training import Config, Run, train
@@ -54,12 +54,13 @@ def run(*, steps: int | None = None, source: str = "sketches", out: Path = Path(
     """Run the demo.
 
     Args:
-        steps: Number of training steps per recipe. None is 2,700 for drawings, and the default of training for images.
+        steps: Number of training steps per recipe. None means 2,700 for drawings, and the default of `nearfar train`
+            for images.
         source: "sketches" for the built-in drawings, or the path of a folder with one subfolder per class.
         out: Output folder for the runs and the report. Finished runs in it are reused.
 
     Returns:
-        The scores in the printed table, by the name of the row.
+        A dict that maps the name of each row of the printed table to its scores.
     """
     started = time.monotonic()
     manifest = open_manifest(Data(source=source))
@@ -114,7 +115,10 @@ def _make_config(manifest: Manifest, name: str, steps: int | None, source: str, 
 
 
 def train_together(configs: Mapping[str, Config], out: Path) -> dict[str, Run]:
-    """Train several configurations in parallel, each in its own process, and return the runs. Reuse finished runs."""
+    """Train several configurations in parallel, each in its own process. Return a dict that maps their names to runs.
+
+    Finished runs in `out` are not trained again.
+    """
     missing = {name: config for name, config in configs.items() if not (out / name / "scores.json").is_file()}
     others = active_children()
     with (
@@ -153,7 +157,12 @@ def _end_with_parent() -> None:
 
 
 def _end_workers(others: list[BaseProcess], kind: type[BaseException] | None, *_: object) -> None:
-    """End the worker processes if the demo is interrupted, because the pool would wait until they have trained."""
+    """End the worker processes if the demo is interrupted. Otherwise, the pool would wait until training is finished.
+
+    Args:
+        others: Child processes that are not workers of the demo.
+        kind: Type of the exception that ends the block, or None.
+    """
     if kind is not None and not issubclass(kind, Exception):
         for process in active_children():
             if process not in others:
@@ -162,7 +171,8 @@ def _end_workers(others: list[BaseProcess], kind: type[BaseException] | None, *_
 
 def _train(config: Config, out: Path) -> None:
     keep_freed_memory()
-    # images take longer than drawings, so the plan and the progress of the cache are shown
+    # Training on image files uses cached activations and takes longer than training on drawings, so show the plan and
+    # the progress of the cache.
     say: Callable[[str], object] = (lambda _: None) if config.cache.activations is None else tqdm.write
     train(config, out, resume=(out / "config.yaml").exists(), say=say, progress=False)
 
@@ -179,9 +189,9 @@ def _load_run(path: Path, config: Config) -> Run:
     run = Run(path)
     before, now = ((c.steps, c.epochs, c.data.source) for c in (run.config, config))
     if before != now:
-        length = f"{before[1]} epochs" if before[0] is None else f"{before[0]} steps"
+        length = counted(before[1] or 0, "epoch") if before[0] is None else counted(before[0], "step")
         raise NearfarError(
-            f"{path}: belongs to a demo with other settings ({length} on {before[2]}): choose another --out"
+            f"{path}: this run belongs to a demo with other settings ({length} on {before[2]}): choose another --out"
         )
     return run
 

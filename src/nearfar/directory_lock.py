@@ -1,8 +1,8 @@
-"""Locks of directories, so that two processes never write to one directory at the same time.
+"""Locks for directories, so that two processes never write to the same directory at the same time.
 
-A lock is a file in the directory that its owner has locked with `flock`. The kernel releases the lock when the owner
-ends in any way, so a lock file that a killed process left behind blocks nobody. Systems without `flock` (Windows) have
-no locks: there, do not write to one directory from two processes.
+A lock is a file in the directory. The owner locks this file with `flock`. The kernel releases the lock when the owner
+ends for any reason, so a lock file that a killed process left behind blocks nobody. Systems without `flock` (Windows)
+have no locks: do not write to the same directory from two processes there.
 """
 
 from __future__ import annotations
@@ -27,19 +27,21 @@ _held: set[int] = set()
 def lock_directory(
     folder: Path, name: str, *, state: str, remedy: str, wait: Callable[[str], object] | None = None
 ) -> Iterator[None]:
-    """Hold a lock of a directory for the duration of a `with` block.
+    """Hold a lock on a directory for the duration of a `with` block.
 
     A missing directory is created. If it is still empty at the end of the block, it is removed again.
 
     Args:
         folder: The directory.
         name: The name of the lock. Locks with different names do not exclude each other.
-        state: What the owner does with the directory, such as "is used", for the message to the others.
-        remedy: What the others can do.
-        wait: A function that prints a message. If given, it is called once, and then the lock is awaited.
+        state: Passive phrase for how the owner uses the directory, such as "is used". Other processes show it in their
+            messages.
+        remedy: What the user of another process can do. It ends the error message.
+        wait: A function that prints a message. If it is given and another process holds the lock, the function is
+            called once, and this process then waits for the lock.
 
     Raises:
-        NearfarError: If another process or thread has the lock and `wait` is None.
+        NearfarError: If another process or thread holds the lock and `wait` is None.
     """
     path = folder / f".{name}.lock"
     created = [parent for parent in (folder, *folder.parents) if not path_exists(parent)]
@@ -104,7 +106,7 @@ def _is_same_file(handle: int, path: Path) -> bool:
 
 
 def _describe_process() -> dict[str, str | int]:
-    # Only the name of the command, because its options can contain a token.
+    # Record only the name of the command, because its options can contain a secret token.
     program = Path(sys.argv[0])
     name = program.parent.name if program.name == "__main__.py" else program.name
     command = f"{name} {sys.argv[1]}" if name == "nearfar" and len(sys.argv) > 1 else name
@@ -116,7 +118,7 @@ def _read_owner(path: Path) -> str:
         owner = json.loads(path.read_bytes())
         return f"process {owner['process']} ({owner['command']}, since {owner['since']})"
     except (OSError, ValueError, KeyError, TypeError):
-        return "another process"  # it has just got the lock and has not described itself yet
+        return "another process"  # the owner has just acquired the lock and has not written its description yet
 
 
 def _remove_empty(folders: list[Path]) -> None:

@@ -1,4 +1,4 @@
-"""Use the samples of all processes as negatives in your own training loop.
+"""Compute the loss over the samples of all processes in your own training loop.
 
     from nearfar.distributed import gather_embeddings
 
@@ -6,8 +6,8 @@
     loss(embeddings, labels).backward()
 
 Every process then computes the loss of the whole batch. `loss(network(images), labels, across_processes=True)` is
-short for the same. The gradients are those of one process with the whole batch, provided that gradients of parameters
-are averaged over the processes, as DistributedDataParallel, Accelerate and Fabric do:
+shorthand for this. The gradients equal those of one process with the whole batch, provided that parameter gradients are
+averaged over the processes, as DistributedDataParallel, Accelerate and Fabric do:
 
     L_r = loss of process r,  E_i = embedding of sample i,  N processes
     gradient of E_i on its process = sum over r of dL_r/dE_i
@@ -45,20 +45,22 @@ def gather_embeddings(
     """Gather the embeddings and labels of all processes, in the order of the ranks.
 
     Every process must call this function, with the same dtypes, the same dimension and the same optional arguments. The
-    numbers of samples may differ, also down to 0. Without a process group, the arguments are returned unchanged.
+    number of samples may differ and may be 0. Without a process group, or with a single process, the arguments are
+    returned unchanged, except that the weights are detached.
 
     Args:
-        embeddings: The embeddings of this process [B, d]. Their gradient is the sum of the gradients of all processes.
-        labels: Their class ids [B] or multi-hot labels [B, C].
-        weights: Their sample weights [B].
-        same_size: Whether B is the same on every process. The sizes need not be exchanged then, which on a GPU saves
-            one wait of the host per step.
+        embeddings: The embeddings [B, d] of this process. Their gradient is the sum of their gradients in the losses of
+            all processes.
+        labels: The class ids [B] or multi-hot labels [B, C] of this process.
+        weights: The sample weights [B] of this process.
+        same_size: If True, B must be the same on every process. The processes then do not exchange their sizes, which
+            saves one host-device synchronization per step on a GPU.
 
     Returns:
         The embeddings and labels of all processes, and the weights if they were passed.
     """
     if not isinstance(labels, Tensor):
-        raise ValueError(f"labels must be a tensor, got {type(labels).__name__}: convert class names to class ids")
+        raise ValueError(f"labels must be a tensor, got {type(labels).__name__}: pass class ids or multi-hot labels")
     for name, part in (("labels", labels), ("weights", weights)):
         if part is not None and len(part) != len(embeddings):
             raise ValueError(
@@ -73,7 +75,7 @@ def gather_embeddings(
 
 
 def _gather_sizes(embeddings: Tensor) -> list[int]:
-    """Return the number of samples of every process."""
+    """Return the number of samples on each process."""
     sizes = torch.empty(dist.get_world_size(), dtype=torch.int64, device=embeddings.device)
     dist.all_gather_into_tensor(sizes, torch.full_like(sizes[:1], len(embeddings)))
     counts: list[int] = sizes.tolist()
@@ -81,7 +83,7 @@ def _gather_sizes(embeddings: Tensor) -> list[int]:
 
 
 def _gather(part: Tensor, sizes: list[int]) -> Tensor:
-    """Concatenate the parts of all processes, whose first dimensions are `sizes`."""
+    """Concatenate the tensors `part` of all processes along dimension 0. sizes[i] is the length on rank i."""
     if part.dtype == torch.bool:  # not every backend can send booleans
         return _gather(part.to(torch.uint8), sizes).bool()
     largest = max(sizes)

@@ -30,9 +30,9 @@ class NearfarError(Exception):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an exception of Python, NumPy or torch means that memory could not be allocated.
+    """Return whether an exception from Python, NumPy or torch means that memory could not be allocated.
 
-    torch raises a RuntimeError on CPUs, and an OutOfMemoryError, which is a RuntimeError too, on GPUs.
+    On the CPU, torch raises a RuntimeError. On a GPU, it raises an OutOfMemoryError, a subclass of RuntimeError.
 
     >>> is_out_of_memory(MemoryError()), is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory"))
     (True, True)
@@ -46,8 +46,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 def install_hint(extra: str) -> str:
     """Return the command that installs the packages of an optional extra, such as "web".
 
-    In a source tree or an editable install, the command is `pip install -e '.[extra]'`. Otherwise it lists the
-    packages, because nearfar itself is not on a package index.
+    In a source tree or an editable install, the command is `pip install -e '.[extra]'`. Otherwise, the command names
+    the packages themselves, because nearfar is not on a package index.
     """
     project = Path(__file__).parents[2]
     if (project / "pyproject.toml").is_file():

@@ -1,4 +1,4 @@
-"""`MetricLearner`: a linear embedding of vectors as a scikit-learn estimator."""
+"""`MetricLearner`: a scikit-learn estimator that learns a linear embedding of vectors."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ except ImportError as error:
 
 
 class MetricLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """Learn a linear map of vectors, after which vectors of the same class have a small cosine distance.
+    """Learn a linear map that makes cosine distances small within each class and large between classes.
 
-    The map starts from the half-whitened PCA of the data and is trained with any recipe of nearfar.
+    The map is initialized with a half-whitened PCA of the data (see `nearfar.models.compute_half_whitened_pca`) and
+    trained with a recipe of nearfar.
 
     Args:
-        dim: Number of dimensions of the result, at most that of the data. None is 512, or that of the data if it is
-            smaller.
-        recipe: Name of the recipe, which `nearfar recipes` lists.
+        dim: Number of dimensions of the embeddings. None means 512. The dimension is capped at the number of features.
+        recipe: Name of the recipe. `nearfar recipes` lists the names.
         steps: Number of training steps.
-        batch_size: Number of vectors in a batch. None is that of the recipe.
+        batch_size: Number of vectors in a batch. None means the batch size of the recipe.
         lr: Learning rate.
-        random_state: Seed of batches and weights.
+        random_state: Seed for batches and initial weights.
 
     Attributes:
-        components_: The matrix of the map [dim, n_features_in_].
-        offset_: The vector that is added [dim].
-        classes_: The distinct labels.
+        components_: The matrix of the map, of shape [dim, n_features_in_].
+        offset_: The vector that the map adds, of shape [dim].
+        classes_: The distinct labels, sorted.
 
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)
@@ -62,7 +62,7 @@ class MetricLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         self.batch_size, self.lr, self.random_state = batch_size, lr, random_state
 
     def fit(self, X: Any, y: Any) -> MetricLearner:
-        """Learn the map from vectors X [N, d] and their labels y [N]."""
+        """Fit the linear map to vectors X [N, d] with labels y [N], and return the estimator."""
         X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)

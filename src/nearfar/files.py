@@ -16,17 +16,17 @@ from nearfar.errors import NearfarError
 
 try:
     import fcntl
-except ImportError:  # Windows, where files are not locked
+except ImportError:  # Windows has no fcntl, so nearfar does not lock files there
     fcntl = None  # type: ignore[assignment]
 
 DAY_SECONDS = 86400.0
-# Process ids are unique on one machine only.
+# Process ids are unique only per machine, so names of temporary files also contain a hash of the host name.
 _HOST = hashlib.sha256(platform.node().encode("utf-8", "replace")).hexdigest()[:8]
 
 
 @contextlib.contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """Yield a temporary path next to `path`. On success the temporary file replaces `path`; on an error it is deleted.
+    """Yield a temporary path next to `path`. On success, the temporary file replaces `path`; otherwise it is deleted.
 
     The content is flushed to disk before the rename, so after a crash `path` is either the old file or the new one.
     """
@@ -48,10 +48,10 @@ def atomic(path: Path) -> Iterator[Path]:
 
 
 def expand_user(path: str | Path) -> Path:
-    """Replace a leading `~` or `~user` by the home directory.
+    """Return a path in which a leading `~` or `~user` is replaced with the home directory.
 
     Raises:
-        NearfarError: If there is no such user.
+        NearfarError: If the user does not exist or has no home directory.
     """
     try:
         return Path(path).expanduser()
@@ -65,7 +65,7 @@ def path_exists(path: Path) -> bool:
     """Return whether a path exists.
 
     Raises:
-        NearfarError: If the system cannot answer, for example because a name is too long or a folder is not readable.
+        NearfarError: If the system cannot tell, for example because a name is too long or a folder is not readable.
     """
     try:
         path.stat()
@@ -73,7 +73,7 @@ def path_exists(path: Path) -> bool:
         return False
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise NearfarError(f"{path}: is a loop of symbolic links: remove or correct the links") from None
+            raise NearfarError(f"{path}: the symbolic links form a loop: remove or correct them") from None
         raise NearfarError(f"{path}: cannot be used ({error.strerror}): check the path and its permissions") from None
     except ValueError:  # the name contains a null byte
         return False
@@ -81,25 +81,25 @@ def path_exists(path: Path) -> bool:
 
 
 def user_cache() -> Path:
-    """Return the folder for results that are kept only to save time: $NEARFAR_CACHE, or nearfar in the user's cache."""
+    """Return the cache folder of nearfar: $NEARFAR_CACHE, or by default `nearfar` in the cache folder of the user."""
     if os.environ.get("NEARFAR_CACHE"):
         return Path(os.environ["NEARFAR_CACHE"])
     return Path(os.environ.get("XDG_CACHE_HOME") or Path(os.path.expanduser("~")) / ".cache") / "nearfar"
 
 
 def is_draft(path: Path) -> bool:
-    """Return whether a path has the name of a temporary file of `atomic`."""
+    """Return whether the name of a path is that of a temporary file created by `atomic`."""
     return path.name.startswith(".") and path.name.endswith(".part")
 
 
 def remove_drafts(folder: Path, name: str = "*") -> None:
     """Delete the temporary files in a folder that `atomic` left behind because its process was killed.
 
-    Files of living processes are kept. Files of other machines that share the disk are kept for a day.
+    Files of running processes are kept. Files written by other machines that share the disk are kept for a day.
 
     Args:
         folder: The folder.
-        name: The name of the file that the temporary files belong to, by default any.
+        name: Delete only the temporary files of the file with this name. By default, those of all files.
     """
     for draft in folder.glob(f".{name}.part" if name == "*" else f".{name}.*.part"):
         with contextlib.suppress(OSError):
@@ -125,21 +125,21 @@ def check_not_read(out: Path, read: Iterable[Path], *, remedy: str) -> None:
 
     Args:
         out: The file to write.
-        read: The files that were read. Those that do not exist are ignored.
-        remedy: What the user can do.
+        read: The files that were read. Files that do not exist are ignored.
+        remedy: What the user can do. It ends the error message.
     """
     for path in read:
         if out.exists() and path.exists() and out.samefile(path):
-            raise NearfarError(f"{out}: was read by this command and would be overwritten: {remedy}")
+            raise NearfarError(f"{out}: this command reads this file and would overwrite it: {remedy}")
 
 
 def lock(handle: int, *, shared: bool = False, wait: bool = True) -> bool:
-    """Lock an open file until its handle is closed or the process ends, even if it is killed.
+    """Lock an open file. The lock is released when the handle is closed or the process ends, even if it is killed.
 
     Args:
         handle: Descriptor of the open file.
-        shared: Other processes can hold a shared lock at the same time.
-        wait: Wait for other processes that hold the lock.
+        shared: If True, other processes can hold a shared lock on the file at the same time.
+        wait: If True, wait until other processes have released the lock.
 
     Returns:
         False if another process holds the lock and `wait` is False. On Windows, nothing is locked and the result is

@@ -30,7 +30,7 @@ def counted(count: int, word: str, plural: str | None = None) -> str:
 
 
 def memory_size(count: int) -> str:
-    """Format a number of bytes as MB or GB, in powers of 1024.
+    """Format a number of bytes in MB (at least 1) or GB, in powers of 1024.
 
     >>> memory_size(100), memory_size(500 * 2**20), memory_size(3 * 2**29)
     ('1 MB', '500 MB', '1.5 GB')
@@ -53,7 +53,7 @@ def clean_text(text: str) -> str:
 
 
 def _is_safe(char: str) -> bool:
-    # Python counts all spaces but " " as not printable, and the joiners that words and emoji are composed with.
+    # `isprintable` is false for all spaces other than " ", and for the zero-width joiners that words and emoji contain.
     return char.isprintable() or char in "\u200c\u200d" or unicodedata.category(char) == "Zs"
 
 

@@ -1,7 +1,8 @@
-"""Decide whether code may read the values of a tensor on the host.
+"""Decide whether the host may read the values of a tensor.
 
-On a GPU, reading a value makes the host wait until the GPU has finished all work before it, and the GPU then idles
-until the host has queued new work. So losses read values only if the tensor is on the CPU.
+Reading a value of a GPU tensor makes the host wait until the GPU has finished all work queued before the read. The GPU
+then idles until the host has queued new work. Therefore, by default, losses read values only of tensors on the CPU (see
+`checked_values`).
 """
 
 from __future__ import annotations
@@ -19,19 +20,26 @@ _VALIDATE: ContextVar[bool] = ContextVar("validate", default=False)
 def is_on_host(x: Tensor) -> bool:
     """Return whether values of x can be read at no cost: x is on the CPU, and torch.compile is not tracing.
 
-    Shapes may depend on values only if this is true.
+    Only if this is true may code choose tensor shapes based on values of x.
     """
     return not torch.compiler.is_compiling() and x.device.type == "cpu"
 
 
 def should_check_values(x: Tensor) -> bool:
-    """Return whether to check the values of x: if it is on the CPU, or inside `checked_values`, unless compiling."""
+    """Return whether to check the values of x.
+
+    Values are never checked while torch.compile is tracing. Otherwise, they are checked if x is on the CPU or the call
+    is inside a `checked_values` block.
+    """
     return not torch.compiler.is_compiling() and (x.device.type == "cpu" or _VALIDATE.get())
 
 
 @contextmanager
 def checked_values() -> Iterator[None]:
-    """Check the values of tensors on every device inside the block. The host waits for the GPU at each check."""
+    """Inside the block, check the values of tensors on any device, not only on the CPU.
+
+    Each check of a tensor on a GPU makes the host wait for the GPU.
+    """
     token = _VALIDATE.set(True)
     try:
         yield

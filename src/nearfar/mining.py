@@ -41,7 +41,7 @@ def closest_negatives(pairs: Pairs) -> Pairs:
 
 
 def semi_hard(pairs: Pairs, *, margin: float = 0.2, threshold: float | None = None) -> Pairs:
-    """Keep all positives, and the negatives that are farther than some positive but by less than the margin.
+    """Keep all positives, and the negatives that are less similar than some positive, but by less than the margin.
 
     A negative n of anchor a is kept if S_ap - margin < S_an < S_ap for at least one positive p of a, where S is the
     similarity. Schroff et al. (CVPR 2015) define the same condition on distances.
@@ -51,8 +51,8 @@ def semi_hard(pairs: Pairs, *, margin: float = 0.2, threshold: float | None = No
         margin: Maximum difference in similarity.
         threshold: If given, S_an is compared with this fixed similarity instead of S_ap. Each anchor then keeps all its
             positives and the same number of semi-hard negatives, or all of them if there are fewer. This is the
-            baseline of DRO (arXiv 1912.11194, section 4.2.3, Figs. 1 and 5). The paper gives only the number of
-            negatives; to keep the closest ones is our choice.
+            baseline in the DRO paper (arXiv 1912.11194, section 4.2.3, Figs. 1 and 5). The paper specifies only the
+            number of negatives; we keep the closest ones.
     """
     check_positive("margin", margin)
     sim = pairs.sim.detach()
@@ -95,23 +95,24 @@ def distance_weighted(
 
     A negative at distance D has weight w = 1/q(D), where q is the density of the distance between random points on the
     unit sphere: log w = (2 - d) log D - (d - 3)/2 log(1 - D^2/4) (Wu et al., ICCV 2017, Eq. 5). To draw negatives
-    without replacement, Gumbel noise is added to log w, and the largest values of each anchor are taken. w itself is
-    never computed, so high dimensions cause no underflow or overflow. If an anchor has too few negatives below
-    `nonzero_loss_cutoff`, the rest are drawn uniformly from those beyond it.
+    without replacement, Gumbel noise is added to log w, and each anchor takes its largest values. The weight w itself
+    is never computed, so high dimensions cause no underflow or overflow. If an anchor has too few negatives closer than
+    `nonzero_loss_cutoff`, the missing ones are drawn uniformly from the other negatives.
 
     Args:
         pairs: Pairs to select from.
         dim: The dimension d of the embeddings.
-        distances: The distances [A, R] between unit vectors. By default they are computed from `pairs.sim`, which must
-            then be cosines.
-        cutoff: Distances below this value are raised to it.
+        distances: The distances [A, R] between unit vectors. By default, they are computed from `pairs.sim`, which
+            must then contain cosines.
+        cutoff: Distances below this value are replaced with it.
         nonzero_loss_cutoff: Negatives at this distance or beyond are drawn only if there are too few closer ones.
         generator: Random generator. The default is torch's global generator.
     """
     if distances is None:
         if should_check_values(pairs.sim) and not bool((pairs.sim.detach().abs() < 1.01).all()):
             raise ValueError(
-                "pairs.sim must be cosines, got values outside [-1, 1] or NaN: pass the argument distances [A, R]"
+                "pairs.sim must contain cosines if distances is None, got NaN or values outside [-1, 1]: use cosines, "
+                "or pass the argument distances of shape [A, R]"
             )
         d2 = 2 - 2 * pairs.sim.detach()
     else:
@@ -120,7 +121,7 @@ def distance_weighted(
     log_w = log_inverse_density(d2, dim)
     beyond = d2 >= nonzero_loss_cutoff**2
     noise = torch.empty_like(d2).exponential_(generator=generator).log_().neg_()
-    # Negatives beyond the cutoff get equal weights that are far below the weights of all others.
+    # Negatives beyond the cutoff get equal weights far below all other weights, so they are drawn last.
     score = torch.where(beyond, log_w.amin() - 1e4 + noise, log_w + noise)
     return replace(pairs, diff=_first(score, pairs.diff, row_count(pairs.same)))
 
@@ -128,13 +129,13 @@ def distance_weighted(
 def log_inverse_density(squared_distances: Tensor, dim: int) -> Tensor:
     """Compute log(1/q(D)) from D^2, elementwise, for the density q of the distance between random points on a sphere.
 
-    The formula is that of `distance_weighted`. D^2 is limited to the open interval (0, 4), so the result is finite.
+    `distance_weighted` states the formula. D^2 is clamped to a range inside (0, 4), so the result is finite.
     """
     d2 = squared_distances.clamp(torch.finfo(squared_distances.dtype).tiny, 3.999)
     return (2 - dim) / 2 * d2.log() - (dim - 3) / 2 * torch.log1p(-d2 / 4)
 
 
-# The miners that `create_miner` knows by name. The defaults of the last three are meant for cosine similarities.
+# The miners that `create_miner` can create. The default options of the last three are meant for cosine similarities.
 MINERS: dict[str, Callable[..., Pairs]] = {
     "hardest": hardest,
     "closest-negatives": closest_negatives,
@@ -155,7 +156,7 @@ def create_miner(mine: str | Mapping[str, Any]) -> Callable[[Pairs], Pairs]:
     >>> create_miner({"name": "hardest", "count": 2})
     Traceback (most recent call last):
     ...
-    ValueError: mine 'hardest' has no option 'count'. Options: k
+    ValueError: miner 'hardest' has no option 'count'. Options: k
     """
     options = {"name": mine} if isinstance(mine, str) else dict(mine)
     name = check_choice("mine", str(options.pop("name", None)), MINERS)
@@ -164,26 +165,26 @@ def create_miner(mine: str | Mapping[str, Any]) -> Callable[[Pairs], Pairs]:
     for option in options:
         if option not in accepted:
             listed = f"Options: {', '.join(accepted)}" if accepted else "It has no options"
-            raise ValueError(f"mine {name!r} has no option {option!r}{suggest(option, accepted)} {listed}")
+            raise ValueError(f"miner {name!r} has no option {option!r}{suggest(option, accepted)} {listed}")
     required = [option for option in accepted if parameters[option].default is inspect.Parameter.empty]
     missing = [option for option in required if option not in options]
     if missing:
-        raise ValueError(f"mine {name!r} needs {missing[0]}: pass mine={{'name': {name!r}, {missing[0]!r}: ...}}")
+        raise ValueError(f"miner {name!r} needs {missing[0]}: pass mine={{'name': {name!r}, {missing[0]!r}: ...}}")
     return partial(MINERS[name], **options) if options else MINERS[name]
 
 
 def _first(score: Tensor, mask: Tensor, k: int | Tensor) -> Tensor:
-    """Keep, in each row i of a mask [A, R], the k (or k[i]) true entries with the largest scores.
+    """Return the mask [A, R] with only the k (or k[i]) true entries of each row i that have the largest scores.
 
-    Of equal scores, those with the lower column index are kept.
+    Among entries with equal scores, those with the lower column index are kept.
     """
     if isinstance(k, int) and k == 1:
         best = torch.where(mask, score, -torch.inf).argmax(1, keepdim=True)
         return torch.zeros_like(mask).scatter_(1, best, True) & mask
     masked = torch.where(mask, score, -torch.inf)
     k = score.new_full((), k, dtype=torch.int64).expand(len(mask)) if isinstance(k, int) else k
-    # topk breaks ties arbitrarily. So use it only to find the k-th largest score, then keep all scores above it and as
-    # many of the scores equal to it as are missing, in order of the column.
+    # topk breaks ties arbitrarily, so use it only to find the k-th largest score. Keep all scores above it, then fill
+    # up to k with scores equal to it, lowest column first.
     most = max(1, min(int(k.max()), mask.shape[1])) if is_on_host(mask) else mask.shape[1]
     kth = masked.topk(most, dim=1).values.gather(1, (k.clamp(1, most) - 1)[:, None])
     above, equal = masked > kth, masked == kth

@@ -1,7 +1,7 @@
-"""Model: a network with its preprocessing, which embeds, scores, searches and can be shared.
+"""Model: a network with its preprocessing. A model can embed and score data, build a search index, and be shared.
 
-A run directory is one kind of model (`nearfar.runs.Run`). Others are a backbone by its name, a directory that
-`save_pretrained` wrote, and an index directory, which refers to the model that embedded its samples.
+A run directory is one kind of model (`nearfar.runs.Run`). The other kinds are a backbone given by its name, a directory
+that `save_pretrained` wrote, and an index directory, which refers to the model that embedded its samples.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from nearfar.errors import NearfarError
 from nearfar.metrics import Scores
 from nearfar.metrics.names import expand_names
 from nearfar.models import Embedder
-from nearfar.training.embedder_file import digest_weights
+from nearfar.training.embedder_file import digest_weights, truncate_embedder
 from nearfar.training.evaluate import device_of, embed, has_positives, score
 from nearfar.training.prepare import Say, check_same_kind, prepare
 from nearfar.training.splits import open_manifest, split_manifest
@@ -37,9 +37,10 @@ class Model(ABC):
     """A network with the configuration of its preprocessing and of its data.
 
     Attributes:
-        path: Directory of the model, where its index and cached results are. For a backbone, its name.
-        data: The data of the model if it is open already, for example a Python dataset that no path refers to.
-        origin: What the model did with its data, for error messages.
+        path: Directory of the model, which also holds its index and cached results. For a backbone, its name.
+        data: The data of the model if it is already open, otherwise None. A Python dataset has no path from which it
+            could be opened again, so it is kept here.
+        origin: How error messages describe the data of the model: "the run was trained on" or "was indexed".
     """
 
     path: Path
@@ -49,7 +50,7 @@ class Model(ABC):
     @property
     @abstractmethod
     def config(self) -> Config:
-        """The configuration, of which `data` and `images` determine how samples are prepared."""
+        """The configuration. Its sections `data` and `images` determine how samples are prepared."""
 
     @abstractmethod
     def embedder(self, *, device: str | torch.device = "auto") -> Embedder:
@@ -57,7 +58,7 @@ class Model(ABC):
 
     @property
     def method(self) -> str:
-        """What trained the model, or the name of the model if it is not a run."""
+        """For a run, the name of its recipe, or of its loss if it has no recipe. Otherwise, the name of the model."""
         return self.path.name
 
     @property
@@ -67,7 +68,10 @@ class Model(ABC):
 
     @cached_property
     def digest(self) -> str:
-        """The sha256 of the weights. An index can be searched only with the weights that embedded its samples."""
+        """The SHA-256 hash of the weights.
+
+        An index can be searched only with the model that embedded its samples; this hash identifies that model.
+        """
         return digest_weights(self.embedder())
 
     def results(self) -> dict[str, Any]:
@@ -75,21 +79,21 @@ class Model(ABC):
         return {}
 
     def log(self) -> list[dict[str, Any]]:
-        """Return the entries of the training log, which is empty if the model is not a run."""
+        """Return the entries of the training log. The list is empty if the model is not a run."""
         return []
 
     @property
     def finished(self) -> bool:
-        """Whether the scores of a finished training can be read."""
+        """Whether the model is a run whose training is finished, so that its scores can be read."""
         return False
 
     def skip_broken(self: M) -> M:
-        """Return this model with data.on_error=skip, which leaves out images that cannot be read."""
+        """Return a copy of this model with data.on_error=skip, which leaves out images that cannot be read."""
         data = replace(self.config.data, on_error="skip")
         return self.with_config(replace(self.config, data=data))
 
     def with_config(self: M, config: Config) -> M:
-        """Return this model with another configuration."""
+        """Return a copy of this model with another configuration."""
         other = copy.copy(self)
         other.__dict__["config"] = config
         return other
@@ -101,7 +105,7 @@ class Model(ABC):
         return save_pretrained(self, folder, license=license)
 
     def push_to_hub(self, repo_id: str, **options: Any) -> str:
-        """Upload the model to the Hugging Face hub and return its address (see `nearfar.sharing.push_to_hub`)."""
+        """Upload the model to the Hugging Face Hub and return its address (see `nearfar.sharing.push_to_hub`)."""
         from nearfar.sharing import push_to_hub
 
         return push_to_hub(self, repo_id, **options)
@@ -109,8 +113,8 @@ class Model(ABC):
     def manifest(self, source: Source | None = None) -> Manifest:
         """Open the data of the model, or another source: a path, a manifest or a Python dataset.
 
-        A path is opened with the `data.on_error`, `data.workers`, `data.text` and `data.label` of the model, and
-        defaults for all other settings.
+        A path is opened with the model's values of `data.on_error` and `data.workers`, and, for a table, of `data.text`
+        and `data.label`. All other settings have their defaults.
 
         Raises:
             NearfarError: If the data of the model has changed since training or indexing.
@@ -126,15 +130,16 @@ class Model(ABC):
         manifest = open_manifest(data)
         if source is None and data.fingerprint and manifest.fingerprint != data.fingerprint:
             raise NearfarError(
-                f"{data.source}: is not the data that {self.origin}: files, classes or split have changed "
+                f"{data.source}: not the data that {self.origin}: files, classes or split have changed "
                 f"(fingerprint {manifest.fingerprint[:12]}, expected {data.fingerprint[:12]})"
             )
         return manifest
 
     def array_data(self) -> Manifest | None:
-        """Return the data of the model if its images are arrays, whose shape and polarity queries must have.
+        """Return the data of the model if its images are arrays, or None otherwise.
 
-        A folder of image files is not needed for that, and opening it takes long if there are many files.
+        Query images are converted to the shape of these arrays, and to white on black if the arrays are drawings. Data
+        in image files is not opened, because it is not needed for this and opening many files takes long.
         """
         source = self.config.data.source
         if self.data is None and source not in embedded_names() and not source.lower().endswith((".npz", ".npy")):
@@ -147,8 +152,8 @@ class Model(ABC):
 
         Args:
             manifest: The samples. All image files must be readable.
-            embedder: The network, by default the trained one.
-            device: Device of the trained network if `embedder` is None.
+            embedder: The network. By default, that of the model is loaded.
+            device: Device to load the network onto. It is ignored if `embedder` is given.
         """
         network = embedder or self.embedder(device=device)
         check_same_kind(network, manifest, self.path)
@@ -161,7 +166,7 @@ class Model(ABC):
             split: train, val, test or all. For the data of a run, val contains the validation classes, and train
                 excludes them and has the injected label noise.
             embedder: The network that the samples are prepared for.
-            source: Other data, by default that of the model.
+            source: Data to load. By default, that of the model.
             say: Function that prints a message.
         """
         config, manifest = self.config, self.manifest(source)
@@ -187,22 +192,25 @@ class Model(ABC):
         split: str = "test",
         metrics: Iterable[str] | None = None,
         device: str = "auto",
+        truncate: int | None = None,
         say: Say = print,
     ) -> Scores:
         """Score the network on a split.
 
         Args:
-            source: Other data, by default that of the model.
+            source: Data to score on. By default, that of the model.
             split: train, val, test or all.
-            metrics: Names of metrics, by default those of the configuration.
+            metrics: Names of metrics. By default, those of the configuration.
             device: Device of the network.
+            truncate: Number of dimensions to keep, from the first. None keeps all.
             say: Function that prints a message.
 
         Raises:
             ValueError: If a metric is unknown.
+            NearfarError: If no two samples of the split have the same class.
         """
         names = expand_names(self.config.metrics if metrics is None else metrics, ks=(1, 2, 4, 8))
-        network = self.embedder(device=device)
+        network = truncate_embedder(self.embedder(device=device), truncate)
         manifest = self.load_split(split, network, source=source, say=say)
         if not has_positives(manifest):
             raise NearfarError(

@@ -1,4 +1,4 @@
-"""The model card of a model that is exported or shared: use, training, scores, intended use, limits and citation."""
+"""The model card of an exported or shared model: how to load it, training, scores, intended use, limits, citation."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any
 import yaml
 
 from nearfar import __version__
+from nearfar.calibration import Calibration, load_calibration
+from nearfar.calibration.description import THRESHOLD_HEADER, describe, threshold_rows, warning
 from nearfar.config import recipes
 from nearfar.data.layouts import PYTHON
-from nearfar.formatting import metric_title
+from nearfar.formatting import markdown_table, metric_title
 from nearfar.model import Model
 from nearfar.models import Embedder
 
@@ -18,10 +20,10 @@ UNTESTED = "The data has no test split, so there are no scores."
 
 
 def front_matter(model: Model, *, license: str | None = None) -> str:
-    """Return the YAML front matter of the card, which the Hugging Face hub reads: library, tags, license and metrics.
+    """Return the YAML front matter of the card, which the Hugging Face Hub reads: library, tags, license and metrics.
 
     Args:
-        model: A run or another model.
+        model: The model: a training run, a saved model or a backbone.
         license: License of the model, such as "mit".
     """
     data, test = _data_name(model), model.results().get("test", {})
@@ -42,11 +44,11 @@ def front_matter(model: Model, *, license: str | None = None) -> str:
 
 
 def model_card(model: Model, embedder: Embedder, usage: str) -> str:
-    """Return a model card in Markdown. The scores are read from the run.
+    """Return a model card in Markdown. It includes the test scores if the model has any.
 
     Args:
-        model: A run or another model.
-        embedder: Its network.
+        model: The model: a training run, a saved model or a backbone.
+        embedder: The model's network.
         usage: The section that explains how to load the model.
     """
     config, results = model.config, model.results()
@@ -60,7 +62,7 @@ def model_card(model: Model, embedder: Embedder, usage: str) -> str:
     is_run = "steps" in results
     trained = (
         [
-            f"- method: {method}, {results['steps']:,} steps with the loss `{config.loss['name']}`, seed {config.seed}",
+            f"- method: {method}, {results['steps']:,} steps with the loss `{config.loss_name}`, seed {config.seed}",
             f"- data: {data} (fingerprint `{(config.data.fingerprint or 'unknown')[:12]}`), split {config.data.split}",
             f"- network: {config.model.backbone}, {'pretrained' if config.model.pretrained else 'from scratch'}",
             *([f"- injected label noise: {config.data.noise.rate:.0%}"] if config.data.noise.rate else []),
@@ -69,6 +71,7 @@ def model_card(model: Model, embedder: Embedder, usage: str) -> str:
         if is_run
         else ["nearfar did not train this model."]
     )
+    calibration = load_calibration(model, embedder)
     purpose = "It was trained to give samples of the same class a small cosine distance, and samples of different "
     lines = [
         f"# {method} on {data}" if is_run else f"# {method}",
@@ -93,9 +96,10 @@ def model_card(model: Model, embedder: Embedder, usage: str) -> str:
         "## Intended use",
         "",
         "Search for similar samples, group samples, and find labels that are probably wrong, on data like the training "
-        "data. Use distances to rank samples. To decide whether two samples have the same class, choose a distance "
-        "threshold on your own data.",
+        "data. Use distances to rank samples. "
+        f"{_threshold_advice(calibration)}",
         "",
+        *_decisions(calibration),
         "## Limits",
         "",
         f"- The scores are for the test split of this data. Expect lower scores on other kinds of {inputs}.",
@@ -122,3 +126,31 @@ def _scores(test: dict[str, float], before: dict[str, float] | None) -> list[str
         old = f" {100 * before[name]:.1f} |" if before and name in before else " |" if before else ""
         lines.append(f"| {metric_title(name)} | {100 * value:.1f} |{old}")
     return lines
+
+
+def _threshold_advice(calibration: Calibration | None) -> str:
+    if calibration is None:
+        return (
+            "To decide whether two samples have the same class, measure a distance threshold with `nearfar calibrate`."
+        )
+    return "To decide whether two samples have the same class, use a threshold of the section Decisions."
+
+
+def _decisions(calibration: Calibration | None) -> list[str]:
+    """Return the section about thresholds and probabilities, which is empty if the model is not calibrated."""
+    if calibration is None:
+        return []
+    limit = warning(calibration)
+    return [
+        "## Decisions",
+        "",
+        "A pair of samples is accepted as the same class if its distance (1 - cosine) is at most the threshold. FMR is "
+        "the fraction of pairs of different classes that are accepted, FNMR the fraction of pairs of the same class "
+        "that are rejected. Intervals are from a bootstrap over classes. On other data, calibrate again.",
+        "",
+        markdown_table(THRESHOLD_HEADER, threshold_rows(calibration)),
+        "",
+        *[f"- {name}: {value}" for name, value in describe(calibration)],
+        *([f"- note: {limit}"] if limit else []),
+        "",
+    ]

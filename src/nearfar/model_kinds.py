@@ -28,18 +28,18 @@ from nearfar.training.distributed.process_group import local_device
 from nearfar.training.embedder_file import check_code, load_embedder
 from nearfar.training.prepare import count_channels
 
-MODEL_FILE = "model.json"  # in an index directory: the model that embedded its samples
-SAVED_FILE = "config.json"  # in a directory that `save_pretrained` wrote
+MODEL_FILE = "model.json"  # in an index directory: names the model that embedded the samples
+SAVED_FILE = "config.json"  # in a directory that `save_pretrained` wrote: describes the model
 WORKERS = 2
 
 
 class BackboneModel(Model):
-    """A backbone without a head: its features are the embeddings. Nothing is trained.
+    """A backbone without a head and without further training. Its features are the embeddings.
 
     Args:
         backbone: The name of a backbone, or your own network.
-        size: Side of the input images in pixels, by default that of the backbone.
-        channels: Length of the vectors for the backbone "features".
+        size: Side length of the input images in pixels. The default is that of the backbone.
+        channels: Length of the input vectors. The backbone "features" needs it.
     """
 
     origin = "was indexed"
@@ -48,7 +48,7 @@ class BackboneModel(Model):
         self.backbone, self.size, self.channels = backbone, size, channels
         name = backbone if isinstance(backbone, str) else describe_origin(backbone)
         if isinstance(backbone, str) and is_built_in(name) and name != "features" and not has_public_weights(name):
-            raise NearfarError(f"the backbone {name!r} has no public weights, so it embeds nothing useful: train a run")
+            raise NearfarError(f"the backbone {name!r} has no public weights: train a run with it, and use the run")
         self.path = Path(name)
 
     @cached_property
@@ -62,7 +62,10 @@ class BackboneModel(Model):
     @cached_property
     def _embedder(self) -> Embedder:
         if self.backbone == "features" and self.channels is None:
-            raise NearfarError("the model features needs data of vectors, which determines its number of inputs")
+            raise NearfarError(
+                "the backbone 'features' takes the length of its input from the data: use it with data that consists "
+                "of vectors"
+            )
         inputs = None if self.channels is None else "vectors"
         try:
             embedder = create_embedder(
@@ -82,18 +85,23 @@ class BackboneModel(Model):
         return self._embedder.to(local_device(str(device)))
 
     def for_data(self, manifest: Manifest) -> BackboneModel:
-        """Return this model for data of vectors, whose length is the number of inputs."""
+        """Return a model that accepts this data.
+
+        If the data consists of vectors and `channels` is not set, this is a new model with their length as `channels`.
+        Otherwise it is this model.
+        """
         if manifest.kind != "features" or self.channels is not None:
             return self
         return BackboneModel(self.backbone, size=self.size, channels=count_channels(manifest))
 
 
 class SavedModel(Model):
-    """A directory that `save_pretrained` wrote: config.json, model.safetensors and README.md.
+    """A directory that `save_pretrained` wrote: config.json, model.safetensors and other files.
 
     Args:
         path: The directory.
-        network: Your own network, if the model has one that no name refers to.
+        network: Your own network, needed if the model's network cannot be created from a name. The saved weights are
+            loaded into a copy of it.
     """
 
     origin = "was indexed"
@@ -108,17 +116,20 @@ class SavedModel(Model):
 
     @cached_property
     def config(self) -> Config:
-        """The configuration of images and the network that config.json holds, and defaults for the rest."""
+        """The configuration: images and network as in config.json, and defaults for the rest."""
         images = build(Images, self.description.get("images") or {}, "images")
         model = build(ModelSettings, self.description.get("model") or {}, "model")
         return Config(model=model, images=images, data=Data(source="", workers=WORKERS))
 
     def array_data(self) -> Manifest | None:
-        """Return one blank array in the format of the images that the model was trained on, if they were arrays."""
+        """Return a manifest with one blank image of the shape that the model was trained on.
+
+        Return None if the model was not trained on arrays.
+        """
         arrays = self.description.get("arrays")
         if not isinstance(arrays, dict):
             return None
-        # drawings are recognized by their dark background
+        # black for drawings, because `are_drawings` recognizes drawings by their dark background
         blank = np.full((1, *arrays["shape"]), 0 if arrays["drawings"] else 255, np.uint8)
         return Manifest(labels=np.zeros(1, np.int64), classes=("",), split=np.array(["test"]), pixels=blank)
 
@@ -137,7 +148,7 @@ class SavedModel(Model):
                     "safetensors.torch.save_file(torch.load(FILE, weights_only=True), 'model.safetensors')"
                 )
             )
-            raise NearfarError(f"{self.path}: has no model.safetensors{reason}")
+            raise NearfarError(f"{self.path}: model.safetensors is missing{reason}")
         return load_embedder(path, self.network).to(local_device(str(device)))
 
 
@@ -145,8 +156,8 @@ class IndexModel(Model):
     """An index directory with the model that embedded its samples.
 
     Args:
-        path: The directory.
-        model: The model, by default the one that model.json refers to.
+        path: The index directory.
+        model: The model that embedded the samples. By default, the model that model.json names is opened.
     """
 
     origin = "was indexed"
@@ -155,35 +166,35 @@ class IndexModel(Model):
         self.path = path
         about = read_json(path / MODEL_FILE, "build the index again with `nearfar index --model`")
         if not isinstance(about.get("model"), str) or not isinstance(about.get("data"), str):
-            raise NearfarError(f"{path / MODEL_FILE}: does not name a model and data: build the index again")
+            raise NearfarError(f"{path / MODEL_FILE}: the file does not name a model and data: build the index again")
         check_code(path, about["model"])
         self.about = about
         self.model = model or open_model(about["model"], size=about.get("size"), channels=about.get("channels"))
 
     @cached_property
     def config(self) -> Config:
-        """The configuration of the model, with the data of the index."""
+        """The configuration of the model that embedded the samples, with the data of the index."""
         config = self.model.config
         data = Data(source=self.about["data"], workers=WORKERS, fingerprint=self.about.get("fingerprint"))
         return replace(config, data=data)
 
     @property
     def method(self) -> str:
-        """The name of the model."""
+        """The `method` of the model that embedded the samples."""
         return self.model.method
 
     @property
     def index_folder(self) -> Path:
-        """The directory itself."""
+        """The index directory itself."""
         return self.path
 
     def embedder(self, *, device: str | torch.device = "auto") -> Embedder:
-        """Load the network of the model."""
+        """Load the network of the model that embedded the samples."""
         return self.model.embedder(device=device)
 
     @cached_property
     def digest(self) -> str:
-        """The sha256 of the weights."""
+        """The SHA-256 hash of the weights of the model that embedded the samples."""
         return self.model.digest
 
 
@@ -208,10 +219,10 @@ def open_model(
     """Open a model of any kind.
 
     Args:
-        source: A run directory, a directory of `save_pretrained`, an index directory with a model.json, the name of a
-            backbone, "transformers:NAME_OR_DIRECTORY", "MODULE:FUNCTION", an `nn.Module`, or a model, which is
-            returned.
-        network: Your own network, for a directory whose network is not a registered backbone.
+        source: A run directory, a directory that `save_pretrained` wrote, an index directory with a model.json, a
+            directory of a transformers model, the name of a backbone, "transformers:NAME_OR_DIRECTORY",
+            "MODULE:FUNCTION", or an `nn.Module`. A `Model` is returned unchanged.
+        network: Your own network, needed for a run or saved model whose network cannot be created from a name.
         size, channels: See `BackboneModel`.
 
     Raises:
@@ -229,7 +240,8 @@ def open_model(
             return IndexModel(path)
         if not (path / SAVED_FILE).is_file():
             raise NearfarError(
-                f"{path}: is not a run directory: config.yaml is missing; it is not an index or a saved model either"
+                f"{path}: not a run directory: config.yaml is missing; the directory is not an index or a saved model "
+                "either"
             )
         if "nearfar" in read_json(path / SAVED_FILE, "pass a run, an index or a saved model"):
             return SavedModel(path, network)
@@ -244,7 +256,7 @@ def open_model(
 
 
 def read_json(path: Path, remedy: str) -> dict[str, Any]:
-    """Read a JSON object.
+    """Read a JSON file that contains an object, and return it as a dict.
 
     Raises:
         NearfarError: If the file is missing or damaged. The message ends with `remedy`.
@@ -252,9 +264,9 @@ def read_json(path: Path, remedy: str) -> dict[str, Any]:
     try:
         tree = json.loads(path.read_bytes())
     except FileNotFoundError:
-        raise NearfarError(f"{path.parent}: is not a model: {path.name} is missing: {remedy}") from None
+        raise NearfarError(f"{path.parent}: not a model: {path.name} is missing: {remedy}") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise NearfarError(f"{path}: is damaged ({error}): {remedy}") from None
+        raise NearfarError(f"{path}: damaged ({error}): {remedy}") from None
     if not isinstance(tree, dict):
-        raise NearfarError(f"{path}: must hold a JSON object: {remedy}")
+        raise NearfarError(f"{path}: the file must contain a JSON object: {remedy}")
     return tree

@@ -59,7 +59,7 @@ class Style:
 
 
 def style_for(number: int) -> Style:
-    """Return the style of line `number`, from 0. Consecutive lines differ in color, marker and dashes."""
+    """Return the style of line `number`, counted from 0. Consecutive lines differ in color, marker and dashes."""
     colors = list(COLORS)
     return Style(colors[number % len(colors)], LINE_MARKERS[number % len(LINE_MARKERS)], number % len(DASHES))
 
@@ -77,9 +77,9 @@ def new_figure(
     height: float = 4.0,
     layout: Literal["constrained"] | None = "constrained",
 ) -> tuple[Any, list[Any]]:
-    """Create a figure with rows of `panels` panels side by side.
+    """Create a figure with `rows` rows of `panels` panels each.
 
-    Return it and the axes of each panel, row by row; sizes are inches per panel.
+    Return the figure and the axes of each panel, row by row. `width` and `height` are the size of a panel in inches.
     """
     from matplotlib.figure import Figure
 
@@ -89,7 +89,10 @@ def new_figure(
 
 
 def new_line_figure(panels: int = 1) -> tuple[Any, list[Any]]:
-    """Create a figure for `draw_lines`, with space for a legend on the right. Return it and the axes of each panel."""
+    """Create a figure for `draw_lines`, with space for a legend on the right of each panel.
+
+    Return the figure and the axes of each panel.
+    """
     return new_figure(panels, width=6.8, height=4.0)
 
 
@@ -110,16 +113,16 @@ def draw_lines(
 
     Args:
         axes: The axes to draw on.
-        x: The x values of all lines. Each gets a tick.
-        lines: Values at each x, by name.
-        styles: Styles, by name.
+        x: The x values that all lines share. The axis has a tick at each of them.
+        lines: A dict that maps the name of each line to its y values.
+        styles: A dict that maps the name of each line to its style.
         title: Title of the panel.
         x_label: Label of the x axis.
         y_label: Label of the y axis.
         log_x: Whether the x axis is logarithmic.
         log_y: Whether the y axis is logarithmic.
-        bars: Error bars as (lowest, highest) value at each x, by name. If given, the lines are shifted sideways a
-            little so that their bars do not hide each other.
+        bars: A dict that maps the name of each line to its error bars, one pair (lowest, highest) per x value. If
+            given, the lines are shifted sideways a little so that their bars do not hide each other.
     """
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
@@ -200,14 +203,16 @@ def save(figure: Any, path: Path) -> None:
 def to_inline_svg(figure: Any, *, label: str, classes: Mapping[str, str]) -> str:
     """Return a figure as an SVG element for an HTML page whose CSS sets colors and fonts.
 
-    Each CSS property of a `style` attribute becomes an SVG attribute such as `fill`, because a Content-Security-Policy
-    may forbid `style`. Text keeps only its anchor and the colors in `classes`.
+    Each CSS property in a `style` attribute is converted to an SVG attribute such as `fill`, because a
+    Content-Security-Policy may forbid `style`. Of the properties of a text, only its anchor and the colors in `classes`
+    are kept.
 
     Args:
         figure: The figure.
         label: Description for screen readers. It also determines the element ids, so it must differ between the figures
             on a page.
-        classes: CSS class by color (lower case). Elements of that color get the class and the color `currentColor`.
+        classes: A dict that maps colors (in lower case) to CSS classes. Elements of such a color get the class and the
+            color `currentColor`.
     """
     root = ElementTree.fromstring(to_svg(figure, salt=label))
     for parent in root.iter():
@@ -254,7 +259,10 @@ def _label(axes: Any, title: str, x_label: str, y_label: str) -> None:
 
 
 def _dodge(x: Sequence[float], number: int, count: int, is_log: bool) -> list[float]:
-    """Shift the x positions of line `number` of `count` so that the error bars of the lines do not overlap."""
+    """Shift the x positions of one of `count` lines (`number`, counted from 0) so that error bars do not overlap.
+
+    On a logarithmic axis (`is_log`), x is multiplied by a factor, so that all points move by the same distance.
+    """
     gap = min(DODGE, MAX_DODGE / max(1, count - 1)) * (number - (count - 1) / 2)
     low, high = min(x), max(x)
     if is_log:

@@ -1,7 +1,8 @@
 """Registries that look up losses, samplers, pacers, backbones, layouts and uncertainty sets by name.
 
 Modules use a decorator to register their classes and functions. The modules of the registry's package are imported on
-first lookup, so adding a built-in takes only a new file. Users register their own entries with the same decorator.
+first lookup, so a new file in this package is enough to add a built-in entry. Users register their own entries with the
+same decorator.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class Registry(Generic[T]):
         return self._entries[name]
 
     def options(self, name: str, *, supplied: tuple[str, ...] = ()) -> dict[str, inspect.Parameter]:
-        """Return the parameters that the entry with this name accepts, except those in `supplied`."""
+        """Return the parameters of the entry `name`, as a dict by parameter name, without those in `supplied`."""
         parameters = inspect.signature(self.get(name)).parameters
         return {key: value for key, value in parameters.items() if key not in supplied}
 
@@ -108,7 +109,7 @@ class Registry(Generic[T]):
                 raise ValueError(f"{self.kind} {name!r} requires {option}: pass {option}=...")
 
     def create(self, name: str, *, supplied: dict[str, Any] | None = None, **options: Any) -> Any:
-        """Check the options and call the entry registered under `name`.
+        """Check the options, call the entry registered under `name`, and return the result.
 
         Args:
             name: The registered name.

@@ -41,12 +41,13 @@ START = Path("checkpoint") / "start.safetensors"
 
 @dataclass(frozen=True)
 class Run(Model):
-    """A run directory. It has its configuration from the start, and its model and scores once training is finished.
+    """A run directory. The configuration exists from the start; the model and scores once training is finished.
 
     Attributes:
         path: The directory.
-        network: Your own network, if the run trained one that no name refers to. Its copy gets the trained weights.
-        data: The data of the run if it is open already.
+        network: Your own network, needed if the run's network cannot be created from a name. The trained weights are
+            loaded into a copy of it.
+        data: The data of the run, if already opened.
     """
 
     path: Path
@@ -56,7 +57,7 @@ class Run(Model):
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", Path(self.path))
         if not path_exists(self.path / "config.yaml"):
-            raise NearfarError(f"{self.path}: is not a run directory: config.yaml is missing")
+            raise NearfarError(f"{self.path}: not a run directory: config.yaml is missing")
 
     @cached_property
     def config(self) -> Config:
@@ -66,18 +67,18 @@ class Run(Model):
     @property
     def method(self) -> str:
         """The name of the recipe, or of the loss if there is no recipe."""
-        return self.config.recipe or str(self.config.loss["name"])
+        return self.config.recipe or self.config.loss_name
 
     @cached_property
     def digest(self) -> str:
-        """The sha256 of model.safetensors."""
+        """The SHA-256 hash of model.safetensors."""
         return compute_sha256(self.path / "model.safetensors")
 
     @property
     def has_started(self) -> bool:
         """Whether the directory holds a result of training: a checkpoint, a model, or a step in the log.
 
-        A run without any of these failed before its first step, so it can be started again with other settings.
+        A run without any of these has not completed a step, so it can be started again with other settings.
         """
         files = (CHECKPOINT, PREVIOUS, Path("model.safetensors"), Path("scores.json"))
         return any((self.path / file).is_file() for file in files) or any(e["kind"] == "step" for e in self.log())
@@ -97,27 +98,27 @@ class Run(Model):
         path = self.path / "scores.json"
         if not path.is_file():
             raise NearfarError(
-                f"{self.path}: has no scores because training is not finished: "
+                f"{self.path}: there are no scores, because training is not finished: "
                 f"run nearfar train --resume --out {self.path}"
             )
         try:
             results = json.loads(path.read_bytes())
         except (OSError, ValueError, RecursionError) as error:
             raise NearfarError(
-                f"{path}: is damaged ({error}): remove it and run nearfar train --resume --out {self.path}"
+                f"{path}: damaged ({error}): remove it and run nearfar train --resume --out {self.path}"
             ) from None
         if not isinstance(results, dict):
             raise NearfarError(
-                f"{path}: does not hold scores: remove it and run nearfar train --resume --out {self.path}"
+                f"{path}: the file does not contain scores: remove it and run nearfar train --resume --out {self.path}"
             )
         return results
 
     def embedder(self, *, device: str | torch.device = "auto") -> Embedder:
-        """Load the trained embedder, in evaluation mode. By default it is on a CUDA GPU if there is one."""
+        """Load the trained embedder, in evaluation mode. By default, it is loaded to a CUDA GPU if there is one."""
         path = self.path / "model.safetensors"
         if not path.is_file():
             raise NearfarError(
-                f"{self.path}: has no model because training is not finished: "
+                f"{self.path}: there is no model, because training is not finished: "
                 f"run nearfar train --resume --out {self.path}"
             )
         return load_embedder(path, self.network).to(local_device(str(device)))

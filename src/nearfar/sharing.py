@@ -1,4 +1,4 @@
-"""Share a model: write it to a directory, upload it to the Hugging Face hub, and find it again."""
+"""Share a model: write it to a directory, upload it to the Hugging Face Hub, and load it from there."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from nearfar import __version__
+from nearfar.calibration import CALIBRATION_FILE, load_calibration
 from nearfar.data.pixels import are_drawings
 from nearfar.errors import NearfarError, install_hint
 from nearfar.files import atomic, expand_user
@@ -28,12 +29,14 @@ FILES = (SAVED_FILE, "model.safetensors", "preprocessor_config.json", "README.md
 def save_pretrained(model: Model, folder: str | Path, *, license: str | None = None) -> Path:
     """Write config.json, model.safetensors, preprocessor_config.json and README.md (a model card) to a folder.
 
+    If the model is calibrated, calibration.json is written too.
+
     `nearfar.load(folder)` loads the model again. No file is pickled.
 
     Args:
-        model: A run or another model.
-        folder: The folder, which is created if necessary. Files of these names are replaced.
-        license: License of the model, for the front matter of the card, such as "mit".
+        model: The model: a training run, a saved model or a backbone.
+        folder: The folder, which is created if necessary. Existing files with these names are replaced.
+        license: License of the model, such as "mit", for the front matter of the card.
 
     Returns:
         The folder.
@@ -57,6 +60,9 @@ def save_pretrained(model: Model, folder: str | Path, *, license: str | None = N
     _write_json(path / SAVED_FILE, description)
     _write_json(path / "preprocessor_config.json", _describe_preprocessing(model))
     save_embedder(embedder, path / "model.safetensors")
+    calibration = load_calibration(model, embedder)
+    if calibration is not None:
+        calibration.save(path / CALIBRATION_FILE)
     card = f"{front_matter(model, license=license)}\n{model_card(model, embedder, _usage(inputs))}"
     with atomic(path / "README.md") as draft:
         draft.write_text(card, encoding="utf-8", errors="replace")
@@ -72,15 +78,17 @@ def push_to_hub(
     license: str | None = None,
     endpoint: str | None = None,
 ) -> str:
-    """Upload a model to the Hugging Face hub and return its address. The model becomes public unless `private` is set.
+    """Upload a model to the Hugging Face Hub and return its address.
+
+    A new repository is public unless `private` is True.
 
     Args:
-        model: A run or another model.
+        model: The model: a training run, a saved model or a backbone.
         repo_id: The id USER/NAME of the repository, which is created if necessary.
-        token: A token with write access, by default the one of `hf auth login`.
+        token: A token with write access. The default is the one saved by `hf auth login`.
         private: Whether a new repository is private.
         license: See `save_pretrained`.
-        endpoint: Address of the hub, by default that of huggingface_hub.
+        endpoint: Address of the Hub. The default is that of huggingface_hub.
 
     Raises:
         NearfarError: If huggingface_hub is not installed, or if the upload fails.
@@ -94,7 +102,7 @@ def push_to_hub(
         try:
             api.create_repo(repo_id, private=private, exist_ok=True)
             api.upload_folder(
-                repo_id=repo_id, folder_path=folder, commit_message=f"Add the model of nearfar {__version__}"
+                repo_id=repo_id, folder_path=folder, commit_message=f"Add a model saved with nearfar {__version__}"
             )
         except Exception as error:  # huggingface_hub and its HTTP library raise many types of exception
             raise NearfarError(f"{repo_id}: cannot be uploaded ({_first_line(error)})") from error
@@ -104,32 +112,33 @@ def push_to_hub(
 def find_model(
     source: Any, *, network: nn.Module | None = None, download: bool = False, endpoint: str | None = None
 ) -> Model:
-    """Open a model of any kind (see `open_model`), or a model of the Hugging Face hub by its id USER/NAME.
+    """Open a model of any kind (see `open_model`), or a model from the Hugging Face Hub, given its id USER/NAME.
 
     Args:
-        source: The model.
-        network: Your own network, for a directory whose network is not a registered backbone.
-        download: Whether a model of the hub may be downloaded. Otherwise it must be in the local cache.
-        endpoint: Address of the hub, by default that of huggingface_hub.
+        source: An argument that `open_model` accepts, or the id USER/NAME of a model on the Hub.
+        network: Your own network, needed for a run or saved model whose network cannot be created from a name.
+        download: Whether the model may be downloaded from the Hub. If False, it must be in the local cache of the Hub.
+        endpoint: Address of the Hub. The default is that of huggingface_hub.
     """
     is_id = isinstance(source, str) and HUB_ID.fullmatch(source) and source not in names()
     if not is_id or expand_user(str(source)).exists():
         return open_model(source, network=network)
-    hub = _import_hub(f"{source}: there is no such directory, and loading it from the hub")
+    hub = _import_hub(f"{source}: there is no such directory, and loading a model from the Hugging Face Hub")
     try:
         folder = hub.snapshot_download(
-            source, local_files_only=not download, allow_patterns=list(FILES), endpoint=endpoint
+            source, local_files_only=not download, allow_patterns=[*FILES, CALIBRATION_FILE], endpoint=endpoint
         )
     except Exception as error:  # huggingface_hub and its HTTP library raise many types of exception
+        place = "cannot be loaded from the Hugging Face Hub" if download else "is not in the local cache of the Hub"
         remedy = "" if download else ": pass download=True to download it, or the path of a directory"
         raise NearfarError(
-            f"{source}: is not a directory, and not in the local cache of the hub ({_first_line(error)}){remedy}"
+            f"{source}: there is no such directory, and the model {place} ({_first_line(error)}){remedy}"
         ) from error
     return open_model(folder, network=network)
 
 
 def _describe_preprocessing(model: Model) -> dict[str, Any]:
-    """Describe the preprocessing in the format of the image processors of transformers."""
+    """Return a description of the preprocessing in the format of the image processors of transformers."""
     embedder, images = model.embedder(), model.config.images
     if not embedder.takes_pixels:
         return {"do_normalize": False, "do_resize": False}
@@ -158,7 +167,8 @@ model = nearfar.load("FOLDER_OR_HUB_ID")
 embeddings = model.encode({example})     # unit vectors, so dot products are cosines
 ```
 
-`model.safetensors` holds the weights, `config.json` the architecture and the preprocessing. Nothing is pickled."""
+`model.safetensors` contains the weights. `config.json` contains the architecture and the preprocessing. Nothing is
+pickled."""
 
 
 def _write_json(path: Path, tree: dict[str, Any]) -> None:

@@ -13,8 +13,8 @@ CUTOFF = 0.6
 def closest(word: str, known: Iterable[str], *, cutoff: float = CUTOFF) -> str | None:
     """Return the known name that `word` most likely means, or None.
 
-    A name matches if its spelling is similar, or if `word` has at least three letters and is one of its parts between
-    hyphens, underscores or spaces.
+    A name matches if its spelling is similar. If no name is similar, a name matches if one of its parts, separated by
+    hyphens, underscores or spaces, equals `word` and has at least three letters.
 
     >>> closest("tripelt", ["triplet", "margin"]), closest("anchor", ["margin", "proxy-anchor"])
     ('triplet', 'proxy-anchor')
@@ -32,7 +32,7 @@ def closest(word: str, known: Iterable[str], *, cutoff: float = CUTOFF) -> str |
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """Return the end of an error message about an unknown name: "; did you mean 'x'?", or "." without a similar name.
+    """Return the end of an error message about an unknown name: "; did you mean 'x'?", or "." if no name is similar.
 
     >>> suggest("margn", ["margin"]), suggest("foo", ["fold"])
     ("; did you mean 'margin'?", '.')

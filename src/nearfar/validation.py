@@ -1,7 +1,7 @@
 """Check and convert arguments. Each error names the argument and the value that was passed.
 
-Checks of shapes and types always run. Checks of values run only where `nearfar.host_reads` allows them: in eager mode,
-for tensors on the CPU, or on request.
+Checks of shapes and types always run. Checks of values run only where `nearfar.host_reads` allows them: not under
+torch.compile, and only for tensors on the CPU unless the user requests them for all devices.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def check_embeddings(name: str, x: Tensor, *, dim: int | None = None) -> None:
     If `dim` is given, d must be equal to it.
     """
     if not isinstance(x, Tensor):
-        raise ValueError(f"{name} must be a tensor [N, d], got {type(x).__name__}")
+        raise ValueError(f"{name} must be a tensor of shape [N, d], got {type(x).__name__}")
     if x.ndim != 2:
         raise ValueError(
             f"{name} must have shape [N, d], got shape {list(x.shape)}: flatten or pool to one vector per sample"
         )
     if x.shape[0] == 0 or x.shape[1] == 0:
-        raise ValueError(f"{name} is empty, got shape {list(x.shape)}: skip empty batches")
+        raise ValueError(f"{name} must not be empty, got shape {list(x.shape)}: skip empty batches")
     if not x.is_floating_point():
         raise ValueError(f"{name} must be floating point, got {x.dtype}")
     if dim is not None and x.shape[1] != dim:
@@ -75,9 +75,9 @@ def as_embeddings(embeddings: Embeddings, *, name: str, device: torch.device | N
                 warnings.simplefilter("ignore", UserWarning)
                 x = torch.from_numpy(array if min(array.strides, default=0) >= 0 else array.copy())
         except (TypeError, ValueError) as error:
-            raise ValueError(f"{name} must be an [N, d] array of numbers: {error}") from error
+            raise ValueError(f"{name} must be an array of numbers of shape [N, d]: {error}") from error
     if x.ndim != 2 or 0 in x.shape:
-        raise ValueError(f"{name} must be [N, d] with N and d at least 1, got shape {tuple(x.shape)}")
+        raise ValueError(f"{name} must have shape [N, d] with N and d at least 1, got shape {tuple(x.shape)}")
     if x.is_complex() or x.dtype == torch.bool:
         raise ValueError(f"{name} must be real numbers, got {x.dtype}")
     if not x.is_floating_point():
@@ -97,13 +97,17 @@ def check_labels(name: str, labels: Tensor, *, rows: int, rows_name: str) -> Non
     if not isinstance(labels, Tensor):
         raise ValueError(f"{name} must be an integer tensor, got {type(labels).__name__}: use torch.as_tensor")
     if labels.is_floating_point() or labels.is_complex():
-        raise ValueError(f"{name} must be integers (class ids) or multi-hot integers or booleans, got {labels.dtype}")
+        raise ValueError(f"{name} must be integer class ids, or multi-hot integers or booleans, got {labels.dtype}")
     if labels.ndim not in (1, 2):
-        raise ValueError(f"{name} must have shape [N] or, multi-hot, [N, C], got shape {list(labels.shape)}")
+        raise ValueError(f"{name} must have shape [N], or [N, C] if multi-hot, got shape {list(labels.shape)}")
     if labels.ndim == 1 and labels.dtype == torch.bool:
-        raise ValueError(f"{name} of shape [N] must be integers, got torch.bool: pass class ids, or multi-hot [N, C]")
+        raise ValueError(
+            f"{name} of shape [N] must be integers, got torch.bool: pass class ids, or multi-hot labels of shape [N, C]"
+        )
     if labels.ndim == 2 and labels.shape[1] == 1:
-        raise ValueError(f"{name} has shape {list(labels.shape)}: pass class ids of shape [N], as {name}.squeeze(1)")
+        raise ValueError(
+            f"{name} has shape {list(labels.shape)}: pass class ids of shape [N], for example {name}.squeeze(1)"
+        )
     if labels.shape[0] != rows:
         raise ValueError(f"{name} has {labels.shape[0]} entries but {rows_name} has {rows}: pass one label per sample")
     if labels.ndim == 2 and labels.dtype != torch.bool and should_check_values(labels):
@@ -113,13 +117,14 @@ def check_labels(name: str, labels: Tensor, *, rows: int, rows_name: str) -> Non
 
 
 def as_labels(labels: Labels, rows: int | None = None, *, name: str = "labels") -> Array:
-    """Return labels as an array: int64 or str [N] (objects if an integer exceeds int64), or multi-hot bool [N, C].
+    """Return labels as an array: class labels [N] as int64 or str, or multi-hot labels [N, C] as bool.
 
-    Integers of any size stay exact, because they are never converted to floating point.
+    Integers of any size stay exact, because they are never converted to floating point. If an integer does not fit into
+    int64, the array has the dtype object.
 
     Args:
-        labels: Integers or strings [N], or multi-hot [N, C] of 0 and 1.
-        rows: The required N; None accepts any.
+        labels: Integers or strings [N], or multi-hot labels [N, C] that contain only 0 and 1.
+        rows: The required N. None accepts any N.
         name: The argument to name in error messages.
 
     >>> as_labels([2**24, 2**24 + 1], 2).tolist()
@@ -129,7 +134,9 @@ def as_labels(labels: Labels, rows: int | None = None, *, name: str = "labels") 
     """
     array = _as_array(labels, name)
     if array.ndim not in (1, 2) or not array.size:
-        raise ValueError(f"{name} must be [N] or multi-hot [N, C] and not empty, got shape {array.shape}")
+        raise ValueError(
+            f"{name} must have shape [N], or [N, C] if multi-hot, and must not be empty, got shape {array.shape}"
+        )
     if rows is not None and len(array) != rows:
         raise ValueError(f"{name} must have one entry for each of the {rows} embeddings, got shape {array.shape}")
     if array.ndim == 2:
@@ -146,7 +153,8 @@ def as_labels(labels: Labels, rows: int | None = None, *, name: str = "labels") 
         fits = all(-(2**63) <= value < 2**63 for value in array)
         return array.astype(np.int64) if fits else array
     raise ValueError(
-        f"{name} must be integers, strings or multi-hot [N, C], got {array.dtype}: cast ids to an integer type"
+        f"{name} must be integers, strings or multi-hot labels of shape [N, C], got {array.dtype}: cast ids to an "
+        "integer type"
     )
 
 
@@ -157,18 +165,20 @@ def _as_array(labels: Labels, name: str) -> Array:
         return labels
     try:
         array = np.asarray(labels)
-        # NumPy may read a list of large Python ints as float64, which would merge ids: read it as objects instead
+        # NumPy may convert a list of large Python ints to float64, where different ids can become equal: keep objects
         return np.asarray(labels, dtype=object) if array.ndim == 1 and array.dtype.kind == "f" else array
     except ValueError as error:
-        raise ValueError(f"{name} must be [N] or multi-hot [N, C]: {error}") from error
+        raise ValueError(
+            f"{name} must be class ids of shape [N] or multi-hot labels of shape [N, C]: {error}"
+        ) from error
 
 
 def _as_multi_hot(array: Array, name: str) -> Array:
     if array.shape[1] == 1:
-        raise ValueError(f"{name} has shape {array.shape}: pass class ids of shape [N], as {name}.reshape(-1)")
+        raise ValueError(f"{name} has shape {array.shape}: pass class ids of shape [N], for example {name}.reshape(-1)")
     if array.dtype.kind not in "biuf" or not np.isin(array, (0, 1)).all():
         raise ValueError(
-            f"{name} of shape {array.shape} must be multi-hot (0 or 1); for one label per sample pass shape [N]"
+            f"{name} of shape {array.shape} must be multi-hot (0 or 1): to give one label per sample, pass shape [N]"
         )
     return array.astype(bool)
 
@@ -177,18 +187,18 @@ def as_class_labels(labels: Labels, *, name: str = "labels") -> Array:
     """Return labels [N] as `as_labels` does. Raise a ValueError for multi-hot labels."""
     array = as_labels(labels, name=name)
     if array.ndim != 1:
-        raise ValueError(f"{name} must be [N] with one label per sample, got shape {array.shape}")
+        raise ValueError(f"{name} must have shape [N], one label per sample, got shape {array.shape}")
     return array
 
 
 def as_label_tensor(labels: Labels, *, class_names: Sequence[str] | None = None, name: str = "labels") -> Tensor:
-    """Return labels as a tensor for a loss: class ids [N], or multi-hot [N, C].
+    """Return labels as a tensor for a loss: class ids [N], or multi-hot labels [N, C].
 
     Tensors and integers keep their values. Strings become their positions in `class_names`.
 
     Args:
-        labels: Integers or strings [N], or multi-hot [N, C].
-        class_names: The names of the classes 0, 1, ...; by default the distinct labels, sorted.
+        labels: Integers or strings [N], or multi-hot labels [N, C].
+        class_names: The names of the classes 0, 1, ... The default is the distinct labels, sorted.
         name: The argument to name in error messages.
 
     >>> as_label_tensor(["dog", "cat", "dog"])
@@ -205,25 +215,28 @@ def as_label_tensor(labels: Labels, *, class_names: Sequence[str] | None = None,
         ids = {label: number for number, label in enumerate(class_names)}
         unknown = [label for label in array.tolist() if label not in ids]
         if unknown:
-            raise ValueError(f"{name} has the unknown class {unknown[0]!r}{suggest(str(unknown[0]), ids)}")
+            raise ValueError(f"{name} contains the unknown class {unknown[0]!r}{suggest(str(unknown[0]), ids)}")
         return torch.tensor([ids[label] for label in array.tolist()])
     if array.dtype.kind == "O":
-        raise ValueError(f"{name} has an id that does not fit into int64: use ids below 2**63")
+        raise ValueError(f"{name} contains an id that does not fit into int64: use ids below 2**63")
     return torch.from_numpy(array)
 
 
 def as_signed_ids(labels: Tensor) -> Tensor:
-    """Return labels of the types uint16, uint32 and uint64, for which torch lacks most operations, as int64.
+    """Convert uint16, uint32 and uint64 labels to int64, because torch lacks most operations for these types.
 
-    Different ids stay different: ids from 2**63 become negative.
+    Other labels are returned unchanged. Different ids stay different: ids of 2**63 and above become negative.
     """
     return labels.to(torch.int64) if labels.dtype in (torch.uint16, torch.uint32, torch.uint64) else labels
 
 
 def check_weights(name: str, weights: Tensor, *, rows: int, rows_name: str) -> None:
-    """Check that `weights` is a floating-point tensor [N], finite and at least 0. Arguments as in `check_labels`."""
+    """Check that `weights` is a floating-point tensor [N] of finite values of at least 0.
+
+    The arguments are those of `check_labels`.
+    """
     if not isinstance(weights, Tensor):
-        raise ValueError(f"{name} must be a tensor [N], got {type(weights).__name__}")
+        raise ValueError(f"{name} must be a tensor of shape [N], got {type(weights).__name__}")
     if weights.shape != (rows,):
         raise ValueError(
             f"{name} must have shape [{rows}], one weight per sample of {rows_name}, got shape {list(weights.shape)}"

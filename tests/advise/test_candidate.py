@@ -22,13 +22,13 @@ def test_name_is_recipe_and_settings() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("proxy-anker, supcon", "no recipe 'proxy-anker'; did you mean 'proxy-anchor'"),
-        ("supcon,", "no recipe ''"),
+        ("proxy-anker, supcon", "unknown recipe 'proxy-anker'; did you mean 'proxy-anchor'"),
+        ("supcon,", "unknown recipe ''"),
         ("supcon", "list at least two recipes, got 'supcon'"),
         ("supcon, supcon", "'supcon' is listed twice"),
         ("supcon steps=5, mpa", "remove 'steps=5' from supcon: the trials determine this setting"),
         ("supcon data.validation=0, mpa", "the trials determine this setting"),
-        ("supcon loss, mpa", "a setting is KEY=VALUE"),
+        ("supcon loss, mpa", "a setting must be KEY=VALUE"),
     ],
 )
 def test_errors_name_the_mistake(text: str, message: str) -> None:

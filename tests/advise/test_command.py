@@ -91,7 +91,7 @@ def test_too_few_minutes_are_refused_before_images_are_embedded(
 ) -> None:
     code, text = advise(many, "--minutes", "0.001", "--out", str(tmp_path / "vectors"))
     assert code == 1
-    assert "0.001 minutes are too few to compare 8 recipes: use --minutes " in text
+    assert "--minutes 0.001 is too short to compare 8 recipes: use --minutes " in text
     assert not (tmp_path / "vectors" / "trials.jsonl").exists()
     images = tmp_path / "images"
     for label in range(8):
@@ -101,4 +101,4 @@ def test_too_few_minutes_are_refused_before_images_are_embedded(
     monkeypatch.setattr("nearfar.advise.data.embed_pretrained", None)  # not reached
     code, text = advise(str(images), "--minutes", "0.001", "--out", str(tmp_path / "out"))
     assert code == 1
-    assert "minutes are too few" in text
+    assert "--minutes 0.001 is too short" in text

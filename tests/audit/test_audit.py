@@ -94,12 +94,12 @@ def test_small_and_unusual_datasets() -> None:
 @pytest.mark.parametrize(
     ("x", "labels", "options", "words"),
     [
-        (torch.ones(3, 2), [0, 1], {}, r"class ids \[3\]"),
+        (torch.ones(3, 2), [0, 1], {}, r"class ids of shape \[3\]"),
         (torch.ones(3, 2), [0.0, 1.0, 2.0], {}, "class ids"),
         (torch.ones(3, 2), [1, 1, 1], {}, "at least 2 classes, got 1"),
         (torch.full((3, 2), torch.nan), [0, 1, 1], {}, "NaN or infinite"),
         (torch.ones(3, 2), [0, 1, 1], {"k": 0}, "k must be at least 1"),
-        (torch.ones(3, 2), [0, 1, 2], {"classes": ["a", "b"]}, "classes has 2 names but the largest label is 2"),
+        (torch.ones(3, 2), [0, 1, 2], {"classes": ["a", "b"]}, "a name for every label from 0 to 2, got 2 names"),
     ],
 )
 def test_bad_input(x: Tensor, labels: list[int], options: dict[str, object], words: str) -> None:

@@ -23,7 +23,7 @@ def audited(*arguments: str) -> str:
 
 def test_on_vectors_with_noise_and_back(vectors: str, tmp_path: Path) -> None:
     printed = audited(vectors, "--noise", "0.1", "--out", str(tmp_path / "found"))
-    assert "24 labels were corrupted" in printed
+    assert "corrupted labels: 24." in printed
     assert float(printed.split("AUROC: ")[1].split()[0]) > 0.85
     rows = list(csv.DictReader((tmp_path / "found" / "audit.csv").open()))
     assert len(rows) == 240
@@ -46,7 +46,7 @@ def test_on_a_run_with_its_noise(vectors: str, tmp_path: Path) -> None:
     run = train(config, tmp_path / "run", say=lambda _: None)
     printed = audited(str(run.path), "--split", "train", "--out", str(tmp_path / "found"))
     assert "120 samples" in printed
-    assert "24 labels were corrupted" in printed
+    assert "corrupted labels: 24." in printed
 
 
 def test_on_a_split_of_a_run_without_its_noise(vectors: str, tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_apply_does_not_overwrite_what_it_reads(way: str, vectors: str, tmp_path
     command = ["audit", str(source), "--apply", str(decisions), "--out", str(out)]
     result = CliRunner().invoke(main, command)
     assert result.exit_code == 1
-    assert "would be overwritten" in result.output
+    assert "would overwrite it" in result.output
     assert "choose another --out, or pass --force" in result.output
     assert before == {path: path.read_bytes() for path in before}
     if way == "source":
@@ -93,4 +93,4 @@ def test_apply_does_not_overwrite_what_it_reads(way: str, vectors: str, tmp_path
 def test_force_is_for_apply_only(vectors: str) -> None:
     result = CliRunner().invoke(main, ["audit", vectors, "--force"])
     assert result.exit_code == 1
-    assert "--force is only for --apply" in result.output
+    assert "--force can only be used with --apply" in result.output

@@ -59,7 +59,7 @@ def test_decisions_are_applied_and_old_labels_are_recorded(tmp_path: Path) -> No
     assert len(corrected) == 39
     assert corrected.labels[0] == 0
     assert corrected.labels[1:].tolist() == np.delete(before, 5)[1:].tolist()
-    assert "1 labels changed, 1 samples removed" in corrected.notes[-1]
+    assert "1 label changed, 1 sample removed" in corrected.notes[-1]
     assert (manifest.labels == before).all()
 
     out = tmp_path / "new" / "clean.npz"

@@ -34,6 +34,6 @@ def test_the_page_of_evaluation(tmp_path: Path) -> None:
     page, numbers = tmp_path / "e.md", tmp_path / "e.json"
     sizes = ["--samples", "1000", "--dim", "16", "--classes", "100", "--rounds", "1", "--threads", "1"]
     evaluation.main([*sizes, "--only", "faiss", "--markdown", str(page), "--json", str(numbers)])
-    assert "matrix product alone" in page.read_text()
+    assert "full similarity matrix" in page.read_text()
     assert "faiss IndexFlatIP" in page.read_text()
     assert json.loads(numbers.read_text())

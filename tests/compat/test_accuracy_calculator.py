@@ -11,7 +11,9 @@ from torch import Tensor
 
 from nearfar.compat.utils.accuracy_calculator import CLUSTERING, METRICS, AccuracyCalculator
 
-pytest.importorskip("pytorch_metric_learning", reason="the peer is not installed: pip install 'nearfar[peers]'")
+pytest.importorskip(
+    "pytorch_metric_learning", reason="pytorch-metric-learning is not installed: pip install -e '.[peers]'"
+)
 from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator as PeerCalculator
 
 RANKED = tuple(name for name in METRICS if name not in CLUSTERING)
@@ -78,7 +80,7 @@ def test_large_labels_stay_apart() -> None:
     ("options", "words"),
     [
         ({"k": 0}, "k must be an integer of at least 1, None or 'max_bin_count', got 0"),
-        ({"include": ("recall",)}, "include and exclude must be of .* got 'recall'"),
+        ({"include": ("recall",)}, "include and exclude must only name metrics of .* got 'recall'"),
         ({"avg_of_avgs": True, "return_per_class": True}, "choose one"),
     ],
 )

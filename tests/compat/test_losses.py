@@ -12,7 +12,9 @@ from torch import Tensor
 from nearfar import compat
 from nearfar.compat import distances, losses, miners, reducers, regularizers
 
-pml = pytest.importorskip("pytorch_metric_learning", reason="the peer is not installed: pip install 'nearfar[peers]'")
+pml = pytest.importorskip(
+    "pytorch_metric_learning", reason="pytorch-metric-learning is not installed: pip install -e '.[peers]'"
+)
 import pytorch_metric_learning.distances as peer_distances  # noqa: E402
 import pytorch_metric_learning.losses as peer_losses  # noqa: E402
 import pytorch_metric_learning.miners as peer_miners  # noqa: E402
@@ -319,7 +321,7 @@ def test_wrong_calls() -> None:
         losses.MarginLoss(num_classes=C)(x, None, (labels, labels, labels))
     with pytest.raises(ValueError, match="FastAPLoss: ref_emb was given"):
         losses.FastAPLoss()(x, labels, None, x.clone(), labels)
-    with pytest.raises(ValueError, match="ArcFaceLoss: ref_emb was given"):
+    with pytest.raises(ValueError, match="ArcFaceLoss: the proxies are the references"):
         losses.ArcFaceLoss(C, D)(x, labels, None, x.clone(), labels)
     with pytest.raises(ValueError, match=r"indices_tuple must be .* got 2 parts"):
         losses.NTXentLoss()(x, labels, (labels, labels))

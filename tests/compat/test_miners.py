@@ -11,7 +11,9 @@ from torch import Tensor
 
 from nearfar.compat import distances, losses, miners
 
-pytest.importorskip("pytorch_metric_learning", reason="the peer is not installed: pip install 'nearfar[peers]'")
+pytest.importorskip(
+    "pytorch_metric_learning", reason="pytorch-metric-learning is not installed: pip install -e '.[peers]'"
+)
 import pytorch_metric_learning.distances as peer_distances
 import pytorch_metric_learning.miners as peer_miners
 

@@ -11,7 +11,9 @@ from torch import Tensor
 from nearfar.compat.peer import PEERS, Peer, ProxyPeer, peer_loss
 from nearfar.losses import ProxyLoss, create, loss_class
 
-pytest.importorskip("pytorch_metric_learning", reason="the peer is not installed: pip install 'nearfar[peers]'")
+pytest.importorskip(
+    "pytorch_metric_learning", reason="pytorch-metric-learning is not installed: pip install -e '.[peers]'"
+)
 
 OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ("arcface", {"angle": 20.0, "scale": 16.0}),

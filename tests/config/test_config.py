@@ -80,7 +80,8 @@ def test_ours_does_not_apply_in_the_setting_of_the_paper() -> None:
 @pytest.mark.usefixtures("tuned_recipe")
 def test_ours_is_shown_as_a_default() -> None:
     shown = recipes.annotate("dro-topk")
-    default, mark, rest = shown.partition("# Applies by default to this kind of data, over the values above:\nours:\n")
+    mark = "# Applies by default to this kind of data and overrides the values above:\nours:\n"
+    default, mark, rest = shown.partition(mark)
     assert "# Applies by default:\nloss:" in default
     assert mark
     ours, _, paper = rest.partition("# Applies only with --set setting=paper:")
@@ -157,7 +158,7 @@ def test_steps_replace_epochs_and_vice_versa() -> None:
         ("optimizer.name=adma", "did you mean 'adam'"),
         ("data.validation=1", "data.validation must be below 1"),
         ("steps=2.5", "steps must be a whole number or null"),
-        ("steps", "a setting is KEY=VALUE"),
+        ("steps", "a setting must be KEY=VALUE"),
         ("track=[[", "not valid YAML"),
         ("select.by=luck", "select.by must be one of"),
         ("schedule.name=step", "schedule.name=step needs schedule.every"),
@@ -184,7 +185,7 @@ def test_values_are_read_as_yaml() -> None:
 def test_a_file_without_a_table_of_settings_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     path.write_text("- 1\n")
-    with pytest.raises(NearfarError, match="must be a table"):
+    with pytest.raises(NearfarError, match="must contain a table"):
         read_config(path)
     path.write_text("a: [")
     with pytest.raises(NearfarError, match="cannot be read as YAML"):

@@ -109,7 +109,7 @@ def test_broken_images_raise_or_are_skipped_and_listed(tmp_path, workers):
     builders.write(root / "a/1.jpg", b"")
     builders.write(root / "b/0.jpg", b"junk")
     m = open_data(root)
-    with pytest.raises(NearfarError, match=r"a/1\.jpg: is empty") as caught:
+    with pytest.raises(NearfarError, match=r"a/1\.jpg is empty") as caught:
         list(BatchLoader(create_dataset(m, size=8), workers=workers).load([[0, 1, 2]]))
     assert "\n" not in str(caught.value)
     loader = BatchLoader(create_dataset(m, size=8, on_error="skip"), workers=workers)
@@ -159,7 +159,7 @@ def test_pixels():
     assert color.fetch([0]).shape == (1, 3, 4, 4)
     with pytest.raises(ValueError, match="size must be at most"):
         create_dataset(m, size=9)
-    with pytest.raises(ValueError, match="must have 1 values"):
+    with pytest.raises(ValueError, match=r"need one value per channel \(1\)"):
         create_dataset(m, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
     with pytest.raises(ValueError, match="apply only to files"):
         create_dataset(m, train_transform=foreign)
@@ -191,7 +191,7 @@ def test_cache_notices_changed_files_and_broken_ones(tmp_path):
     m = open_data(root)
     before = cache_images(m, cache, size=8)
     builders.write(root / "a/1.jpg", b"")
-    with pytest.raises(NearfarError, match=r"a/1\.jpg: is empty"):
+    with pytest.raises(NearfarError, match=r"a/1\.jpg is empty"):
         cache_images(m, cache, size=8)
     # no incomplete file remains
     assert len(list(cache.iterdir())) == 2
@@ -200,7 +200,7 @@ def test_cache_notices_changed_files_and_broken_ones(tmp_path):
         assert after.paths == ("a/0.jpg", "b/0.jpg", "b/1.jpg")
         assert "1 sample left out" in after.notes[-1]
         assert np.array_equal(after.pixels, before.pixels[[0, 2, 3]])
-    with pytest.raises(NearfarError, match=r"a/1\.jpg: is empty"):
+    with pytest.raises(NearfarError, match=r"a/1\.jpg is empty"):
         cache_images(m, cache, size=8)
     for file in cache.glob("*.npy"):
         file.write_bytes(b"junk")

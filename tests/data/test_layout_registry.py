@@ -34,8 +34,8 @@ def open_lines(path: Path, *, allow_partial: bool = False) -> Manifest:
 def test_the_order_of_recognition_is_explicit() -> None:
     names = layout_names()
     assert names[-1] == "folder"
-    assert names[0] == "shards"  # before archive, which accepts every .tar
-    assert names[1:-1] == sorted(names[1:-1])
+    assert names[:2] == ["pairs", "shards"]  # before csv and archive, which accept every .csv and every .tar
+    assert names[2:-1] == sorted(names[2:-1])
     assert {"archive", "cars", "csv", "cub", "in-shop", "npy", "npz", "parquet", "sketches", "sop"} < set(names)
     assert layouts.embedded_names() == ["sketches"]
 
@@ -58,7 +58,7 @@ def test_a_layout_can_be_chosen_by_its_name(tmp_path: Path) -> None:
     register_layout("words", recognizes=lambda path: False)(open_lines)
     (tmp_path / "a.txt").write_text("cat dog")
     assert open_data(f"words:{tmp_path / 'a.txt'}", split="class-order").split.tolist() == ["train", "test"]
-    with pytest.raises(NearfarError, match=r"no data layout recognizes this file\. Known: words, shards, archive"):
+    with pytest.raises(NearfarError, match=r"no data layout recognizes this file\. Known: words, pairs, shards"):
         open_data(tmp_path / "a.txt")
     with pytest.raises(NearfarError, match="no such file, folder or built-in dataset"):
         open_data(f"word:{tmp_path / 'a.txt'}")

@@ -95,7 +95,7 @@ def test_hugging_face_datasets() -> None:
         (Pairs([{"image": torch.zeros(2), "kind": 1}]), {"label": "knd"}, "has no key label='knd'"),
         (Pairs([(torch.zeros(2), 0.5)]), {}, "a label must be a string or an integer, got float 0.5"),
         (Pairs([(" ", "a")]), {}, "python:Pairs, row 0: the text is empty"),
-        ({"trian": Bars()}, {}, "a dict of datasets must have the keys train, val, test, got trian"),
+        ({"trian": Bars()}, {}, "the keys of a dict of datasets must be among train, val, test, got trian"),
         ((np.zeros((2, 3)), [1]), {}, "features has 2 rows but labels has 1"),
     ],
 )

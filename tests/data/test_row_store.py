@@ -79,7 +79,7 @@ def test_a_missing_shard_is_a_one_line_error(tmp_path: Path) -> None:
     complete(tmp_path)
     store = opened(tmp_path)
     (tmp_path / "00000.rows").unlink()
-    with pytest.raises(NearfarError, match=r"00000\.rows: cannot be read"):
+    with pytest.raises(NearfarError, match=r"00000\.rows cannot be read"):
         store.read([1])
 
 

@@ -77,14 +77,14 @@ def line(text: object = "a", label: object = "b") -> str:
 
 BAD_JSONL = [
     ("", "is empty"),
-    ("{bad", "line 1: is not JSON"),
+    ("{bad", "line 1: not valid JSON"),
     ("[1]", "line 1: expected a JSON object"),
     (line(text=5), "line 1: 'text' must be a string, got 5"),
     (line(text=None), "line 1: 'text' must be a string, got null"),
     (line(label=1.5), "line 1: 'label' must be a string or a whole number, got 1.5"),
     (line(label=True), "line 1: 'label' must be a string or a whole number, got true"),
     (line(label="1") + "\n" + line(label=1), "line 2: 'label' is a whole number, but in line 1 it is a string"),
-    (line() + "\n" + '{"text": "a", "lable": "b"}', "line 2: has no key 'label'; did you mean 'lable'"),
+    (line() + "\n" + '{"text": "a", "lable": "b"}', "line 2: there is no key 'label'; did you mean 'lable'"),
     ('{"utterance": "a", "label": "b"}', "no column 'path'"),
     (line(text=" "), "row 1: the text is empty"),
     (line(text=LONG), "row 1: the text has 1,000,000 characters"),
@@ -106,7 +106,7 @@ def test_an_unknown_column_is_named(tmp_path: Path) -> None:
     with pytest.raises(NearfarError, match=r"no key 'txt' .*did you mean 'text'"):
         open_data(write_lines(tmp_path / "t.jsonl", {"text": "a", "label": "b"}), text="txt")
     (tmp_path / "images" / "a").mkdir(parents=True)
-    with pytest.raises(NearfarError, match=r"data\.text names a column of a table, but this is no table"):
+    with pytest.raises(NearfarError, match=r"data\.text does not apply to the layout"):
         open_data(tmp_path / "images", text="txt")
 
 

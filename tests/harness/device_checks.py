@@ -1,7 +1,8 @@
 """Run every part of nearfar on the pretend CUDA device: `python -m tests.harness.device_checks GROUP...`.
 
-Prints one JSON object: for each group and scenario the waits of the host, or the error. `test_pretend_device.py` reads
-it. Each scenario also fails if a result or a gradient is not on the device.
+The script prints one JSON object for `test_pretend_device.py`. For each scenario of each group, the object contains the
+waits, which are operations that make the host wait for the GPU, or the error. A scenario also fails if a result or a
+gradient is not on the device.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tests.harness import device_ranks
 from tests.harness.pretend_cuda import LOG, DeviceMixError, Pretend, to_cuda, watched
 
 import torch  # isort: skip
 import numpy as np  # isort: skip
+from PIL import Image  # isort: skip
 from torch import Tensor  # isort: skip
 
 from nearfar import pacing
@@ -27,7 +30,7 @@ from nearfar.compat import losses as compat_losses
 from nearfar.compat import miners as compat_miners
 from nearfar.config import recipes
 from nearfar.config.merge import resolve
-from nearfar.data import open_data
+from nearfar.data import BatchAugment, BatchLoader, Manifest, create_dataset, open_data
 from nearfar.losses import CrossBatchMemory, Loss, PairLoss, ProxyLoss, create, loss_class, names
 from nearfar.losses.proxies.sharded import SHARDABLE, ShardedProxies
 from nearfar.metrics import evaluate
@@ -41,7 +44,7 @@ from nearfar.training.trainer import Trainer
 
 Scenario = Callable[[], object]
 SAMPLES, CLASSES, DIM = 24, 8, 6
-# forms of losses that take another path than the default
+# options of losses that take a different code path than the defaults
 FORMS: dict[str, dict[str, Any]] = {
     "contrastive cosine": {"form": "cosine"},
     "lifted anchor": {"form": "anchor"},
@@ -75,7 +78,7 @@ def make_loss(label: str) -> Loss:
 
 
 def step(loss: Loss, x: Tensor, labels: Tensor, *, steps: int = 2, half: Any = None, **inputs: Any) -> None:
-    """Forward and backward on the device. Only the waits of the last step are counted."""
+    """Run forward and backward passes on the device. Only the waits of the last step are counted."""
     loss.to("cuda").train()
     for _ in range(steps):
         rows = to_cuda(x).requires_grad_()
@@ -128,7 +131,7 @@ def losses() -> Iterator[tuple[str, Scenario]]:
 
 
 def additions() -> Iterator[tuple[str, Scenario]]:
-    """Miners, cross-batch memory, sharded proxies, checks on request, and compat with labels on the CPU."""
+    """Yield scenarios for miners, cross-batch memory, sharded proxies, `validate`, and labels on the CPU."""
     x, labels, weights = batch()
     for name in MINERS:
         mine = {"name": name, "dim": DIM} if name == "distance-weighted" else {"name": name}
@@ -243,11 +246,65 @@ def models() -> Iterator[tuple[str, Scenario]]:
     yield "model small float16", lambda: run("small", torch.float16)
 
 
-def make_vectors(folder: Path) -> str:
+def loaders() -> Iterator[tuple[str, Scenario]]:
+    """Check that batches for the device equal those for the CPU, and come from pinned memory, images as uint8."""
+    rng = np.random.default_rng(0)
+    gray, color = (rng.integers(0, 256, (12, 10, 10, *more)).astype(np.uint8) for more in ((), (3,)))
+    table: dict[str, Any] = {"labels": np.arange(12) % 3, "classes": tuple("abc"), "split": np.array(["train"] * 12)}
+    folder = Path(tempfile.mkdtemp())
+    for i, pixels in enumerate(color):
+        Image.fromarray(pixels).save(folder / f"{i}.png")
+    files = Manifest(**table, root=folder, paths=tuple(f"{i}.png" for i in range(12)))
+    augment = BatchAugment(crop=(0.3, 0.9), rotate=20, flip=0.5, brightness=0.2, contrast=0.2, fill=9.0)
+    datasets = {
+        "vectors": create_dataset(Manifest(**table, features=rng.normal(size=(12, 4)))),
+        "gray arrays": create_dataset(Manifest(**table, pixels=gray)),
+        "color arrays": create_dataset(Manifest(**table, pixels=color), size=8, augment=augment),
+        "files": create_dataset(files, size=8),
+    }
+    batches = [list(range(i, i + 3)) for i in (0, 3, 6, 9)]
+
+    def load(name: str, *, train: bool, read_ahead: bool) -> None:
+        dataset, requested, pinned = datasets[name], 0, []
+        pin = torch.Tensor.pin_memory
+
+        def request() -> Iterator[list[int]]:
+            nonlocal requested
+            for rows in batches:
+                requested += 1
+                yield rows
+
+        def pin_memory(x: Tensor) -> Tensor:
+            pinned.append(x.dtype)
+            return pin(x)
+
+        expected = list(BatchLoader(dataset).load(batches, epoch=1, train=train))
+        torch.Tensor.pin_memory = pin_memory  # type: ignore[method-assign, assignment]
+        try:
+            loader = BatchLoader(dataset, device=torch.device("cuda"))
+            loaded = loader.load(request(), epoch=1, train=train, read_ahead=read_ahead)
+            LOG.take()
+            first = next(loaded)
+            assert requested == (3 if read_ahead and name != "files" else 1), f"{requested} batches were requested"
+            found = [first, *loaded]
+        finally:
+            torch.Tensor.pin_memory = pin  # type: ignore[method-assign]
+        assert pinned == [torch.float32 if name == "vectors" else torch.uint8] * 4, pinned
+        for one, other in zip(expected, found, strict=True):
+            assert isinstance(other.x, Pretend)
+            assert torch.allclose(one.x, other.x.held, atol=1e-5), "the inputs differ"
+            assert torch.equal(one.labels, other.labels)
+
+    for name in datasets:
+        yield f"loader {name}", partial(load, name, train=False, read_ahead=False)
+        yield f"loader {name} ahead, for training", partial(load, name, train=True, read_ahead=True)
+
+
+def make_vectors(folder: Path, classes: int) -> str:
     generator = np.random.default_rng(0)
-    labels = np.repeat(np.arange(80), 8)
-    features = generator.normal(size=(80, 16))[labels] + generator.normal(size=(640, 16))
-    split = np.where(labels < 64, "train", "test")
+    labels = np.repeat(np.arange(classes), 8)
+    features = generator.normal(size=(classes, 16))[labels] + generator.normal(size=(len(labels), 16))
+    split = np.where(labels < 0.8 * classes, "train", "test")
     np.savez(folder / "vectors.npz", features=features.astype(np.float32), labels=labels, split=split)
     return str(folder / "vectors.npz")
 
@@ -258,20 +315,19 @@ def make_config(source: str, recipe: str, *settings: str) -> Any:
 
 
 def steps() -> Iterator[tuple[str, Scenario]]:
-    """One step of the trainer per recipe, and with other settings; the third of a run is counted."""
+    """Yield two training steps for each recipe and for some other settings. Only the waits of the second step count."""
     folder = Path(tempfile.mkdtemp())
-    source = make_vectors(folder)
+    source = make_vectors(folder, 80)
+    data = open_data(source)
 
     def run(recipe: str, *settings: str, logs: bool = False) -> None:
-        trainer = Trainer(
-            make_config(source, recipe, "model.init=random", *settings), open_data(source), folder, say=lambda _: None
-        )
+        trainer = Trainer(make_config(source, recipe, "model.init=random", *settings), data, folder, say=lambda _: None)
         trainer.start_epoch()
         for number, each in enumerate(trainer.batches()):
             LOG.take()
             result = train_step(trainer.state, each, steps=6)
             trainer.state.count_step(result.loss)
-            if number == 2:
+            if number == 1:
                 break
         if logs:
             monitor = Monitor(trainer.state, folder, steps=6, progress=False, say=lambda _: None)
@@ -294,20 +350,20 @@ def steps() -> Iterator[tuple[str, Scenario]]:
 
 
 def runs() -> Iterator[tuple[str, Scenario]]:
-    """Whole runs, which are stopped and resumed, and what uses them afterwards."""
+    """Yield whole runs, which are stopped and resumed, the use of a finished run, and a run with a failed batch."""
     folder = Path(tempfile.mkdtemp())
-    source = make_vectors(folder)
-    short = ("steps=null", "epochs=2", "log_every=2", "batches.size=64")
+    source = make_vectors(folder, 20)
+    short = ("steps=null", "epochs=2", "log_every=2", "batches.size=32")  # two epochs of four steps
 
     def run(recipe: str, *settings: str) -> None:
         config = make_config(source, recipe, *short, *settings)
         out = folder / f"{recipe}-{len(settings)}"
         whole = train(config, out / "whole", say=lambda _: None, progress=False)
         cut = replace(config, save_every=0.0)
-        train(cut, out / "cut", say=lambda _: None, progress=False, stop_after=10)
+        train(cut, out / "cut", say=lambda _: None, progress=False, stop_after=6)
         resumed = train(cut, out / "cut", say=lambda _: None, progress=False, resume=True)
         for one, other in zip(whole.embedder().parameters(), resumed.embedder().parameters(), strict=True):
-            assert torch.equal(one.detach().cpu(), other.detach().cpu()), "the resumed run has other weights"
+            assert torch.equal(one.detach().cpu(), other.detach().cpu()), "the resumed run has different weights"
 
     yield "run proxy-anchor from PCA", lambda: run("proxy-anchor", "model.init=pca")
     yield "run mpa-ap point-wise", lambda: run("mpa-ap", "pacing.name=point-wise")
@@ -342,7 +398,46 @@ def runs() -> Iterator[tuple[str, Scenario]]:
     yield "run with a failed batch", fails
 
 
-GROUPS = {group.__name__: group for group in (losses, additions, pacers, metrics, models, steps, runs)}
+def ranks() -> Iterator[tuple[str, Scenario]]:
+    """Yield trainings that this process and a second process share (see `device_ranks`)."""
+    found: dict[str, list[str]] = {}
+
+    def run() -> None:
+        found.update(device_ranks.run_pair(Path(tempfile.mkdtemp())))
+        LOG.take()
+
+    def repeat(name: str) -> None:
+        LOG.waits = [(wait, name) for wait in found[name]]
+
+    yield "two processes", run
+    for name in device_ranks.CASES:
+        yield name, partial(repeat, name)
+
+
+def planted() -> Iterator[tuple[str, Scenario]]:
+    """Yield faults that the device must find: "mix ..." must fail, and a number in the name is the number of waits."""
+    x, cpu = to_cuda(torch.randn(4, 3)), torch.randn(4, 3)
+    yield "mix in add", lambda: x + cpu
+    yield "mix in product", lambda: x @ cpu.T
+    yield "mix in cat", lambda: torch.cat([x, cpu])
+    yield "mix in numpy", lambda: x.numpy()
+    yield "mix in index", lambda: cpu[to_cuda(torch.tensor([0]))]
+    yield "mix in generator", lambda: torch.rand(3, device="cuda", generator=torch.Generator())
+    zeros = torch.zeros(4, dtype=torch.int64)
+    yield "mix in index_add", lambda: torch.zeros(4, 3, device="cuda").index_add_(0, zeros, x)
+    yield "1 item", lambda: float(x.sum())
+    yield "1 mask", lambda: x[x > 0]
+    yield "1 unique", lambda: x.unique()  # type: ignore[no-untyped-call]
+    yield "1 tensor", lambda: torch.tensor([1.0], device="cuda")
+    yield "1 cpu", lambda: x.cpu()
+    yield "1 to", lambda: cpu.to("cuda")
+    yield "0 async", lambda: cpu.to("cuda", non_blocking=True)
+    yield "0 where", lambda: torch.where(x > 0, x, 0.0) @ x.T
+    yield "0 scalar", lambda: x * cpu.sum()
+
+
+PARTS = (planted, losses, additions, pacers, metrics, models, loaders, steps, runs, ranks)
+GROUPS = {group.__name__: group for group in PARTS}
 
 
 def check(scenario: Scenario) -> dict[str, Any]:

@@ -9,9 +9,9 @@ Further faults:
 
 - Damage: one bit of the newest checkpoint is flipped, or its end is cut off. The resumed run must warn and use the
   previous checkpoint.
-- Full disk: there is space for only a part of the run. The disk is a small tmpfs. If the script may not mount one, the
-  size of files is limited instead. The run must end with a one-line error and leave no partly written files. It must be
-  possible to resume it when there is space.
+- Full disk: there is space for only a part of the run. The disk is a small tmpfs. If the script may not mount a tmpfs,
+  it limits the size of files instead. The run must end with a one-line error and leave no partly written files. It must
+  be possible to resume the run when there is space.
 - No write permission in the run directory. The requirements are the same as for a full disk.
 
 The seed determines the damage and the delays before kills. The step at which a kill happens depends on the machine.
@@ -192,7 +192,7 @@ class Case:
             self.outcome.wrong.append(f"{self.recipe}, {what}: {wrong}")
 
     def finish(self, out: Path, what: str) -> None:
-        """Resume a run without faults; its result must equal that of the run without faults."""
+        """Resume a run until it ends. Its result must equal that of `whole`, the run without faults."""
         code = ended(started(self.config, out))
         wrong = last_words(out) if code != FINE else difference(self.whole, out)
         self.note(what, wrong)
@@ -250,7 +250,7 @@ class Case:
         shutil.rmtree(out)
 
     def refuse(self, what: str, out: Path, *, before: Callable[[], object] = lambda: None) -> None:
-        """Check that a run ends with a NearfarError, or finishes after all, and leaves no partly written files."""
+        """Check that a run ends with a NearfarError or finishes, and that it leaves no partly written files."""
         code = ended(started(self.config, out, before=before))
         words = last_words(out)
         self.note(what, "" if code in (FINE, REFUSED) and not drafts(out) else f"exit {code}: {words} {drafts(out)}")
@@ -296,7 +296,7 @@ def _over(process: int) -> bool:
 
 @contextlib.contextmanager
 def small_disk(folder: Path) -> Iterator[Path | None]:
-    """Mount a tmpfs of 8 MB and yield its folder; yield None if mounting is not permitted."""
+    """Mount a tmpfs of 8 MB and yield its folder. If mounting is not permitted, yield None."""
     folder.mkdir(exist_ok=True)
     mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)]
     try:
@@ -324,7 +324,7 @@ def without_rights() -> None:
 
 
 def try_recipe(recipe: str, folder: Path, source: str, *, kills: int, rooms: int, seed: int) -> Outcome:
-    """Inject all faults into runs of one recipe; with `rooms` = 0, only kills."""
+    """Inject all kinds of faults into runs of one recipe. If `rooms` is 0, inject only kills."""
     case = Case(recipe, folder, source, seed=seed)
     case.kill(kills)
     if rooms:
@@ -337,7 +337,7 @@ def try_recipe(recipe: str, folder: Path, source: str, *, kills: int, rooms: int
 
 
 def checkpoint_cost(folder: Path, *, steps: int = 8, saves: int = 3) -> tuple[float, float]:
-    """Return the CPU seconds of an epoch of the demo, from its fastest step, and of its fastest checkpoint."""
+    """Return the CPU seconds of an epoch of the demo (estimated from the fastest step) and of writing a checkpoint."""
     settings = ["batches.size=64", f"steps={steps}", "threads=1"]
     config = resolve("pixels", recipe="proxy-anchor", settings=["data.source=sketches", *settings])
     trainer = Trainer(config, open_manifest(config.data), folder / "cost", say=lambda _: None)
@@ -359,7 +359,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--kills", type=int, default=50, help="number of kills for each recipe (default 50)")
     parser.add_argument(
-        "--rooms", type=int, default=2, help="number of full disks for each recipe (default 2); 0 injects only kills"
+        "--rooms", type=int, default=2, help="number of full-disk tests per recipe (default 2); 0 injects only kills"
     )
     parser.add_argument("--recipe", action="append", help="test only this recipe (may be repeated)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the faults (default 0)")

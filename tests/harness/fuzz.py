@@ -6,7 +6,7 @@
 Inputs are valid files with random damage (flipped bits, truncation, splices, huge numbers in headers), and files that
 are made from parts that do not fit together. An input may be accepted, because some damaged inputs are still valid, or
 refused with a one-line NearfarError; if it is a file, the error must name it. Everything else is a defect: another
-exception, an HTTP status of 500 or above, more than five seconds of CPU time, and a temporary file that is not removed.
+exception, an HTTP status of 500 or above, more than five seconds of CPU time, or a temporary file that is not removed.
 
 The seed, the target and the number of an input determine the input. The memory of the process is limited, so that a
 huge allocation raises an exception instead of exhausting the machine.

@@ -83,8 +83,8 @@ class Targets:
         Args:
             name: Name of the file, which an error must contain.
             seeds: Contents of valid files, to which random damage is applied.
-            read: Reads the file.
-            make: Returns other random content, which is used in 40% of the attempts; None if there is none.
+            read: Function that reads the file.
+            make: Function that returns other random content, for 40% of the attempts. None uses only `seeds`.
         """
         path = self.folder / name.partition(".")[0] / name
         path.parent.mkdir(exist_ok=True)
@@ -115,7 +115,7 @@ class Targets:
             try:
                 from_dict(plain).to_yaml()
                 resolve("features", width=10, file=plain)
-            except NearfarError as error:  # such an error names the setting, not the file
+            except NearfarError as error:  # this error names the setting, not the file
                 raise NearfarError(f"{path}: {error}") from error
 
         return self._file(
@@ -403,7 +403,7 @@ def under_sum(tensors: dict[str, torch.Tensor], header: Any) -> bytes:
 
 
 async def asked(app: Any, request: bytes) -> tuple[int, bytes]:
-    """Send a raw request to an ASGI app and return status and body of the answer; 400 if the request is not HTTP."""
+    """Send a raw request to an ASGI app. Return status and body of the answer, or status 400 for invalid HTTP."""
     head, _, body = request.partition(b"\r\n\r\n")
     first, *lines = head.split(b"\r\n")
     words = first.split(b" ")

@@ -2,8 +2,8 @@
 
 The requests contain paths outside the data, invalid ids and numbers, unknown methods, malformed and giant headers,
 truncated images, decompression bombs and other types of files as bodies, and labels and decisions that do not exist.
-Some pretend to come from pages of other sites. The same seed gives the same requests. No request may store a decision,
-stop the server, or return a file that is not part of the data.
+Some requests pretend to come from pages of other sites. The same seed gives the same requests. No request may store a
+decision, stop the server, or return a file that is not part of the data.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ PATIENCE, SECONDS = 5.0, 60.0
 
 @dataclass
 class Outcome:
-    """Number of answers by HTTP status (0 if the connection was closed without an answer), and what went wrong."""
+    """Number of answers by HTTP status (0: closed without an answer), and a description of each wrong answer."""
 
     statuses: Counter[int] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)

@@ -2,6 +2,7 @@
 // tests/harness/pretend_cuda.py compiles and loads it before torch is imported.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/detail/CUDAHooksInterface.h>
+#include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 namespace at {
@@ -23,6 +24,7 @@ struct CUDAHooks : CUDAHooksInterface {
   DeviceIndex exchangeDevice(DeviceIndex) const override { return 0; }
   DeviceIndex maybeExchangeDevice(DeviceIndex) const override { return 0; }
   int getNumGPUs() const override { return 1; }
+  Allocator* getPinnedMemoryAllocator() const override { return c10::GetCPUAllocator(); }
   const Generator& getDefaultGenerator(DeviceIndex = -1) const override {
     static Generator generator = make_generator<PretendGenerator>();
     return generator;

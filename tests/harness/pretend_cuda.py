@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
@@ -58,9 +58,11 @@ load_device()
 import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
-from torch.utils._pytree import tree_leaves, tree_map  # noqa: E402
+
+import tests.harness.cuda_kernels  # noqa: E402, F401
 
 aten = torch.ops.aten
+CPU = torch.device("cpu")
 GENERATOR = torch.Generator("cuda")
 for name, value in {
     "_lazy_init": lambda: None,
@@ -71,6 +73,7 @@ for name, value in {
     "set_device": lambda *_: None,
     "synchronize": lambda *_: None,
     "is_bf16_supported": lambda *_, **__: True,
+    "get_device_capability": lambda *_: (8, 0),
     "is_current_stream_capturing": lambda: False,
     "default_generators": (GENERATOR,),
     "get_rng_state": lambda *_: GENERATOR.get_state(),
@@ -80,7 +83,7 @@ for name, value in {
     setattr(torch.cuda, name, value)
 torch.__future__.set_overwrite_module_params_on_conversion(True)  # a Pretend cannot replace the data of a CPU tensor
 
-# operations after which the host waits, with the name in the table
+# operations that make the host wait, and their names in the log
 WAITS = {
     **{op: op.__name__ for op in (aten.nonzero, aten.masked_select, aten._unique2, aten.unique_dim, aten.bincount)},
     **{op: op.__name__ for op in (aten.unique_consecutive, aten.equal, aten.multinomial, aten._linalg_eigh)},
@@ -89,16 +92,16 @@ WAITS = {
 }
 COPIES = (aten.copy_, aten._copy_from, aten._foreach_copy_)
 INDEXING = (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, aten._unsafe_index)
-# take CPU scalars beside CUDA tensors although they are not tagged as pointwise
+# operations that accept CPU scalars with CUDA tensors, although they are not tagged as pointwise
 WITH_SCALARS = (aten.where, aten.masked_fill, aten.masked_fill_, aten.lerp, aten.lerp_, aten.fill, aten.fill_)
 
 
 class DeviceMixError(RuntimeError):
-    """What CUDA would have refused."""
+    """Raised for an operation that CUDA would refuse."""
 
 
 class Log:
-    """Waits of the host since the last `take`, as (kind, file:line in nearfar)."""
+    """Collect the waits of the host since the last `take`, as (kind, file:line in nearfar)."""
 
     def __init__(self) -> None:
         self.waits: list[tuple[str, str]] = []
@@ -115,7 +118,7 @@ LOG = Log()
 
 
 def _place() -> str:
-    """The innermost line of nearfar on the stack."""
+    """Return the innermost line of nearfar on the call stack."""
     frame = sys._getframe(1)
     while frame is not None:
         if "/nearfar/" in frame.f_code.co_filename and "/harness/" not in frame.f_code.co_filename:
@@ -178,12 +181,17 @@ def _is_composite(func: Any) -> bool:
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"))
 
 
+@cache
+def _takes_generator(func: Any) -> bool:
+    return any(argument.name == "generator" for argument in func._schema.arguments)
+
+
 def _type(device: Any) -> str | None:
     return None if device is None else torch.device(device).type
 
 
 def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Execute an operation as the device would."""
+    """Execute an operation as the pretend device does: check devices, count waits, and compute on the CPU."""
     if func.namespace == "nearfar":  # look inside nearfar's own operators
         with Watch():  # type: ignore[no-untyped-call]
             return torch._library.custom_ops.OPDEFS[func._schema.name]._init_fn(*args, **kwargs)
@@ -192,18 +200,33 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             result = func.decompose(*args, **kwargs)
         if result is not NotImplemented:
             return result
-    tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
-    on_cuda = [x for x in tensors if isinstance(x, Pretend)]
-    on_cpu = [x for x in tensors if not isinstance(x, Pretend)]
+    on_cuda: list[Pretend] = []
+    on_cpu: list[Tensor] = []
+
+    def unwrap(x: Any) -> Any:
+        if isinstance(x, Pretend):
+            on_cuda.append(x)
+            return x.held
+        if isinstance(x, Tensor):
+            on_cpu.append(x)
+        return CPU if isinstance(x, torch.device) and x.type == "cuda" else x
+
+    inner_args, inner_kwargs = map_tree(unwrap, args), map_tree(unwrap, kwargs)
+    if func.namespace == "c10d":
+        _check_backend([*on_cuda, *on_cpu])
     if on_cuda and on_cpu:
         _check_devices(func, args, on_cpu)
     if (kind := _wait_of(func.overloadpacket, args, kwargs, on_cuda)) is not None:
         LOG.add(kind)
     device = _type(kwargs.get("device"))
     is_result_on_cuda = bool(on_cuda) if device is None else device == "cuda"
-    inner_args, inner_kwargs = tree_map(_inner, (args, kwargs))
     inner_kwargs.pop("pin_memory", None)
-    with _generator(func, kwargs.get("generator"), inner_kwargs, is_result_on_cuda):
+    if func.name() == "c10d::_allgather_base_":  # nccl compares only the number of elements, gloo also the shapes
+        inner_args = tuple(x.view(-1) if isinstance(x, Tensor) else x for x in inner_args)
+    if _takes_generator(func):
+        with _generator(func, kwargs.get("generator"), inner_kwargs, is_result_on_cuda):
+            result = _run(func, inner_args, inner_kwargs)
+    else:
         result = _run(func, inner_args, inner_kwargs)
     if not is_result_on_cuda:
         return result
@@ -214,13 +237,25 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             return x
         return same[id(x)] if id(x) in same else Pretend(x)
 
-    return tree_map(wrap, result)
+    return map_tree(wrap, result)
 
 
-def _inner(x: Any) -> Any:
-    if isinstance(x, Pretend):
-        return x.held
-    return torch.device("cpu") if isinstance(x, torch.device) and x.type == "cuda" else x
+def map_tree(function: Callable[[Any], Any], tree: Any) -> Any:
+    """Apply a function to the leaves of tuples, lists and dicts. PyTorch's tree_map takes several times as long."""
+    kind = type(tree)
+    if kind is tuple:
+        return tuple([map_tree(function, x) for x in tree])
+    if kind is list:
+        return [map_tree(function, x) for x in tree]
+    if kind is dict:
+        return {key: map_tree(function, x) for key, x in tree.items()}
+    return function(tree)
+
+
+def _check_backend(tensors: list[Tensor]) -> None:
+    """Raise an error for a collective operation on a device for which the process group has no backend."""
+    for device in {x.device.type for x in tensors}:
+        torch.distributed.group.WORLD._get_backend(torch.device(device))  # type: ignore[union-attr]
 
 
 def _run(func: Any, args: Any, kwargs: Any) -> Any:
@@ -229,19 +264,16 @@ def _run(func: Any, args: Any, kwargs: Any) -> Any:
     except RuntimeError as error:  # some CPU kernels lack float16
         if "not implemented for 'Half'" not in str(error):
             raise
-    args, kwargs = tree_map(
+    args, kwargs = map_tree(
         lambda x: x.float() if isinstance(x, Tensor) and x.dtype == torch.float16 else x, (args, kwargs)
     )
     result = func(*args, **kwargs)
-    return tree_map(lambda x: x.half() if isinstance(x, Tensor) and x.dtype == torch.float32 else x, result)
+    return map_tree(lambda x: x.half() if isinstance(x, Tensor) and x.dtype == torch.float32 else x, result)
 
 
 @contextmanager
 def _generator(func: Any, given: torch.Generator | None, inner: dict[str, Any], is_on_cuda: bool) -> Iterator[None]:
-    """Use the values of the CUDA generator on the CPU, and refuse a generator of the other device."""
-    if not any(argument.name == "generator" for argument in func._schema.arguments):
-        yield
-        return
+    """Draw with a CPU copy of the CUDA generator. Raise DeviceMixError for a generator of the wrong device."""
     if given is not None and (given.device.type == "cuda") != is_on_cuda:
         raise DeviceMixError(f"{func} with a {given.device.type} generator")
     source, twin = (given or GENERATOR) if is_on_cuda else given, torch.Generator()
@@ -289,7 +321,11 @@ def _wait_of(packet: Any, args: tuple[Any, ...], kwargs: dict[str, Any], on_cuda
 
 
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sends every operation through `dispatch`."""
+    """A dispatch mode that sends every operation through `dispatch`."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and the check would take time at every operation
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return dispatch(func, args, kwargs or {})
@@ -297,7 +333,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @contextmanager
 def watched() -> Iterator[None]:
-    """Inside, tensors can be created on the pretend device, and all operations are checked."""
+    """Within a `with` block, allow tensors on the pretend device and check all operations."""
     torch._C._set_only_lift_cpu_tensors(True)
     LOG.take()
     try:

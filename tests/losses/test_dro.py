@@ -136,6 +136,17 @@ def test_compiles_to_one_graph(uncertainty: str) -> None:
         torch.testing.assert_close(gradient(value, x), gradient(wanted, x))
 
 
+def test_truncated_kl_with_weights_compiles_to_one_graph() -> None:
+    torch._dynamo.reset()
+    loss = make("kl", truncate=6)
+    x, labels = batch_of()
+    weights = torch.rand(len(x), generator=torch.Generator().manual_seed(0), dtype=x.dtype)
+    expected = loss(x, labels, weights=weights)
+    value = torch.compile(loss, fullgraph=True, backend="eager")(x, labels, weights=weights)
+    torch.testing.assert_close(value, expected)
+    torch.testing.assert_close(gradient(value, x), gradient(expected, x))
+
+
 @pytest.mark.parametrize("few", [0, 1, 16])
 @pytest.mark.parametrize("kind", ["balanced", "weighted", "references", "weighted-references", "representatives"])
 @EVERY_SET
@@ -494,7 +505,7 @@ def test_own_function() -> None:
             value = DROLoss(log_loss, make(uncertainty).uncertainty)(x, labels, **call)
             assert value.isfinite()
             assert gradient(value, x).isfinite().all()
-    with pytest.raises(ValueError, match=r"pair must return one loss per entry, shape \[12, 12\], got shape \[\]"):
+    with pytest.raises(ValueError, match=r"pair must return losses of shape \[12, 12\], one per pair, got shape \[\]"):
         DROLoss(lambda sim, same: sim.sum(), Mean())(x, labels)
 
 

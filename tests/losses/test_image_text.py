@@ -73,7 +73,7 @@ def test_edge_cases(loss: InfoNCELoss | SigmoidLoss) -> None:
         value = loss(x, torch.tensor(labels), ref_emb=x.detach(), ref_labels=torch.tensor(others))
         assert bool(torch.isfinite(value))
         value.backward()
-    with pytest.raises(ValueError, match="labels and ref_labels must have the lengths"):
+    with pytest.raises(ValueError, match="labels must have one entry per embedding"):
         loss(x, torch.arange(2), ref_emb=x, ref_labels=torch.arange(3))
 
 

@@ -7,7 +7,9 @@ from benchmarks.peers import peer
 from benchmarks.speed import LOSSES, PER_CLASS
 from benchmarks.timing import class_batch
 
-pytest.importorskip("pytorch_metric_learning", reason="the peer is not installed: pip install 'nearfar[peers]'")
+pytest.importorskip(
+    "pytorch_metric_learning", reason="pytorch-metric-learning is not installed: pip install -e '.[peers]'"
+)
 
 SAME = [
     "angular",  # on unit rows: the peer forgets to normalize its negatives

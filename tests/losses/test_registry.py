@@ -386,6 +386,9 @@ def test_repr_shows_the_options(case: Case) -> None:
             assert f"{key}={{'name': {value['name']!r}" in text
             assert all(f"{option!r}: {chosen!r}" in text for option, chosen in value.items())
             continue
+        if isinstance(value, list):
+            assert f"{key}={value!r}" in text
+            continue
         shown = re.search(rf"\b{key}=('[^']*'|[^,)\s]+)", text)
         assert shown, f"{key} is not in {text}"
         if isinstance(value, float):

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 import nearfar.losses as losses
+from nearfar.losses.pair_loss import GRADED_LOSSES, PairLoss
 from nearfar.losses.relations import RelationLoss, relation_of_pairs
 from oracles import CASES, Case, make_batch, value_and_grads
 
-UNCLASSED = [
-    case for case in CASES if not case.ordered and "classes" not in case.options and "weighting" not in case.options
-]
+DEFAULT = PairLoss.graded_cost
+UNCLASSED = [case for case in CASES if not case.ordered and not {"classes", "weighting", "levels"} & set(case.options)]
 
 
 @pytest.mark.parametrize("case", UNCLASSED, ids=str)
@@ -54,6 +54,76 @@ def test_aligned_pairs_are_info_nce() -> None:
     torch.testing.assert_close(masked, torch.nn.functional.cross_entropy(logits, torch.arange(5)))
 
 
+def grades(generator: torch.Generator) -> torch.Tensor:
+    """Return symmetric grades of 8 samples: 0, 1, other values, and unknown ones."""
+    grade = torch.rand(8, 8, generator=generator, dtype=torch.float64)
+    grade = torch.where(grade < 0.3, 0.0, torch.where(grade > 0.8, 1.0, grade)).triu(1)
+    grade[0, 3] = grade[2, 5] = torch.nan
+    return grade + grade.T
+
+
+@pytest.mark.parametrize("name", ["contrastive", "binomial", "pair-margin", "supcon", "hap"])
+def test_graded_losses_against_loops(name: str) -> None:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(8, 3, generator=generator, dtype=torch.float64, requires_grad=True)
+    grade = grades(generator)
+    u = x / x.norm(dim=1, keepdim=True)
+    loss = losses.create(name)
+    pairs = [(i, j) for i in range(8) for j in range(8) if i != j and not torch.isnan(grade[i, j])]
+
+    def as_kind(i: int, j: int, positive: bool) -> torch.Tensor:
+        s = u[i] @ u[j]
+        d = (u[i] - u[j]).norm()
+        if name == "contrastive":
+            return d**2 if positive else (1 - d).relu() ** 2
+        if name == "pair-margin":
+            return (0.2 + 0.5 - s).relu() if positive else (0.2 + s - 0.5).relu()
+        return torch.log1p(torch.exp(-2 * (s - 0.5))) if positive else torch.log1p(torch.exp(40 * (s - 0.5))) / 20
+
+    if name == "hap":
+        expected = torch.zeros(())
+    elif name == "supcon":
+        terms = []
+        for i in range(8):
+            row = [j for a, j in pairs if a == i]
+            log_p = torch.log_softmax(torch.stack([u[i] @ u[j] for j in row]) / 0.1, 0)
+            target = grade[i][row]
+            if target.sum() > 0:
+                terms.append(-(target * log_p).sum() / target.sum())
+        expected = torch.stack(terms).mean()
+    else:
+        terms = [grade[i, j] * as_kind(i, j, True) + (1 - grade[i, j]) * as_kind(i, j, False) for i, j in pairs]
+        expected = torch.stack(terms).mean()
+    value = RelationLoss(loss, graded=True)(x, grade)
+    if name == "hap":  # three levels are the grades 1, 2/3, 1/3 and 0, which test_oracle.py compares with a loop
+        levels = [[0, 0], [0, 0], [1, 0], [2, 1]]
+        labels = torch.tensor([0, 0, 1, 2, 3, 1, 2, 0])
+        table = torch.tensor([[c, *levels[c]] for c in labels])
+        grade = (table[:, None] == table[None]).double().mean(2)
+        value = RelationLoss(loss, graded=True)(x, grade)
+        expected = losses.create(name, levels=levels)(x, labels)
+    torch.testing.assert_close(value, expected, rtol=1e-9, atol=1e-9)
+    found, wanted = (torch.autograd.grad(each, x, retain_graph=True)[0] for each in (value, expected))
+    torch.testing.assert_close(found, wanted, rtol=1e-8, atol=1e-9)
+    binary = (grade.nan_to_num(0) >= 0.5).double()
+    torch.testing.assert_close(RelationLoss(loss, graded=True)(x, binary), RelationLoss(loss)(x, binary))
+
+
+def test_graded_relations_are_refused_where_the_formula_has_no_such_form() -> None:
+    with pytest.raises(
+        ValueError, match="TripletMarginLoss does not support graded relations: use one of binomial, contrastive"
+    ):
+        RelationLoss(losses.create("triplet"), graded=True)
+    with pytest.raises(ValueError, match="need form='squared'"):
+        RelationLoss(losses.create("contrastive", form="cosine"), graded=True)(torch.eye(2), torch.full((2, 2), 0.5))
+    with pytest.raises(ValueError, match="graded=True cannot be combined with a miner"):
+        RelationLoss(losses.create("contrastive", mine="semi-hard"), graded=True)
+    with pytest.raises(ValueError, match="between 0 and 1, or NaN"):
+        RelationLoss(losses.create("supcon"), graded=True)(torch.eye(2), torch.full((2, 2), 1.5))
+    graded = {case.name for case in CASES if type(losses.create(case.name, **case.options)).graded_cost is not DEFAULT}
+    assert graded == set(GRADED_LOSSES)
+
+
 def test_errors() -> None:
     x = torch.randn(3, 4)
     loss = RelationLoss(losses.create("supcon"))
@@ -69,6 +139,7 @@ def test_errors() -> None:
         ("margin", {"classes": 3}, "without classes"),
         ("n-pair", {}, "all_pairs=True"),
         ("angular", {"batch": "n-pair"}, "batch='full'"),
+        ("hap", {"levels": [[0], [0]]}, "without levels"),
     ):
         with pytest.raises(ValueError, match=f"needs class labels: .*{cure}"):
             RelationLoss(losses.create(name, **options))

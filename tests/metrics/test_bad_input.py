@@ -28,17 +28,21 @@ CASES = {
     ),
     "labels not multi-hot": ((X, np.arange(12).reshape(6, 2)), {}, "labels of shape .* must be multi-hot"),
     "ragged labels": ((X, [[1], [1, 0], [1], [1], [1], [1]]), {}, "labels must be"),
-    "one dimension": ((X[0], Y), {}, r"embeddings must be \[N, d\].*\(3,\)"),
-    "no rows": ((X[:0], []), {}, r"embeddings must be \[N, d\].*\(0, 3\)"),
-    "words": ((["a", "b"], [0, 0]), {}, r"embeddings must be an \[N, d\] array of numbers"),
+    "one dimension": ((X[0], Y), {}, r"embeddings must have shape \[N, d\].*\(3,\)"),
+    "no rows": ((X[:0], []), {}, r"embeddings must have shape \[N, d\].*\(0, 3\)"),
+    "words": ((["a", "b"], [0, 0]), {}, r"embeddings must be an array of numbers of shape \[N, d\]"),
     "complex": ((X.astype(complex), Y), {}, "embeddings must be real"),
-    "NaN": ((BROKEN, Y), {}, "embeddings has NaN or infinity in 1 of 6 vectors, the first is vector 4"),
-    "infinity": ((INFINITE, Y), {}, "embeddings has NaN or infinity in 1 of 6 vectors, the first is vector 0"),
+    "NaN": ((BROKEN, Y), {}, "embeddings has NaN or infinity in 1 of 6 vectors, first in vector 4"),
+    "infinity": ((INFINITE, Y), {}, "embeddings has NaN or infinity in 1 of 6 vectors, first in vector 0"),
     "too long": ((X * np.float32(1e20), Y), {}, "embeddings has a vector of length"),
     "query NaN": ((X, Y), {"queries": (BROKEN, Y)}, r"queries\[0\] has NaN"),
-    "no queries": ((X, Y), {"queries": (X[:0], [])}, r"queries\[0\] must be \[N, d\] with N and d at least 1"),
+    "no queries": ((X, Y), {"queries": (X[:0], [])}, r"queries\[0\] must have shape \[N, d\] with N and d at least 1"),
     "queries without labels": ((X, Y), {"queries": X}, r"queries must be a pair"),
-    "query dimension": ((X, Y), {"queries": (X[:, :2], Y)}, r"queries\[0\] has dimension 2, but embeddings have 3"),
+    "query dimension": (
+        (X, Y),
+        {"queries": (X[:, :2], Y)},
+        r"queries\[0\] has dimension 2, but embeddings have dimension 3",
+    ),
     "query labels": ((X, Y), {"queries": (X, Y[:2])}, r"queries\[1\] must have one entry for each of the 6"),
     "query label kind": ((X, Y), {"queries": (X, list("aabbcc"))}, "must be of one kind"),
     "query label width": (
@@ -78,9 +82,9 @@ def test_bad_input(name):
 def test_bad_protocols():
     with pytest.raises(ValueError, match="benchmark must be one of 'cub'"):
         evaluate_as("imagenet", X, Y)
-    with pytest.raises(ValueError, match="in-shop searches for queries in a gallery"):
+    with pytest.raises(ValueError, match="in-shop has separate query and gallery sets"):
         evaluate_as("in-shop", X, Y)
-    with pytest.raises(ValueError, match="sop searches within one set"):
+    with pytest.raises(ValueError, match="sop compares every sample with all others"):
         evaluate_as("sop", X, Y, queries=(X, Y))
     with pytest.raises(ValueError, match=r"folds must be between 2 and the number of classes \(3\), got 4"):
         mlrc_folds(Y)

@@ -16,10 +16,7 @@ from torch import nn
 from nearfar.errors import NearfarError
 from nearfar.models import create, create_embedder
 from nearfar.runs import load_embedder, save_embedder
-
-
-def transformers() -> Any:
-    return pytest.importorskip("transformers", reason="transformers is an extra: pip install 'nearfar[hub]'")
+from small_transformers import saved_vision, transformers
 
 
 def saved_vit(folder: Path, *, pooler: bool = True) -> Any:
@@ -61,29 +58,6 @@ def test_a_vit_is_split_between_its_layers(tmp_path: Path, pooler: bool, train_f
     frozen = split.frozen_state()
     assert all(p.requires_grad == (name not in frozen) for name, p in split.named_parameters())
     assert frozen
-
-
-SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8}
-IMAGES = {**SMALL, "image_size": 32, "patch_size": 16}
-
-
-def saved_vision(folder: Path, kind: str) -> Any:
-    """Save a small model of a kind, and return its part for images."""
-    library = transformers()
-    torch.manual_seed(0)
-    if kind == "clip":
-        text = {**SMALL, "vocab_size": 9, "max_position_embeddings": 4, "eos_token_id": 2, "bos_token_id": 1}
-        model = library.CLIPModel(library.CLIPConfig(text_config=text, vision_config=IMAGES, projection_dim=5))
-    elif kind == "siglip":
-        text = {**SMALL, "vocab_size": 9, "max_position_embeddings": 4}
-        model = library.SiglipModel(library.SiglipConfig(text_config=text, vision_config=IMAGES))
-    elif kind == "dinov2":
-        model = library.Dinov2Model(library.Dinov2Config(**IMAGES))
-    else:
-        config = library.Dinov2WithRegistersConfig(**IMAGES, num_register_tokens=3)
-        model = library.Dinov2WithRegistersModel(config)
-    model.eval().save_pretrained(folder)
-    return getattr(model, "vision_model", model)
 
 
 @torch.no_grad()
@@ -209,7 +183,7 @@ def test_timm_models_and_their_weight_files(monkeypatch: pytest.MonkeyPatch, tmp
     assert torch.equal(loaded.state_dict()["model.body.weight"], weights["body.weight"])
     with pytest.raises(ValueError, match=r"no model 'unknown'; similar names: known"):
         create("timm:unknown")
-    with pytest.raises(ValueError, match="downloads no weights of timm"):
+    with pytest.raises(ValueError, match="does not download timm weights"):
         create("timm:known", pretrained=True)
     with pytest.raises(ValueError, match="has 3 channels, got channels=1"):
         create("timm:known", channels=1)

@@ -67,7 +67,7 @@ def test_register_takes_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
     models.register("mine", make_net)
     assert models.create_embedder("mine", dim=4, channels=1, input_size=32)(torch.rand(2, 1, 32, 32)).shape == (2, 4)
     models.register("gray", Net)
-    with pytest.raises(ValueError, match="'gray' has 1 input channels, but the data has 3"):
+    with pytest.raises(ValueError, match="'gray' has 1 input channel, but the data has 3"):
         models.create_embedder("gray", channels=3)
 
 
@@ -90,7 +90,7 @@ def test_module_and_function_are_imported(monkeypatch: pytest.MonkeyPatch, tmp_p
     ("network", "options", "message"),
     [
         (nn.Linear(3, 4), {}, r"Linear cannot be applied to an input of shape \[2, 3, 224, 224\]"),
-        (nn.Flatten(0), {"channels": 3}, r"must return \[B, features\]"),
+        (nn.Flatten(0), {"channels": 3}, r"must have shape \[B, features\]"),
         (nn.ReLU(), {"inputs": "vectors"}, "channels is missing"),
         (Net(), {"inputs": "text"}, "inputs must be one of"),
     ],

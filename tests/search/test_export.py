@@ -40,8 +40,8 @@ def test_onnx_matches_torch_for_any_batch(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("onnx", "onnxscript"):
-        pytest.importorskip(name, reason="an extra: pip install 'nearfar[onnx]'")
-    runtime = pytest.importorskip("onnxruntime", reason="an extra: pip install 'nearfar[onnx]'")
+        pytest.importorskip(name, reason="an extra: pip install -e '.[onnx]'")
+    runtime = pytest.importorskip("onnxruntime", reason="an extra: pip install -e '.[onnx]'")
     run: Run = request.getfixturevalue(kind)
     result = CliRunner().invoke(main, ["export", str(run.path), "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
@@ -70,11 +70,11 @@ def test_onnx_matches_torch_for_any_batch(
 def test_onnx_file_that_differs_is_not_written(
     vector_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("onnxruntime", reason="an extra: pip install 'nearfar[onnx]'")
-    pytest.importorskip("onnxscript", reason="an extra: pip install 'nearfar[onnx]'")
+    pytest.importorskip("onnxruntime", reason="an extra: pip install -e '.[onnx]'")
+    pytest.importorskip("onnxscript", reason="an extra: pip install -e '.[onnx]'")
     # real networks agree to 1e-6: ask for more than that
     monkeypatch.setattr(export_model, "TOLERANCE", -1.0)
-    with pytest.raises(NearfarError, match=r"not written: its embeddings differ from those of torch by"):
+    with pytest.raises(NearfarError, match=r"was not written: its embeddings differ from those of torch by"):
         export_model.export_onnx(Encoder(vector_run), tmp_path / "out")
     assert not list((tmp_path / "out").iterdir())
 

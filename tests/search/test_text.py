@@ -63,7 +63,8 @@ def test_a_text_finds_the_texts_nearest_to_it(run: Run) -> None:
 
 def test_an_index_of_other_texts(run: Run, tmp_path: Path) -> None:
     (tmp_path / "more.jsonl").write_text(json.dumps({"text": "crow finch", "label": "bird"}) + "\n")
-    assert "1 vectors" in invoke("index", run.path, tmp_path / "more.jsonl", "--out", tmp_path / "index")
+    printed = invoke("index", run.path, tmp_path / "more.jsonl", "--out", tmp_path / "index")
+    assert ": 1 vector of 16 dimensions, 1 class, exact" in printed
     assert "crow finch" in invoke("search", run.path, "crow", "--index", tmp_path / "index")
     np.savez(tmp_path / "f.npz", features=np.eye(4, dtype=np.float32), labels=np.arange(4) // 2)
     with pytest.raises(NearfarError, match="has features, not texts, but"):

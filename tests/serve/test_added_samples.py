@@ -99,14 +99,14 @@ def test_map_has_added_samples_and_the_audit_leaves_them_out(client: httpx.Clien
     assert max(each["sample"]["id"] for each in suspects["suspects"]) == 119
     refused = client.put("/api/audit/126", json={"decision": "remove"})
     assert refused.status_code == 422
-    assert refused.json()["detail"] == "row must be 0..119, got 126"
+    assert refused.json()["detail"] == "row must be in 0..119, got 126"
 
 
 def test_one_split_has_no_added_samples_and_says_so(extended: Path) -> None:
     collection = open_collection(extended, split="test", say=lambda _: None)
     assert (len(collection.ids), collection.classes) == (60, collection.manifest.classes)
     assert collection.added.problem == (
-        "12 samples of the index are not shown, because the server serves only its test samples"
+        "12 samples of the index are not shown, because the server serves only the test samples"
     )
 
 

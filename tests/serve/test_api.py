@@ -107,8 +107,8 @@ def test_search_by_strokes(client: httpx.Client, collection: Collection) -> None
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ({}, "either strokes, a vector or a text"),
-        ({"strokes": [[[0, 0]]], "vector": [1.0]}, "either strokes, a vector or a text"),
+        ({}, "exactly one of strokes, vector and text"),
+        ({"strokes": [[[0, 0]]], "vector": [1.0]}, "exactly one of strokes, vector and text"),
         ({"strokes": []}, "at least one point"),
         ({"strokes": [[[0, 0, 0]]]}, "strokes.0.0"),
         ({"strokes": [[[0, "x"]]]}, "strokes.0.0.1"),
@@ -130,7 +130,7 @@ def test_invalid_images(client: httpx.Client) -> None:
         (b"", "is empty"),
         (b"not an image", "is not a readable image"),
         (builders.jpeg()[:200], "damaged or truncated"),
-        (large.getvalue(), "exceeds the limit"),
+        (large.getvalue(), "more than the limit"),
     ):
         response = client.post("/api/search", content=content, headers={"content-type": "image/png"})
         assert response.status_code == 422

@@ -49,7 +49,7 @@ def test_command_serves_with_a_token(run_path: Path, collection: Collection) -> 
 
 def test_errors_are_one_line(run_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for arguments, words in (
-        (["serve", str(tmp_path)], "is not a run directory"),
+        (["serve", str(tmp_path)], "not a run directory"),
         (["serve", str(run_path), "--token", "short"], "--token must have at least 16"),
         (["serve", str(run_path), "--split", "val"], "has no val samples"),
     ):
@@ -75,8 +75,8 @@ def test_port_in_use_is_one_line_and_not_announced(run_path: Path) -> None:
 @pytest.mark.parametrize(
     ("host", "words"),
     [
-        ("192.0.2.1", "--host 192.0.2.1: is not an address of this machine"),
-        ("nobody.invalid", "--host nobody.invalid: is not an address of this machine"),
+        ("192.0.2.1", "--host 192.0.2.1 is not an address of this machine"),
+        ("nobody.invalid", "--host nobody.invalid is not an address of this machine"),
     ],
 )
 def test_unknown_host_is_one_line(host: str, words: str, run_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_a_text_finds_the_nearest_texts(address: str) -> None:
         ({"text": "  "}, "the text is empty"),
         ({"text": 5}, "invalid query: text"),
         ({"text": "x" * 100_001}, "invalid query: text"),
-        ({"text": "a", "vector": [1.0]}, "send either strokes, a vector or a text"),
+        ({"text": "a", "vector": [1.0]}, "send exactly one of strokes, vector and text"),
         ({"vector": [1.0]}, "this run searches texts, not vectors"),
         ({"strokes": [[[0, 0], [1, 1]]]}, "does not search drawings"),
     ],

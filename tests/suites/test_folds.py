@@ -119,7 +119,7 @@ def test_tables_have_both_forms_and_trials_are_judged_on_all_folds(vectors: str,
     trials = [line for line in read_lines(out) if line["kind"] == "trial"]
     assert [len(line["epoch"]) for line in trials] == [3] * 4
     run_suite(suite, out, workers=0, say=said.append)
-    assert said[-1] == f"tiny: 2 cells, 2 of them done; writing to {out}"
+    assert said[-1] == f"tiny: 2 cells, 2 done; writing to {out}"
 
 
 def test_mistakes_are_named(vectors: str, tmp_path: Path) -> None:

@@ -21,7 +21,9 @@ from nearfar.suites.suite import Suite
 from nearfar.suites.suite_file import suite_from_dict
 from nearfar.suites.table import table
 
-pytest.importorskip("pytorch_metric_learning", reason="the peer is not installed: pip install 'nearfar[peers]'")
+pytest.importorskip(
+    "pytorch_metric_learning", reason="pytorch-metric-learning is not installed: pip install -e '.[peers]'"
+)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +56,10 @@ def suite_of(source: str, **changes: Any) -> Suite:
 def test_same_formulas_end_at_the_same_scores(vectors: str, tmp_path: Path) -> None:
     out, said = tmp_path / "out.jsonl", []
     assert run_suite(suite_of(vectors), out, workers=0, peer=True, say=said.append) == 0
-    assert "mpa: no peer on here: loss: pytorch-metric-learning has no counterpart of MPALoss: remove loss.peer" in said
+    assert (
+        "mpa: not run with pytorch-metric-learning on here: loss: pytorch-metric-learning has no counterpart of "
+        "MPALoss: remove loss.peer"
+    ) in said
     results = read_results(out)
     for method in ("ms", "proxy-anchor"):
         for seed in (0, 1):
@@ -101,7 +106,8 @@ def test_methods_that_weight_samples_have_no_peer(vectors: str) -> None:
     found, _, told = add_peers(CellMaker(suite), {})
     assert [each.name for each in found.methods] == ["ms", peer_name("ms"), "bspml"]
     assert told == [
-        "bspml: no peer on here: pacing.name=self-paced weights samples, which pytorch-metric-learning does not support"
+        "bspml: not run with pytorch-metric-learning on here: pacing.name=self-paced weights samples, which "
+        "pytorch-metric-learning does not support"
     ]
 
 
@@ -117,7 +123,7 @@ def test_a_method_has_a_peer_where_any_data_allows_it_in_whatever_order(vectors:
         suite = suite_of(vectors, data=order, methods=[{"name": "ms", "recipe": "multi-similarity"}])
         found, _, told = add_peers(CellMaker(suite), {})
         assert [each.name for each in found.methods] == ["ms", peer_name("ms")]
-        assert [line.split(": ")[:2] for line in told] == [["ms", "no peer on a"]]
+        assert [line.split(": ")[:2] for line in told] == [["ms", "not run with pytorch-metric-learning on a"]]
 
 
 def test_the_command(vectors: str, tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_several_maps_show_the_same_samples(runs: Path) -> None:
     assert [axes.get_title() for axes in twice.axes] == ["proxy-isa (isa)"] * 2
     for draw in (draw_embedding_space, draw_similarity):
         with pytest.raises(
-            NearfarError, match=r"fewer: its train split has other samples or labels than that of .*isa"
+            NearfarError, match=r"fewer: its train split has different samples or labels than that of .*isa"
         ):
             draw([runs / "isa", runs / "fewer"])
 
@@ -130,7 +130,9 @@ def test_compactness_shows_what_the_logs_have(runs: Path) -> None:
     for name in ("proxies", "samples"):
         assert lines[f"isa, {name}"].get_ydata() == pytest.approx([each["compactness"][name] for each in entries])
         assert list(lines[f"isa, {name}"].get_xdata()) == [each["epoch"] + 1 for each in entries]
-    with pytest.raises(NearfarError, match=r"mpa: the log has no compactness over epochs: train with log_train=true"):
+    with pytest.raises(
+        NearfarError, match=r"mpa: the log has no compactness after each epoch: train with log_train=true"
+    ):
         draw_compactness([runs / "isa", runs / "mpa"])
 
 
@@ -153,7 +155,7 @@ def test_overfitting_shows_what_the_logs_have(runs: Path) -> None:
     entries = [each for each in Run(runs / "isa").log() if each["kind"] == "epoch"]
     assert axes.lines[2].get_ydata() == pytest.approx([100 * each["validation"]["map@r"] for each in entries])
     assert list(axes.lines[2].get_xdata()) == [each["epoch"] + 1 for each in entries]
-    with pytest.raises(NearfarError, match="has no mrr scores of epochs"):
+    with pytest.raises(NearfarError, match="has no mrr scores after each epoch"):
         draw_overfitting([runs / "mpa"], metric="mrr")
 
 
@@ -245,7 +247,7 @@ def test_the_command(runs: Path, tmp_path: Path) -> None:
         ),
         (("decay", str(runs / "isa"), str(runs / "mpa"), "--out", out), "takes one source, got 2"),
         (("compactness", str(runs / "isa"), "--classes", "3", "--out", out), "plot compactness has no option classes"),
-        (("map", str(tmp_path), "--out", out), "is not a run directory"),
+        (("map", str(tmp_path), "--out", out), "not a run directory"),
         (("decay", str(runs / "isa"), "--out", str(tmp_path / "x.pdf")), "plots are saved as .svg or .png"),
     ):
         failed = run(*args)

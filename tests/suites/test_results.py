@@ -81,10 +81,10 @@ def test_what_is_no_results_file_is_told(tmp_path: Path) -> None:
 def test_what_is_no_file_of_results_or_has_none_yet_says_so(tmp_path: Path) -> None:
     path = tmp_path / "suite.yaml"
     path.write_text("name: mine\nseeds: [0]\n")
-    with pytest.raises(NearfarError, match=r"suite\.yaml: is not a results file"):
+    with pytest.raises(NearfarError, match=r"suite\.yaml: not a results file"):
         read_results(path)
     path.write_text(json.dumps({"kind": "trial", "id": "a"}) + "\n")
-    with pytest.raises(NearfarError, match=r"has trials \(1\) but no cells yet"):
+    with pytest.raises(NearfarError, match=r"there are trials \(1\) but no cells yet"):
         read_results(path)
     path.write_text("")
     with pytest.raises(NearfarError, match="contains no suite line"):

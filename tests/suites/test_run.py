@@ -87,7 +87,7 @@ def test_what_is_there_is_not_run_again(vectors: str, tmp_path: Path) -> None:
     before = out.read_bytes()
     run_suite(suite_of(vectors, seeds=(0,)), out, workers=0, say=said.append)
     assert out.read_bytes() == before
-    assert said[-1].startswith("tiny: 2 cells, 2 of them done")
+    assert said[-1].startswith("tiny: 2 cells, 2 done")
     run_suite(suite_of(vectors), out, workers=0, say=said.append)
     assert len(cells(out)) == len(set(cells(out))) == 4
     run_suite(suite_of(vectors, steps=5), out, workers=0, say=said.append)

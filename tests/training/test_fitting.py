@@ -62,7 +62,7 @@ def test_reload_needs_the_network_or_its_registration(run: Run, registry: None, 
     x = torch.rand(2, 1, 24, 24)
     expected = nearfar.load(run).encode(x)
     for source in (saved, run.path):
-        with pytest.raises(NearfarError, match=r"its network is code of yours, own_parts:Net.*--import own_parts"):
+        with pytest.raises(NearfarError, match=r"its network is your own code, own_parts:Net.*--import own_parts"):
             nearfar.load(source)
         np.testing.assert_array_equal(nearfar.load(source, model=Net()).encode(x), expected)
     nearfar.models.register("own_parts:Net", Net)
@@ -71,7 +71,7 @@ def test_reload_needs_the_network_or_its_registration(run: Run, registry: None, 
 
 
 def test_the_data_of_a_run_is_not_on_disk(run: Run) -> None:
-    with pytest.raises(NearfarError, match="python:Bars: is an object in a Python program"):
+    with pytest.raises(NearfarError, match="python:Bars is a placeholder for data that was passed as a Python object"):
         Run(run.path, network=Net()).manifest()
     assert len(Run(run.path, network=Net()).manifest(Bars())) == len(Bars())
 
@@ -143,7 +143,7 @@ def test_settings_of_every_form() -> None:
         (3, Bars(), {}, "model must be the name of a backbone"),
         (Net(), 3, {}, "data must be a path"),
         (Net(), Bars(), {"learning_rat": 1}, "has no 'learning_rat'"),
-        (Net(), BarImages(), {}, "has 1 input channels, but the data has 3"),
+        (Net(), BarImages(), {}, "has 1 input channel, but the data has 3"),
     ],
 )
 def test_errors_are_one_line(model: object, data: object, settings: dict[str, object], message: str) -> None:

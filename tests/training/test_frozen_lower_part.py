@@ -33,5 +33,5 @@ def test_only_the_upper_blocks_change(extra: tuple[str, ...], drawings: str, tmp
 
 def test_an_unknown_block_is_a_one_line_error(drawings: str, tmp_path: Path) -> None:
     config = configured("pixels", drawings, "proxy-anchor", "model.train_from=layer3")
-    with pytest.raises(NearfarError, match=r"model: train_from=layer3 is no block.* Known: stem, block1, block2"):
+    with pytest.raises(NearfarError, match=r"model: train_from=layer3 is not a block.* Known: stem, block1, block2"):
         train(config, tmp_path / "run", say=lambda _: None)

@@ -82,8 +82,12 @@ def test_bad_pairs_are_one_line(tmp_path: Path) -> None:
     table.write_text("path,caption\na.png,x\n")
     assert "has no column 'text' (it has path, caption)" in failed(table)
     table.write_text("path,text\na.png,x\n")
-    assert "1 listed files do not exist, the first: a.png" in failed(table)
+    assert "1 of 1 listed files do not exist, the first: a.png" in failed(table)
     assert "got int" in failed(3)
     assert "an item has no key 'text': its keys are image" in failed([{"image": Captions()[0][0]}])
-    assert "has no 'epochs': its settings are loss, dim, steps" in failed(Captions(), epochs=3)
+    assert "does not support 'epochs': its settings are loss, dim, steps" in failed(Captions(), epochs=3)
+    assert "does not support 'recipe'" in failed(Captions(), recipe="supcon")
+    assert "does not support 'resume'" in failed(Captions(), resume=True)
+    message = "model must be a pair (image encoder, text encoder), got a tuple of length 3"
+    assert failed(Captions(), model=("small", "small", "small")) == message
     assert "the second one takes images or vectors" in failed(Captions(), pretrained=False, size=16, **QUIET)

@@ -81,7 +81,7 @@ def test_a_resumed_run_has_the_same_average(vectors: str, tmp_path: Path) -> Non
 
 
 def test_several_shares_need_validation_classes(vectors: str, tmp_path: Path) -> None:
-    with pytest.raises(NearfarError, match=r"needs validation classes to choose a share: set data\.validation=0\.2"):
+    with pytest.raises(NearfarError, match=r"needs validation classes to choose a value: set data\.validation=0\.2"):
         quiet(vectors_config(vectors, "model.interpolate=[0.25,0.5]"), tmp_path / "run")
 
 
@@ -99,7 +99,8 @@ def test_the_network_before_training_is_kept_if_no_epoch_is_better(vectors: str,
     assert result["test_last"]["map@r"] < result["test"]["map@r"]
     text = describe_run(run)
     assert "kept the network before training, which has the best validation score" in text
-    assert "warning: no epoch is better than the network before training on the validation classes: train fewer" in text
+    warning = "warning: on the validation classes, no epoch is better than the network before training: train fewer"
+    assert warning in text
 
 
 def test_without_the_setting_a_worse_epoch_is_kept(vectors: str, tmp_path: Path) -> None:

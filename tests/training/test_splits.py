@@ -60,7 +60,7 @@ def test_a_long_tail_falls_geometrically_and_leaves_the_test_split_alone() -> No
 @pytest.mark.parametrize("ends", ["[5]", "[60, 5]", "[1, 5]", "[5, 10, 20]"])
 def test_a_long_tail_needs_its_two_ends(ends: str) -> None:
     config = configured("pixels", "sketches", "proxy-anchor", f"data.long_tail={ends}", "steps=1")
-    with pytest.raises(NearfarError, match=r"data\.long_tail must be two numbers.*got \["):
+    with pytest.raises(NearfarError, match=r"data\.long_tail must be two class sizes.*got \["):
         open_manifest(config.data)
 
 

@@ -83,7 +83,7 @@ def test_texts_that_are_cut_are_counted(folder: Path, tmp_path: Path) -> None:
     config, manifest = configure(str(folder / "t.csv"), recipe="supcon", file=None, settings=settings)
     train(config, tmp_path / "run", manifest=manifest, say=said.append)
     # the texts of three and four words, with [CLS] and [SEP]
-    assert "18 of 36 texts have 5 tokens or more and are cut there (model.max_tokens)" in said
+    assert "18 of 36 texts reach the limit of 5 tokens and may be truncated (model.max_tokens)" in said
 
 
 @pytest.mark.parametrize(

@@ -278,5 +278,5 @@ def test_compiled_and_plain_learn_alike(vectors: str, tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_not_a_run(tmp_path: Path) -> None:
-    with pytest.raises(NearfarError, match="is not a run directory"):
+    with pytest.raises(NearfarError, match="not a run directory"):
         Run(tmp_path)

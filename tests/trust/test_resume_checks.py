@@ -59,7 +59,7 @@ def test_the_checkpoint_of_another_run_is_refused(stopped: tuple[Config, Path], 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 99}, "has format 99, but this nearfar reads format 1"),
+        ({"format": 99}, "has format 99, but this version of nearfar reads format 1"),
         ({"format": None}, "has format None"),
         ({"teleport": 1}, "has the unknown part 'teleport'"),
     ],
@@ -99,7 +99,7 @@ def test_replaced_images_are_refused(cached: bool, tmp_path: Path) -> None:
     (tmp_path / "photos" / "0" / "0.png").touch()  # another time, the same content
     train(config, out, resume=True, progress=False, say=silent, stop_after=4)
     Image.new("RGB", (20, 20)).save(tmp_path / "photos" / "0" / "0.png")
-    with pytest.raises(NearfarError, match="was saved with other images"):
+    with pytest.raises(NearfarError, match="was saved with different images"):
         train(config, out, resume=True, progress=False, say=silent)
 
 

@@ -1,4 +1,4 @@
-"""Refuse a time budget that is too small, after a few seconds instead of after most of it."""
+"""Detect within a few seconds that a time budget is too small, instead of after most of it has been used."""
 
 from __future__ import annotations
 
@@ -17,28 +17,29 @@ from nearfar.advise.trial import count_full_steps, run_trial
 from nearfar.data import Manifest
 from nearfar.errors import NearfarError
 
-FEATURES = {"files": 1280, "text": 384}  # of EfficientNet-Lite0 and all-MiniLM-L6-v2
+FEATURES = {"files": 1280, "text": 384}  # number of features of EfficientNet-Lite0 and all-MiniLM-L6-v2
 
 
 def check_budget(data: TrialData, candidates: Sequence[Candidate], *, seconds: float) -> None:
-    """Time a short trial and refuse the budget if even the shortest comparison of all candidates would not fit.
+    """Time a short trial, and raise an error if even the shortest comparison of all candidates exceeds the budget.
 
-    Image files and texts are replaced by as many random vectors, so that the check comes before they are embedded.
+    Image files and texts are replaced by the same number of random vectors, so that the check does not have to wait
+    until they are embedded.
 
     Args:
-        data: the samples.
-        candidates: the recipes to compare.
-        seconds: the time budget.
+        data: The samples.
+        candidates: The recipes to compare.
+        seconds: The time budget.
 
     Raises:
-        NearfarError: If the budget is too small. The message names one that is enough.
+        NearfarError: If the budget is too small. The message names a budget that is large enough.
     """
     started = time.monotonic()
     embedding = 0.0
     if data.manifest.kind in FEATURES:
         data = replace(data, manifest=_with_random_vectors(data.manifest))
         embedding = EMBEDDING_SHARE
-    run_trial(candidates[0], data, steps=1, split=0)  # also imports and allocates, so it is not timed
+    run_trial(candidates[0], data, steps=1, split=0)  # not timed, because it includes imports
     line = run_trial(candidates[0], data, steps=PROBE_STEPS, split=0)
     if "message" in line:
         return  # the search reports candidates that fail
@@ -52,8 +53,8 @@ def check_budget(data: TrialData, candidates: Sequence[Candidate], *, seconds: f
     needed = (needed + time.monotonic() - started) / (1 - embedding)
     if needed > seconds:
         raise NearfarError(
-            f"{data.source}: {seconds / 60:g} minutes are too few to compare {len(candidates)} recipes: use --minutes "
-            f"{math.ceil(1.1 * needed / 60)}, or fewer --recipes"
+            f"{data.source}: --minutes {seconds / 60:g} is too short to compare {len(candidates)} recipes: use "
+            f"--minutes {math.ceil(1.1 * needed / 60)}, or fewer --recipes"
         )
 
 

@@ -44,7 +44,8 @@ def parse_candidates(text: str) -> tuple[Candidate, ...]:
         recipe, *settings = part.split() or [""]
         if recipe not in recipe_names:
             raise NearfarError(
-                f"--recipes: no recipe {recipe!r}{suggest(recipe, recipe_names)} `nearfar recipes` lists all recipes"
+                f"--recipes: unknown recipe {recipe!r}{suggest(recipe, recipe_names)} "
+                "`nearfar recipes` lists all recipes"
             )
         for setting in settings:
             if parse_setting(setting)[0][0] in FIXED:

@@ -18,7 +18,7 @@ from nearfar.errors import NearfarError
 def advise_command(
     source: str, *, minutes: float, recipes: str | None, whole: bool, out: Path | None, skip_broken: bool = False
 ) -> Recommendation:
-    """Run `nearfar advise`."""
+    """Run `nearfar advise`: print the progress and the recommendation, and return the recommendation."""
     candidates = parse_candidates(recipes or DEFAULT)
     if not 0 < minutes < math.inf:
         raise NearfarError(f"--minutes must be a number above 0, got {minutes:g}")
@@ -44,7 +44,7 @@ def describe(recommendation: Recommendation, data: TrialData, candidates: tuple[
         scores = f"{100 * summary.score:5.2f}  {summary.steps:5d}  {summary.splits:6d}"
         lines.append(f"{summary.name:{width}s}  {scores}  {1000 * summary.step_seconds:11.1f}")
     lines += [f"{name:{width}s}  failed: {message}" for name, message in recommendation.failed.items()]
-    lines += ["", f"Difference in MAP@R of {recommendation.winner}, on the same held-out classes:"]
+    lines += ["", f"MAP@R of {recommendation.winner} minus that of another recipe, on the same held-out classes:"]
     lines += [f"  {_describe_comparison(comparison)}" for comparison in recommendation.comparisons]
     chosen = next(candidate for candidate in candidates if candidate.name == recommendation.recommended)
     lines += ["", _describe_choice(recommendation), train_command(data, chosen)]

@@ -19,10 +19,10 @@ from nearfar.training.splits import open_manifest
 
 MAX_SAMPLES = 10_000
 MIN_CLASSES = 4  # two to train on, two to score on
-HELD_OUT = 0.2  # fraction of the classes; at least two are held out
+HELD_OUT = 0.2  # fraction of the classes that are held out (at least two classes)
 IMAGE_SIZE = 112
 NETWORKS = {"files": "EfficientNet-Lite0", "text": "all-MiniLM-L6-v2"}  # frozen networks that embed the samples
-EMBEDDING_SHARE = 0.25  # largest fraction of the time budget that embedding images takes
+EMBEDDING_SHARE = 0.25  # largest fraction of the time budget that embedding images or texts may take
 TIMED_IMAGES = 32  # number of images that are embedded first, to estimate the time for the rest
 
 
@@ -31,11 +31,11 @@ class TrialData:
     """Samples of the training split that the trials use.
 
     Attributes:
-        source: name or path of the dataset, as the user passed it.
-        manifest: the samples.
-        held_out: fraction of the classes that a trial is scored on.
-        description: one line about the data.
-        seconds: time that it took to prepare the data.
+        source: Name or path of the dataset, as the user passed it.
+        manifest: The samples.
+        held_out: Fraction of the classes that a trial is scored on.
+        description: One line about the data.
+        seconds: Time that it took to prepare the data.
     """
 
     source: str
@@ -46,7 +46,7 @@ class TrialData:
 
     @property
     def width(self) -> int | None:
-        """Dimension of the feature vectors, or None for images."""
+        """Dimension of the feature vectors, or None for other samples."""
         features = self.manifest.features
         return None if features is None else int(features.shape[1])
 
@@ -64,14 +64,15 @@ def open_trial_data(
     """Open the training split for trials. The test split is dropped here, so that no trial can read it.
 
     Args:
-        source: the dataset, as for `nearfar train`.
-        out: directory where the feature vectors of images and texts are cached.
-        seconds: time budget; embedding takes at most a quarter of it.
-        whole: whether to keep images and texts, so that trials train the whole network. Otherwise they are embedded
-            once by a frozen network.
-        skip_broken: whether to leave out images that cannot be read. Otherwise they are an error.
-        before_embedding: called with the image files or texts before they are embedded.
-        say: called with progress messages.
+        source: The dataset, as for `nearfar train`.
+        out: Directory where the feature vectors of images and texts are cached.
+        seconds: Time budget; embedding takes at most a quarter of it.
+        whole: If True, keep images and texts, so that trials train the whole network; otherwise, embed them once with
+            a frozen network.
+        skip_broken: If True, leave out images that cannot be read; otherwise, raise an error.
+        before_embedding: Called with the data before images or texts are embedded. It is not called if their feature
+            vectors are already cached.
+        say: Called with progress messages.
     """
     started = time.monotonic()
     train = open_manifest(Data(source=source)).subset("train").compact()
@@ -80,7 +81,7 @@ def open_trial_data(
     if usable < MIN_CLASSES:
         raise NearfarError(
             f"{source}: advise scores recipes on held-out classes, so the training split needs at least {MIN_CLASSES} "
-            f"classes of two samples or more, got {usable}"
+            f"classes with two or more samples, got {usable}"
         )
     train = train.subset(sizes[train.labels] > 1).compact()
     samples = train.subset(_balanced_subset(train.labels, MAX_SAMPLES))
@@ -123,11 +124,14 @@ def _balanced_subset(labels: Ints, limit: int) -> Ints:
 
 
 def _embed_samples(images: Manifest, path: Path, seconds: float, say: Callable[[str], object]) -> Manifest:
-    """Embed as many images or texts as the time allows with the frozen network, or load the cached vectors."""
+    """Return a manifest of feature vectors: those cached in `path`, if any, or new ones from the frozen network.
+
+    New vectors are computed for as many images or texts as the time allows, and cached.
+    """
     if path.is_file():
         cached = open_data(path)
         if cached.source != images.fingerprint:
-            raise NearfarError(f"{path}: contains vectors computed from different data: choose another --out")
+            raise NearfarError(f"{path} contains vectors computed from different data: choose another --out")
         return cached
     fingerprint = images.fingerprint
 

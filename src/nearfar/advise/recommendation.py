@@ -11,7 +11,7 @@ from nearfar.advise.successive_halving import collect_scores, rank_candidates
 from nearfar.metrics.intervals import Interval, interval
 
 BASELINES = ("proxy-anchor", "contrastive")  # the winner is also compared with these if they are candidates
-SPEEDUP = 1.1  # a recipe counts as faster if a step of the other recipe takes more than this many times as long
+SPEEDUP = 1.1  # a recipe counts as faster if the other takes more than this many times as long per step
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,9 @@ class Comparison:
     Of the trials that both candidates have on the same class splits, only the longest are compared.
 
     Attributes:
-        other: the candidate that the winner is compared with.
-        steps: number of steps of the compared trials.
-        difference: score of the winner minus score of the other, with its 95% interval over class splits.
+        other: The candidate that the winner is compared with.
+        steps: Number of steps of the compared trials.
+        difference: Score of the winner minus score of the other, with its 95% interval over class splits.
     """
 
     other: str
@@ -36,11 +36,11 @@ class CandidateSummary:
     """The longest trials of a candidate.
 
     Attributes:
-        name: the candidate.
-        steps: number of steps of each of these trials.
-        splits: number of class splits on which all candidates with trials of this length were scored.
-        score: mean MAP@R over these splits.
-        step_seconds: time per step in the fastest of these trials.
+        name: The candidate.
+        steps: Number of steps of each of these trials.
+        splits: Number of class splits on which all candidates with trials of this length were scored.
+        score: Mean MAP@R over these splits.
+        step_seconds: Time per step in the fastest of these trials.
     """
 
     name: str
@@ -55,13 +55,13 @@ class Recommendation:
     """The outcome of all trials.
 
     Attributes:
-        winner: the best candidate of the last round.
-        recommended: the winner, unless `is_too_close`. Then it is the faster of winner and runner-up or, if they are
-            about equally fast, the one that comes first in the list of candidates.
-        is_too_close: whether the interval of the difference between the winner and the runner-up includes zero.
-        comparisons: the winner compared with the runner-up, then with the baselines.
-        summaries: the winner, then the other candidates, those with the longest trials first.
-        failed: error messages by candidate.
+        winner: The best candidate of the last round.
+        recommended: The winner or, if `is_too_close`, the faster of winner and runner-up. If these are about equally
+            fast, it is the one that comes first in the list of candidates.
+        is_too_close: Whether the interval of the difference between the winner and the runner-up includes zero.
+        comparisons: The winner compared with the runner-up, then with the baselines.
+        summaries: The winner, then the other candidates, those with the longest trials first.
+        failed: A dict that maps candidates that failed to their error messages.
     """
 
     winner: str
@@ -80,8 +80,8 @@ def resampled_interval(differences: Sequence[float], *, held_out: float) -> Inte
     Inference for the Generalization Error, Machine Learning 2003).
 
     Args:
-        differences: one value per split.
-        held_out: fraction of the classes that are held out, n_test / (n_test + n_train).
+        differences: One value per split.
+        held_out: Fraction of the classes that are held out, n_test / (n_test + n_train).
 
     >>> values = [0.01, 0.02, 0.03]
     >>> round(resampled_interval(values, held_out=0.2).half / interval(values).half, 4)  # sqrt(1 + 3 / 4)
@@ -98,9 +98,9 @@ def recommend(lines: Sequence[Mapping[str, Any]], names: Sequence[str], *, held_
     """Return the recommendation that the trials support.
 
     Args:
-        lines: the lines of `trials.jsonl`, as `run_trials` returns them.
-        names: candidates in order of preference. The order decides between candidates that are equally good and fast.
-        held_out: fraction of the classes that trials were scored on.
+        lines: The lines of `trials.jsonl`, as `run_trials` returns them.
+        names: Candidates in order of preference. The order decides between candidates that are equally good and fast.
+        held_out: Fraction of the classes that trials were scored on.
     """
     failed = {line["candidate"]: str(line["message"]) for line in lines if "message" in line}
     rounds = [line for line in lines if line["kind"] == "round"]
@@ -130,10 +130,10 @@ def _compare(lines: Iterable[Mapping[str, Any]], winner: str, other: str, held_o
 
 
 def _summarize(lines: Sequence[Mapping[str, Any]], names: Iterable[str]) -> dict[str, CandidateSummary]:
-    """Summarize the longest trials of each candidate.
+    """Return a dict that maps the name of each candidate to a summary of its longest trials.
 
-    Class splits differ in difficulty. Scores are therefore means over the splits that all candidates with trials of
-    this length have, so that differences between them are paired.
+    Class splits differ in difficulty. Each score is therefore the mean over the splits shared by all candidates whose
+    longest trials have the same number of steps. If they share none, it is the mean over the candidate's own splits.
     """
     trials: dict[str, dict[int, Mapping[str, Any]]] = {}
     for name in names:

@@ -20,7 +20,9 @@ class TrialCost:
 
 
 def round_sizes(candidates: int) -> list[int]:
-    """Return the number of candidates in each round: half as many as in the previous round, rounded up, down to two.
+    """Return the number of candidates in each round.
+
+    Each round has half as many candidates as the previous one (rounded up), until two are left.
 
     >>> round_sizes(8), round_sizes(5), round_sizes(2)
     ([8, 4, 2], [5, 3, 2], [2])
@@ -44,10 +46,10 @@ def needed_seconds(cost: TrialCost, trials: Sequence[int], steps: int, full: int
     """Return the time of all rounds in seconds. The number of steps per trial doubles from round to round.
 
     Args:
-        cost: cost of a trial.
-        trials: number of trials in each round.
-        steps: number of steps per trial in the first round.
-        full: largest number of steps per trial.
+        cost: Cost of a trial.
+        trials: Number of trials in each round.
+        steps: Number of steps per trial in the first round.
+        full: Largest number of steps per trial.
 
     >>> needed_seconds(TrialCost(1, 0.1), [4, 6], 10, full=15)
     23.0

@@ -1,4 +1,4 @@
-"""Successive halving within a time budget: train all recipes briefly, keep the better half, double the length, repeat.
+"""Successive halving within a time budget: train all recipes briefly, keep the better half, double the steps, repeat.
 
 Jamieson and Talwalkar, Non-stochastic Best Arm Identification and Hyperparameter Optimization, AISTATS 2016. Two
 changes are ours. The number of steps of a round is planned from the measured times of earlier trials, so that all
@@ -21,7 +21,7 @@ from nearfar.advise.data import TrialData
 from nearfar.advise.schedule import TrialCost, affordable_steps, needed_seconds, planned_splits, round_sizes
 from nearfar.advise.trial import Clock, count_full_steps, run_trial
 from nearfar.errors import NearfarError
-from nearfar.formatting import duration
+from nearfar.formatting import counted, duration
 from nearfar.suites.results import ResultsFile
 
 Record = Mapping[str, Any]
@@ -30,7 +30,7 @@ TRIALS = "trials.jsonl"
 PROBE_STEPS = 3
 MIN_STEPS = 10  # with fewer steps, the scores of recipes hardly differ
 MAX_SPLITS = (5, 10)  # largest number of class splits in a round before the last, and in the last round
-RESERVE = 0.05  # fraction of the remaining time that is not planned, in case trials take longer than estimated
+RESERVE = 0.05  # fraction of the remaining time held in reserve, in case trials take longer than estimated
 
 
 @dataclass(frozen=True)
@@ -56,24 +56,24 @@ def run_trials(
     toward the budget.
 
     Args:
-        data: the samples.
-        candidates: the recipes to compare.
-        out: directory of the results.
-        seconds: the time budget.
-        say: called with progress messages.
-        clock: returns the current time in seconds.
+        data: The samples.
+        candidates: The recipes to compare.
+        out: Directory of the results.
+        seconds: The time budget.
+        say: Called with progress messages.
+        clock: Returns the current time in seconds.
     """
     with ResultsFile(out / TRIALS, kinds=KINDS) as file:
         header = {"data": data.manifest.fingerprint, "candidates": [candidate.name for candidate in candidates]}
         if not file.lines:
             file.append({"kind": "advise", **header, "source": data.source, "seconds": data.seconds})
         elif any(file.lines[0].get(key) != value for key, value in header.items()):
-            raise NearfarError(f"{file.path}: contains trials on different data or recipes: choose another --out")
+            raise NearfarError(f"{file.path} contains trials on different data or recipes: choose another --out")
         return _SuccessiveHalving(data, candidates, file, seconds, say, clock).run()
 
 
 class _SuccessiveHalving:
-    """One search with successive halving. Its state is derived from the lines of the file, so it can be resumed."""
+    """One search with successive halving. Its state is derived from `trials.jsonl`, so a search can be resumed."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class _SuccessiveHalving:
         self.trials = [size * splits for size, splits in zip(self.sizes, self.splits, strict=True)]
 
     def run(self) -> list[dict[str, Any]]:
-        """Run or resume all rounds."""
+        """Run or resume all rounds. Return the lines of `trials.jsonl`."""
         self._probe()
         rounds = self._rounds()
         for i in range(max(0, len(rounds) - 1), len(self.sizes)):
@@ -110,7 +110,10 @@ class _SuccessiveHalving:
 
     @cached_property
     def full(self) -> int:
-        """The largest number of steps of a trial. Read it only after `_probe`, which finds the candidates that fail."""
+        """The number of steps of a full trial: the maximum over the candidates that have not failed.
+
+        Read it only after `_probe` has found the candidates that fail, because the value is cached.
+        """
         return max(count_full_steps(self.by_name[name], self.data) for name in self._working())
 
     @property
@@ -160,7 +163,7 @@ class _SuccessiveHalving:
         return working
 
     def _cost(self, name: str) -> TrialCost:
-        """Estimate the cost of a candidate from its longest trial."""
+        """Estimate the cost of a trial of a candidate from the longest trial so far."""
         lines = [line for line in self.lines if line.get("candidate") == name and "score" in line]
         longest = max(lines, key=lambda line: int(line["steps"]))
         step = float(longest["step_seconds"])
@@ -176,8 +179,8 @@ class _SuccessiveHalving:
     def _plan_steps(self, i: int, names: Sequence[str]) -> int:
         """Return the number of steps per trial in round i, such that this and all later rounds fit into the budget.
 
-        The trials of all these rounds are assumed to cost as much as the mean of the candidates `names`. If fewer than
-        MIN_STEPS steps fit, raise an error in the first round, and return MIN_STEPS in later rounds.
+        Each trial is assumed to cost the mean over the candidates `names`. If fewer than MIN_STEPS steps fit, raise an
+        error in the first round, and return MIN_STEPS in later rounds.
         """
         cost, remaining = self._mean_cost(names), self.remaining * (1 - RESERVE)
         steps = affordable_steps(cost, self.trials[i:], remaining, self.full)
@@ -186,8 +189,8 @@ class _SuccessiveHalving:
             planned = needed_seconds(cost, self.trials, shortest, self.full) / (1 - RESERVE)
             minutes = math.ceil(1.1 * (self.seconds - self.remaining + planned) / 60)
             raise NearfarError(
-                f"{self.data.source}: {self.seconds / 60:g} minutes allow only {steps} steps per trial, too few to "
-                f"compare recipes: use --minutes {minutes}, or fewer --recipes"
+                f"{self.data.source}: --minutes {self.seconds / 60:g} allows only {counted(steps, 'step')} per trial, "
+                f"too few to compare recipes: use --minutes {minutes}, or fewer --recipes"
             )
         return max(shortest, steps)
 
@@ -239,7 +242,7 @@ class _SuccessiveHalving:
 
 
 def collect_scores(lines: Iterable[Record]) -> dict[tuple[str, int, int], float]:
-    """Return a dictionary of scores whose keys are (candidate, steps, split)."""
+    """Return a dict that maps (candidate, steps, split) to the score of this trial."""
     return {
         (line["candidate"], int(line["steps"]), int(line["split"])): float(line["score"])
         for line in lines
@@ -248,7 +251,10 @@ def collect_scores(lines: Iterable[Record]) -> dict[tuple[str, int, int], float]
 
 
 def rank_candidates(lines: Sequence[Record], names: Iterable[str]) -> list[str]:
-    """Sort candidates by their mean score in the last round, best first, over the splits that all of them have."""
+    """Return the candidates sorted by their mean score in the last round, best first.
+
+    The mean is over the class splits on which all of these candidates have a score.
+    """
     scores, steps = collect_scores(lines), [int(line["steps"]) for line in lines if line["kind"] == "round"][-1]
     names = list(names)
     splits = [{split for key, length, split in scores if key == name and length == steps} for name in names]

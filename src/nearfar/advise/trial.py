@@ -24,7 +24,7 @@ Clock = Callable[[], float]
 
 
 class StepTimer:
-    """Measure the mean time of a training step. The first step is slower and only counts if it is the only one."""
+    """Measures the mean time of a training step. The first step is slower, so it counts only if it is the only one."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock, self.steps = clock, 0
@@ -47,14 +47,17 @@ class StepTimer:
 def trial_config(
     candidate: Candidate, data: TrialData, *, steps: int | None, split: int, cache: Path | None = None
 ) -> Config:
-    """Return the configuration of a trial: defaults, recipe, candidate's settings, trial's settings. Later ones win.
+    """Return the configuration of a trial.
+
+    It is merged from the defaults, the recipe, the candidate's settings and the trial's settings, where later settings
+    override earlier ones.
 
     Args:
-        candidate: the recipe and its settings.
-        data: the samples.
-        steps: number of steps of the trial, or None for the number that `nearfar train` uses.
-        split: number of the class split; it also seeds the initial weights.
-        cache: directory where decoded images are cached.
+        candidate: The recipe and its settings.
+        data: The samples.
+        steps: Number of steps of the trial, or None for the number that `nearfar train` uses.
+        split: Number of the class split; it also seeds the initial weights.
+        cache: Directory where decoded images are cached.
     """
     data_settings: dict[str, Any] = {"source": data.source, "validation": data.held_out, "validation_seed": split}
     settings: dict[str, Any] = {
@@ -95,12 +98,12 @@ def run_trial(
     The line has the score on held-out classes and the times, or the error message if the trial failed.
 
     Args:
-        candidate: the recipe and its settings.
-        data: the samples.
-        steps: number of steps.
-        split: number of the class split; it also seeds the initial weights.
-        cache: directory where decoded images are cached.
-        clock: returns the current time in seconds.
+        candidate: The recipe and its settings.
+        data: The samples.
+        steps: Number of steps.
+        split: Number of the class split; it also seeds the initial weights.
+        cache: Directory where decoded images are cached.
+        clock: Returns the current time in seconds.
     """
     started = clock()
     record = {"kind": "trial", "candidate": candidate.name, "steps": steps, "split": split}

@@ -1,4 +1,4 @@
-"""Baselines of the audit: simple scores that are high for labels that are probably wrong."""
+"""Baselines for the audit: simple scores that are high for labels that are probably wrong."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from nearfar.validation import Floats
 
 
 def loss_ranking(embeddings: Tensor, labels: Tensor) -> Floats:
-    """Return the multi-similarity hardness of each sample, computed with all other samples.
+    """Return the hardness G_p + G_n of each sample with respect to all other samples, [N].
 
-    This is G_p + G_n, the sum of the positive and the negative term of BSPML, with all weights 1.
+    G_p and G_n are the positive and the negative term of BSPML's multi-similarity loss, with all sample weights 1.
     """
     pos, neg = hardness(embeddings, labels)
     problem = WeightProblem.of(pos.cpu().numpy(), neg.cpu().numpy(), labels.cpu().numpy(), age=0.0, mu=0.0)
@@ -39,10 +39,11 @@ def knn_vote(embeddings: Tensor, labels: Tensor, *, k: int = 20) -> Floats:
 
 
 def confident_learning(embeddings: Tensor, labels: Tensor, *, folds: int = 3) -> Floats:
-    """Return 1 - the label quality of cleanlab (Northcutt et al., 2021) from a cross-validated logistic regression.
+    """Return 1 minus the label quality that cleanlab computes (Northcutt et al., 2021).
 
-    It needs the packages cleanlab and scikit-learn. The labels of C classes must be 0..C-1, and every fold must contain
-    samples of every class.
+    cleanlab gets the class probabilities of a cross-validated logistic regression. The function needs the packages
+    cleanlab and scikit-learn. The labels of C classes must be 0..C-1, and every fold must contain samples of every
+    class.
     """
     try:
         rank = import_module("cleanlab.rank")

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from nearfar.audit.dataset import audit_data
+from nearfar.audit.dataset import write_audit
 from nearfar.audit.decisions import changes_file, save_corrected
-from nearfar.audit.ranking import Audit
+from nearfar.audit.near_duplicates import find_near_duplicates
+from nearfar.audit.ranking import Audit, audit
 from nearfar.data import Manifest, NoiseRecord, add_label_noise, open_data
 from nearfar.errors import NearfarError
 from nearfar.files import check_not_read
@@ -40,15 +41,15 @@ def audit_command(
 
     Args:
         target: A dataset, a run directory or an index directory.
-        model: A run, a backbone or another model whose network embeds the data (see `open_model`).
+        model: The model that embeds the data: a run, a saved model or a backbone (see `open_model`).
         split: The split to audit, or "all".
         size: Image size for the pretrained network.
         noise: Fraction of the labels to replace at random before the audit, to measure how many of them it finds.
-        shown: The largest number of samples on the page.
-        decisions: A table of decisions. If given, it is applied, and no audit is run.
+        shown: Maximum number of samples on the review page.
+        decisions: A table of decisions. If given, the decisions are applied, and no audit is run.
         out: Directory for the results of the audit, or file for the corrected manifest.
-        skip_broken: Whether to leave out images that cannot be read. Otherwise they are an error.
-        force: Allow the corrected manifest to overwrite the data or the decisions.
+        skip_broken: If True, leave out images that cannot be read. Otherwise, such images raise an error.
+        force: If True, the corrected manifest may overwrite the data or the decisions.
     """
     is_model = any((Path(target) / file).is_file() for file in ("config.yaml", MODEL_FILE))
     run = open_model(Path(target)) if is_model else None
@@ -63,13 +64,13 @@ def audit_command(
             read = [Path(source).expanduser(), Path(source.partition(":")[2]).expanduser(), decisions]
             for path in (out, changes_file(out)):
                 check_not_read(path, read, remedy="choose another --out, or pass --force")
-        if skip_broken:  # decisions name rows of the data that the audit saw
+        if skip_broken:  # the row numbers in the decisions are those of the data without broken images
             manifest = drop_or_refuse_broken(manifest, skip=True, workers=2)
         save_corrected(manifest, decisions, out)
         print(f"corrected manifest: {out}")
         return
     if force:
-        raise NearfarError("--force is only for --apply: remove it")
+        raise NearfarError("--force can only be used with --apply: remove it")
     directory = out or Path("runs") / slug(f"audit-{Path(target).stem}")
     if noise > 0:
         everything = replace(manifest, split=np.full(len(manifest), "train"))
@@ -88,8 +89,8 @@ def audit_command(
     manifest = readable
     if len(np.unique(manifest.labels)) < 2:
         raise NearfarError(
-            f"{manifest.source or target}: has only one class: the audit compares the classes of similar samples, so "
-            "it needs at least two"
+            f"{manifest.source or target}: all samples have the same class, but the audit compares the classes of "
+            "similar samples, so it needs at least two classes"
         )
     if record is not None and not 0 < int(record.wrong.sum()) < len(manifest):
         if noise > 0:
@@ -98,7 +99,10 @@ def audit_command(
                 "detection cannot be measured: choose another fraction"
             )
         record = None  # the run has no noise in this split
-    result = audit_data(manifest, embed_for_audit(manifest, run, model, size), directory, shown=shown)
+    embeddings = embed_for_audit(manifest, run, model, size)
+    result = audit(embeddings, manifest.labels, classes=manifest.classes)
+    found = find_near_duplicates(result, embeddings, manifest.split)
+    write_audit(result, found, manifest, directory, shown=shown)
     doubts, suspects = int((result.suggested != result.labels).sum()), int(result.flagged.sum())
     print(f"{counted(len(manifest), 'sample')}, {counted(suspects, 'label')} probably wrong")
     print(f"(neighbors suggest another label for {counted(doubts, 'sample')}, most of them with weak evidence)")
@@ -107,6 +111,9 @@ def audit_command(
     for row in result.order()[:5].tolist():
         label, rival = (clean_text(result.name(int(values[row]))) for values in (result.labels, result.rival))
         print(f"  {clean_text(manifest.name(row))}: labeled {label}, maybe {rival}?")
+    across = sum(group.is_across_splits for group in found.groups)
+    print(f"{counted(len(found.groups), 'group')} of near duplicates, {across:,} of them across splits")
+    print(f"{counted(len(found.outliers), 'outlier')}, far from all other samples")
     print(f"table: {directory / 'audit.csv'}\npage:  {directory / 'index.html'}")
 
 
@@ -117,10 +124,11 @@ def _open(target: str, run: Model | None) -> tuple[Manifest, NoiseRecord | None]
 
 
 def embed_for_audit(manifest: Manifest, run: Model | None, model: str | None, size: int | None) -> Tensor:
-    """Embed a dataset for the audit.
+    """Return the embeddings of a dataset for the audit.
 
-    The network of `model` is used (see `open_model`), or else that of `run`. Without either, image files are embedded
-    by a pretrained EfficientNet-Lite0, and feature vectors and pixels are used as they are.
+    If `model` is given (see `open_model`), its network embeds the data; otherwise, if `run` is given, the network of
+    the run does. Without either, a pretrained EfficientNet-Lite0 embeds image files, and feature vectors and pixels are
+    used unchanged.
     """
     if run is not None or model is not None:
         chosen = run if model is None else open_model(model, size=size)
@@ -136,8 +144,9 @@ def _print_detection(result: Audit, record: NoiseRecord) -> None:
     score, count = result.score, int(record.wrong.sum())
     top = min(100, len(score))
     at_top, at_count = (precision_at(score, record.wrong, n) for n in (top, count))
-    print(f"{count:,} labels were corrupted. Of the {top} most suspicious labels, {at_top:.0%} are corrupted. Of the")
-    print(f"{count:,} most suspicious labels, {at_count:.0%} are corrupted. AUROC: {auroc(score, record.wrong):.3f}")
+    print(f"corrupted labels: {count:,}. Of the {top} most suspicious labels, {at_top:.0%} are corrupted. Of the")
+    suspicious = counted(count, "most suspicious label")
+    print(f"{suspicious}, {at_count:.0%} are corrupted. AUROC: {auroc(score, record.wrong):.3f}")
     found = int((result.flagged & record.wrong).sum())
     precision = (
         "" if not result.flagged.any() else f"{found / int(result.flagged.sum()):.0%} of them are corrupted, and "

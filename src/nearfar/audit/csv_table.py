@@ -1,10 +1,11 @@
-"""The table audit.csv: all samples, most suspicious first."""
+"""The tables of an audit: all samples, most suspicious first; near duplicates; outliers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
+from nearfar.audit.near_duplicates import Neighborhoods
 from nearfar.audit.ranking import Audit
 from nearfar.csv_files import write_csv as write_rows
 from nearfar.data.manifest import Manifest
@@ -31,6 +32,38 @@ def _rows(audit: Audit, manifest: Manifest) -> Iterator[tuple[object, ...]]:
         label, suggested = names[labels[row]], names[int(audit.suggested[row])]
         score, reason = f"{audit.score[row]:.4f}", audit.reason(row)
         yield row, manifest.name(row), label, suggested, score, reason, "; ".join(near), ""
+
+
+def write_duplicates(found: Neighborhoods, manifest: Manifest, path: Path) -> Path:
+    """Write the groups of near duplicates as a CSV file atomically and return its path.
+
+    The columns up to `decision` are those of a table of decisions, so the file can be filled in and applied.
+    """
+    header = ("row", "path", "label", "suggested", "decision", "group", "split", "distance", "across_splits")
+    rows = [
+        (*_identify(manifest, row), number, manifest.split[row], f"{group.distance:.6f}", group.is_across_splits)
+        for number, group in enumerate(found.groups, start=1)
+        for row in group.rows.tolist()
+    ]
+    return write_rows(path, [header, *rows])
+
+
+def write_outliers(found: Neighborhoods, manifest: Manifest, path: Path) -> Path:
+    """Write the outliers as a CSV file atomically, farthest first, and return its path.
+
+    Like the file of near duplicates, it can be filled in and applied.
+    """
+    header = ("row", "path", "label", "suggested", "decision", "split", "distance")
+    rows = [
+        (*_identify(manifest, row), manifest.split[row], f"{found.distance[row]:.6f}")
+        for row in found.outliers.tolist()
+    ]
+    return write_rows(path, [header, *rows])
+
+
+def _identify(manifest: Manifest, row: int) -> tuple[object, ...]:
+    label = manifest.classes[int(manifest.labels[row])]
+    return row, manifest.name(row), label, label, ""
 
 
 def check_same_rows(audit: Audit, manifest: Manifest) -> None:

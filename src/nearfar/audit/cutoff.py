@@ -1,4 +1,7 @@
-"""The score above which a label is probably wrong, from a mixture of two normal distributions."""
+"""The cut-off score of an audit: a label whose score is at least the cut-off is probably wrong.
+
+The cut-off is computed from two normal distributions.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,14 @@ MIN_SAMPLES = 20  # with fewer samples, two distributions cannot be told apart
 
 
 def find_cutoff(score: Floats, reference: Floats) -> float:
-    """Return the score from which on a label is more likely wrong than right.
+    """Return the lowest score at which a label is more likely wrong than right.
 
-    Scores of right and of wrong labels are modeled as two normal distributions (as the losses in Arazo et al.,
-    Unsupervised Label Noise Modeling and Loss Correction, ICML 2019, there with beta distributions). The wrong labels
-    are distributed as `reference`. Without this, the hard samples of clean data would be taken for wrong labels. The
-    other distribution and the share of wrong labels are fitted with the EM algorithm, so the cut-off adapts to the
-    amount of noise. It is the lowest score above the mean of the right labels at which a wrong label is more likely.
+    The scores of right labels and those of wrong labels are modeled as two normal distributions. Arazo et al.
+    (Unsupervised Label Noise Modeling and Loss Correction, ICML 2019) model losses in the same way with beta
+    distributions. The distribution of wrong labels has the mean and the standard deviation of `reference` and is not
+    fitted to `score`. If it were, the hard samples of clean data would be mistaken for wrong labels. The distribution
+    of right labels and the fraction of wrong labels are fitted with the EM algorithm, so the cut-off adapts to the
+    amount of noise. Only scores above the mean of the right labels can be the cut-off.
 
     Args:
         score: Scores [N], higher for labels that are more likely wrong.
@@ -35,7 +39,7 @@ def find_cutoff(score: Floats, reference: Floats) -> float:
     """
     if len(score) < MIN_SAMPLES or not len(reference) or float(score.std()) == 0:
         return float("inf")
-    if float(reference.mean()) <= float(np.median(score)):  # the embeddings do not tell wrong labels from right ones
+    if float(reference.mean()) <= float(np.median(score)):  # the scores do not separate wrong labels from right ones
         return float("inf")
     floor = 1e-3 * float(score.std())
     means = np.array([np.median(score), reference.mean()])
@@ -56,7 +60,7 @@ def find_cutoff(score: Floats, reference: Floats) -> float:
 
 
 def _probabilities(score: Floats, means: Floats, deviations: Floats, shares: Floats) -> Floats:
-    """Return the probability that each score comes from each distribution, [N, 2]."""
+    """Return the probability that each score comes from each distribution. The result has shape [N, 2]."""
     distance = (score[:, None] - means) / deviations
     logs = np.log(shares + 1e-300) - np.log(deviations) - distance**2 / 2
     weights = np.exp(logs - logs.max(1, keepdims=True))

@@ -1,10 +1,11 @@
-"""Audit a dataset and write audit.csv and index.html to a directory."""
+"""Audit a dataset and write its tables and its page to a directory."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from nearfar.audit.csv_table import write_csv
+from nearfar.audit.csv_table import write_csv, write_duplicates, write_outliers
+from nearfar.audit.near_duplicates import Neighborhoods, find_near_duplicates
 from nearfar.audit.page import write_page
 from nearfar.audit.ranking import Audit, audit
 from nearfar.data.manifest import Manifest
@@ -21,7 +22,7 @@ def audit_data(
     shown: int = 100,
     beside: int = 6,
 ) -> Audit:
-    """Audit all samples of a manifest and write `audit.csv` and `index.html`.
+    """Audit all samples of a manifest, and write audit.csv, duplicates.csv, outliers.csv and index.html.
 
     To audit one split, pass its subset and the embeddings of the subset.
 
@@ -31,15 +32,31 @@ def audit_data(
         out_dir: The directory to write to.
         k: Number of neighbors that vote, see `audit`.
         center: Whether to subtract the mean embedding, see `audit`.
-        shown: The largest number of samples on the page, see `write_page`.
+        shown: Maximum number of samples on the review page, see `write_page`.
         beside: Number of neighbors shown with each sample, see `write_page`.
     """
     count = len(embeddings)  # type: ignore[arg-type]
     if count != len(manifest):
         raise ValueError(
-            f"embeddings must have one row for each of the {len(manifest)} samples of {manifest!r}, got {count}"
+            f"embeddings must have one row for each of the {len(manifest)} samples of {manifest!r}, got {count} rows"
         )
     result = audit(embeddings, manifest.labels, classes=manifest.classes, k=k, center=center)
-    write_csv(result, manifest, out_dir / "audit.csv")
-    write_page(result, manifest, out_dir / "index.html", shown=shown, beside=beside)
+    found = find_near_duplicates(result, embeddings, manifest.split, center=center)
+    write_audit(result, found, manifest, out_dir, shown=shown, beside=beside)
     return result
+
+
+def write_audit(
+    result: Audit,
+    found: Neighborhoods,
+    manifest: Manifest,
+    out_dir: Path,
+    *,
+    shown: int = 100,
+    beside: int = 6,
+) -> None:
+    """Write audit.csv, duplicates.csv, outliers.csv and index.html of an audit. See `audit_data`."""
+    write_csv(result, manifest, out_dir / "audit.csv")
+    write_duplicates(found, manifest, out_dir / "duplicates.csv")
+    write_outliers(found, manifest, out_dir / "outliers.csv")
+    write_page(result, manifest, out_dir / "index.html", shown=shown, beside=beside, neighborhoods=found)

@@ -55,7 +55,7 @@ class DecisionRow:
 
     @property
     def change(self) -> Change | None:
-        """The change that the decision requires, or None if the sample does not change."""
+        """Return the change that the decision requires, or None if the sample does not change."""
         if self.decision == "remove":
             return Change(self.row, self.path, self.label, "")
         if self.decision != "relabel" or self.suggested == self.label:
@@ -64,11 +64,12 @@ class DecisionRow:
 
 
 def read_rows(manifest: Manifest, path: Path) -> list[DecisionRow]:
-    """Read a table of decisions.
+    """Read a table of decisions and return its rows.
 
-    The table is audit.csv with its last column filled in, or decisions.csv saved from the page. It needs the columns
-    row, path, label, suggested and decision; other columns are ignored. Row, path and label must agree with the
-    manifest. This rejects tables of other data and tables that were already applied.
+    The table is audit.csv, duplicates.csv or outliers.csv with the column decision filled in, or decisions.csv, which
+    the review page saves. It needs the columns row, path, label, suggested and decision; other columns are ignored.
+    Row, path and label must agree with the manifest. This check rejects tables for other data and tables that were
+    already applied.
     """
     table = [row for row in parse_csv(read_text(path), path) if row]
     names = table[0] if table else []
@@ -110,7 +111,8 @@ def _check_row(manifest: Manifest, cells: dict[str, str], where: str) -> Decisio
     if cells["path"] != manifest.name(row) or cells["label"] != old:
         actual, expected = f"{manifest.name(row)} ({old})", f"{cells['path']} ({cells['label']})"
         raise NearfarError(
-            f"{where}: row {row} of the data is {actual}, not {expected}: the decisions belong to other data"
+            f"{where}: row {row} of the data is {actual}, not {expected}: the decisions belong to other data, or they "
+            "were already applied"
         )
     if decision == "relabel" and not cells["suggested"]:
         raise NearfarError(f"{where}: relabel needs a label in the column 'suggested'")
@@ -126,8 +128,8 @@ def apply_decisions(manifest: Manifest, path: Path, *, new_classes: bool = False
     Args:
         manifest: The samples.
         path: The table of decisions, see `read_rows`.
-        new_classes: Whether a new label that is not a class of the manifest becomes a new class. Otherwise it is an
-            error.
+        new_classes: If True, a new label that is not a class of the manifest becomes a new class. Otherwise, such a
+            label raises an error.
     """
     changes = read_decisions(manifest, path)
     classes = list(manifest.classes)
@@ -145,7 +147,7 @@ def apply_decisions(manifest: Manifest, path: Path, *, new_classes: bool = False
             classes.append(change.new)
         labels[change.row] = number[change.new]
     removed = int((~keep).sum())
-    note = f"{path.name}: {len(changes) - removed:,} labels changed, {removed:,} samples removed"
+    note = f"{path.name}: {counted(len(changes) - removed, 'label')} changed, {counted(removed, 'sample')} removed"
     corrected = replace(manifest, classes=tuple(classes)).with_labels(labels, note)
     corrected = _move_to_split_of_class(manifest, corrected, np.array([c.row for c in changes if c.new], np.int64))
     return corrected if not removed else corrected.subset(keep)
@@ -154,8 +156,8 @@ def apply_decisions(manifest: Manifest, path: Path, *, new_classes: bool = False
 def _move_to_split_of_class(before: Manifest, after: Manifest, changed: Ints) -> Manifest:
     """Move samples with a new label to the split of their new class, if no class was spread over several splits.
 
-    Otherwise the corrected class would be in two splits, and test scores would no longer be those of unseen classes.
-    All samples of a class that did not exist before go to the split that most of them come from.
+    Without the move, the new class would be in two splits, and test scores would no longer measure unseen classes. All
+    samples of a class that did not exist before go to the split that most of them come from.
     """
     split_of: dict[int, str] = {}
     for label in np.unique(before.labels).tolist():
@@ -180,15 +182,16 @@ def _move_to_split_of_class(before: Manifest, after: Manifest, changed: Ints) ->
 
 
 def changes_file(out: Path) -> Path:
-    """Return the file beside a corrected manifest that records its changes."""
+    """Return the path of the record of changes, NAME.changes.csv in the directory of the corrected manifest `out`."""
     return out.with_name(f"{out.stem}.changes.csv")
 
 
 def save_corrected(manifest: Manifest, decisions: Path, out: Path, *, new_classes: bool = False) -> Manifest:
-    """Write the corrected manifest to `out` (.csv or .npz), and a record of the changes beside it.
+    """Write the corrected manifest to `out` (.csv or .npz), write a record of the changes, and return the manifest.
 
-    For NAME.csv or NAME.npz, the record is NAME.changes.csv. It has the row, path, old label and new label of every
-    change; the new label of a removed sample is empty. The old labels can be restored from the two files.
+    For NAME.csv or NAME.npz, the record is NAME.changes.csv in the same directory. It has the row, path, old label and
+    new label of every change; the new label of a removed sample is empty. The old labels can be restored from the two
+    files.
     """
     corrected = apply_decisions(manifest, decisions, new_classes=new_classes)
     rows = [(c.row, c.path, c.old, c.new) for c in read_decisions(manifest, decisions)]

@@ -1,4 +1,4 @@
-"""`nearfar bench audit`: how well the audit and its baselines find injected label noise."""
+"""`nearfar bench audit`: measure how well the audit and its baselines find injected label noise."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ def load_vectors(manifest: Manifest) -> Tensor:
 
 
 def compute_scores(x: Tensor, labels: Tensor, names: list[str]) -> dict[str, Floats]:
-    """Return the score of the audit, the scores of two of its three parts alone, and those of the named baselines."""
+    """Return the scores of the audit, of its self-paced part alone, of its class centers alone, and of the baselines.
+
+    The result maps names to scores [N]. `names` are the baselines to compute.
+    """
     result = audit(x, labels)
     ours = {
         "audit": result.score,
@@ -63,7 +66,7 @@ def measure(manifest: Manifest, *, rate: float, seeds: int, names: list[str]) ->
         names: The baselines to measure.
 
     Returns:
-        For each score, one measurement per seed.
+        A dict that maps the name of each score to one measurement per seed.
     """
     clean = replace(manifest.compact(), split=np.full(len(manifest), "train"))
     x = load_vectors(clean)

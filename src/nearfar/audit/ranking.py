@@ -20,8 +20,8 @@ from nearfar.pacing.xi import MEMORY_MB, hardness
 from nearfar.validation import Embeddings, as_embeddings
 
 SHARES = (0.6, 0.7, 0.8, 0.9)
-FACTORS = np.array([1.0, 1.0, 0.5])  # of the class means, the votes and the self-paced weight
-SWAPPED = 0.1
+FACTORS = np.array([1.0, 1.0, 0.5])  # factors of the class centers, the votes and the self-paced weight in the score
+SWAPPED = 0.1  # fraction of the labels that are made wrong on purpose
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +36,7 @@ class Audit:
         neighbors: Rows of the k nearest samples, nearest first, [N, k].
         votes: Number of neighbors with the given label and with the rival, [N, 2].
         similarity: Cosine to the center of the given class and of the rival, [N, 2].
-        weight: Self-paced weight, averaged over the fractions `shares` of `audit`; low for suspicious labels.
+        weight: Self-paced weight, averaged over the argument `shares` of `audit`; low for suspicious labels.
         reference: Scores [M] of labels that were made wrong on purpose, on the scale of `score`; see `find_cutoff`.
             Empty if there are fewer than 20 samples.
         classes: Names of the labels, or None.
@@ -58,12 +58,15 @@ class Audit:
 
     @cached_property
     def cutoff(self) -> float:
-        """The score from which on a label is more likely wrong than right, see `find_cutoff`."""
+        """Return the lowest score at which a label is more likely wrong than right; see `find_cutoff`."""
         return find_cutoff(self.score, self.reference)
 
     @cached_property
     def flagged(self) -> NDArray[np.bool_]:
-        """Which labels are probably wrong: the score reaches the cut-off, and another label is suggested, [N]."""
+        """Return the mask [N] of labels that are probably wrong.
+
+        The score of such a label is at least the cut-off, and another label is suggested.
+        """
         mask: NDArray[np.bool_] = (self.score >= self.cutoff) & (self.suggested != self.labels)
         return mask
 
@@ -72,17 +75,21 @@ class Audit:
         return np.argsort(-self.score, kind="stable")
 
     def name(self, label: int) -> str:
-        """Return the name of a label."""
+        """Return the name of a label, or its class id as text if there are no names."""
         return str(label) if self.classes is None else self.classes[label]
 
     def reason(self, row: int) -> str:
-        """Describe the evidence for a sample's score in a few sentences."""
+        """Describe the evidence for the score of a sample in a few sentences."""
         own, other = self.name(int(self.labels[row])), self.name(int(self.rival[row]))
         k = self.neighbors.shape[1]
         votes, cosines = self.votes[row].round().astype(int).tolist(), self.similarity[row].tolist()
+        if k == 1:
+            near = f"The nearest neighbor is labeled {self.name(int(self.labels[self.neighbors[row, 0]]))}. "
+        else:
+            verb = "is" if votes[0] == 1 else "are"
+            near = f"Of the {k} nearest neighbors, {votes[0]} {verb} labeled {own} and {votes[1]} {other}. "
         return (
-            f"Of the {k} nearest neighbors, {votes[0]} are labeled {own} and {votes[1]} {other}. "
-            f"Cosine to the center of the other {own} samples: {cosines[0]:.2f}, "
+            f"{near}Cosine to the center of the other {own} samples: {cosines[0]:.2f}, "
             f"to the center of {other}: {cosines[1]:.2f}. "
             f"Self-paced weight: {self.weight[row]:.2f}."
         )
@@ -100,21 +107,21 @@ def audit(
 ) -> Audit:
     """Rank samples by how likely their label is wrong.
 
-    score = z(class means) + z(votes) + 0.5 z(self-paced), where z subtracts the mean and divides by the standard
+    score = z(class centers) + z(votes) + 0.5 z(self-paced), where z subtracts the mean and divides by the standard
     deviation:
 
-    - class means: cosine to the nearest mean of another class, minus cosine to the mean of the other samples of the
-      given class;
+    - class centers: cosine to the nearest center of another class, minus cosine to the center of the other samples of
+      the given class, where a center is a mean of unit embeddings;
     - votes: log(1 + v) - log(1 + u), where u is the number of votes for the given label among the k nearest neighbors,
       and v the largest number of votes for any other label;
     - self-paced: 1 minus BSPML's weight (mu=1, threshold=1), averaged over the fractions `shares`.
 
-    The factors 1, 1 and 0.5, k=20 and the fractions are our choice, made on CUB feature vectors and on pixels of
-    drawings with injected noise (docs/methods/bspml.md has the numbers). The computation is blockwise: no N x N matrix
-    is stored.
+    We chose the factors 1, 1 and 0.5, k=20 and the fractions on CUB feature vectors and on pixels of drawings, both
+    with injected noise (docs/methods/bspml.md has the numbers). The computation is blockwise: no N x N matrix is
+    stored.
 
     Args:
-        embeddings: Embeddings of any model, [N, d].
+        embeddings: Embeddings from any model, [N, d].
         labels: Class ids, [N].
         classes: Names of the class ids.
         k: Number of neighbors that vote.
@@ -134,7 +141,8 @@ def audit(
     label_array = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
     if label_array.shape != (len(rows),) or label_array.dtype.kind not in "iu":
         raise ValueError(
-            f"labels must be class ids [{len(rows)}], got {label_array.dtype} of shape {list(label_array.shape)}"
+            f"labels must be integer class ids of shape [{len(rows)}], got {label_array.dtype} of shape "
+            f"{list(label_array.shape)}"
         )
     if not bool(torch.isfinite(rows.sum())):
         raise ValueError("embeddings contain NaN or infinite values: remove these rows")
@@ -144,7 +152,7 @@ def audit(
     if len(ids) < 2:
         raise ValueError(f"labels must have at least 2 classes, got {len(ids)}")
     if classes is not None and int(ids[-1]) >= len(classes):
-        raise ValueError(f"classes has {len(classes)} names but the largest label is {ids[-1]}")
+        raise ValueError(f"classes must have a name for every label from 0 to {ids[-1]}, got {len(classes)} names")
 
     x = unit(rows - rows.mean(0) if center else rows)
     y = torch.from_numpy(number.astype(np.int64)).to(x.device)
@@ -159,7 +167,7 @@ def audit(
         _, _, wrong_terms = _judge(x, torch.from_numpy(wrong).to(x.device), k, shares, memory_mb)
         reference = (wrong_terms[swapped] - mean) / deviation @ FACTORS
 
-    # There are two candidates for the rival: the class with the nearest mean and the class with the most votes. Take
+    # There are two candidates for the rival: the class with the nearest center and the class with the most votes. Take
     # the one with the larger sum of similarity and log(1 + votes), each scaled as in the score.
     sims, votes = evidence["rival_similarity"], evidence["rival_votes"]
     scale = _deviation(evidence["class_other"] - evidence["class_own"])
@@ -196,7 +204,7 @@ def swap_labels(labels: Ints) -> tuple[Ints, Ints]:
     """Give a random tenth of the samples another label that occurs in the data.
 
     Returns:
-        The labels [N], and the rows with another label in ascending order.
+        The new labels [N], and the rows whose label changed, in ascending order.
 
     >>> labels, rows = swap_labels(np.repeat([0, 1, 2], 20))
     >>> len(rows), bool((labels[rows] != np.repeat([0, 1, 2], 20)[rows]).all())
@@ -214,7 +222,7 @@ def swap_labels(labels: Ints) -> tuple[Ints, Ints]:
 def _judge(
     x: Tensor, y: Tensor, k: int, shares: Sequence[float], memory_mb: int
 ) -> tuple[dict[str, NDArray[Any]], Floats, Floats]:
-    """Return the evidence about labels, the self-paced weights [N], and the terms of the score [N, 3]."""
+    """Return the evidence of `_collect_evidence`, the self-paced weights [N], and the terms of the score [N, 3]."""
     evidence = _collect_evidence(x, y, k, memory_mb)
     weight = compute_self_paced_weight(x, y, shares=shares, memory_mb=memory_mb)
     centers = evidence["class_other"] - evidence["class_own"]
@@ -228,7 +236,10 @@ def _deviation(values: Floats) -> float:
 
 @torch.no_grad()
 def _collect_evidence(x: Tensor, y: Tensor, k: int, memory_mb: int) -> dict[str, NDArray[Any]]:
-    """Compute neighbors, votes and similarities to class centers of unit embeddings, block by block."""
+    """Return the neighbors, the votes and the similarities to class centers of unit embeddings.
+
+    They are computed block by block.
+    """
     classes = int(y.max()) + 1
     sums = torch.zeros(classes, x.shape[1], dtype=x.dtype, device=x.device).index_add_(0, y, x)
     centers = unit(sums)

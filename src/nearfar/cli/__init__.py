@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 import nearfar
-from nearfar.cli import audit, bench, cache, listing, search, training
+from nearfar.cli import audit, bench, cache, decide, listing, search, training
 from nearfar.cli.edge import OneLineErrors
 
 
@@ -16,7 +16,7 @@ from nearfar.cli.edge import OneLineErrors
     "modules",
     multiple=True,
     metavar="MODULE",
-    help="Import your Python module first, which runs its code: it can register backbones, losses and layouts. "
+    help="Import (and so run) your Python module first, for example to register backbones, losses or layouts. "
     "Repeatable.",
 )
 def main(modules: tuple[str, ...]) -> None:
@@ -34,6 +34,7 @@ def main(modules: tuple[str, ...]) -> None:
 for command in (
     *(training.train, training.evaluate, training.advise, training.demo),
     *(search.index, search.search, search.export, search.serve),
+    *(decide.calibrate, decide.classify),
     *(audit.audit, bench.bench, cache.cache),
     *(listing.data, listing.losses, listing.recipes, listing.settings),
 ):

@@ -12,7 +12,7 @@ from nearfar.cli.options import DEVICE, SKIP_BROKEN
 
 @click.command()
 @click.argument("target", metavar="RUN|INDEX|DATA")
-@click.option("--model", metavar="MODEL", help="Run, backbone or saved model that embeds DATA.")
+@click.option("--model", metavar="MODEL", help="Model that embeds the data: a run, a saved model or a backbone.")
 @click.option(
     "--split",
     default="all",
@@ -20,35 +20,44 @@ from nearfar.cli.options import DEVICE, SKIP_BROKEN
     type=click.Choice(["train", "val", "test", "all"]),
     help="Part of the data to check.",
 )
-@click.option("--size", type=click.IntRange(min=32), help="Input size of EfficientNet-Lite0 in pixels.  [default: 224]")
 @click.option(
-    "--shown", default=100, show_default=True, type=click.IntRange(min=1), help="Maximum number of samples on the page."
+    "--size",
+    type=click.IntRange(min=32),
+    help="Input size of the backbone in pixels.  [default: 224 for EfficientNet-Lite0]",
+)
+@click.option(
+    "--shown",
+    default=100,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Maximum number of samples on the review page.",
 )
 @click.option(
     "--noise",
     default=0.0,
     type=click.FloatRange(0, 0.9),
-    help="To test the audit, first make this fraction of the labels wrong, then report how many it finds.",
+    help="Test the audit: first make this fraction of the labels wrong, then report how many of them the audit finds.",
 )
 @click.option(
     "--apply",
     "decisions",
     type=click.Path(exists=True, path_type=Path),
-    help="Apply the decisions in this file, which the page saves.",
+    help="Apply the decisions in this file: decisions.csv from the review page, or audit.csv with its last column "
+    "filled in.",
 )
 @SKIP_BROKEN
 @click.option(
-    "--out", type=click.Path(path_type=Path), help="Output folder; with --apply, the file of the corrected manifest."
+    "--out", type=click.Path(path_type=Path), help="Output folder; with --apply, the corrected manifest to write."
 )
 @click.option("--force", is_flag=True, help="Let --apply overwrite DATA or the decisions.")
 @DEVICE
 def audit(**options: Any) -> None:
-    """Find samples whose label is probably wrong, and write a table and a page with the evidence.
+    """Find samples whose label is probably wrong, and write the evidence to a table and an HTML page for review.
 
-    For DATA, nothing is trained: feature vectors and pixel arrays are used as they are, and a pretrained
-    EfficientNet-Lite0 embeds image files. For a RUN, its network embeds its data. On the page you can keep, relabel or
-    remove samples and save decisions.csv. `--apply decisions.csv --out corrected.csv` then writes the corrected
-    manifest, and corrected.changes.csv with the old and the new label of every change.
+    For DATA, nothing is trained: feature vectors and pixel arrays are used unchanged, and a pretrained
+    EfficientNet-Lite0 embeds image files. For a RUN or an INDEX, its model embeds its data. On the review page, you can
+    keep, relabel or remove samples and save decisions.csv. `--apply decisions.csv --out corrected.csv` then writes the
+    corrected manifest, and corrected.changes.csv with the old and the new label of every change.
     """
     from nearfar.audit.command import audit_command
 

@@ -23,10 +23,13 @@ def bench() -> None:
 @click.option("--seed", "seeds", multiple=True, type=int, help="Run only this seed now; repeatable.")
 @click.option("--peer", is_flag=True, help="Also run the same losses from pytorch-metric-learning, where it has them.")
 @click.option(
-    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting that overrides the suite; repeatable."
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a setting of the suite; repeatable."
 )
 @click.option(
-    "--tune-by", "metric", metavar="METRIC", help="Choose tuned settings by this metric.  [default: that of the suite]"
+    "--tune-by",
+    "metric",
+    metavar="METRIC",
+    help="Choose tuned settings by this metric.  [default: the metric of the suite]",
 )
 @click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), help="Results file.  [default: runs/SUITE.jsonl]"
@@ -50,11 +53,12 @@ def bench_run(
 ) -> None:
     """Run all cells of SUITE that have no results yet. SUITE is the name of a built-in suite or a YAML file.
 
-    A cell is one dataset, method, seed and value of the swept setting. The result of each cell is saved as soon as it
-    is finished, so you can interrupt the command at any time and run it again to continue.
+    A cell is a combination of dataset, method, seed and value of the swept setting. The result of each cell is saved
+    as soon as it is finished, so you can interrupt the command at any time and run it again to continue.
     """
     from dataclasses import replace
 
+    from nearfar.formatting import counted
     from nearfar.suites.run import run_suite
     from nearfar.suites.suite_file import open_suite, suite_from_dict
 
@@ -84,7 +88,9 @@ def bench_run(
     )
     click.echo(f"nearfar bench table {out}")
     if failed:
-        raise click.ClickException(f"{failed} cells failed (errors are in {out}): run the command again to retry them")
+        raise click.ClickException(
+            f"{counted(failed, 'cell')} failed (errors are in {out}): run the command again to retry"
+        )
 
 
 @bench.command("audit")
@@ -113,7 +119,7 @@ def bench_run(
 @click.option("--classes", type=click.IntRange(min=2), help="Use only the first N classes.")
 @click.option("--threads", default=1, show_default=True, type=click.IntRange(min=1), help="Number of torch threads.")
 def bench_audit(source: str, split: str, rate: float, seeds: int, classes: int | None, threads: int) -> None:
-    """Make labels of DATA (vectors or drawings) wrong, and measure how well the audit and other methods find them."""
+    """Make some labels of DATA (vectors or drawings) wrong, and measure how well the audit and baselines find them."""
     import torch
 
     from nearfar.audit.noise_benchmark import make_noise_table

@@ -7,19 +7,24 @@ from pathlib import Path
 import click
 
 from nearfar.errors import NearfarError
+from nearfar.formatting import counted
 
 FOLDER = click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
 
 
 @click.group()
 def cache() -> None:
-    """List or remove the activations in FOLDER, the value of the setting cache.activations."""
+    """List or remove the cached activations in FOLDER. The setting cache.activations of a run names this folder.
+
+    A view holds the activations of all images of a dataset with one draw of the random augmentation, or without
+    augmentation.
+    """
 
 
 @cache.command("ls")
 @FOLDER
 def list_entries(folder: Path) -> None:
-    """List the cached views, the most recently used first: size, what they belong to, and last use."""
+    """List the cached views with their size, last use, data and network, most recently used first."""
     import time
 
     from nearfar.data.row_store import list_stores
@@ -36,7 +41,7 @@ def list_entries(folder: Path) -> None:
             what = f"unknown: {store.folder / 'about.json'} is missing or damaged"
         used = time.strftime("%Y-%m-%d %H:%M", time.localtime(store.last_used))
         click.echo(f"{store.folder.name}  {store.size / 1e9:8.3f} GB  {used}  {what}")
-    click.echo(f"{len(stores)} views, {sum(store.size for store in stores) / 1e9:.3f} GB")
+    click.echo(f"{counted(len(stores), 'view')}, {sum(store.size for store in stores) / 1e9:.3f} GB")
 
 
 @cache.command("rm")
@@ -44,7 +49,10 @@ def list_entries(folder: Path) -> None:
 @click.argument("keys", nargs=-1)
 @click.option("--all", "remove_all", is_flag=True, help="Remove all views.")
 def remove_entries(folder: Path, keys: tuple[str, ...], remove_all: bool) -> None:
-    """Remove the views whose names begin with KEYS. Views that a process uses are kept, and the command fails."""
+    """Remove the views whose names begin with one of KEYS.
+
+    If a running process uses some of these views, they are kept, and the command ends with an error.
+    """
     from nearfar.data.row_store import list_stores, remove_store
 
     if remove_all == bool(keys):
@@ -52,7 +60,10 @@ def remove_entries(folder: Path, keys: tuple[str, ...], remove_all: bool) -> Non
     stores = list_stores(folder)
     unknown = [key for key in keys if not any(store.folder.name.startswith(key) for store in stores)]
     if unknown:
-        raise NearfarError(f"{folder}: has no view {unknown[0]!r} (`nearfar cache ls {folder}` lists them)")
+        raise NearfarError(
+            f"{folder}: no view has a name that begins with {unknown[0]!r} (`nearfar cache ls {folder}` lists the "
+            "views)"
+        )
     in_use = []
     for store in stores:
         if remove_all or store.folder.name.startswith(keys):

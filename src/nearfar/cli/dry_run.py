@@ -21,11 +21,11 @@ from nearfar.training.trackers import TRACKERS, open_trackers
 from nearfar.training.trainer import Trainer
 
 TIMED_STEPS = 3
-MAX_SECONDS = 20.0  # no further step is timed after this time: one slow step is enough for an estimate
+MAX_SECONDS = 20.0  # no further step is started after this time, because one slow step is enough for an estimate
 
 
 class _TimingError(Exception):
-    """Steps are slow: time no more of them."""
+    """Raised to end timing early, because steps are slow."""
 
 
 def check_run(config: Config, manifest: Manifest) -> str:
@@ -33,17 +33,17 @@ def check_run(config: Config, manifest: Manifest) -> str:
 
     Args:
         config: The configuration.
-        manifest: The data of `config.data`.
+        manifest: The data that `config.data` refers to.
 
     Returns:
-        Messages of the trainer, device, number of steps and estimated time, as YAML comments.
+        The messages of the trainer, the device, the number of steps and the estimated time, as YAML comments.
 
     Raises:
         NearfarError: If the run could not start.
     """
     _check_names(config)
-    # Do not open trackers or write the caches. Skip the test split, which does not affect the time of a step, and the
-    # initialization from the images, which passes all of them through the network.
+    # Do not open trackers or write caches. Skip the test split, which does not affect the time of a step. Also skip the
+    # initialization of the head and the proxies from the images, which passes all images through the network.
     uncached = replace(config, data=replace(config.data, cache=None), cache=replace(config.cache, activations=None))
     model = replace(config.model, init="kaiming", proxies="random") if manifest.kind == "files" else config.model
     trial = replace(uncached, test=False, track=(), model=model)
@@ -71,7 +71,7 @@ def check_run(config: Config, manifest: Manifest) -> str:
 
 
 def _estimate_cached(config: Config, trainer: Trainer, messages: list[str]) -> str:
-    """Add the plan of a run on cached activations to the messages, and return the estimate of its time."""
+    """Append the plan of a run on cached activations to `messages`, and return a line with its estimated time."""
     parts = {"train": (trainer.splits.train, trainer.train_loader), **trainer.evaluated}
     cache = ActivationCache(config, trainer.state.embedder, parts, device=trainer.state.device, say=messages.append)
     plan = plan_run(cache)
@@ -81,7 +81,7 @@ def _estimate_cached(config: Config, trainer: Trainer, messages: list[str]) -> s
 
 
 def _estimate_steps(config: Config, manifest: Manifest, times: list[float], steps: int) -> str:
-    """Return the estimate of the time of all steps, from the times at the start and after each timed step."""
+    """Return a line with the estimated time of all steps. `times` holds the start time and the time after each step."""
     # The first step also starts the loader and allocates memory, so its time is used only if there is no other step.
     timed = times[1:] if len(times) > 2 else times
     count = len(timed) - 1
@@ -92,7 +92,7 @@ def _estimate_steps(config: Config, manifest: Manifest, times: list[float], step
 
 
 def _check_names(config: Config) -> None:
-    """Check names of trackers that a run would look up only later."""
+    """Check that the trackers exist and their packages are installed, because the trial run does not open trackers."""
     for name in config.track:
         if name not in TRACKERS:
             open_trackers((name,), Path(), {})  # raises an error that suggests a name

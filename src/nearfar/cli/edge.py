@@ -1,4 +1,4 @@
-"""The edge of the command line: every exception becomes one line, and tracebacks go to a file."""
+"""Error handling of the command line: every exception is printed as one line, and tracebacks are saved to a file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RUN_DIRECTORY = "nearfar.run_directory"  # key in `click.Context.meta`
 
 
 def remember_run(path: Path) -> None:
-    """Record the run directory of the current command, for messages and for the traceback of a bug."""
+    """Record the run directory of the current command. Messages name it, and tracebacks are saved in it."""
     context = click.get_current_context(silent=True)
     if context is not None:
         context.meta[RUN_DIRECTORY] = path
@@ -34,9 +34,9 @@ def remember_run(path: Path) -> None:
 class OneLineErrors(click.Group):
     """A group whose commands report every exception in one line, without a traceback.
 
-    A `NearfarError` is printed as it is. Any other exception is a bug in nearfar: its traceback is saved in the run
-    directory if there is one, or else in the temporary directory, and the line names the file. With NEARFAR_DEBUG=1 the
-    traceback is printed as well.
+    A `NearfarError` is printed as it is. For any other exception, the traceback is saved in the run directory if there
+    is one, or else in the temporary directory, and the line names the file. Unless memory ran out, such an exception is
+    a bug in nearfar. With NEARFAR_DEBUG=1, tracebacks are also printed.
     """
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -53,16 +53,17 @@ class OneLineErrors(click.Group):
             ctx.exit(INTERRUPTED)
         except Exception as error:
             if isinstance(error, OSError) and error.errno == errno.EPIPE:
-                raise  # click ends quietly if the reader of a pipe has gone, as in `nearfar losses | head`
+                raise  # click exits quietly if the reader of a pipe has ended, as in `nearfar losses | head`
             if os.environ.get(DEBUG, "") not in ("", "0"):
                 traceback.print_exception(error, file=sys.stderr)
             raise click.ClickException(_describe(error, ctx.meta.get(RUN_DIRECTORY))) from None
 
 
 def _end_on_sigterm() -> None:
-    """Let SIGTERM end the command by an exception, so that locks and temporary files are removed.
+    """Make SIGTERM raise SystemExit, so that locks and temporary files are removed before the command ends.
 
-    The workers of torchrun end at once as usual, because they may be waiting for a worker that is gone.
+    Workers of torchrun keep the default behavior and end at once, because they may be waiting for a worker that has
+    already ended.
     """
     is_main_thread = threading.current_thread() is threading.main_thread()
     if is_main_thread and "TORCHELASTIC_RUN_ID" not in os.environ:

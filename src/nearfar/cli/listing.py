@@ -18,8 +18,8 @@ import click
 def data(source: str, scanned: bool, workers: int, allow_partial: bool, root: Path | None) -> None:
     """Show the classes, counts and splits of a dataset.
 
-    DATA is a folder with one subfolder per class, a tar or zip of such a folder, a CSV, an .npz of vectors, a benchmark
-    in its official layout, or `sketches`, the built-in drawings.
+    DATA is a folder with one subfolder per class, a tar or zip of such a folder, a CSV or JSONL file of paths or texts,
+    an .npz file, a benchmark folder in its official layout, or `sketches`, the built-in drawings.
     """
     from tqdm import tqdm
 
@@ -55,7 +55,7 @@ def losses(name: str | None) -> None:
 @click.argument("name", required=False)
 @click.option("--schema", is_flag=True, help="Print the JSON schema of recipe files, for editors.")
 def recipes(name: str | None, schema: bool) -> None:
-    """List all recipes, grouped by need, or show one recipe with the source of each number."""
+    """List all recipes, grouped by purpose, or show one recipe with the source of each number."""
     import json
 
     from nearfar.config import recipes as known

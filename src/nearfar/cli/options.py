@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import Any
 
 import click
 
-DEVICE_VARIABLE = "NEARFAR_DEVICE"  # as in nearfar.training.distributed.process_group, which takes long to import
+# copied from nearfar.training.distributed.process_group, because importing that module is slow
+DEVICE_VARIABLE = "NEARFAR_DEVICE"
 
 
 @contextmanager
 def _device_variable(name: str) -> Iterator[None]:
-    """Set the environment variable that determines device=auto, also for processes that the command starts."""
+    """Set the environment variable that determines what device=auto means, here and in processes started from here."""
     old = os.environ.get(DEVICE_VARIABLE)
     os.environ[DEVICE_VARIABLE] = name
     try:
@@ -40,7 +41,13 @@ DEVICE = click.option(
 )
 
 SKIP_BROKEN = click.option(
-    "--skip-broken", is_flag=True, help="Leave out images that cannot be read. Without it, they are an error."
+    "--skip-broken", is_flag=True, help="Leave out images that cannot be read. By default, they cause an error."
+)
+
+TRUNCATE = click.option(
+    "--truncate",
+    type=click.IntRange(min=1),
+    help="Keep only the first dimensions of the embeddings, for a model trained with loss.matryoshka.",
 )
 
 MODEL = click.option(
@@ -52,12 +59,12 @@ MODEL = click.option(
 
 
 def split_arguments(arguments: tuple[str, ...], model: str | None, *, source: str = "") -> tuple[Path | None, Any]:
-    """Return the run and DATA of a command that accepts --model in place of its argument RUN.
+    """Split the arguments of a command that accepts --model in place of RUN, and return the run and DATA.
 
     Args:
-        arguments: RUN and DATA, or only DATA if there is a model. DATA can be missing if there is a run.
+        arguments: RUN and DATA without --model, or only DATA with --model.
         model: The value of --model.
-        source: The name of DATA if it is required even if there is a run.
+        source: "DATA" if DATA is always required. If empty, DATA is optional unless --model is given.
 
     Raises:
         click.UsageError: If there are too many or too few arguments, or if RUN does not exist.

@@ -12,7 +12,7 @@ from tqdm import tqdm
 import nearfar.compat.peer  # noqa: F401 - registers the setting loss.peer
 from nearfar.cli.dry_run import check_run
 from nearfar.cli.edge import remember_run
-from nearfar.config.merge import resolve
+from nearfar.config.merge import gather_losses, resolve
 from nearfar.config.schema import Config, Data
 from nearfar.config.setting import build
 from nearfar.config.tree import apply_settings, merge_trees, read_config
@@ -25,11 +25,12 @@ from nearfar.training.allocator import keep_freed_memory
 from nearfar.training.distributed import process_group
 from nearfar.training.finish import REMEDY
 from nearfar.training.launch import train
+from nearfar.training.pair_settings import choose_for_pairs
 from nearfar.training.splits import open_manifest
 from nearfar.training.start_scores import RAW_TITLE, start_title
 
 DEFAULT = "proxy-anchor"
-CACHE = "activations"  # folder of the cache beside the run directory
+CACHE = "activations"  # name of the cache folder, next to the run directory
 
 
 def train_command(
@@ -50,7 +51,9 @@ def train_command(
     if resume and out is not None and source is None and file is None:
         run = Run(out)
         if (recipe or settings) and not run.has_started:
-            raise NearfarError(f"{out}: has not trained a step yet: start it again without --resume, with DATA")
+            raise NearfarError(
+                f"{out}: this run has not trained a step yet: start it again with DATA and without --resume"
+            )
         if recipe or settings:
             raise NearfarError("--resume uses the settings of the run: remove --recipe and --set")
         config = run.config
@@ -64,7 +67,7 @@ def train_command(
         checked = check_run(config, manifest)
         print(f"{config.to_yaml()}{checked}", end="")
         return None
-    name = config.recipe or str(config.loss["name"])
+    name = config.recipe or config.loss_name
     out = out or Path("runs") / slug(f"{Path(config.data.source).stem}-{name}")
     remember_run(out)
     keep_freed_memory()
@@ -107,11 +110,11 @@ def configure(
     cache: Path | None = None,
     allow_partial: bool = False,
 ) -> tuple[Config, Manifest]:
-    """Return the configuration of a command line and its data. The kind of the data determines the defaults.
+    """Return the configuration that a command line describes, and its data. Defaults depend on the kind of the data.
 
-    Without a GPU, image files are trained on activations that are cached in the folder `cache`, if it is given.
+    If `cache` is given and there is no GPU, training on image files uses activations that are cached in this folder.
     """
-    tree = apply_settings({} if file is None else read_config(file), settings)
+    tree = gather_losses(apply_settings({} if file is None else read_config(file), settings))
     flags = {"source": source, "allow_partial": allow_partial or None}
     tree = merge_trees(tree, {"data": {key: value for key, value in flags.items() if value is not None}})
     if "source" not in (tree.get("data") or {}):
@@ -121,7 +124,7 @@ def configure(
     data: Data = build(Data, tree["data"], "data")
     manifest = open_manifest(data)
     width = None if manifest.features is None else int(manifest.features.shape[1])
-    recipe = recipe or tree.get("recipe")
+    tree, recipe = choose_for_pairs(tree, manifest, recipe or tree.get("recipe"))
     if recipe is None and not (tree.get("loss") or {}).get("name"):
         recipe = DEFAULT
     has_gpu = process_group.local_device(str(tree.get("device", Config.device))).type != "cpu"
@@ -154,7 +157,8 @@ def describe_run(run: Run) -> str:
             lines.append(f"{title + ':':{width}s}{scores}")
     lines += [f"note: {note}" for note in result.get("notes", ())]
     if "interpolation" in result:
-        lines.append(f"interpolation: the weights are {result['interpolation']:g} x trained + the rest x untrained")
+        trained = result["interpolation"]
+        lines.append(f"interpolation: the weights are {trained:g} x trained + {1 - trained:g} x untrained")
     if "no_gain" in result:
         lines.append(f"warning: {result['no_gain']}: {REMEDY}")
     if "warning" in result:

@@ -9,12 +9,12 @@ from typing import Any
 
 import click
 
-from nearfar.cli.options import DEVICE, MODEL, SKIP_BROKEN, split_arguments
+from nearfar.cli.options import DEVICE, MODEL, SKIP_BROKEN, TRUNCATE, split_arguments
 from nearfar.config.keys import SHORT_KEYS, all_settings
 from nearfar.config.tree import parse_setting
 from nearfar.errors import NearfarError
 
-# Options of `nearfar train` that are short for a frequent setting: the setting and its type, by option.
+# Options of `nearfar train` that are shorthand for a frequent setting: maps each option to the setting and its type.
 FLAGS: dict[str, tuple[str, Any]] = {
     "epochs": ("epochs", int),
     "lr": (SHORT_KEYS["lr"], float),
@@ -27,15 +27,15 @@ FLAGS: dict[str, tuple[str, Any]] = {
 
 
 def setting_flags(command: Any) -> Any:
-    """Add the options in FLAGS to a command. Their help text is that of the setting."""
+    """Return a command with the options in FLAGS added. Their help texts are those of the settings."""
     for name, (key, kind) in reversed(FLAGS.items()):
         flag, about = f"--{name.replace('_', '-')}", all_settings()[key].help
-        command = click.option(flag, name, type=kind, help=f"{about} Short for --set {key}=...")(command)
+        command = click.option(flag, name, type=kind, help=f"{about} Shorthand for --set {key}=...")(command)
     return command
 
 
 def merge_flags(settings: tuple[str, ...], flags: dict[str, Any]) -> tuple[str, ...]:
-    """Return the settings of --set together with those of the options in FLAGS.
+    """Return the settings given by --set together with those given by the options in FLAGS.
 
     Raises:
         NearfarError: If an option and --set give different values to one setting.
@@ -56,7 +56,7 @@ def merge_flags(settings: tuple[str, ...], flags: dict[str, Any]) -> tuple[str, 
 
 @click.command()
 @click.argument("source", metavar="DATA", required=False)
-@click.option("--recipe", help="Method to train with; `nearfar recipes` lists them.  [default: proxy-anchor]")
+@click.option("--recipe", help="Recipe to train with; `nearfar recipes` lists all recipes.  [default: proxy-anchor]")
 @setting_flags
 @click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any setting, e.g. model.dim=64; repeatable."
@@ -66,7 +66,7 @@ def merge_flags(settings: tuple[str, ...], flags: dict[str, Any]) -> tuple[str, 
     "--out", type=click.Path(file_okay=False, path_type=Path), help="Run directory.  [default: runs/DATA-RECIPE]"
 )
 @click.option(
-    "--resume", is_flag=True, help="Continue an interrupted run. It ends with the same weights as without interruption."
+    "--resume", is_flag=True, help="Continue an interrupted run. The result is the same as without the interruption."
 )
 @click.option("--download", is_flag=True, help="Download the model of --backbone transformers:NAME if it is missing.")
 @click.option("--allow-partial", is_flag=True, help="Skip samples whose image file is missing.")
@@ -84,8 +84,8 @@ def merge_flags(settings: tuple[str, ...], flags: dict[str, Any]) -> tuple[str, 
 def train(processes: int, settings: tuple[str, ...], **options: Any) -> None:
     """Train an embedding on DATA.
 
-    DATA is a folder with one subfolder per class, a tar or zip of such a folder, a CSV or JSONL of paths or texts, an
-    .npz, a benchmark folder, or `sketches`, the built-in drawings.
+    DATA is a folder with one subfolder per class, a tar or zip of such a folder, a CSV or JSONL file of paths or texts,
+    an .npz file, a benchmark folder in its official layout, or `sketches`, the built-in drawings.
 
     The configuration starts from the defaults for the kind of data. The recipe, --config and --set override them, in
     this order. `nearfar settings` lists all settings. The run directory stores the complete configuration: `nearfar
@@ -117,6 +117,7 @@ def train(processes: int, settings: tuple[str, ...], **options: Any) -> None:
 @click.option(
     "--metrics", help="Comma-separated metrics, e.g. recall@1,map@r,ndcg@10,nmi.  [default: those of the run]"
 )
+@TRUNCATE
 @SKIP_BROKEN
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @DEVICE
@@ -125,12 +126,13 @@ def evaluate(
     model: str | None,
     split: str,
     metrics: str | None,
+    truncate: int | None,
     skip_broken: bool,
     as_json: bool,
 ) -> None:
     """Score the model of RUN on the data of the run, or on other DATA.
 
-    With --model, score a backbone or another model on DATA without training: `nearfar eval --model efficientnet-lite0
+    With --model, score a backbone or a saved model on DATA without training: `nearfar eval --model efficientnet-lite0
     photos` gives the scores to beat.
     """
     run, source = split_arguments(arguments, model)
@@ -144,7 +146,7 @@ def evaluate(
             opened = opened.for_data(opened.manifest(source))
         opened = opened.skip_broken() if skip_broken else opened
         say = partial(click.echo, err=True)  # so that --json prints only JSON
-        scores = opened.evaluate(source, split=split, metrics=names, say=say)
+        scores = opened.evaluate(source, split=split, metrics=names, truncate=truncate, say=say)
     except ValueError as error:
         raise click.ClickException(str(error)) from None
     click.echo(scores.to_json() if as_json else scores.table())
@@ -155,12 +157,14 @@ def evaluate(
 @click.option("--minutes", default=10.0, show_default=True, type=float, help="Time limit in minutes.")
 @click.option(
     "--recipes",
-    help='Comma-separated recipes, with settings: "supcon, proxy-anchor loss.alpha=16".  [default: eight recipes]',
+    help="Comma-separated recipes, each with optional settings after its name, e.g. "
+    '"supcon, proxy-anchor loss.alpha=16".  [default: eight recipes]',
 )
 @click.option(
     "--whole",
     is_flag=True,
-    help="On images and texts, train the whole network instead of one layer. Without a GPU, raise --minutes to hours.",
+    help="For images and texts, train the whole network instead of one layer. Without a GPU, this takes hours: raise "
+    "--minutes.",
 )
 @SKIP_BROKEN
 @click.option(
@@ -168,9 +172,9 @@ def evaluate(
 )
 @DEVICE
 def advise(**options: Any) -> None:
-    """Find a good recipe for DATA with short training runs, which are compared on held-out training classes.
+    """Find a good recipe for DATA: compare short training runs on held-out training classes.
 
-    The command prints a recommendation, how certain it is, and the command to train it. The test split is not used.
+    The output is a recommendation, its certainty, and the command that trains the recipe. The test split is not used.
     Each result is saved as soon as it is available, so you can interrupt the command and run it again to continue.
     """
     from nearfar.advise.command import advise_command
@@ -184,7 +188,7 @@ def advise(**options: Any) -> None:
     "--pretrained",
     "images",
     metavar="FOLDER",
-    help="Use your own images in this folder, and a pretrained network, with the defaults of `nearfar train`.",
+    help="Fine-tune a pretrained network on your own images in this folder, with the defaults of `nearfar train`.",
 )
 @click.option(
     "--out",

@@ -1,4 +1,4 @@
-"""Errors for arguments that nearfar.compat does not support. An argument with an effect is never ignored."""
+"""Errors for arguments that nearfar.compat does not support. No argument is silently ignored."""
 
 from __future__ import annotations
 
@@ -8,27 +8,35 @@ from nearfar.spelling import suggest
 
 
 class InvalidInputError(ValueError, AssertionError):
-    """An error about an argument. pytorch-metric-learning raises an AssertionError in the same place."""
+    """An error about an argument. It is also an AssertionError, because pytorch-metric-learning raises that."""
 
 
 def refusal(what: object, argument: str, value: object, cure: str = "remove it") -> ValueError:
-    """Return the error for an argument that is not supported. `what` is the object or its name, `cure` what to do.
+    """Return the error for an argument that is not supported.
+
+    `what` is the object that received the argument, or the name of that object. `cure` says what to do instead.
 
     >>> print(refusal("TripletMarginLoss", "swap", True))
     TripletMarginLoss: swap=True is not supported by nearfar.compat: remove it, or use pytorch_metric_learning
     """
     name = what if isinstance(what, str) else type(what).__name__
-    shown = " ".join(repr(value).split())  # on one line
+    shown = " ".join(repr(value).split())  # without line breaks
     return ValueError(
         f"{name}: {argument}={shown} is not supported by nearfar.compat: {cure}, or use pytorch_metric_learning"
     )
 
 
 def refuse(what: object, options: Mapping[str, object], *, but: Iterable[str]) -> None:
-    """Raise an error for arguments that are not in `but`."""
+    """Raise an error if `options` contains an argument that is not in `but`."""
     for argument, value in options.items():
         if argument not in but:
             raise TypeError(f"{type(what).__name__} has no argument {argument}, got {value!r}{suggest(argument, but)}")
+
+
+def refuse_indices(what: object, indices: object) -> None:
+    """Raise an error if a miner's output was passed to a loss that does not support it."""
+    if indices is not None:
+        raise ValueError(f"{type(what).__name__}: indices_tuple is not supported: remove it")
 
 
 def absent(module: str, name: str, available: Iterable[str]) -> AttributeError:

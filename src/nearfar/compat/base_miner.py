@@ -12,6 +12,7 @@ from nearfar.compat.metric_loss import check_rows, comparable_labels
 from nearfar.compat.utils.common_functions import Recorded
 from nearfar.losses.pair_loss import make_batch
 from nearfar.ops.pairs import Pairs, pair_masks
+from nearfar.ops.precision import without_autocast
 
 Triplets = tuple[Tensor, Tensor, Tensor]
 PairIndices = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -20,7 +21,8 @@ PairIndices = tuple[Tensor, Tensor, Tensor, Tensor]
 class BaseMiner(Recorded):
     """Base class of miners.
 
-    A subclass of a user implements `mine`. Without references, `ref_emb` is `embeddings` and `ref_labels` is `labels`.
+    To write a miner, implement `mine` in a subclass. If there are no references, `mine` receives `embeddings` as
+    `ref_emb` and `labels` as `ref_labels`.
     """
 
     only_distance = False
@@ -42,7 +44,7 @@ class BaseMiner(Recorded):
         Args:
             embeddings: The embeddings of the anchors [B, d].
             labels: The class ids of the anchors [B].
-            ref_emb: The embeddings of references [R, d]. By default, positives and negatives are in the batch.
+            ref_emb: The embeddings of references [R, d]. By default, positives and negatives come from the batch.
             ref_labels: The class ids of the references [R].
         """
         check_rows("labels", labels, embeddings)
@@ -52,7 +54,7 @@ class BaseMiner(Recorded):
         return self.mine(embeddings, labels, ref_emb, ref_labels.to(embeddings.device))
 
     def mine(self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor, ref_labels: Tensor) -> Any:
-        """Return the indices (anchors, positives, negatives) or (anchors, positives, anchors, negatives)."""
+        """Return triplets (anchors, positives, negatives), or pairs (anchors, positives, anchors, negatives)."""
         raise NotImplementedError
 
 
@@ -69,7 +71,7 @@ class Miner(BaseMiner):
         ids = comparable_labels(labels, ref_labels)
         ref_ids = None if itself else comparable_labels(ref_labels, labels)
         batch = make_batch(embeddings, ids, None if itself else ref_emb, ref_ids, None, None)
-        with torch.autocast(embeddings.device.type, enabled=False):
+        with without_autocast(embeddings.device.type):
             masks = pair_masks(batch.labels, None if ref_labels is labels else batch.ref_labels)
             return self.select(Pairs(self.distance.similarity(batch.emb, batch.ref_emb), *masks), embeddings.shape[1])
 

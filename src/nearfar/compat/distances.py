@@ -28,9 +28,9 @@ class BaseDistance(Recorded):
 
     Args:
         normalize_embeddings: Whether to divide each vector by its p-norm.
-        p: The norm.
-        power: The exponent of the distances.
-        is_inverted: Whether larger values mean closer.
+        p: The order of the norm.
+        power: The exponent that is applied to the distances.
+        is_inverted: Whether larger values mean closer vectors, as in a similarity.
         collect_stats: Whether to store the mean norms of the vectors before and after normalization.
     """
 
@@ -52,7 +52,7 @@ class BaseDistance(Recorded):
         return 1 if self.is_inverted else -1
 
     def forward(self, query_emb: Tensor, ref_emb: Tensor | None = None) -> Tensor:
-        """Compute the matrix [A, R] between A query vectors and R reference vectors, by default the queries."""
+        """Compute the distance matrix [A, R] of A queries and R references. The references default to the queries."""
         self.check_shapes(query_emb, ref_emb)
         query = self.maybe_normalize(query_emb)
         ref = query if ref_emb is None else self.maybe_normalize(ref_emb)
@@ -61,15 +61,15 @@ class BaseDistance(Recorded):
         return matrix if self.power == 1 else matrix**self.power
 
     def compute_mat(self, query_emb: Tensor, ref_emb: Tensor) -> Tensor:
-        """Compute the matrix [A, R] without the exponent. The vectors are normalized if the option says so."""
+        """Compute the distance matrix [A, R] of vectors that `forward` has normalized. Do not apply `power`."""
         raise NotImplementedError
 
     def pairwise_distance(self, query_emb: Tensor, ref_emb: Tensor) -> Tensor:
-        """Compute the distances [N] of the vectors at the same position."""
+        """Compute the distances [N] between the i-th query and the i-th reference, for N queries and N references."""
         raise NotImplementedError
 
     def similarity(self, x: Tensor, y: Tensor | None) -> Tensor:
-        """Compute the matrix between x and y, negated for a distance so that larger means closer."""
+        """Compute the matrix [A, R] of similarities: larger means closer. Distances are therefore negated."""
         matrix: Tensor = self(x, y)
         return matrix if self.is_inverted else -matrix
 
@@ -82,7 +82,7 @@ class BaseDistance(Recorded):
         return (torch.min if self.is_inverted else torch.max)(*args, **kwargs)
 
     def margin(self, x: Any, y: Any) -> Any:
-        """Return by how much x is farther than y."""
+        """Return how much farther x is than y."""
         return y - x if self.is_inverted else x - y
 
     def normalize(self, embeddings: Tensor, dim: int = 1, **kwargs: Any) -> Tensor:
@@ -92,7 +92,7 @@ class BaseDistance(Recorded):
         return torch.nn.functional.normalize(embeddings, p=self.p, dim=dim, **kwargs)
 
     def maybe_normalize(self, embeddings: Tensor, dim: int = 1, **kwargs: Any) -> Tensor:
-        """Divide vectors by their p-norm if the option `normalize_embeddings` says so."""
+        """Divide vectors by their p-norm if the option `normalize_embeddings` is set."""
         return self.normalize(embeddings, dim=dim, **kwargs) if self.normalize_embeddings else embeddings
 
     def get_norm(self, embeddings: Tensor, dim: int = 1, **kwargs: Any) -> Tensor:
@@ -110,10 +110,10 @@ class BaseDistance(Recorded):
                 self.final_avg_ref_norm = self.get_norm(ref).mean().item()
 
     def check_shapes(self, query_emb: Tensor, ref_emb: Tensor | None) -> None:
-        """Raise an error unless the vectors are matrices [N, d]."""
+        """Raise an error unless `query_emb` and `ref_emb` are matrices of shape [N, d]."""
         for name, x in (("embeddings", query_emb), ("ref_emb", ref_emb)):
             if x is not None and x.ndim != 2:
-                raise ValueError(f"{name} must have shape [N, d], got {list(x.shape)}")
+                raise ValueError(f"{name} must have shape [N, d], got shape {list(x.shape)}")
 
     def __repr__(self) -> str:
         norm = "" if self.p == 2 else f", p={self.p}"
@@ -124,7 +124,7 @@ Distance = BaseDistance
 
 
 class LpDistance(BaseDistance):
-    """The distance ||x_i - y_j||_p^power of vectors, which are normalized unless normalize_embeddings=False."""
+    """The distance ||x_i - y_j||_p^power between vectors, which are normalized unless normalize_embeddings=False."""
 
     def __init__(
         self,
@@ -206,9 +206,10 @@ class BatchedDistance(torch.nn.Module):
     """Compute a distance matrix in blocks of rows.
 
     Args:
-        distance: The distance. Its attributes can be read from this object.
-        iter_fn: A function that receives each block [rows, R], the number of its first row, and that after its last.
-        batch_size: The number of rows of a block.
+        distance: The distance. All its attributes are also available on this object.
+        iter_fn: A function that is called as `iter_fn(block, start, end)`, where `block` holds the rows from `start` to
+            `end` - 1 of the distance matrix.
+        batch_size: The number of rows per block.
     """
 
     def __init__(
@@ -239,7 +240,7 @@ def checked(what: object, distance: BaseDistance | None, default: BaseDistance, 
         what: The loss or miner, for error messages.
         distance: The distance that the user passed.
         default: The default of the loss or miner.
-        only: Whether any distance other than the default is an error.
+        only: If True, any distance other than the default is an error.
     """
     if distance is None:
         return default

@@ -1,7 +1,4 @@
-"""Convert a miner's indices of pairs or triplets to masks.
-
-"The peer" is pytorch-metric-learning.
-"""
+"""Convert the indices of pairs or triplets that a miner returns to masks."""
 
 from __future__ import annotations
 
@@ -29,7 +26,8 @@ class SelectedPairs:
     Args:
         same: The mask of the positive pairs [A, R].
         diff: The mask of the negative pairs [A, R].
-        few: Whether there is at most one positive and one negative pair; most pair losses of the peer are then 0.
+        few: Whether there is at most one positive and at most one negative pair. If so, most pair losses of
+            pytorch-metric-learning are 0.
         repeats: How often each pair was selected [A, R], or None if no pair was selected more than once.
         triplets: The indices (anchors, positives, negatives) if the miner returned triplets, otherwise None.
     """
@@ -41,9 +39,9 @@ class SelectedPairs:
     triplets: tuple[Tensor, Tensor, Tensor] | None = None
 
     def triplet_counts(self, dtype: torch.dtype) -> Tensor:
-        """Return the number of triplets that contain each pair, [A, R].
+        """Return the number of triplets that contain each pair. The result has shape [A, R].
 
-        If the miner returned pairs, or if there is no miner, these are all triplets that the pairs can form.
+        If a miner returned triplets, count only these. Otherwise, count all triplets that the pairs can form.
         """
         if self.triplets is not None:
             return self.same.to(dtype) + self.diff.to(dtype) if self.repeats is None else self.repeats.to(dtype)
@@ -59,8 +57,8 @@ def select_pairs(
 ) -> SelectedPairs:
     """Return the pairs that a miner selected, or all pairs if `indices` is None.
 
-    If `labels` and `ref_labels` are the same tensor object, the i-th anchor and the i-th reference are not a pair, as
-    in the peer.
+    If `indices` is None, and `labels` and `ref_labels` are the same tensor object, the i-th anchor and the i-th
+    reference do not form a pair. pytorch-metric-learning does the same.
     """
     if indices is None:
         same, diff = pair_masks(batch.labels, None if ref_labels is labels else batch.ref_labels)
@@ -84,7 +82,7 @@ def select_pairs(
 
 
 def separate_references(batch: PairBatch, indices: Indices) -> tuple[PairBatch, Indices]:
-    """Return a batch with every reference twice, and indices whose negatives are the second copies.
+    """Return a batch that contains every reference twice, and indices whose negatives are the second copies.
 
     No pair of the new batch is selected both as a positive and as a negative pair.
     """
@@ -108,14 +106,15 @@ def as_pairs(indices: Indices) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def miner_weights(indices: Indices | None, embeddings: Tensor, *, anchors: bool = False) -> Tensor | None:
-    """Return how often each sample was selected, divided by the maximum over samples, [B].
+    """Return how often each sample was selected, divided by the maximum over samples. The result has shape [B].
 
     Return None if no samples were selected.
 
     Args:
         indices: The output of a miner.
         embeddings: The embeddings [B, d].
-        anchors: Whether to count only selections as an anchor, as the peer's ProxyNCALoss does.
+        anchors: If True, count only how often a sample was selected as an anchor. pytorch-metric-learning does this in
+            ProxyNCALoss.
     """
     if indices is None or all(len(part) == 0 for part in indices):
         return None

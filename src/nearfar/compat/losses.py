@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nearfar.compat.arguments import absent
+from nearfar.compat.average_precision_losses import FastAPLoss, PNPLoss, SmoothAPLoss
 from nearfar.compat.metric_loss import BaseMetricLossFunction
 from nearfar.compat.more_pair_losses import (
     GeneralizedLiftedStructureLoss,
@@ -12,7 +13,6 @@ from nearfar.compat.more_pair_losses import (
     InstanceLoss,
     IntraPairVarianceLoss,
     NCALoss,
-    PNPLoss,
     RankedListLoss,
     ThresholdConsistentMarginLoss,
     TupletMarginLoss,
@@ -21,13 +21,11 @@ from nearfar.compat.pair_losses import (
     AngularLoss,
     CircleLoss,
     ContrastiveLoss,
-    FastAPLoss,
     LiftedStructureLoss,
     MultiSimilarityLoss,
     NPairsLoss,
     NTXentLoss,
     SignalToNoiseRatioContrastiveLoss,
-    SmoothAPLoss,
     SupConLoss,
 )
 from nearfar.compat.proxy_losses import ProxyAnchorLoss, ProxyNCALoss, SoftTripleLoss

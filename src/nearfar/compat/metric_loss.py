@@ -1,4 +1,4 @@
-"""The base class of all losses: a distance, a reducer, and a regularizer of the embeddings."""
+"""The base class of all losses. It combines a distance, a reducer, and a regularizer of the embeddings."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ OPTIONS = ("distance", "reducer", "embedding_regularizer", "embedding_reg_weight
 class BaseMetricLossFunction(Recorded):
     """Base class of losses.
 
-    A subclass of a user implements `compute_loss`, and overrides `get_default_distance`, `get_default_reducer` and
-    `_sub_loss_names` where it differs from the defaults.
+    To write a loss, implement `compute_loss` in a subclass. Override `get_default_distance`, `get_default_reducer` and
+    `_sub_loss_names` where the defaults do not fit.
     """
 
     only_distance = False  # whether only the default distance is supported
@@ -58,11 +58,11 @@ class BaseMetricLossFunction(Recorded):
         return ["loss"]
 
     def sub_loss_names(self) -> list[str]:
-        """Return the names of the entries of the dictionary that `compute_loss` returns."""
+        """Return the names of the entries in the dictionary that `compute_loss` returns."""
         return self._sub_loss_names()
 
     def choose_reducer(self, reducer: BaseReducer | None) -> BaseReducer:
-        """Return a copy of the reducer for each entry of the dictionary of losses, or the default if it is None."""
+        """Return a reducer that applies a copy of `reducer` (default if None) to each entry of the loss dictionary."""
         names = self.sub_loss_names()
         if reducer is not None and not isinstance(reducer, BaseReducer):
             raise refusal(self, "reducer", reducer, "use one from nearfar.compat.reducers")
@@ -82,7 +82,7 @@ class BaseMetricLossFunction(Recorded):
         ref_emb: Tensor | None = None,
         ref_labels: Tensor | None = None,
     ) -> Any:
-        """Compute the loss. The arguments are those of `PairBased.forward`."""
+        """Compute the loss. `PairBased.forward` describes the arguments."""
         check_rows("labels", labels, embeddings)
         labels = None if labels is None else labels.to(embeddings.device)
         if ref_emb is None:
@@ -101,15 +101,15 @@ class BaseMetricLossFunction(Recorded):
         ref_emb: Tensor,
         ref_labels: Tensor | None,
     ) -> dict[str, Any]:
-        """Return the dictionary of losses that the reducer takes. Without references, `ref_emb` is `embeddings`."""
+        """Return the loss dictionary for the reducer. If there are no references, `ref_emb` is `embeddings`."""
         raise NotImplementedError
 
     def zero_loss(self) -> dict[str, Any]:
-        """Return an entry of the dictionary of losses for the value 0."""
+        """Return an entry of the loss dictionary with the value 0."""
         return {"losses": 0, "indices": None, "reduction_type": "already_reduced"}
 
     def zero_losses(self) -> dict[str, Any]:
-        """Return a dictionary of losses whose values are all 0."""
+        """Return a loss dictionary whose values are all 0."""
         return {name: self.zero_loss() for name in self.sub_loss_names()}
 
     def regularize(self, value: Any, embeddings: Tensor) -> Any:
@@ -123,7 +123,7 @@ class BaseMetricLossFunction(Recorded):
 
 
 def add_regularizer(value: Any, name: str, regularizer: BaseRegularizer | None, weight: float, vectors: Tensor) -> Any:
-    """Add weight * regularizer(vectors) to a loss, or as an entry to a dictionary of losses."""
+    """Add weight * regularizer(vectors) to a loss, or add it as an entry to a loss dictionary."""
     if regularizer is None:
         return value
     term = regularizer(vectors) * weight
@@ -133,25 +133,25 @@ def add_regularizer(value: Any, name: str, regularizer: BaseRegularizer | None, 
 
 
 def checked_regularizer(what: object, argument: str, regularizer: object) -> BaseRegularizer | None:
-    """Return the regularizer. Raise an error if it is not one of nearfar.compat."""
+    """Return the regularizer. Raise an error if it is not from nearfar.compat."""
     if regularizer is not None and not isinstance(regularizer, BaseRegularizer):
         raise refusal(what, argument, regularizer, "use one from nearfar.compat.regularizers")
     return regularizer
 
 
 def check_rows(name: str, labels: Tensor | None, embeddings: Tensor) -> None:
-    """Raise an error unless labels have one entry for each embedding."""
+    """Raise an error unless there is one label per embedding."""
     if labels is not None and (labels.ndim != 1 or len(labels) != len(embeddings)):
         raise ValueError(
-            f"{name} must have shape [{len(embeddings)}], one for each embedding, got {list(labels.shape)}"
+            f"{name} must have shape [{len(embeddings)}], one label per embedding, got shape {list(labels.shape)}"
         )
 
 
 def comparable_labels(labels: Tensor, *others: Tensor | None) -> Tensor:
-    """Return labels as integers that are equal if and only if the labels are.
+    """Return one integer per label. Two integers are equal if and only if their labels are equal.
 
-    Floating-point labels are read as the bits of a float64. `others` are labels that these are compared with: if any of
-    them is floating point, integers are converted too.
+    Floating-point labels are converted to float64, and the bits are read as integers. `others` are tensors of labels
+    that the caller compares with these labels. If one of them is floating point, integer labels are converted too.
     """
     if any(each is not None and each.is_floating_point() for each in (labels, *others)):
         return (labels.double() + 0.0).view(torch.int64)  # -0.0 + 0.0 is 0.0

@@ -1,6 +1,6 @@
 """Miners select the pairs or triplets that a loss uses, and return them as tuples of indices.
 
-No gradients are computed. "The peer" is pytorch-metric-learning.
+They compute no gradients.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class MultiSimilarityMiner(Miner):
 class BatchHardMiner(Miner):
     """Select one triplet for each anchor that has both positives and negatives.
 
-    It consists of the anchor and the positive and negative that `nearfar.mining.hardest` selects for it.
+    The positive and the negative of the triplet are those that `nearfar.mining.hardest` selects for the anchor.
     """
 
     def select(self, pairs: Pairs, dim: int) -> Triplets:
@@ -92,15 +92,16 @@ class PairMarginMiner(Miner):
 class TripletMarginMiner(Miner):
     """Select triplets of anchor a, positive p and negative n by a value t.
 
-    For a distance D, t = D_an - D_ap. For a similarity S, t = S_ap - S_an. Mining makes one pass over the matrix for
-    every positive of an anchor. Only the selected triplets are stored.
+    For a distance D, t = D_an - D_ap. For a similarity S, t = S_ap - S_an. The miner stores only
+    the selected triplets. It makes P passes over the distance matrix, where P is the largest number of positives of an
+    anchor.
 
     Args:
         margin: Threshold for t.
-        type_of_triplets: "all" selects the triplets with t <= margin, "hard" those of them with t <= 0, "semihard"
-            those of them with t > 0. "easy" selects the triplets with t > margin.
+        type_of_triplets: "all" selects the triplets with t <= margin. "hard" selects those with t <= margin and t <= 0,
+            "semihard" those with 0 < t <= margin, and "easy" those with t > margin.
         distance: The distance.
-        collect_stats: Not supported.
+        collect_stats: Accepted for compatibility. Miners store no statistics.
     """
 
     def __init__(
@@ -116,7 +117,7 @@ class TripletMarginMiner(Miner):
         self.type_of_triplets = check_choice("type_of_triplets", type_of_triplets, ("all", "hard", "semihard", "easy"))
 
     def is_selected(self, t: Tensor) -> Tensor:
-        """Return which values of t to select, as a mask."""
+        """Return the mask of the values of t to select."""
         if self.type_of_triplets == "easy":
             return t > self.margin
         if self.type_of_triplets == "hard":
@@ -139,9 +140,9 @@ class DistanceWeightedMiner(Miner):
     """Draw one negative for each positive pair, weighted by distance as in `nearfar.mining.distance_weighted`.
 
     Negatives are drawn with replacement. Only negatives closer than `nonzero_loss_cutoff` are drawn; an anchor without
-    any has no triplets. The weights are those of the peer, but each anchor is normalized separately, so no anchor is
-    lost if the weights underflow. Positives are not drawn: every positive pair is in one triplet. The same seed
-    therefore gives different triplets than in the peer.
+    such negatives has no triplets. The weights are those of pytorch-metric-learning, but they are normalized for each
+    anchor separately, so no anchor is lost if the weights underflow. Positives are not drawn: every positive pair is in
+    one triplet. Therefore, the same seed does not give the same triplets as in pytorch-metric-learning.
     """
 
     only_distance = True
@@ -160,7 +161,7 @@ class DistanceWeightedMiner(Miner):
     def select(self, pairs: Pairs, dim: int) -> Triplets:
         distances = -pairs.sim
         log_w = mining.log_inverse_density(distances.clamp_min(self.cutoff).square(), dim)
-        # At cutoff=0, the weight of a negative at distance 0 is infinite. The peer leaves it out.
+        # At cutoff=0, the weight of a negative at distance 0 is infinite. pytorch-metric-learning leaves it out.
         drawable = pairs.diff & (distances.clamp_min(self.cutoff) < self.nonzero_loss_cutoff)
         drawable &= (distances > 0) | (self.cutoff > 0)
         anchors = drawable.any(1) & pairs.same.any(1)
@@ -168,7 +169,7 @@ class DistanceWeightedMiner(Miner):
         if len(a) == 0:
             return a, p, a.clone()
         weights = torch.where(drawable, log_w, -torch.inf).softmax(1)
-        position = (pairs.same.cumsum(1) - 1)[a, p]  # the number of positives of the anchor before this one
+        position = (pairs.same.cumsum(1) - 1)[a, p]  # index of this positive among the positives of its anchor
         drawn = a.new_zeros(len(anchors), int(position.max()) + 1)
         drawn[anchors] = torch.multinomial(weights[anchors], drawn.shape[1], replacement=True)
         return a, p, drawn[a, position]

@@ -1,4 +1,4 @@
-"""More miners: easy and hard samples, angles, the hardest share of pairs, histograms, and triplets in fixed order."""
+"""More miners. They select by difficulty, by angle, by histograms of distances, or by position in the batch."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ Range = tuple[float, float]
 
 
 class BatchEasyHardMiner(Miner):
-    """Select one positive and one negative of each anchor, or all of one kind.
+    """Select one positive and one negative for each anchor, or all of them with the strategy "all".
 
     Args:
-        pos_strategy: "easy" selects the closest positive, "hard" the farthest, "semihard" the farthest that is closer
-            than the selected negative, "all" every positive.
-        neg_strategy: "easy" selects the farthest negative, "hard" the closest, "semihard" the closest that is farther
-            than the selected positive, "all" every negative.
-        allowed_pos_range: The smallest and largest distance of a selected positive.
-        allowed_neg_range: The smallest and largest distance of a selected negative.
+        pos_strategy: "easy" selects the closest positive. "hard" selects the farthest positive. "semihard" selects the
+            farthest positive that is closer than the selected negative. "all" selects every positive.
+        neg_strategy: "easy" selects the farthest negative. "hard" selects the closest negative. "semihard" selects the
+            closest negative that is farther than the selected positive. "all" selects every negative.
+        allowed_pos_range: The smallest and largest distance of a selected positive. Not used if pos_strategy is "all".
+        allowed_neg_range: The smallest and largest distance of a selected negative. Not used if neg_strategy is "all".
         distance: The distance.
-        collect_stats: Whether to store statistics.
+        collect_stats: Accepted for compatibility. Miners store no statistics.
     """
 
     HARD, SEMIHARD, EASY, ALL = STRATEGIES
@@ -59,7 +59,7 @@ class BatchEasyHardMiner(Miner):
         values = self.distance.sign * pairs.sim
         same, diff = self.within(values, pairs.same, self.allowed_pos_range), pairs.diff
         diff = self.within(values, diff, self.allowed_neg_range)
-        # Of positives, "hard" means far; of negatives, it means close.
+        # A hard positive is far from the anchor. A hard negative is close to it.
         if self.pos_strategy == "semihard":
             n, has_n = closest(pairs.sim, diff) if self.neg_strategy == "hard" else farthest(pairs.sim, diff)
             p, has_p = farthest(pairs.sim, same & (pairs.sim > pairs.sim.gather(1, n)))
@@ -78,30 +78,33 @@ class BatchEasyHardMiner(Miner):
 
     @staticmethod
     def within(values: Tensor, mask: Tensor, allowed: Range | None) -> Tensor:
-        """Return the entries of a mask whose values are in a range."""
+        """Restrict a mask to the entries whose values are in a range. None allows all values."""
         return mask if allowed is None else mask & (values >= allowed[0]) & (values <= allowed[1])
 
 
 def closest(sim: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the column of the largest similarity in each row of a mask [A, 1], and whether the row has any [A]."""
+    """Find the largest similarity in each row of a mask.
+
+    Return the column of the largest similarity [A, 1], and whether the row has any entry [A].
+    """
     return torch.where(mask, sim, -torch.inf).argmax(1, keepdim=True), mask.any(1)
 
 
 def farthest(sim: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the column of the smallest similarity in each row of a mask [A, 1], and whether the row has any [A]."""
+    """Find the smallest similarity in each row of a mask. Return its column and a flag, as `closest` does."""
     return closest(-sim, mask)
 
 
 class AngularMiner(BaseMiner):
     """Select the triplets whose angle at the negative is above a threshold (Wang et al., ICCV 2017, angular loss).
 
-    The angle is arctan(||a - p|| / (2 ||n - c||)) for the center c of anchor and positive. The embeddings are not
-    normalized, as in pytorch-metric-learning.
+    The angle is arctan(||a - p|| / (2 ||n - c||)), where c is the midpoint of anchor a and positive p. The embeddings
+    are not normalized, as in pytorch-metric-learning.
 
     Args:
         angle: The threshold in degrees.
-        distance: LpDistance, p = 2.
-        collect_stats: Whether to store statistics.
+        distance: Must be None or LpDistance(), the default.
+        collect_stats: Accepted for compatibility. Miners store no statistics.
     """
 
     only_distance = True
@@ -122,12 +125,12 @@ class AngularMiner(BaseMiner):
 
 
 class HDCMiner(BaseMiner):
-    """Select the farthest positive pairs and the closest negative pairs, a share of each (Yuan et al., ICCV 2017).
+    """Select the hardest pairs: the farthest positive and the closest negative pairs (Yuan et al., ICCV 2017).
 
     Args:
-        filter_percentage: The share of the pairs, from 0 to 1.
+        filter_percentage: The fraction of the positive pairs and of the negative pairs to select, from 0 to 1.
         distance: The distance.
-        collect_stats: Whether to store statistics.
+        collect_stats: Accepted for compatibility. Miners store no statistics.
     """
 
     def __init__(
@@ -138,7 +141,10 @@ class HDCMiner(BaseMiner):
         self.reset_idx()
 
     def set_idx_externally(self, external_indices_tuple: Indices, labels: Tensor) -> None:
-        """Select from these pairs or triplets instead of from all pairs, until `reset_idx` is called."""
+        """Select from these pairs or triplets instead of from all pairs, until `reset_idx` is called.
+
+        Each call of the miner then selects from the pairs that the previous call selected.
+        """
         self.candidates: PairIndices | None = as_pairs(external_indices_tuple)
         self.was_set_externally = True
 
@@ -156,22 +162,22 @@ class HDCMiner(BaseMiner):
         return selected
 
     def hardest(self, scores: Tensor) -> Tensor:
-        """Return the positions of the share of largest scores."""
+        """Return the positions of the largest scores. The fraction of positions to return is `filter_percentage`."""
         return scores.topk(math.ceil(self.filter_percentage * len(scores))).indices
 
 
 class UniformHistogramMiner(BaseMiner):
-    """Draw pairs so that their distances are spread evenly between the smallest and the largest.
+    """Draw pairs so that their distances are spread evenly between the smallest and the largest distance.
 
-    The range of the distances of the positive pairs, and that of the negative pairs, is divided into bins. From each
-    bin that is not empty, pairs are drawn with replacement.
+    Positive and negative pairs are drawn separately. Their distances are divided into bins of equal width, and pairs
+    are drawn with replacement from each bin that is not empty.
 
     Args:
         num_bins: The number of bins.
         pos_per_bin: The number of positive pairs per bin.
         neg_per_bin: The number of negative pairs per bin.
         distance: The distance.
-        collect_stats: Whether to store statistics.
+        collect_stats: Accepted for compatibility. Miners store no statistics.
     """
 
     def __init__(
@@ -195,7 +201,7 @@ class UniformHistogramMiner(BaseMiner):
         return a1[pos], p[pos], a2[neg], n[neg]
 
     def draw(self, values: Tensor, per_bin: int) -> Tensor:
-        """Draw `per_bin` positions of values from each bin that is not empty."""
+        """Draw `per_bin` values from each bin that is not empty, and return their positions."""
         if len(values) == 0:
             return torch.zeros(0, dtype=torch.int64, device=values.device)
         low, high = values.aminmax()

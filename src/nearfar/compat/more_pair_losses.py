@@ -1,7 +1,4 @@
-"""More losses over pairs: each combines a distance, a formula of nearfar.losses and a reducer.
-
-"The peer" is pytorch-metric-learning.
-"""
+"""More losses over pairs: each combines a distance, a formula from nearfar.losses and a reducer."""
 
 from __future__ import annotations
 
@@ -11,16 +8,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nearfar import losses
-from nearfar.compat.arguments import InvalidInputError, refusal
+from nearfar.compat.arguments import InvalidInputError, refusal, refuse_indices
 from nearfar.compat.distances import BaseDistance, CosineSimilarity, LpDistance
 from nearfar.compat.indices import Indices, SelectedPairs, miner_weights
-from nearfar.compat.pair_based import PairBased, ReducedPairs
+from nearfar.compat.pair_based import PairBased, ReducedPairs, formula_of
 from nearfar.compat.reducers import MeanReducer
 from nearfar.losses.generalized_lifted import anchor_costs
 from nearfar.losses.histogram import overlap
 from nearfar.losses.nca import nca
 from nearfar.losses.pair_loss import PairBatch
-from nearfar.losses.pnp import pnp
 from nearfar.losses.ranked_list import ranked_list_terms
 from nearfar.losses.tuplet_margin import tuplet_costs
 from nearfar.ops.pairs import pair_masks
@@ -34,7 +30,7 @@ if TYPE_CHECKING:
 class NCALoss(PairBased):
     """The formula of `nearfar.losses.NCALoss`, on all pairs.
 
-    Anchors are weighted by how often a miner selects them, as in the peer.
+    Anchors are weighted by how often a miner selects them, as in pytorch-metric-learning.
     """
 
     needs_labels = True
@@ -48,7 +44,8 @@ class NCALoss(PairBased):
         self.softmax_scale = softmax_scale
 
     def value(self, batch: PairBatch, selected: SelectedPairs, indices: Indices | None) -> Any:
-        every = SelectedPairs(*pair_masks(batch.labels, batch.ref_labels), few=False)
+        is_every_pair = indices is None and batch.ref_emb is None
+        every = selected if is_every_pair else SelectedPairs(*pair_masks(batch.labels, batch.ref_labels), few=False)
         weights = miner_weights(indices, batch.emb, anchors=batch.ref_emb is not None)
         pairs = ReducedPairs(
             self.distance.similarity(batch.emb, batch.ref_emb),
@@ -66,7 +63,7 @@ class NCALoss(PairBased):
 class TupletMarginLoss(PairBased):
     """The formula of `nearfar.losses.TupletMarginLoss`, with a reducer. `margin` is in degrees.
 
-    The gradient is finite at cosines of 1 and -1; that of the peer is not.
+    The gradient is finite at cosines of 1 and -1; in pytorch-metric-learning it is not.
     """
 
     needs_both = True
@@ -124,7 +121,7 @@ class GeneralizedLiftedStructureLoss(PairBased):
 class RankedListLoss(PairBased):
     """The formula of `nearfar.losses.RankedListLoss` on all pairs.
 
-    As in the peer, 1e-5 times the batch size is added to the sums of the weights.
+    As in pytorch-metric-learning, 1e-5 times the batch size is added to the sums of weights that the loss divides by.
     """
 
     takes_references = False
@@ -150,14 +147,14 @@ class RankedListLoss(PairBased):
         refuse_indices(self, indices)
         pairs = self.pairs(batch, selected)
         slack = 1e-5 * len(batch.emb)
-        # The peer applies the formula to the values of any distance, also to a similarity.
+        # pytorch-metric-learning applies the formula for distances unchanged to the values of a similarity.
         apart = replace(pairs, sim=-self.distance.sign * pairs.sim) if self.distance.is_inverted else pairs
         terms = ranked_list_terms(apart, self.margin, self.alpha, self.Tn, self.Tp, self.imbalance, slack)
         return pairs.anchor_mean(terms)
 
 
 class HistogramLoss(PairBased):
-    """The formula of `nearfar.losses.HistogramLoss`, on the pairs of the triplets that a miner selects, or of all.
+    """The formula of `nearfar.losses.HistogramLoss`, on the pairs of the mined triplets, or of all triplets.
 
     A pair that is selected in both directions, or more than once, counts once.
     """
@@ -177,49 +174,15 @@ class HistogramLoss(PairBased):
 
     def value(self, batch: PairBatch, selected: SelectedPairs, indices: Indices | None) -> Any:
         same, diff = selected.same, selected.diff
-        if indices is None or len(indices) == 4:  # only anchors with both kinds of pairs are in triplets
+        if indices is None or len(indices) == 4:  # only anchors with both positives and negatives form triplets
             both = (same.any(1) & diff.any(1))[:, None]
             same, diff = same & both, diff & both
         pos, neg = ((mask | mask.T).triu(1).to(batch.emb.dtype) for mask in (same, diff))
         return overlap(self.distance.similarity(batch.emb, None), pos, neg, round(2 / self.delta))
 
 
-class PNPLoss(PairBased):
-    """The formula of `nearfar.losses.PNPLoss`, with the anchor as one of its positives, as in the released code."""
-
-    VARIANTS = ("Ds", "Dq", "Iu", "Ib", "O")
-    takes_references = False
-    needs_labels = True
-    few_is_none = False
-    reducer_kinds = (MeanReducer,)
-
-    def get_default_distance(self) -> BaseDistance:
-        return CosineSimilarity()
-
-    def __init__(
-        self,
-        b: float = 2,
-        alpha: float = 1,
-        anneal: float = 0.01,
-        variant: str = "O",
-        **options: Unpack[LossOptions],
-    ) -> None:
-        super().__init__(**options)
-        if not isinstance(self.distance, CosineSimilarity):
-            raise refusal(self, "distance", self.distance, "use CosineSimilarity")
-        if variant not in self.VARIANTS:
-            raise ValueError(f"variant must be one of {', '.join(map(repr, self.VARIANTS))}, got {variant!r}")
-        self.b, self.alpha, self.anneal, self.variant = b, alpha, anneal, variant
-
-    def value(self, batch: PairBatch, selected: SelectedPairs, indices: Indices | None) -> Any:
-        refuse_indices(self, indices)
-        sim = self.distance.similarity(batch.emb, None)
-        own = torch.eye(len(sim), dtype=torch.bool, device=sim.device) & selected.same.any(1)[:, None]
-        return pnp(sim, selected.same | own, selected.diff, None, None, self.variant, self.alpha, self.b, self.anneal)
-
-
 class ThresholdConsistentMarginLoss(PairBased):
-    """The formula of `nearfar.losses.ThresholdConsistentMarginLoss`, on the pairs that a miner selects, or on all."""
+    """The formula of `nearfar.losses.ThresholdConsistentMarginLoss`, on mined pairs or on all pairs."""
 
     few_is_none = False
     reducer_kinds = (MeanReducer,)
@@ -242,7 +205,8 @@ class ThresholdConsistentMarginLoss(PairBased):
         self.margin_plus, self.margin_minus = margin_plus, margin_minus
 
     def cost(self, pairs: ReducedPairs, batch: PairBatch) -> Any:
-        formula = losses.ThresholdConsistentMarginLoss(
+        formula = formula_of(
+            losses.ThresholdConsistentMarginLoss,
             pos_margin=self.margin_plus,
             neg_margin=self.margin_minus,
             weight_pos=self.lambda_plus,
@@ -252,12 +216,12 @@ class ThresholdConsistentMarginLoss(PairBased):
 
 
 class InstanceLoss(PairBased):
-    """Cross-entropy of gamma times the cosines of each sample with all samples of the batch, itself included.
+    """Cross-entropy over gamma times the cosines of each sample with all samples of the batch, itself included.
 
-    The target of a sample is the position of its label among the sorted distinct labels of the batch, as in the peer.
-    It is the sample itself if every sample has its own label and the batch is sorted by label; the loss of the paper
-    (Zheng et al., ACM TOMM 2020, arXiv 1711.05535) has a classifier with one class per image instead. Use
-    `nearfar.losses.NormalizedSoftmaxLoss` for the paper's loss.
+    As in pytorch-metric-learning, the target of a sample is the position of its label among the sorted distinct labels
+    of the batch, used as an index into the batch. Every sample is its own target only if all labels differ and are
+    sorted. The paper (Zheng et al., ACM TOMM 2020, arXiv 1711.05535) instead uses a classifier with one class per
+    image. For that loss, use `nearfar.losses.NormalizedSoftmaxLoss`.
     """
 
     takes_references = False
@@ -278,9 +242,3 @@ class InstanceLoss(PairBased):
         logits = self.distance.similarity(batch.emb, None) * self.gamma
         terms = torch.nn.functional.cross_entropy(logits, targets, reduction="none")
         return self.pairs(batch, selected).anchor_mean(terms)
-
-
-def refuse_indices(what: object, indices: Indices | None) -> None:
-    """Raise an error if a miner's output was passed to a loss that does not support it."""
-    if indices is not None:
-        raise ValueError(f"{type(what).__name__}: indices_tuple is not supported: remove it")

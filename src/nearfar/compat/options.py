@@ -13,7 +13,7 @@ from nearfar.compat.regularizers import BaseRegularizer
 
 
 class LossOptions(TypedDict, total=False):
-    """The arguments of every loss."""
+    """The arguments that all losses share."""
 
     distance: BaseDistance | None
     reducer: BaseReducer | None
@@ -23,7 +23,7 @@ class LossOptions(TypedDict, total=False):
 
 
 class ProxyOptions(LossOptions, total=False):
-    """The arguments of every loss with proxies. weight_init_func initializes the parameter of the loss in place."""
+    """The arguments that all losses with proxies share. `weight_init_func` initializes the parameter in place."""
 
     weight_init_func: Callable[[Tensor], object] | None
     weight_regularizer: BaseRegularizer | None

@@ -1,9 +1,10 @@
-"""The base class of losses over pairs and triplets: masks of the selected pairs, a distance, and a reducer."""
+"""The base class of losses over pairs and triplets. It combines selected pairs, a distance and a reducer."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import lru_cache
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,24 +14,25 @@ from nearfar.compat.indices import ConflictingPairsError, Indices, SelectedPairs
 from nearfar.compat.metric_loss import BaseMetricLossFunction, comparable_labels
 from nearfar.compat.reducer_base import BaseReducer, MaskedReducer
 from nearfar.compat.reducers import AvgNonZeroReducer, MeanReducer, MultipleReducers, SumReducer, ThresholdReducer
-from nearfar.losses.pair_loss import PairBatch, make_batch
+from nearfar.losses.pair_loss import PairBatch, PairLoss, make_batch
 from nearfar.ops.pairs import Pairs, pair_masks
+from nearfar.ops.precision import without_autocast
 
 
 @dataclass(frozen=True, eq=False)
 class ReducedPairs(Pairs):
-    """Pairs of A anchors and R references whose means are computed by a reducer.
+    """Pairs of A anchors and R references. A reducer computes the means over these pairs.
 
-    With it, a formula of nearfar.losses gives the value of pytorch-metric-learning ("the peer").
+    With these pairs, a formula from nearfar.losses gives the same value as pytorch-metric-learning.
 
     Args:
         reducer: The reducer.
         repeats: How often each pair counts [A, R]; None if each pair counts once.
-        anchor_weights: Factors [A] of the terms of the anchors. They do not change the divisor of a mean.
-        all_anchors: Whether anchors outside the mask count as zeros in a mean over anchors. Otherwise they are left
+        anchor_weights: Factors [A] that multiply the terms of the anchors. They do not change the divisor of a mean.
+        all_anchors: If True, anchors outside a mask count as zeros in the mean over anchors. If False, they are left
             out.
-        embeddings: The embeddings of the anchors [A, d], for reducers that take a dictionary.
-        labels: The labels of the anchors [A].
+        embeddings: The embeddings of the anchors [A, d], which are passed to the reducer.
+        labels: The labels of the anchors [A], which are passed to the reducer.
     """
 
     reducer: BaseReducer = field(default_factory=MeanReducer)
@@ -55,7 +57,7 @@ class ReducedPairs(Pairs):
         return reduce_matrix(self.reducer, values, counts, "element", self.embeddings, self.labels)
 
     def repeated(self, scale: float) -> ReducedPairs:
-        """Return the pairs with changed similarities of negatives that were selected more than once.
+        """Return pairs in which negatives that were selected more than once have larger similarities.
 
         A negative that was selected k times then counts k times in a sum of e^{sim / scale}.
         """
@@ -77,12 +79,12 @@ def reduce_matrix(
     *,
     name: str = "loss",
 ) -> Any:
-    """Reduce a matrix [A, R] of losses of pairs, or the losses [A] of anchors.
+    """Apply a reducer to the losses of pairs [A, R], or to the losses of anchors [A].
 
     Args:
         reducer: The reducer.
         values: The losses.
-        counts: The mask of the losses that count, or how often each counts.
+        counts: Either the mask of the losses to include, or the number of times that each loss counts.
         kind: "element", "pos_pair" or "neg_pair".
         embeddings: The embeddings of the anchors.
         labels: The labels of the anchors.
@@ -90,7 +92,7 @@ def reduce_matrix(
     """
     if isinstance(reducer, MultipleReducers):
         reducer = reducer.of(name)
-    if isinstance(reducer, MaskedReducer) and type(reducer) in MASKED:  # a subclass may override other methods
+    if isinstance(reducer, MaskedReducer) and type(reducer) in MASKED:  # a subclass may override methods
         return reducer.masked(values, counts)
     index = torch.where(counts)
     if counts.dtype != torch.bool:
@@ -98,6 +100,15 @@ def reduce_matrix(
         index = tuple(part.repeat_interleave(each) for part in index)
     entry = {"losses": values[index], "indices": index[0] if kind == "element" else index, "reduction_type": kind}
     return reducer({name: entry}, embeddings, labels)
+
+
+LossT = TypeVar("LossT", bound=PairLoss)
+
+
+@lru_cache(maxsize=256)
+def formula_of(kind: type[LossT], **options: Any) -> LossT:
+    """Return a stateless nearfar loss. It is cached, because creating it takes as long as computing a small batch."""
+    return kind(**options)
 
 
 class PairBased(BaseMetricLossFunction):
@@ -109,7 +120,7 @@ class PairBased(BaseMetricLossFunction):
     takes_references = True
     needs_labels = False
     needs_both = False  # whether the loss is 0 if there are no positive pairs or no negative pairs
-    few_is_none = True  # whether the loss is 0 with at most one positive and one negative pair, as in the peer
+    few_is_none = True  # whether the loss is 0 if there is at most one positive and at most one negative pair
 
     def forward(
         self,
@@ -140,7 +151,7 @@ class PairBased(BaseMetricLossFunction):
                 f"{type(self).__name__}: ref_emb was given, but this loss does not support references: remove it"
             )
         batch = self.make_batch(embeddings, labels, ref_emb, ref_labels)
-        with torch.autocast(embeddings.device.type, enabled=False):
+        with without_autocast(embeddings.device.type):
             try:
                 selected = select_pairs(batch, labels, ref_labels, indices_tuple)
             except ConflictingPairsError:
@@ -153,27 +164,27 @@ class PairBased(BaseMetricLossFunction):
     def against_queue(
         self, embeddings: Tensor, labels: Tensor, rows: Tensor, row_labels: Tensor, own: Tensor | None
     ) -> Any:
-        """Compute the loss of all pairs of a batch and a queue of embeddings, without listing the pairs.
+        """Compute the loss over all pairs of a batch sample and a queue entry, without listing the pairs.
 
         Args:
             embeddings: The embeddings of the batch [B, d].
             labels: The class ids of the batch [B].
             rows: The embeddings of the queue [R, d].
             row_labels: The class ids of the queue [R].
-            own: The position of each sample of the batch in the queue [B], or None if it is not there. A sample is not
-                its own positive.
+            own: The position of each sample of the batch in the queue [B], or None if the queue does not contain the
+                batch. A sample is not its own positive.
         """
         if not self.distance.normalize_embeddings:
-            rows = rows.clone()  # autograd keeps the tensor, and the next batch changes the queue in place
+            rows = rows.clone()  # autograd stores this tensor, but the next batch changes the queue in place
         batch = self.make_batch(embeddings, labels, rows, row_labels)
-        with torch.autocast(embeddings.device.type, enabled=False):
+        with without_autocast(embeddings.device.type):
             same, diff = pair_masks(batch.labels, batch.ref_labels)
             if own is not None:
                 same.scatter_(1, own[:, None], False)
             return self.value_or_zero(batch, SelectedPairs(same, diff, few=same.numel() <= 2), None)
 
     def value_or_zero(self, batch: PairBatch, selected: SelectedPairs, indices: Indices | None) -> Any:
-        """Compute the loss with the regularizer. It is 0 without the pairs that the loss needs."""
+        """Compute the loss plus the regularizer. If the pairs that the loss needs are missing, the loss is 0."""
         any_of = all if self.needs_both else any
         if (selected.few and self.few_is_none) or not any_of((selected.same.any(), selected.diff.any())):
             return self.regularize(batch.emb.sum() * 0, batch.emb)
@@ -182,11 +193,11 @@ class PairBased(BaseMetricLossFunction):
     def make_batch(
         self, embeddings: Tensor, labels: Tensor | None, ref_emb: Tensor | None, ref_labels: Tensor | None
     ) -> PairBatch:
-        """Check the inputs and convert half precision to float32."""
+        """Check the inputs, convert half precision to float32, and return the batch."""
         ids = _labels(labels, ref_labels, embeddings)
         ref_ids = None if ref_emb is None else _labels(ref_labels, labels, ref_emb)
         if type(self.distance).check_shapes is not BaseDistance.check_shapes:
-            return PairBatch(embeddings, ids, None, ref_emb, ref_ids)  # the distance of the user checks the shapes
+            return PairBatch(embeddings, ids, None, ref_emb, ref_ids)  # a user-defined distance checks the shapes
         return make_batch(embeddings, ids, ref_emb, ref_ids, None, None)
 
     def value(self, batch: PairBatch, selected: SelectedPairs, indices: Indices | None) -> Any:
@@ -212,7 +223,7 @@ class PairBased(BaseMetricLossFunction):
 
 
 def _labels(labels: Tensor | None, others: Tensor | None, rows: Tensor) -> Tensor:
-    """Return the labels as integers, or zeros if they are None. Then the indices of the miner define the pairs."""
+    """Return the labels as integers. If they are None, return zeros: the indices of the miner then define the pairs."""
     if labels is None:
         return torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
     return comparable_labels(labels, others).to(rows.device)

@@ -1,7 +1,4 @@
-"""The losses over pairs. Each combines a distance, a formula of nearfar.losses and a reducer.
-
-"The peer" is pytorch-metric-learning.
-"""
+"""The losses over pairs. Each combines a distance, a formula of nearfar.losses and a reducer."""
 
 from __future__ import annotations
 
@@ -11,15 +8,14 @@ import torch
 
 from nearfar import losses
 from nearfar.compat.arguments import refusal
-from nearfar.compat.distances import BaseDistance, CosineSimilarity, DotProductSimilarity, LpDistance, SNRDistance
-from nearfar.compat.indices import Indices, SelectedPairs, as_pairs, miner_weights
-from nearfar.compat.pair_based import PairBased, ReducedPairs
+from nearfar.compat.distances import BaseDistance, CosineSimilarity, DotProductSimilarity, SNRDistance
+from nearfar.compat.indices import Indices, SelectedPairs, as_pairs
+from nearfar.compat.pair_based import PairBased, ReducedPairs, formula_of
 from nearfar.compat.reducer_base import BaseReducer
 from nearfar.compat.reducers import AvgNonZeroReducer, MeanReducer, SumReducer
 from nearfar.losses.contrastive import hinges
 from nearfar.losses.lifted import lifted_mean
 from nearfar.losses.pair_loss import PairBatch
-from nearfar.losses.smooth_ap import smooth_ap
 from nearfar.ops.pairs import Pairs, same_kind
 
 if TYPE_CHECKING:
@@ -84,7 +80,9 @@ class MultiSimilarityLoss(PairBased):
 
     def cost(self, pairs: ReducedPairs, batch: PairBatch) -> Any:
         threshold = self.distance.sign * self.base
-        formula = losses.MultiSimilarityLoss(alpha=self.alpha, beta=self.beta, threshold=threshold, epsilon=None)
+        formula = formula_of(
+            losses.MultiSimilarityLoss, alpha=self.alpha, beta=self.beta, threshold=threshold, epsilon=None
+        )
         return formula.cost(pairs, batch)
 
 
@@ -92,8 +90,8 @@ class LiftedStructureLoss(PairBased):
     """The formula of `nearfar.losses.lifted.song`.
 
     If neither sample of a positive pair with distance D has negatives, the pair adds 1/2 [D - pos_margin]_+^2, as in
-    the peer. With references, the peer takes the negatives of the second sample j of a pair from the j-th anchor, which
-    is another sample. The values here are the same.
+    pytorch-metric-learning. If there are references, pytorch-metric-learning uses the negatives of the j-th anchor for
+    the j-th reference, although these are different samples. This class does the same, so that the values are equal.
     """
 
     reducer_kinds = (MeanReducer, SumReducer)
@@ -143,7 +141,7 @@ class NTXentLoss(PairBased):
         self.temperature = temperature
 
     def cost(self, pairs: ReducedPairs, batch: PairBatch) -> Any:
-        return losses.NTXentLoss(temperature=self.temperature).cost(pairs.repeated(self.temperature), batch)
+        return formula_of(losses.NTXentLoss, temperature=self.temperature).cost(pairs.repeated(self.temperature), batch)
 
 
 class SupConLoss(PairBased):
@@ -166,7 +164,7 @@ class SupConLoss(PairBased):
         self.temperature = temperature
 
     def cost(self, pairs: ReducedPairs, batch: PairBatch) -> Any:
-        return losses.SupConLoss(temperature=self.temperature).cost(pairs, batch)
+        return formula_of(losses.SupConLoss, temperature=self.temperature).cost(pairs, batch)
 
 
 class CircleLoss(PairBased):
@@ -190,13 +188,13 @@ class CircleLoss(PairBased):
         self.m, self.gamma = m, gamma
 
     def cost(self, pairs: ReducedPairs, batch: PairBatch) -> Any:
-        return losses.CircleLoss(m=self.m, gamma=self.gamma).cost(pairs, batch)
+        return formula_of(losses.CircleLoss, m=self.m, gamma=self.gamma).cost(pairs, batch)
 
 
 class NPairsLoss(PairBased):
     """The formula of `nearfar.losses.NPairsLoss`, on the first positive pair of each class.
 
-    All other samples are ignored, as in the peer.
+    All other samples are ignored, as in pytorch-metric-learning.
     """
 
     def get_default_distance(self) -> BaseDistance:
@@ -216,16 +214,16 @@ class NPairsLoss(PairBased):
         anchors, positives = (batch.select(each[first]) for each in (a, p))
         same = torch.eye(len(first), dtype=torch.bool, device=a.device)
         sim = self.distance.similarity(anchors.emb, positives.emb)
-        return losses.NPairsLoss(l2_reg=0).cost(
+        return formula_of(losses.NPairsLoss, l2_reg=0).cost(
             ReducedPairs(sim, same, ~same, reducer=self.reducer), anchors.against(positives)
         )
 
 
 class AngularLoss(PairBased):
-    """The formula of `nearfar.losses.AngularLoss`, on the positive pairs that a miner selects and all negatives.
+    """The formula of `nearfar.losses.AngularLoss`, on the selected positive pairs and all negatives.
 
-    The negatives are normalized, as in the paper. The peer does not normalize them, so its values grow with the norms
-    of the embeddings. For unit vectors, the values are equal.
+    The negatives are normalized, as in the paper. pytorch-metric-learning does not normalize them, so its values grow
+    with the norms of the embeddings. For unit vectors, the values are equal.
     """
 
     only_distance = True
@@ -244,67 +242,7 @@ class AngularLoss(PairBased):
                 "AngularLoss: indices_tuple names a positive pair more than once, but a pair can only count once: "
                 "pass pairs without repetition, or use pytorch_metric_learning"
             )
-        formula = losses.AngularLoss(angle=self.alpha)
+        formula = formula_of(losses.AngularLoss, angle=self.alpha)
         refs = batch.labels if batch.ref_labels is None else batch.ref_labels
         sim = formula.similarity(batch.emb, batch.ref_emb)
         return formula.cost(Pairs(sim, selected.same, ~same_kind(batch.labels, refs)), batch)
-
-
-class FastAPLoss(PairBased):
-    """The formula of `nearfar.losses.FastAPLoss`, on all pairs.
-
-    Samples are weighted by how often a miner selects them, as in the peer.
-    """
-
-    def get_default_distance(self) -> BaseDistance:
-        return LpDistance(power=2)
-
-    only_distance = True
-    takes_references = False
-    needs_labels = True
-    few_is_none = False
-
-    def __init__(self, num_bins: int = 10, **options: Unpack[LossOptions]) -> None:
-        super().__init__(**options)
-        self.num_bins = int(num_bins)
-
-    def value(self, batch: PairBatch, selected: SelectedPairs, indices: Indices | None) -> Any:
-        formula = losses.FastAPLoss(bins=self.num_bins)
-        pairs = formula.pairs(batch)  # all pairs, not only the selected ones
-        weights = miner_weights(indices, batch.emb)
-        reduced = ReducedPairs(
-            pairs.sim, pairs.same, pairs.diff, reducer=self.reducer, anchor_weights=weights, all_anchors=False
-        )
-        return formula.cost(reduced, batch)
-
-
-class SmoothAPLoss(PairBased):
-    """The formula of `nearfar.losses.SmoothAPLoss`, with the anchor as one of its positives, as in the released code.
-
-    The values are correct for every batch. Those of the peer are wrong unless the batch is sorted by class and has as
-    many classes as samples per class. Samples are weighted by how often a miner selects them.
-    """
-
-    def get_default_distance(self) -> BaseDistance:
-        return CosineSimilarity()
-
-    only_distance = True
-    reducer_kinds = (MeanReducer,)
-    takes_references = False
-    needs_labels = True
-    few_is_none = False
-
-    def __init__(
-        self,
-        temperature: float = 0.01,
-        **options: Unpack[LossOptions],
-    ) -> None:
-        super().__init__(**options)
-        self.temperature = temperature
-
-    def value(self, batch: PairBatch, selected: SelectedPairs, indices: Indices | None) -> Any:
-        weights = miner_weights(indices, batch.emb)
-        same = same_kind(batch.labels, batch.labels)
-        sim = self.distance.similarity(batch.emb, None)
-        value = smooth_ap(sim, same, ~same, weights, None, self.temperature)
-        return value if weights is None else value * weights.mean()

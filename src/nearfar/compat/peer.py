@@ -1,7 +1,8 @@
-"""Replace a loss of nearfar with that of pytorch-metric-learning ("the peer") with the same options, for comparisons.
+"""Replace a nearfar loss with its counterpart in pytorch-metric-learning, with the same options, for comparisons.
 
-This is the inverse of `nearfar.compat.losses`: `peer_loss(create("multi-similarity", beta=40))` calls the peer's
-MultiSimilarityLoss(beta=40) on the pairs that its MultiSimilarityMiner selects. It needs the extra `peers`.
+This is the inverse of `nearfar.compat.losses`: `peer_loss(create("multi-similarity", beta=40))` returns a loss
+that calls pytorch-metric-learning's MultiSimilarityLoss(beta=40) on the pairs that MultiSimilarityMiner selects. The
+module needs the optional dependencies `nearfar[peers]`.
 """
 
 from __future__ import annotations
@@ -48,14 +49,14 @@ PARTS = ("distances", "losses", "miners", "reducers", "regularizers")
 
 
 class Peer(Loss):
-    """A loss of the peer with the interface of nearfar's losses.
+    """A loss of pytorch-metric-learning with the interface of nearfar's losses.
 
-    Sample weights, references and representatives are not supported and raise an error.
+    It takes only embeddings and labels. Other arguments of nearfar's losses, such as sample weights, raise an error.
 
     Args:
-        loss: The loss of the peer.
-        miner: The miner of the peer that selects pairs for the loss, or None.
-        differs: How the peer's formula differs from nearfar's; empty if it does not.
+        loss: The loss of pytorch-metric-learning.
+        miner: The miner of pytorch-metric-learning that selects pairs for the loss, or None.
+        differs: A description of how the formula differs from nearfar's, or an empty string if it does not differ.
     """
 
     def __init__(self, loss: nn.Module, miner: nn.Module | None, differs: str) -> None:
@@ -72,7 +73,7 @@ class Peer(Loss):
 
 
 class ProxyPeer(Peer, ProxyLoss):
-    """A loss of the peer with proxies. They are initialized with the proxies of `ours`.
+    """A proxy loss of pytorch-metric-learning. Its proxies are initialized with the proxies of `ours`.
 
     With C classes and K proxies per class, `proxies` has shape [C, d] or [C, K, d].
     """
@@ -84,18 +85,18 @@ class ProxyPeer(Peer, ProxyLoss):
 
     @property
     def proxies(self) -> Any:  # type: ignore[override]
-        """Return the peer's proxies in the shape of nearfar's. The result shares memory with the peer's parameter."""
+        """Return the proxies in the shape that nearfar uses, as a view of the parameter of the loss."""
         own = dict(self.loss.named_parameters())
         rows = own["proxies"] if "proxies" in own else own["W" if "W" in own else "fc"].t()
         return rows.reshape(self._shape)  # a view, because only the first dimension is split
 
 
-Made = tuple[Any, Any, str]  # the peer's loss, its miner or None, and how its formula differs from nearfar's
+Made = tuple[Any, Any, str]  # the loss, its miner or None, and how its formula differs from nearfar's
 
 
 def _angular(p: Any, z: AngularLoss) -> Made:
     _require(z, "batch", "full")
-    return p.losses.AngularLoss(alpha=z.angle), None, "the peer does not normalize negatives"
+    return p.losses.AngularLoss(alpha=z.angle), None, "negatives are not normalized"
 
 
 def _contrastive(p: Any, z: ContrastiveLoss) -> Made:
@@ -129,7 +130,7 @@ def _multi_similarity(p: Any, z: MultiSimilarityLoss) -> Made:
 def _n_pair(p: Any, z: NPairsLoss) -> Made:
     _require(z, "all_pairs", False)
     distance = p.distances.DotProductSimilarity(normalize_embeddings=z.normalize)
-    return p.losses.NPairsLoss(distance=distance), None, f"the peer has no l2_reg={z.l2_reg:g}" if z.l2_reg else ""
+    return p.losses.NPairsLoss(distance=distance), None, f"there is no l2_reg={z.l2_reg:g}" if z.l2_reg else ""
 
 
 def _proxy_nca(p: Any, z: ProxyNCALoss) -> Made:
@@ -163,7 +164,7 @@ def _soft_triple(p: Any, z: SoftTripleLoss) -> Made:
     loss = p.losses.SoftTripleLoss(
         z.classes, z.dim, z.proxies_per_class, la=z.scale, gamma=z.gamma, margin=z.delta, **regularized
     )
-    return loss, None, f"the peer has no reg_eps={z.reg_eps:g}" if regularized and z.reg_eps else ""
+    return loss, None, f"there is no reg_eps={z.reg_eps:g}" if regularized and z.reg_eps else ""
 
 
 def _triplet(p: Any, z: TripletMarginLoss) -> Made:
@@ -214,9 +215,9 @@ PEERS: dict[type[Loss], Callable[[Any, Any], Made]] = {
 
 
 def peer_loss(loss: Loss) -> Peer:
-    """Return the peer's counterpart of a loss, or raise a ValueError if there is none.
+    """Return the counterpart of a loss in pytorch-metric-learning. Raise a ValueError if it has none.
 
-    The proxies are copied. The state of torch's random number generator does not change.
+    The counterpart starts with a copy of the proxies. The state of torch's random number generator does not change.
     """
     make = PEERS.get(type(loss))
     if make is None:

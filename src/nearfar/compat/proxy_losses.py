@@ -1,6 +1,7 @@
-"""The proxy losses of pytorch-metric-learning ("the peer").
+"""The proxy losses of pytorch-metric-learning.
 
-Parameters have the peer's names, shapes and initialization, so state dicts of one library can be loaded in the other.
+Parameters have the same names, shapes and initialization as in pytorch-metric-learning, so a state dict of one library
+can be loaded into the other.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from nearfar.compat.indices import Indices, miner_weights
 from nearfar.compat.metric_loss import OPTIONS, BaseMetricLossFunction, add_regularizer, checked_regularizer
 from nearfar.compat.pair_based import reduce_matrix
 from nearfar.compat.reducer_base import BaseReducer
-from nearfar.compat.reducers import DivisorReducer
+from nearfar.compat.reducers import DivisorReducer, MeanReducer
 from nearfar.losses.base import full_precision
 from nearfar.losses.normalized_softmax import softmax_terms
 from nearfar.losses.proxies.class_similarity import ClassSimilarities, cosines
@@ -27,6 +28,7 @@ from nearfar.losses.proxies.proxy_loss import check_class_ids
 from nearfar.losses.proxy_anchor import proxy_anchor_terms
 from nearfar.losses.proxy_nca import proxy_nca
 from nearfar.ops.geometry import unit
+from nearfar.ops.precision import without_autocast
 from nearfar.validation import check_embeddings, check_labels
 
 if TYPE_CHECKING:
@@ -36,17 +38,17 @@ if TYPE_CHECKING:
 
 
 class ProxyBased(BaseMetricLossFunction):
-    """Base class of losses with proxies. As in the peer, samples are weighted by how often a miner selects them.
+    """Base class of losses with proxies.
 
-    A subclass creates its parameter, and implements `similarity` and `terms`. The parameter is converted to the dtype
-    and moved to the device of the embeddings, as in the peer. Half precision is an exception: the loss is computed in
-    float32.
+    As in pytorch-metric-learning, samples are weighted by how often a miner selects them, and the parameter is
+    converted to the dtype and device of the embeddings. Half-precision embeddings are first converted to float32. A
+    subclass creates its parameter, and implements `similarity` and `terms`.
     """
 
     parameter_name = "proxies"
     proxies: nn.Parameter
     only_distance = True
-    anchors_weigh = False  # whether the weight of a sample counts only its selections as an anchor, not in other roles
+    anchors_weigh = False  # whether a sample's weight counts only how often it is selected as an anchor
 
     def get_default_distance(self) -> BaseDistance:
         return CosineSimilarity()
@@ -60,7 +62,7 @@ class ProxyBased(BaseMetricLossFunction):
         self.weight_reg_weight = options.get("weight_reg_weight", 1)
 
     def init_parameter(self, parameter: Tensor) -> None:
-        """Initialize the parameter in place, as the peer does."""
+        """Initialize the parameter in place, as pytorch-metric-learning does."""
         nn.init.normal_(parameter)
 
     def make_parameter(self, *shape: int) -> nn.Parameter:
@@ -70,7 +72,7 @@ class ProxyBased(BaseMetricLossFunction):
         return parameter
 
     def weight_vectors(self) -> Tensor:
-        """Return the proxies as rows [N, d], for the regularizer."""
+        """Return the proxies as vectors [N, d], for the regularizer."""
         parameter: Tensor = getattr(self, self.parameter_name)
         return parameter if self.parameter_name == "proxies" else parameter.t()
 
@@ -95,12 +97,12 @@ class ProxyBased(BaseMetricLossFunction):
         if labels is None:
             raise ValueError(f"{name} requires labels, got None")
         if (ref_emb is not None and ref_emb is not embeddings) or (ref_labels is not None and ref_labels is not labels):
-            raise ValueError(f"{name}: ref_emb was given, but the proxies are the references: remove ref_emb")
+            raise ValueError(f"{name}: the proxies are the references: remove ref_emb and ref_labels")
         check_embeddings("embeddings", embeddings, dim=self.embedding_size)
         labels = labels.to(embeddings.device).long()
         check_labels("labels", labels, rows=len(embeddings), rows_name="embeddings")
         check_class_ids(labels, self.num_classes)
-        with torch.autocast(embeddings.device.type, enabled=False):
+        with without_autocast(embeddings.device.type):
             emb = full_precision(embeddings)
             self.cast_parameter(emb)
             sims = self.class_similarities(emb, labels)
@@ -109,12 +111,12 @@ class ProxyBased(BaseMetricLossFunction):
             return add_regularizer(value, "weight_reg_loss", self.weight_regularizer, self.weight_reg_weight, vectors)
 
     def class_similarities(self, embeddings: Tensor, labels: Tensor) -> ClassSimilarities:
-        """Compute the similarities of classes and samples."""
+        """Compute the similarities between classes and samples."""
         rows = self.normalize_rows(embeddings)
         return ClassSimilarities(self.similarity(rows), labels, None, rows)
 
     def normalize_rows(self, embeddings: Tensor) -> Tensor:
-        """Return unit vectors, unless the distance does not normalize."""
+        """Scale the embeddings to unit length. A subclass whose distance does not normalize returns them unchanged."""
         return unit(embeddings)
 
     def cast_parameter(self, like: Tensor) -> None:
@@ -124,12 +126,14 @@ class ProxyBased(BaseMetricLossFunction):
             parameter.data = parameter.data.to(like)
 
     def value(self, sims: ClassSimilarities, indices: Indices | None) -> Any:
-        """Reduce the terms of the samples to the loss."""
+        """Compute the loss: weight and reduce the terms of the samples."""
         terms, weights = self.terms(sims), miner_weights(indices, sims.embeddings, anchors=self.anchors_weigh)
         return self.reduce_terms(terms if weights is None else terms * weights, sims)
 
     def reduce_terms(self, terms: Tensor, sims: ClassSimilarities) -> Any:
         """Apply the reducer to the terms of the samples."""
+        if type(self.reducer) is MeanReducer:
+            return terms.mean()
         counts = torch.ones_like(terms, dtype=torch.bool)
         return reduce_matrix(self.reducer, terms, counts, "element", sims.embeddings, sims.labels)
 
@@ -138,11 +142,14 @@ class ProxyBased(BaseMetricLossFunction):
         return cosines(rows, self.proxies.to(rows.dtype))
 
     def terms(self, sims: ClassSimilarities) -> Tensor:
-        """Compute the loss term of every sample, [B]."""
+        """Compute the loss term of every sample. The result has shape [B]."""
         raise NotImplementedError
 
     def get_logits(self, embeddings: Tensor) -> Tensor:
-        """Return the scores of all classes for each embedding, [B, C]: similarities, or distances as in the peer."""
+        """Return the scores of all classes for each embedding. The result has shape [B, C].
+
+        As in pytorch-metric-learning, the scores are similarities or, for some losses, distances.
+        """
         emb = full_precision(embeddings)
         self.cast_parameter(emb)
         rows = nn.functional.normalize(emb) if self.distance.normalize_embeddings else emb
@@ -150,7 +157,7 @@ class ProxyBased(BaseMetricLossFunction):
         return self.logits(self.pool_centers(cosines), emb)
 
     def pool_centers(self, cosines: Tensor) -> Tensor:
-        """Combine the cosines of the centers of each class [B, C K] to those of the classes [B, C]."""
+        """Combine the cosines with all K proxies of each class [B, C K] into one cosine per class [B, C]."""
         return cosines
 
     def logits(self, cosines: Tensor, embeddings: Tensor) -> Tensor:
@@ -162,7 +169,7 @@ class ProxyBased(BaseMetricLossFunction):
 
 
 class ProxyNCALoss(ProxyBased):
-    """The formula of `nearfar.losses.ProxyNCALoss`, with the sample's class in the denominator, as in the peer."""
+    """The formula of `nearfar.losses.ProxyNCALoss`, with the sample's own class in the denominator."""
 
     def get_default_distance(self) -> BaseDistance:
         return LpDistance(power=2)
@@ -228,7 +235,10 @@ class ProxyAnchorLoss(ProxyBased):
 
 
 class SoftTripleLoss(ProxyBased):
-    """The formula of `nearfar.losses.SoftTripleLoss`; its regularizer is SparseCentersRegularizer."""
+    """The formula of `nearfar.losses.SoftTripleLoss`, without a regularizer.
+
+    For the regularizer of the paper, pass weight_regularizer=SparseCentersRegularizer(...).
+    """
 
     parameter_name = "fc"
 

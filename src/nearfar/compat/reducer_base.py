@@ -1,10 +1,11 @@
 """The base classes of reducers, and masked sums and means.
 
-A reducer is called as `reducer(loss_dict, embeddings, labels)`. Each entry of `loss_dict` has "losses" [N], their
-"indices" (a tensor of samples, or a tuple of tensors for pairs and triplets) and a "reduction_type": "element",
-"pos_pair", "neg_pair", "triplet", or "already_reduced" for a scalar.
+A reducer is called as `reducer(loss_dict, embeddings, labels)`. Each entry of `loss_dict` is a dictionary with
+three keys: the "losses" [N], their "indices" (one tensor for samples, a tuple of tensors for pairs and triplets) and
+the "reduction_type", which is "element", "pos_pair", "neg_pair", "triplet", or "already_reduced" for a scalar.
 
-The losses of nearfar.compat keep pairs as a matrix and a mask. The reducers with a method `masked` reduce it directly.
+The losses of nearfar.compat store the losses of pairs as a matrix with a mask. Reducers with a method `masked` reduce
+the matrix directly.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ LossDict = Mapping[str, Mapping[str, Any]]
 
 
 class BaseReducer(Recorded):
-    """Base class of reducers. A subclass implements the four methods `..._reduction` that it supports."""
+    """Base class of reducers. A subclass implements one or more of the four `..._reduction` methods."""
 
     def forward(self, loss_dict: LossDict, embeddings: Tensor, labels: Tensor | None) -> Any:
         """Reduce a dictionary with one entry to a scalar."""
         if len(loss_dict) != 1:
             raise ValueError(
-                f"{type(self).__name__} reduces one loss, got {', '.join(loss_dict)}: use MultipleReducers"
+                f"{type(self).__name__} reduces only one loss, got {', '.join(loss_dict)}: use MultipleReducers"
             )
         (info,) = loss_dict.values()
         losses = info["losses"]
@@ -42,7 +43,10 @@ class BaseReducer(Recorded):
         return reduce(losses, info["indices"], embeddings, labels, **self.more_arguments(info))
 
     def more_arguments(self, info: Mapping[str, Any]) -> dict[str, Any]:
-        """Return further arguments of the methods `..._reduction` from an entry of the dictionary."""
+        """Return extra keyword arguments for the `..._reduction` methods from an entry of the loss dictionary.
+
+        By default, there are none.
+        """
         return {}
 
     def element_reduction(self, losses: Tensor, loss_indices: Any, embeddings: Tensor, labels: Any) -> Any:
@@ -62,7 +66,7 @@ class BaseReducer(Recorded):
         raise NotImplementedError(f"{type(self).__name__} does not support losses of triplets")
 
     def zero_loss(self, embeddings: Tensor) -> Tensor:
-        """Return 0 with a graph."""
+        """Return 0 as a tensor that depends on the embeddings, so that backward() works."""
         return embeddings.sum() * 0
 
     def __repr__(self) -> str:
@@ -73,9 +77,9 @@ class MaskedReducer(BaseReducer):
     """Base class of reducers that reduce a matrix of losses with a mask, without listing the pairs."""
 
     def masked(self, losses: Tensor, counts: Tensor) -> Tensor:
-        """Reduce the losses to a scalar. The result is 0, with zero gradients, if no loss counts.
+        """Reduce the losses to a scalar. If `counts` includes no loss, the result and its gradients are 0.
 
-        `counts` has the shape of the losses. It is either a mask of the losses that count, or the number of times that
+        `counts` has the shape of the losses. It is either a mask of the losses to include, or the number of times that
         each loss counts.
         """
         raise NotImplementedError
@@ -87,13 +91,13 @@ class MaskedReducer(BaseReducer):
 
 
 def masked_sum(losses: Tensor, counts: Tensor) -> Tensor:
-    """Compute the sum of the losses in a mask, or of the losses times their counts."""
+    """Sum the losses in the mask `counts`. If `counts` holds numbers, sum the losses times these numbers."""
     if counts.dtype == torch.bool:
         return torch.where(counts, losses, 0.0).sum()
     return (torch.where(counts > 0, losses, 0.0) * counts).sum()
 
 
 def masked_mean(losses: Tensor, counts: Tensor) -> Tensor:
-    """Compute the mean of the losses in a mask, or weighted by their counts; 0 if no loss counts."""
+    """Average the losses in the mask `counts`, or weight them by `counts`. If `counts` is all zero, return 0."""
     total = masked_sum(losses, counts)
     return ratio(total, torch.count_nonzero(counts) if counts.dtype == torch.bool else counts.sum())

@@ -91,7 +91,7 @@ class AvgNonZeroReducer(ThresholdReducer):
 
 
 class DivisorReducer(BaseReducer):
-    """The sum of the losses, divided by a number that the loss defines as "divisor"."""
+    """The sum of the losses, divided by the entry "divisor" of the loss dictionary."""
 
     def more_arguments(self, info: Mapping[str, Any]) -> dict[str, Any]:
         return {"divisor": info["divisor"]}
@@ -109,8 +109,8 @@ class PerAnchorReducer(BaseReducer):
 
     Args:
         reducer: The reducer for the anchors, by default the mean. An anchor without pairs has the loss 0.
-        aggregation_func: A function of a matrix [B, R], which is 0 where there is no pair, and the numbers of pairs of
-            its rows [B]. The default is the mean over the pairs.
+        aggregation_func: A function that takes the matrix of losses [B, R], with 0 where there is no pair, and the
+            number of pairs in each row [B]. The default is the mean over the pairs.
         collect_stats: Whether to store statistics.
     """
 
@@ -162,18 +162,18 @@ class ClassWeightedReducer(BaseReducer):
 
 
 class DoNothingReducer(BaseReducer):
-    """Return the dictionary of losses unchanged."""
+    """Return the loss dictionary unchanged."""
 
     def forward(self, loss_dict: LossDict, embeddings: Tensor, labels: Tensor | None) -> LossDict:
         return loss_dict
 
 
 class MultipleReducers(BaseReducer):
-    """Reduce each entry of a dictionary of losses with its own reducer, and add the results.
+    """Reduce each entry of a loss dictionary with its own reducer, and add the results.
 
     Args:
-        reducers: The reducers by the names of the losses.
-        default_reducer: The reducer of all other losses, by default the mean.
+        reducers: A mapping from names of losses to their reducers.
+        default_reducer: The reducer for all other losses, by default the mean.
         collect_stats: Whether to store statistics.
     """
 
@@ -189,7 +189,7 @@ class MultipleReducers(BaseReducer):
         self.default_reducer = MeanReducer() if default_reducer is None else default_reducer
 
     def of(self, name: str) -> BaseReducer:
-        """Return the reducer of a loss."""
+        """Return the reducer for a loss."""
         reducer = self.reducers[name] if name in self.reducers else self.default_reducer  # noqa: SIM401 - ModuleDict has no get
         assert isinstance(reducer, BaseReducer)
         return reducer
@@ -210,7 +210,7 @@ class MultipleReducers(BaseReducer):
 
 
 def row_means(matrix: Tensor, counts: Tensor) -> Tensor:
-    """Divide the sums of the rows of a matrix by their counts; 0 where the count is 0."""
+    """Divide the sum of each row of a matrix by its count. The result is 0 where the count is 0."""
     return ratio(matrix.sum(1), counts)
 
 

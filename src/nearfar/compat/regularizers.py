@@ -47,23 +47,23 @@ class BaseRegularizer(Recorded):
         return MeanReducer()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute the penalty of vectors [N, d], a scalar."""
+        """Compute the penalty, a scalar, for vectors [N, d]."""
         value: Tensor = self.reducer(self.compute_loss(x), x, torch.arange(len(x), device=x.device))
         return value
 
     def compute_loss(self, x: Tensor) -> dict[str, Any]:
-        """Return the dictionary of losses that the reducer takes."""
+        """Return the loss dictionary for the reducer."""
         raise NotImplementedError
 
 
 def per_vector(losses: Tensor, **more: Any) -> dict[str, Any]:
-    """Return the dictionary of losses with one loss per vector."""
+    """Return a loss dictionary with one loss per vector."""
     indices = torch.arange(len(losses), device=losses.device)
     return {"loss": {"losses": losses, "indices": indices, "reduction_type": "element", **more}}
 
 
 class LpRegularizer(BaseRegularizer):
-    """The norms ||x_i||_p^power."""
+    """The norm ||x_i||_p^power of each vector x_i."""
 
     def __init__(
         self,
@@ -122,14 +122,16 @@ class RegularFaceRegularizer(BaseRegularizer):
 
 
 class SparseCentersRegularizer(BaseRegularizer):
-    """sqrt(2 - 2 S) / 2, averaged over pairs of proxies of a class (Qian et al., ICCV 2019, "SoftTriple", Eq. 9).
+    """The mean of sqrt(2 - 2 S) / 2 over pairs of proxies of the same class, where S is the cosine of the two proxies.
+
+    See Qian et al., ICCV 2019, "SoftTriple", Eq. 9.
 
     Args:
         num_classes: The number of classes.
-        centers_per_class: The number of proxies per class, at least 2. Proxies of a class follow each other.
-        distance: CosineSimilarity.
+        centers_per_class: The number of proxies per class, at least 2. The proxies of a class must be consecutive.
+        distance: Must be None or CosineSimilarity(), the default.
         reducer: The reducer, by default DivisorReducer.
-        collect_stats: Whether to store statistics.
+        collect_stats: Accepted for compatibility. Regularizers store no statistics.
     """
 
     same_class: Tensor

@@ -1,4 +1,4 @@
-"""Samplers of indices: m samples per class, fixed triplets, hierarchies of classes, and hard samples."""
+"""Samplers that yield indices: m samples per class, fixed triplets, hierarchies of classes, and hard samples."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ __all__ = ["FixedSetOfTriplets", "HierarchicalSampler", "MPerClassSampler", "Tup
 
 
 class MPerClassSampler(Sampler[int]):
-    """The batches of `nearfar.samplers.PK` as a sequence of indices: batch_size / m classes with m samples each.
+    """Yield the samples of the batches of `nearfar.samplers.PK` one by one, as indices.
+
+    Each batch has batch_size / m classes with m samples each.
 
     Unlike in pytorch-metric-learning, every class is drawn once before any class is drawn again. The seed is drawn from
     NumPy's global random state, as in pytorch-metric-learning.
@@ -28,7 +30,8 @@ class MPerClassSampler(Sampler[int]):
         m: Number of samples per class.
         batch_size: Number of samples per batch. By default, a batch has m samples of every class.
         length_before_new_iter: Number of indices per iteration, rounded down to a multiple of the batch size. A value
-            below the batch size is an error if `batch_size` is given; otherwise it is not rounded.
+            below `batch_size` raises an error. If `batch_size` is None, a value below m times the number of classes is
+            not rounded.
     """
 
     def __init__(
@@ -75,8 +78,8 @@ class FixedSetOfTriplets(Sampler[int]):
         members = list(PK(labels, classes=1, per_class=1).members)
         if int(num_triplets) < 1 or len(members) < 2:
             raise InvalidInputError(
-                f"num_triplets must be at least 1 and labels must have two classes, "
-                f"got {num_triplets} and {len(members)}"
+                f"num_triplets must be at least 1 and labels must have at least 2 classes, "
+                f"got num_triplets={num_triplets} and {len(members)} classes"
             )
         self.num_triplets = int(num_triplets)
         triplets = []
@@ -95,16 +98,16 @@ class FixedSetOfTriplets(Sampler[int]):
 
 
 class HierarchicalSampler(Sampler[list[int]]):
-    """Yield batches of samples from a few super-classes, a number of batches for each combination of them.
+    """Yield batches of samples from a few super-classes. Each combination of super-classes gets several batches.
 
     Args:
-        labels: The labels [N, levels].
+        labels: The labels [N, levels], with one column per level of the hierarchy.
         batch_size: The number of samples per batch.
         samples_per_class: The number of samples per class, or "all".
         batches_per_super_tuple: The number of batches per combination of super-classes.
         super_classes_per_batch: The number of super-classes per batch.
-        inner_label: The column of the classes.
-        outer_label: The column of the super-classes.
+        inner_label: The column of `labels` that contains the classes.
+        outer_label: The column of `labels` that contains the super-classes.
     """
 
     def __init__(
@@ -119,13 +122,16 @@ class HierarchicalSampler(Sampler[list[int]]):
     ) -> None:
         array = np.asarray(labels.cpu() if isinstance(labels, torch.Tensor) else labels)
         if batch_size % super_classes_per_batch:
-            raise InvalidInputError(f"batch_size must be a multiple of {super_classes_per_batch}, got {batch_size}")
+            raise InvalidInputError(
+                f"batch_size must be a multiple of super_classes_per_batch ({super_classes_per_batch}), "
+                f"got {batch_size}"
+            )
         self.batch_size, self.samples_per_class = batch_size, samples_per_class
         self.batches_per_super_tuple, self.super_classes_per_batch = batches_per_super_tuple, super_classes_per_batch
         self.sub_batch_len = batch_size // super_classes_per_batch
         if not isinstance(samples_per_class, str) and (samples_per_class < 1 or self.sub_batch_len % samples_per_class):
             raise InvalidInputError(
-                f"samples_per_class must be 'all' or divide {self.sub_batch_len}, the samples per super-class, "
+                f"samples_per_class must be 'all' or a divisor of {self.sub_batch_len}, the samples per super-class, "
                 f"got {samples_per_class}"
             )
         self.members: dict[Any, dict[Any, list[int]]] = {}
@@ -141,7 +147,7 @@ class HierarchicalSampler(Sampler[list[int]]):
         return (self.draw(self.super_pairs[number // self.batches_per_super_tuple]) for number in order)
 
     def draw(self, super_classes: tuple[Any, ...]) -> list[int]:
-        """Draw one batch of these super-classes."""
+        """Draw one batch from these super-classes."""
         batch: list[int] = []
         for each in super_classes:
             classes = list(self.members[each].values())
@@ -157,17 +163,17 @@ class HierarchicalSampler(Sampler[list[int]]):
 
 
 class TuplesToWeightsSampler(Sampler[int]):
-    """Draw samples by how often a miner selects them.
+    """Draw samples with probabilities proportional to how often a miner selects them.
 
     Each iteration embeds the dataset, or a random part of it, and applies the miner to all embeddings.
 
     Args:
         model: The network.
         miner: The miner.
-        dataset: A dataset of (input, label).
-        subset_size: The number of samples to embed and to draw. By default, all.
+        dataset: A dataset of pairs (input, label).
+        subset_size: The number of samples to embed and to draw. By default, the size of the dataset.
         batch_size: The batch size of the network.
-        device: The device of the network.
+        device: The device of the network, to which inputs are moved.
     """
 
     weights: torch.Tensor | None = None

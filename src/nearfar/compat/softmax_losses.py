@@ -1,4 +1,4 @@
-"""The softmax losses of pytorch-metric-learning ("the peer")."""
+"""The softmax losses of pytorch-metric-learning."""
 
 from __future__ import annotations
 
@@ -148,16 +148,16 @@ class SubCenterArcFaceLoss(ArcFaceLoss):
     def get_outliers(
         self, embeddings: Tensor, labels: Tensor, threshold: float = 75, return_dominant_centers: bool = True
     ) -> Any:
-        """Return the samples that are more than `threshold` degrees from the dominant center of their class.
+        """Return the indices of the samples farther than `threshold` degrees from the dominant center of their class.
 
-        The dominant center of a class is the one that is closest to most of its samples.
+        The dominant center of a class is the center that is the closest one for the largest number of its samples.
 
         Args:
             embeddings: The embeddings [B, d].
             labels: The class ids [B].
             threshold: The angle in degrees.
-            return_dominant_centers: Whether to return the dominant centers [d, C] too. The center of a class without
-                samples is its first.
+            return_dominant_centers: If True, also return the dominant centers [d, C]. For a class without samples,
+                the first center is returned.
         """
         labels = labels.to(embeddings.device).long()
         self.cast_parameter(embeddings)
@@ -188,7 +188,7 @@ class LargeMarginSoftmaxLoss(Softmax):
         self.margin, self.scale = int(margin), scale
 
     def factors(self, norms: Tensor) -> Tensor:
-        """Return the factors of the cosines [C, B] or [1, B] from the norms of the embeddings [B]."""
+        """Return the factors of the cosines, as [C, B] or [1, B]. `norms` [B] are those of the embeddings."""
         proxy_norms: Tensor = torch.linalg.vector_norm(self.W, dim=0)
         return proxy_norms[:, None] * norms
 
@@ -227,7 +227,7 @@ class P2SGradLoss(ProxyBased):
         parameter.data = nn.functional.normalize(parameter.data, dim=0)
 
     def similarity(self, rows: Tensor) -> Tensor:
-        # As in the peer, the proxies are made unit vectors here, and the gradient is not projected onto the sphere.
+        # As in pytorch-metric-learning, normalize the proxies in place, so that no gradient flows through the norm.
         self.weight.data = nn.functional.normalize(self.weight.data, dim=0)
         return (rows @ self.weight).T
 

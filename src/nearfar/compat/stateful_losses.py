@@ -1,7 +1,4 @@
-"""Losses that are not sums over labeled pairs: VICReg, dynamic soft margin and manifold.
-
-"The peer" is pytorch-metric-learning.
-"""
+"""Losses that are not sums over labeled pairs: VICReg, dynamic soft margin and manifold."""
 
 from __future__ import annotations
 
@@ -27,12 +24,15 @@ if TYPE_CHECKING:
 
 
 def reduced(value: Tensor) -> dict[str, Any]:
-    """Return the entry of a dictionary of losses for a scalar."""
+    """Return the entry of a loss dictionary for a scalar."""
     return {"losses": value, "indices": None, "reduction_type": "already_reduced"}
 
 
 class VICRegLoss(BaseMetricLossFunction):
-    """The terms of `nearfar.losses.vicreg`, with a reducer: `loss(embeddings, ref_emb=ref_emb)` without labels."""
+    """The terms of `nearfar.losses.vicreg`, with a reducer.
+
+    The loss is called without labels, as `loss(embeddings, ref_emb=ref_emb)`.
+    """
 
     def __init__(
         self,
@@ -72,16 +72,16 @@ class VICRegLoss(BaseMetricLossFunction):
 
 
 def elements(terms: Tensor) -> dict[str, Any]:
-    """Return the entry of a dictionary of losses for one loss per element."""
+    """Return the entry of a loss dictionary for one loss per element."""
     return {"losses": terms, "indices": torch.arange(len(terms), device=terms.device), "reduction_type": "element"}
 
 
 class DynamicSoftMarginLoss(BaseMetricLossFunction):
-    """Weight each triplet by the share of triplets that are easier, in a running histogram.
+    """Weight each triplet by the fraction of easier triplets in a running histogram.
 
     The formula is that of `nearfar.losses.dynamic_soft_margin`. Without labels, `embeddings` and `ref_emb` are two
-    views of the same samples, and the negative of a pair is the closest other sample of either view. With labels, all
-    triplets are used, as in the peer.
+    views of the same samples, and the negative of a pair is the closest view of another sample. With labels, all
+    triplets are used, as in pytorch-metric-learning.
     """
 
     only_distance = True
@@ -116,15 +116,15 @@ class DynamicSoftMarginLoss(BaseMetricLossFunction):
 
 
 class ManifoldLoss(BaseMetricLossFunction):
-    """The formula of `nearfar.losses.manifold`, with trainable proxies: `loss(embeddings)` without labels.
+    """The formula of `nearfar.losses.manifold`, with trainable proxies. It is called without labels.
 
     Args:
         l: The dimension of the embeddings.
         K: The number of proxies.
         lambdaC: The weight of the context loss. 0 uses only the intrinsic loss, infinity only the context loss.
-        alpha: The share of its similarity that a sample passes on in the random walk.
+        alpha: The probability that the random walk continues instead of restarting.
         margin: The margin.
-        options: The arguments of every loss.
+        options: The arguments that all losses share.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class ManifoldLoss(BaseMetricLossFunction):
         if embeddings.shape[1] != self.l:
             raise InvalidInputError(f"embeddings must have {self.l} columns, got shape {list(embeddings.shape)}")
         chosen = indices_tuple
-        if chosen is None:  # every proxy is that of at least one sample
+        if chosen is None:  # assign each proxy to at least one sample
             drawn = torch.randint(self.K, (len(embeddings) - self.K,))
             chosen = torch.cat([torch.arange(self.K), drawn])[torch.randperm(len(embeddings))]
         proxies = self.proxies.to(embeddings)

@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 def list_triplets(
     selected: SelectedPairs, indices: Indices | None, batch: PairBatch, per_anchor: int | str
 ) -> Triplets:
-    """List the triplets of a miner, or all triplets, or `per_anchor` random triplets of each anchor."""
+    """Return the triplets that a miner selected, as indices (anchors, positives, negatives).
+
+    If `indices` is None and `per_anchor` is a number, draw that many random triplets for each anchor. If `indices` is
+    None and `per_anchor` is "all", return all triplets.
+    """
     if indices is not None:
         a, p, n = convert_to_triplets([part.to(batch.emb.device).long() for part in indices], batch.labels)
         return a, p, n
@@ -40,14 +44,16 @@ def list_triplets(
 class TripletMarginLoss(PairBased):
     """The formula of `nearfar.losses.TripletMarginLoss`, on the triplets that a miner selects, or on all triplets.
 
-    All triplets are computed without listing them, unless the reducer is neither AvgNonZeroReducer nor MeanReducer.
+    Triplets are not listed if the loss uses all of them, the reducer is AvgNonZeroReducer or MeanReducer, and `swap` is
+    False.
 
     Args:
         margin: The margin.
-        swap: Whether to replace the distance of anchor and negative by that of positive and negative if it is smaller.
-        smooth_loss: Whether to use log(1 + e^t) instead of [t]_+.
+        swap: If True, use the smaller of two distances as the distance to the negative: from the anchor or from the
+            positive.
+        smooth_loss: If True, use log(1 + e^t) instead of [t]_+, where t = D_ap - D_an + margin.
         triplets_per_anchor: "all", or the number of triplets to draw at random for each anchor.
-        options: The arguments of every loss.
+        options: The arguments that all losses share.
     """
 
     few_is_none = False
@@ -95,10 +101,11 @@ class TripletMarginLoss(PairBased):
 
 
 class MarginLoss(PairBased):
-    """The hinges of `nearfar.losses.margin.boundary_hinges` over triplets: a pair counts once for each of its triplets.
+    """The hinges of `nearfar.losses.margin.boundary_hinges`. A pair counts once for each triplet that contains it.
 
     With learn_beta=True, `beta` is a parameter, and nu * beta is added to the loss. With num_classes, each class has
-    its own beta, and the sum of nu * beta over the triplets is divided like the hinges.
+    its own beta. The sum of nu * beta over the triplets is then divided by the number of nonzero hinges, as is the sum
+    of the hinges.
     """
 
     few_is_none = False

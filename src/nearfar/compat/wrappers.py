@@ -36,7 +36,7 @@ TWO_VIEWS = (
 
 
 class BaseLossWrapper(Recorded):
-    """Base class of wrappers that support some losses only."""
+    """Base class of wrappers that support only some losses."""
 
     def __init__(self, loss: nn.Module, *, collect_stats: bool | None = None) -> None:
         super().__init__(collect_stats=collect_stats)
@@ -58,7 +58,7 @@ class BaseLossWrapper(Recorded):
 
 
 class CrossBatchMemory(BaseLossWrapper):
-    """Compare each batch with a queue of the embeddings of past batches and itself (Wang et al., CVPR 2020, XBM).
+    """Compare each batch with itself and with a queue of past embeddings (Wang et al., CVPR 2020, XBM).
 
     The batch is first stored in the queue. Then every sample is compared with the whole queue, except with itself.
 
@@ -67,7 +67,7 @@ class CrossBatchMemory(BaseLossWrapper):
         embedding_size: The dimension of the embeddings.
         memory_size: The number of embeddings in the queue.
         miner: A miner that selects pairs of the batch and the queue. By default, all pairs are used.
-        collect_stats: Whether to store statistics.
+        collect_stats: Accepted for compatibility. Wrappers store no statistics.
     """
 
     embedding_memory: Tensor
@@ -109,16 +109,17 @@ class CrossBatchMemory(BaseLossWrapper):
         Args:
             embeddings: The embeddings [B, d].
             labels: The class ids [B].
-            indices_tuple: Further pairs or triplets of the queue, such as those of a miner of the batch.
-            enqueue_mask: The mask of the samples that are stored [B]. The loss is computed for the others only. By
-                default, all are stored, and the loss is computed for all.
+            indices_tuple: Pairs or triplets to use in addition. Anchors are indices into the batch. Positives and
+                negatives are indices into the queue.
+            enqueue_mask: The mask of the samples that are stored [B]. The loss is computed only for the other samples.
+                By default, all samples are stored, and the loss is computed for all.
         """
         if indices_tuple is not None and enqueue_mask is not None:
             raise ValueError("indices_tuple and enqueue_mask cannot be combined: pass one of them")
         stored = len(embeddings) if enqueue_mask is None else int(enqueue_mask.sum())
         if stored > self.memory_size:
             raise InvalidInputError(
-                f"{stored} embeddings do not fit a memory of {self.memory_size}: increase memory_size"
+                f"memory_size={self.memory_size} is too small to store {stored} embeddings: increase memory_size"
             )
         labels = labels.to(embeddings.device)
         self.embedding_memory = self.embedding_memory.to(embeddings)
@@ -148,7 +149,7 @@ class CrossBatchMemory(BaseLossWrapper):
         input_indices_tuple: Indices | None,
         do_remove_self_comparisons: bool,
     ) -> tuple[Tensor, ...]:
-        """Return the pairs or triplets of the batch and the queue, together with those of `input_indices_tuple`."""
+        """Return the pairs or triplets of the batch with the queue, followed by those in `input_indices_tuple`."""
         mine = _all_pairs if self.miner is None else self.miner
         pairs: tuple[Tensor, ...] = mine(embeddings, labels, E_mem, L_mem)
         if do_remove_self_comparisons:
@@ -174,13 +175,13 @@ def _all_pairs(embeddings: Tensor, labels: Tensor, ref_emb: Tensor, ref_labels: 
 
 
 class SelfSupervisedLoss(BaseLossWrapper):
-    """Use two views of each sample as its positives: `loss(embeddings, ref_emb)` without labels.
+    """Use two views of each sample as a positive pair. It is called as `loss(embeddings, ref_emb)`, without labels.
 
     Args:
         loss: The loss, one of `supported_losses()`.
-        symmetric: Whether the views of both tensors are anchors. Otherwise only those of the first are, and only those
-            of the second are references.
-        collect_stats: Whether to store statistics.
+        symmetric: If True, all views in both tensors serve as anchors and as references. If False, the views in the
+            first tensor are the anchors, and the views in the second tensor are the references.
+        collect_stats: Accepted for compatibility. Wrappers store no statistics.
     """
 
     def __init__(self, loss: nn.Module, symmetric: bool = True, *, collect_stats: bool | None = None) -> None:
@@ -224,7 +225,8 @@ class MultipleLosses(nn.Module):
             found = list(given) if isinstance(given, Mapping) else list(range(len(given)))
             fits = set(found) <= set(keys) if name == "miners" and self.is_dict else set(found) == set(keys)
             if isinstance(given, Mapping) != self.is_dict or not fits:
-                raise InvalidInputError(f"{name} must have the form and the keys of losses, {keys}, got {found}")
+                kind = "dictionary" if self.is_dict else "list"
+                raise InvalidInputError(f"{name} must be a {kind} like losses, with the keys {keys}, got {found}")
         self.miners: nn.ModuleDict | nn.ModuleList | None = None
         if miners is not None:
             self.miners = nn.ModuleDict(miners) if isinstance(miners, Mapping) else nn.ModuleList(miners)  # type: ignore[arg-type]

@@ -28,7 +28,8 @@ class Data:
 
     source: str = option(
         "sketches",
-        "Folder with one subfolder per class, tar or zip of such a folder, CSV, JSONL, .npz, benchmark, or sketches.",
+        "Folder with one subfolder per class, tar or zip of such a folder, CSV, JSONL or .npz file, folder of a "
+        "benchmark, or sketches (built-in drawings).",
     )
     split: str = option(
         "auto",
@@ -40,15 +41,28 @@ class Data:
     labels: str | None = option(
         None, "File with the labels of a .npy data file; null looks for a labels file next to the data."
     )
-    text: str | None = option(None, "Column of a table that holds the texts; null is `text`, unless there is a `path`.")
+    text: str | None = option(
+        None, "Column of a table that holds the texts; null is `text`, unless the table has a column `path`."
+    )
     label: str | None = option(None, "Column of a table that holds the labels; null is `label`.")
     image: str | None = option(None, "Column of a Parquet table that holds image files as bytes; null is `image`.")
     separator: str | None = option(
-        None, "Character between the labels of a sample that has several, e.g. '|'; null: each has one label."
+        None, "Character that separates several labels of a sample, e.g. '|'; null: each sample has one label."
     )
-    group: str | None = option(None, "Column with groups; a query does not find samples of its own group; null: none.")
+    group: str | None = option(
+        None, "Column with groups: the ranking of a query leaves out samples of its group; null: no groups."
+    )
     camera: str | None = option(
-        None, "Column with cameras; a query does not find samples of its class from its own camera; null: none."
+        None,
+        "Column with cameras: the ranking of a query leaves out samples that have both its class and its camera; null: "
+        "no cameras.",
+    )
+    levels: tuple[str, ...] = option(
+        (), "Columns with the ancestors of the class, from the parent to the root, e.g. [genus, family]; []: none."
+    )
+    taxonomy: str | None = option(
+        None,
+        "CSV file with the column `label` and the ancestors of each class, from the parent to the root; null: none.",
     )
     allow_partial: bool = option(False, "Skip samples whose image file is missing instead of refusing the data.")
     validation: float = option(
@@ -67,7 +81,7 @@ class Data:
         None, "Maximum number of training samples per class, the same ones in every run; null uses all.", least=2
     )
     long_tail: tuple[int, ...] = option(
-        (), "With [5, 60], keep from 60 down to 5 training samples per class, falling geometrically; [] keeps all."
+        (), "[5, 60] keeps 5 to 60 training samples per class, in a geometric sequence over the classes; [] keeps all."
     )
     swap_halves: bool = option(False, "Train on the test split and test on the training split, as the MPA paper did.")
     ignore_roles: bool = option(
@@ -83,5 +97,5 @@ class Data:
     )
     noise: Noise = section(Noise, "Injected label noise.")
     fingerprint: str | None = option(
-        None, "Fingerprint of the data, set by the run; null before. Other data with this configuration is an error."
+        None, "Fingerprint of the data, set by the run. Other data raises an error; null accepts any data."
     )

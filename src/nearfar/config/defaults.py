@@ -1,4 +1,4 @@
-"""Our defaults for each kind of data, and the defaults of papers. Nothing is chosen on test classes.
+"""Our defaults for each kind of data, and the defaults of papers. No default was chosen by scores on test classes.
 
 docs/training.md has the measurements. To change a default, change it here.
 """
@@ -27,7 +27,7 @@ OURS: dict[str, Tree] = {
         "steps": 300,
     },
     "text": {
-        # 0.45 are the upper 3 of the 6 layers of MiniLM
+        # 0.45 trains the upper 3 of the 6 layers of MiniLM
         "model": {
             "backbone": "all-minilm-l6-v2",
             "pretrained": True,
@@ -59,8 +59,8 @@ OURS: dict[str, Tree] = {
 PCA_TEXTS = 1000
 FEW_TEXTS: Tree = {"head": "identity", "init": None, "proxies": "class-means"}
 
-# Image files in suites, with setting=paper, and for networks with random weights. Published results of suites were made
-# with these values.
+# Defaults for image files in three cases: in suites (benchmark sweeps), with setting=paper, and for networks with
+# random weights. The published results of suites were made with these values.
 PLAIN_FILES: Tree = {
     "model": {"backbone": "efficientnet-lite0", "pretrained": True, "dim": 512, "freeze_bn": True},
     "optimizer": {"name": "adamw", "lr": 3e-4, "weight_decay": 1e-4, "proxy_lr_multiplier": 100.0},
@@ -68,7 +68,8 @@ PLAIN_FILES: Tree = {
     "epochs": 5,
 }
 
-# What changes in fine-tuning if the lower blocks are frozen and their output is cached: the default without a GPU.
+# Changes to the fine-tuning defaults if the lower blocks are frozen and their output is cached. `nearfar train` does
+# this if there is no GPU.
 # 0.5 trains the upper half of the blocks, which is blocks.8 and above in EfficientNet-Lite0.
 CACHED: Tree = {"model": {"train_from": 0.5}, "cache": {"views": 4}}
 
@@ -90,7 +91,7 @@ def fine_tuning_defaults(model: Mapping[str, Any], *, samples: int | None, cache
     """Return the defaults for image files.
 
     Args:
-        model: The settings of `model` that are given, as a dict. They decide which defaults make sense.
+        model: The settings of `model` that the user gave, as a dict. Some defaults depend on them.
         samples: Number of training images if it is known. It determines the number of epochs.
         cache: Folder for the activations of frozen blocks. None trains the whole network.
     """
@@ -100,7 +101,7 @@ def fine_tuning_defaults(model: Mapping[str, Any], *, samples: int | None, cache
     if samples is not None:
         tree["epochs"] = max(tree["epochs"], min(MOST_EPOCHS, math.ceil(LEAST_SAMPLES / max(1, samples))))
     if ":" in str(model.get("backbone", "")):
-        del tree["model"]["pooling"]  # networks of other libraries output vectors and may not have blocks
+        del tree["model"]["pooling"]  # networks from other libraries output vectors and may not have blocks
         return tree
     trains_everything = "train_from" in model and model["train_from"] is None
     if cache is None or trains_everything or model.get("freeze_backbone"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from nearfar.config.schema import Config
 from nearfar.config.setting import Setting, walk
 
-# Short names of frequent settings, for options of `nearfar train` and arguments of `nearfar.fit`.
+# Short names of frequently used settings, as options for `nearfar train` and arguments for `nearfar.fit`.
 SHORT_KEYS = {
     "lr": "optimizer.lr",
     "batch_size": "batches.size",
@@ -16,7 +16,7 @@ SHORT_KEYS = {
 
 
 def all_settings() -> dict[str, Setting]:
-    """Return the description of every setting and section by its dotted key.
+    """Return a dict that maps the dotted key of every setting and section to its description.
 
     >>> all_settings()["optimizer.lr"].help
     'Learning rate of the backbone.'
@@ -25,5 +25,5 @@ def all_settings() -> dict[str, Setting]:
 
 
 def neutral_settings() -> tuple[str, ...]:
-    """Return the keys that do not change the trained weights or their scores (except for rounding)."""
+    """Return the keys of the settings that do not change the trained weights or their scores (except for rounding)."""
     return tuple(key for key, each in all_settings().items() if each.neutral)

@@ -9,7 +9,7 @@ from typing import Any
 from nearfar import samplers
 from nearfar.config import recipes
 from nearfar.config.defaults import FEW_TEXTS, OURS, PAPER, PCA_TEXTS, PLAIN_FILES, fine_tuning_defaults
-from nearfar.config.schema import Batches, Config
+from nearfar.config.schema import SEVERAL, Batches, Config
 from nearfar.config.setting import build
 from nearfar.config.tree import apply_settings, merge_trees
 from nearfar.errors import NearfarError
@@ -32,7 +32,9 @@ def resolve(
     samples: int | None = None,
     cache: str | None = None,
 ) -> Config:
-    """Merge the defaults for a kind of data, the recipe, the file and the settings. Later ones override earlier ones.
+    """Merge the defaults for a kind of data, the recipe, the file and the settings, and return the configuration.
+
+    Later values in this order override earlier ones.
 
     Args:
         kind: Kind of the manifest: "pixels", "features", "files" or "text".
@@ -41,11 +43,11 @@ def resolve(
         file: Settings as nested dicts, as read from a YAML file. A recipe named here replaces `recipe`.
         settings: Single settings, each `key=value`.
         base: Nested dicts that override the defaults and are overridden by the recipe.
-        shared: Whether the settings are meant for several recipes, as in a suite. If so, settings of `batches` that the
-            sampler does not use are ignored; otherwise they are an error. The section `ours` of the recipe does not
-            apply either: a suite compares methods with the values of their papers, and tunes what it changes.
-        samples: Number of training samples. By default, few image files are trained for more epochs, and with few
-            texts, the embedding is that of the pretrained network.
+        shared: If True, the settings are meant for several recipes, as in a suite. Settings of `batches` that the
+            sampler does not use are then ignored; otherwise they are an error. The section `ours` of the recipe is
+            ignored as well, because a suite uses the values of the papers and tunes settings itself.
+        samples: Number of training samples. Two defaults depend on it: with few image files, training has more epochs,
+            and with few texts, the network has no linear head.
         cache: Folder of cached activations. If it is given, the default for image files is to freeze the lower half of
             a pretrained network and to cache its output there, as `nearfar train` does without a GPU.
 
@@ -62,7 +64,7 @@ def resolve(
     nearfar.errors.NearfarError: optimizer has no 'momentun'; did you mean 'momentum'? Known: name, lr, ...
     """
     check_choice("kind", kind, OURS)
-    changes = apply_settings(file or {}, settings)
+    changes = gather_losses(apply_settings(file or {}, settings))
     name = changes.get("recipe") or recipe
     is_plain = shared or changes.get("setting") == "paper"
     chosen = changes.get("model")
@@ -110,11 +112,28 @@ def resolve(
 
 def from_dict(tree: Mapping[str, Any]) -> Config:
     """Build a configuration from nested dicts, such as the result of `Config.to_dict`, and check it."""
+    tree = gather_losses(tree)
     if isinstance(tree, Mapping) and isinstance(tree.get("batches"), Mapping):
         tree = {**tree, "batches": _gather_options(tree["batches"])}
     config: Config = build(Config, tree, root=Config)
     check(config)
     return config
+
+
+def gather_losses(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """If `loss` is a list of losses, return the tree with `loss` = {"name": "several", "losses": list}.
+
+    Otherwise, return the tree unchanged.
+
+    >>> gather_losses({"loss": [{"name": "supcon"}, {"name": "triplet", "weight": 2}]})["loss"]["name"]
+    'several'
+    """
+    loss = tree.get("loss") if isinstance(tree, Mapping) else None
+    if not isinstance(loss, list):
+        return tree  # type: ignore[return-value]
+    if not loss or not all(isinstance(part, Mapping) and part.get("name") for part in loss):
+        raise NearfarError(f"loss must be a list of tables, each with a name, got {loss!r}")
+    return {**tree, "loss": {"name": SEVERAL, "losses": loss}}
 
 
 def _options(sampler: Any) -> Iterable[str] | None:
@@ -142,7 +161,7 @@ def _check_readable(batches: Mapping[str, Any], sampler: Any) -> None:
 def _gather_options(batches: Mapping[str, Any]) -> dict[str, Any]:
     """Move options of the sampler that the schema does not declare into `options`.
 
-    A new sampler can therefore have options of its own without a change to the schema.
+    A new sampler can therefore have its own options without a change to the schema.
     """
     known = {each.name for each in fields(Batches)}
     options = _options(batches.get("name", Batches.name)) or ()
@@ -161,7 +180,7 @@ def _from_recipe(name: str, kind: str | None, setting: str, benchmark: str | Non
     if setting not in ("ours", "paper"):
         raise NearfarError(f"setting must be ours or paper, got {setting!r}")
     try:
-        recipe = recipes.load(name, data=benchmark)
+        recipe = gather_losses(recipes.load(name, data=benchmark))
     except ValueError as error:
         raise NearfarError(str(error)) from None
     ours = {} if kind is None else recipe.get("ours", {}).get(kind, {})
@@ -193,6 +212,8 @@ def check(config: Config) -> None:
         raise NearfarError(f"data.folds={folds} already holds out classes: set data.validation=0")
     if not config.loss.get("name"):
         raise NearfarError("no loss: choose a recipe (nearfar recipes) or set loss.name (nearfar losses)")
+    if config.loss["name"] == SEVERAL and not isinstance(config.loss.get("losses"), list):
+        raise NearfarError("loss.name=several needs a list of losses: set loss=[{name: A}, {name: B, weight: 0.5}]")
     try:
         expand_names(config.metrics, ks=(1,))
     except ValueError as error:
@@ -204,11 +225,11 @@ def check(config: Config) -> None:
             f"model.interpolate must hold numbers above 0 and below 1, got {list(config.model.interpolate)}"
         )
     if config.schedule.name == "step" and config.schedule.every is None:
-        raise NearfarError("schedule.name=step needs schedule.every: set the number of epochs between two steps")
+        raise NearfarError("schedule.name=step needs schedule.every: set it to a number of epochs")
 
 
 def _drop_options_of_another(section: dict[str, Any], changes: Any, key: str) -> None:
-    """Clear section[key] if the changes give it another name, because the options belong to the old name."""
+    """Clear section[key] if `changes` give it another name, because its options belong to the old name."""
     before, after = (part.get(key) if isinstance(part, Mapping) else None for part in (section, changes))
     if (
         isinstance(before, Mapping)

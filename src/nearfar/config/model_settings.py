@@ -1,4 +1,4 @@
-"""The settings of the network: its parts, which of them are trained, and the cache of those that are not."""
+"""The settings of the network, and of the cache for the activations of its frozen blocks."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from nearfar.config.setting import option
 
 @dataclass(frozen=True)
 class Model:
-    """The network, as for `nearfar.models.create_embedder`."""
+    """The network (see `nearfar.models.create_embedder`)."""
 
     backbone: str = option("small", "Name of the backbone (`nearfar.models.names()`), or transformers:DIRECTORY.")
     pretrained: bool | str = option(False, "true: public weights; a path: the weights in that file; false: random.")
-    download: bool = option(False, "Download a transformers:NAME that is not on this machine.", neutral=True)
+    download: bool = option(
+        False, "Download the model of transformers:NAME if it is not on this machine.", neutral=True
+    )
     pooling: str | None = option(
         None,
         "Pooling of feature maps: average, max, average+max, gem, gem-trainable or grid; of the tokens of a "
@@ -26,21 +28,25 @@ class Model:
     head: str = option("linear", "Layers from the pooled features to the embedding: linear, mlp or identity.")
     hidden: int | None = option(None, "Width of the hidden layer of an mlp head; null is twice model.dim.")
     dim: int | None = option(
-        512, "Dimension of the embedding; null: 128 (texts, head=identity: number of features).", above=0
+        512,
+        "Dimension of the embedding; null: 128, or the number of features for texts and for head=identity.",
+        above=0,
     )
     layer_norm: bool = option(False, "Apply layer normalization to the pooled features.")
     init: str | None = option(
-        None, "Initial head weights: pca, kaiming, random; null is pca for vectors, else kaiming."
+        None, "Initial weights of the head: pca, kaiming or random; null is pca for feature vectors, otherwise kaiming."
     )
     proxies: str | None = option(
-        None, "Initial proxies; null is class-means with init=pca, else random.", choices=("class-means", "random")
+        None,
+        "Initial proxies; null is class-means with init=pca, otherwise random.",
+        choices=("class-means", "random"),
     )
     freeze_bn: bool = option(False, "Keep the statistics of batch normalization fixed.")
     freeze_backbone: bool = option(False, "Train only the head.")
     train_from: int | float | str | None = option(
         None,
-        "First trained block; everything below it is frozen. The name of a block, its index from 0, the fraction of "
-        "blocks to train (0.5 is the upper half), or head; null trains everything.",
+        "First trained block; everything below it is frozen. Give the name of a block, its index counted from 0, the "
+        "fraction of blocks to train (0.5 is the upper half), or head; null trains everything.",
     )
     lora: int | None = option(
         None,
@@ -48,11 +54,18 @@ class Model:
         "convolution layers are trained; null trains all weights.",
         above=0,
     )
-    lora_alpha: float | None = option(None, "LoRA multiplies its updates by lora_alpha / lora; null is 1.", above=0)
+    lora_alpha: float | None = option(None, "LoRA multiplies its updates by lora_alpha / lora; null: by 1.", above=0)
+    channels_last: bool = option(
+        True,
+        "Store images and the weights of convolutions in the channels-last layout, which is faster. Set false if your "
+        "own network needs the usual layout.",
+        neutral=True,
+    )
     interpolate: tuple[float, ...] = option(
         (),
-        "WiSE-FT: shares of the trained weights in an average with the weights before training, such as [0.25, 0.5]. "
-        "The best on validation classes is kept, or the trained weights. Without validation classes, give one share.",
+        "WiSE-FT: average the weights before and after training. Each value, as in [0.25, 0.5], is the fraction of the "
+        "trained weights in the average. Of these averages and the trained network, the one with the best validation "
+        "score is kept. Without validation classes, give one value.",
     )
 
 

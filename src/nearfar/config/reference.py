@@ -169,6 +169,8 @@ def _config_object() -> dict[str, Any]:
         properties = schema["properties"][section].setdefault("properties", {})
         about = properties.setdefault("backbone" if section == "model" else "name", {})
         about |= {"anyOf": [{"enum": package.names()}, {"type": "string"}]}
+    loss = schema["properties"]["loss"]
+    schema["properties"]["loss"] = loss | {"type": ["object", "array"], "items": loss}  # one loss or a list
     return schema
 
 

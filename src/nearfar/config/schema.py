@@ -40,11 +40,17 @@ class Batches:
         None, "PROFS: number of steps for which a class keeps its representative (a cycle); null: computed from rho."
     )
     mining: str | None = option(None, "PROFS: hncm chooses classes by hard negative class mining; null: at random.")
-    seeds_per_batch: int | None = option(None, "hncm: random classes whose nearest ones fill the batch. Default: 1.")
-    greedy: bool | None = option(None, "hncm: add the class nearest to any class in the batch. Default: false.")
+    seeds_per_batch: int | None = option(
+        None, "hncm: number of random classes in a batch; the classes nearest to them fill the rest. Default: 1."
+    )
+    greedy: bool | None = option(
+        None, "hncm: always add the class that is nearest to any class already in the batch. Default: false."
+    )
     fill: bool | None = option(None, "hncm: embed all representatives at the start of a cycle. Default: false.")
     patience: int | None = option(None, "PROFS: end a cycle after this many steps without progress; null: never.")
-    options: dict[str, Any] = table("Other options of the sampler; `batches.KEY` is short for `batches.options.KEY`.")
+    options: dict[str, Any] = table(
+        "Other options of the sampler; `batches.KEY` is shorthand for `batches.options.KEY`."
+    )
 
 
 @dataclass(frozen=True)
@@ -61,12 +67,18 @@ class Images:
     crop: int | None = option(
         None, "Side of the network input in pixels; null: the backbone's default, or the size of gray arrays.", above=0
     )
-    resize: int | None = option(None, "Short side of a test image before its crop; null is crop * 256 / 224.", above=0)
+    resize: int | None = option(
+        None,
+        "Short side in pixels to which a test image is resized before it is cropped; null is crop * 256 / 224.",
+        above=0,
+    )
     min_scale: float = option(
         0.16, "Smallest area of a random training crop, as a fraction of the image.", above=0, most=1
     )
     flip: float = option(0.5, "Probability of a horizontal flip in training.", least=0, most=1)
-    jitter: tuple[float, ...] = option((), "Strengths of random changes in brightness, contrast, saturation; []: none.")
+    jitter: tuple[float, ...] = option(
+        (), "Strengths of random changes in brightness, contrast and saturation; []: none."
+    )
     augment: bool = option(True, "Augment training images; false preprocesses them as for testing.")
 
 
@@ -77,15 +89,17 @@ class Optimizer:
     name: str = option("adamw", "The optimizer.", choices=("adam", "adamw", "sgd", "rmsprop"))
     lr: float = option(1e-3, "Learning rate of the backbone.", above=0)
     weight_decay: float = option(1e-2, "Weight decay of the network.", least=0)
-    decay_vectors: bool = option(False, "Apply weight decay also to biases, normalization layers and the GeM exponent.")
-    layer_decay: float = option(1.0, "Factor of the learning rate from each block to the one below.", above=0, most=1)
+    decay_vectors: bool = option(False, "Also apply weight decay to biases, normalization layers and the GeM exponent.")
+    layer_decay: float = option(
+        1.0, "Learning rate of each block, as a multiple of that of the next block toward the output.", above=0, most=1
+    )
     head_lr_multiplier: float = option(1.0, "Learning rate of the head, as a multiple of lr.", above=0)
     proxy_lr_multiplier: float = option(10.0, "Learning rate of the proxies of a loss, as a multiple of lr.", above=0)
     proxy_weight_decay: float | None = option(0.0, "Weight decay of the proxies; null uses weight_decay.")
     momentum: float = option(0.9, "Momentum of sgd and rmsprop.")
     betas: tuple[float, ...] = option((0.9, 0.999), "The two averaging coefficients of adam and adamw.")
-    clip_value: float | None = option(None, "Clip gradients to this magnitude; null: no clipping.", above=0)
-    clip_norm: float | None = option(None, "Clip the total gradient norm to this; null: no clipping.", above=0)
+    clip_value: float | None = option(None, "Clip each gradient entry to this magnitude; null: no clipping.", above=0)
+    clip_norm: float | None = option(None, "Clip the total gradient norm to this value; null: no clipping.", above=0)
 
 
 @dataclass(frozen=True)
@@ -97,7 +111,11 @@ class Schedule:
         "constant: no decay; cosine: decay to 0; step: multiply by schedule.factor every schedule.every epochs.",
         choices=("constant", "cosine", "step"),
     )
-    every: int | None = option(None, "Epochs between two steps of the step schedule; null: no steps.", above=0)
+    every: int | None = option(
+        None,
+        "Number of epochs between two changes of the learning rate in the step schedule; null in other schedules.",
+        above=0,
+    )
     factor: float = option(0.5, "Factor by which the step schedule multiplies the learning rate.", above=0)
     warm_up: float = option(
         0.1, "Fraction of the steps, at the start, in which the learning rate rises linearly.", least=0, below=1
@@ -111,16 +129,21 @@ class Select:
 
     by: str = option(
         "auto",
-        "The epoch with the best score on the validation or test split, or the last one. auto: validation if there are "
-        "validation classes, else last. With test, which some papers use, every result has a warning.",
+        "validation, test: keep the epoch with the best score on this split. last: keep the last epoch. auto: "
+        "validation if there are validation classes, otherwise last. Some papers use test; it makes test scores too "
+        "optimistic, so every result has a warning.",
         choices=("auto", "validation", "last", "test"),
     )
     metric: str = option("map@r", "The metric to maximize.")
     every: int = option(1, "Number of epochs between two evaluations.", above=0)
     untrained: bool = option(
-        False, "Also score the network before training, and keep it if no epoch is better. Has no effect with last."
+        False,
+        "Also score the network before training, and keep it if no epoch is better. Has no effect with select.by=last.",
     )
     patience: int | None = option(None, "Stop after this many evaluations without improvement; null: never.", above=0)
+
+
+SEVERAL = "several"  # loss.name of a weighted sum of several losses, which are in loss.losses
 
 
 @dataclass(frozen=True)
@@ -135,9 +158,12 @@ class Config:
         choices=("ours", "paper"),
     )
     benchmark: str | None = option(None, "Use the recipe's values for this dataset; null: none.", choices=BENCHMARKS)
-    seed: int = option(0, "Seed of weights, batches and augmentation.", least=0, below=2**63)
+    seed: int = option(0, "Seed for the initial weights, batches and augmentation.", least=0, below=2**63)
     data: Data = section(Data, "What to train on.")
-    loss: dict[str, Any] = table("The name of the loss and its options; `nearfar losses NAME` shows the options.")
+    loss: dict[str, Any] = table(
+        "The name of the loss and its options; `nearfar losses NAME` shows the options. A list of such tables, each "
+        "optionally with a weight, trains with the weighted sum of the losses."
+    )
     batches: Batches = section(Batches, "How samples are grouped into batches.")
     pacing: dict[str, Any] = table("The name and options of a pacer, which weights training samples; empty for none.")
     projection: ProjectionTerm = section(ProjectionTerm, "The projection term of PROFS.")
@@ -151,7 +177,8 @@ class Config:
     select: Select = section(Select, "Which epoch's weights are kept.")
     micro_batch: int | None = option(
         None,
-        "Most samples in the network at once; null: all. Larger batches pass in parts, twice: for loss and gradients.",
+        "Maximum number of samples in the network at once; null: the whole batch. A larger batch is split into parts, "
+        "and each part passes through the network twice: for the loss and for the gradients.",
         above=0,
     )
     autocast: str = option(
@@ -161,13 +188,25 @@ class Config:
         0.0, "Decay of a moving average of the weights; the average is tested and saved. 0 for none.", least=0, below=1
     )
     compile: bool = option(False, "Compile the network with torch.compile.")
+    tf32: str = option(
+        "convolutions",
+        "Operations in which a GPU rounds float32 to TF32, which has 3 digits and is several times faster.",
+        choices=("none", "convolutions", "all"),
+        neutral=True,
+    )
+    cudnn_benchmark: bool = option(
+        False,
+        "Let cuDNN time its convolution algorithms and use the fastest. A resumed run may then use other algorithms, "
+        "so its weights may differ slightly from those of an uninterrupted run.",
+        neutral=True,
+    )
     shard_proxies: bool = option(
         False, "Split the proxies over the processes, for a very large number of classes.", neutral=True
     )
     shard_network: bool = option(False, "Split the network's parameters over the processes (FSDP2).", neutral=True)
     device: str = option("auto", "Device: auto (a CUDA GPU if there is one), cpu, cuda or cuda:1.", neutral=True)
     threads: int | None = option(
-        None, "Number of CPU threads of torch; null is torch's default.", above=0, most=MOST_THREADS, neutral=True
+        None, "Number of CPU threads for torch; null is torch's default.", above=0, most=MOST_THREADS, neutral=True
     )
     log_every: int = option(20, "Number of steps between two entries of the log.", above=0, neutral=True)
     log_train: bool = option(
@@ -184,6 +223,12 @@ class Config:
     test: bool = option(True, "Score the test split at the end.", neutral=True)
     untrained: bool = option(True, "Also score the test split before training, with and without the head.")
     track: tuple[str, ...] = option((), "Trackers that also receive the log: tensorboard, wandb, mlflow.", neutral=True)
+
+    @property
+    def loss_name(self) -> str:
+        """The name of the loss. The names of several losses are joined by " + "."""
+        parts = self.loss["losses"] if self.loss["name"] == SEVERAL else [self.loss]
+        return " + ".join(str(part["name"]) for part in parts)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the configuration as nested dicts of plain values."""

@@ -46,8 +46,8 @@ class Setting:
         above: Exclusive lower bound.
         most: Inclusive upper bound.
         below: Exclusive upper bound.
-        neutral: Whether the trained weights and their scores do not depend on the setting. Such a setting may change
-            when a run is resumed, and it is not part of the id of a benchmark cell.
+        neutral: If True, the trained weights and their scores do not depend on the setting. Such a setting may change
+            when a run is resumed, and it is not part of the id of a run in a benchmark suite.
     """
 
     help: str
@@ -108,7 +108,10 @@ def is_section(hint: Any) -> bool:
 
 
 def walk(table: type, prefix: str = "") -> Iterator[tuple[str, Field[Any], Any]]:
-    """Yield (dotted key, field, type) of every setting in a table and its nested tables, in order."""
+    """Yield (dotted key, field, type) of every field of a table, in order.
+
+    A nested table is followed by its own fields. `prefix` is put before every key.
+    """
     for each in fields(table):
         hint = type_hints(table)[each.name]
         yield f"{prefix}{each.name}", each, hint
@@ -155,7 +158,7 @@ def variants(hint: Any) -> tuple[Any, ...]:
 
 
 def _item_type(hint: Any) -> Any:
-    """Return the type of the items of `tuple[item, ...]`, also if the tuple is a part of a union; else None."""
+    """Return the item type of `tuple[item, ...]`, even if the tuple is part of a union. Return None for other types."""
     parts = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
     return next((get_args(part)[0] for part in parts if get_origin(part) is tuple), None)
 

@@ -19,11 +19,11 @@ def read_config(path: Path) -> dict[str, Any]:
     try:
         tree = parse_yaml(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise NearfarError(f"{path}: cannot be read as YAML ({error})") from None
+        raise NearfarError(f"{path}: the file cannot be read as YAML ({error})") from None
     if tree is None:
         return {}
     if not isinstance(tree, dict):
-        raise NearfarError(f"{path}: must be a table of settings, got {type(tree).__name__}")
+        raise NearfarError(f"{path}: the file must contain a table of settings, got {type(tree).__name__}")
     return tree
 
 
@@ -61,7 +61,7 @@ def parse_setting(text: str) -> tuple[list[str], Any]:
     """
     key, sign, value = text.partition("=")
     if not sign or not key.strip():
-        raise NearfarError(f"a setting is KEY=VALUE, for example optimizer.lr=1e-4, got {text!r}")
+        raise NearfarError(f"a setting must be KEY=VALUE, for example optimizer.lr=1e-4, got {text!r}")
     try:
         parsed = parse_yaml(value) if value.strip() else None
     except ValueError as error:

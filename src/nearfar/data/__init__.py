@@ -9,7 +9,7 @@ from __future__ import annotations
 from nearfar.data.augment import BatchAugment
 from nearfar.data.batch_loader import Batch, BatchLoader
 from nearfar.data.cache import cache_images
-from nearfar.data.datasets import BatchDataset, FeatureDataset, ImageDataset, PixelDataset, create_dataset
+from nearfar.data.datasets import BatchDataset, FeatureDataset, ImageDataset, create_dataset
 from nearfar.data.images import ScanResult, decode_image, drop_rows, scan_images
 from nearfar.data.layouts import layout_names
 from nearfar.data.layouts import register as register_layout
@@ -17,6 +17,7 @@ from nearfar.data.layouts.sketches import load_sketches
 from nearfar.data.manifest import Manifest
 from nearfar.data.noise import NoiseRecord, add_label_noise
 from nearfar.data.open import open_data, save_manifest
+from nearfar.data.pixel_dataset import PixelDataset
 from nearfar.data.python_dataset import as_manifest
 from nearfar.data.summary import Summary
 from nearfar.data.transforms import eval_transform, train_transform

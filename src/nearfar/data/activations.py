@@ -12,11 +12,14 @@ from nearfar.data.row_store import RowStore
 
 
 class ActivationDataset:
-    """Activations of images in place of the images: some augmented views of each, and the view for evaluation.
+    """Dataset of activations instead of images.
+
+    A view is one version of every image. There are several randomly augmented views, and one view for evaluation.
 
     Args:
         labels: Class of each image [N].
-        open_view: Returns the store of an augmented view, from 0, or of the view for evaluation (None).
+        open_view: Function that takes the number of an augmented view (counted from 0) and returns its store. For None,
+            it returns the store of the view for evaluation.
         views: Number of augmented views. Epoch e uses view e % views.
     """
 
@@ -30,7 +33,10 @@ class ActivationDataset:
         return len(self.labels)
 
     def fetch(self, indices: Sequence[int] | Tensor, *, epoch: int = 0, train: bool = False) -> Tensor:
-        """Return the activations of these rows, float32 [B, ...]."""
+        """Return the activations of the rows `indices`, float32 [B, ...].
+
+        With `train`, they come from the augmented view of the epoch, otherwise from the view for evaluation.
+        """
         view = epoch % self.views if train else None
         if view not in self._stores:
             self._stores[view] = self._open_view(view)

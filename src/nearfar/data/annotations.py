@@ -1,4 +1,4 @@
-"""Annotations of samples besides their class: several labels, a group and a camera."""
+"""Annotations of samples besides their class: several labels, a group, a camera, ancestors and pairs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nearfar.data.pair_table import PairTable
 from nearfar.errors import NearfarError
 from nearfar.spelling import suggest
 
@@ -24,18 +25,27 @@ class Annotations:
     Attributes:
         label_sets: Multi-hot labels [N, L], if samples have several labels. Two samples that share a label are
             positives of each other.
-        group: Group of each sample [N]. A query does not find samples of its own group, for example of its video.
-        camera: Camera of each sample [N]. A query does not find samples that have both its class and its camera.
+        group: Group of each sample [N]. The results of a query exclude samples of its own group, for example frames of
+            the same video.
+        camera: Camera of each sample [N]. The results of a query exclude samples that have both its class and its
+            camera.
+        pairs: Pairs of samples that do or do not belong together, for data without classes.
+        levels: Ancestors of the class of each sample [N, L], from the parent to the root; see `nearfar.data.taxonomy`.
     """
 
     label_sets: NDArray[np.bool_] | None = None
     group: NDArray[np.int64] | None = None
     camera: NDArray[np.int64] | None = None
+    levels: NDArray[np.int64] | None = None
+    pairs: PairTable | None = None
 
     def take(self, rows: Rows) -> Annotations:
-        """Return the annotations of some samples."""
-        columns: tuple[Any, ...] = (self.label_sets, self.group, self.camera)
-        return Annotations(*(None if column is None else column[rows] for column in columns))
+        """Return the annotations of the samples at the given rows."""
+        names = ("label_sets", "group", "camera", "levels")
+        columns: dict[str, Any] = {name: getattr(self, name) for name in names}
+        pairs = None if self.pairs is None else self.pairs.take(rows)
+        taken = {name: None if column is None else column[rows] for name, column in columns.items()}
+        return Annotations(**taken, pairs=pairs)
 
     @property
     def digest(self) -> str:
@@ -43,6 +53,10 @@ class Annotations:
         digest = hashlib.sha256()
         for column in (self.label_sets, self.group, self.camera):
             digest.update(b"none" if column is None else f"{column.shape}".encode() + column.tobytes())
+        if self.levels is not None:
+            digest.update(f"levels {self.levels.shape}".encode() + self.levels.tobytes())
+        if self.pairs is not None:
+            digest.update(self.pairs.digest.encode())
         return digest.hexdigest()
 
 
@@ -55,7 +69,7 @@ def read_annotations(
     group: str | None = None,
     camera: str | None = None,
 ) -> tuple[dict[str, list[str]], Annotations | None]:
-    """Return the columns of a table with one label in each row, and the annotations, or None if there are none.
+    """Return the columns of a table with one label in each row, and the annotations (None if there are none).
 
     Args:
         path: The table.
@@ -71,7 +85,7 @@ def read_annotations(
         if column is not None and column not in columns:
             known = ", ".join(columns)
             raise NearfarError(
-                f"{path}: has no column {column!r} for data.{name} (it has {known}){suggest(column, columns)}"
+                f"{path} has no column {column!r} for data.{name} (it has {known}){suggest(column, columns)}"
             )
     changed, sets = dict(columns), None
     if separator is not None and label in columns:

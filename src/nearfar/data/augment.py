@@ -1,6 +1,6 @@
-"""Augmentation of a whole batch: a random affine map for each image, applied by one call of grid_sample.
+"""Augmentation of a whole batch: a random affine map for each image, applied by one call to grid_sample.
 
-Each random parameter is a hash of (seed, epoch, index of the sample, number of the parameter). It does therefore not
+Each random parameter is a hash of (seed, epoch, index of the sample, number of the parameter). It therefore does not
 depend on the batch, and all samples are computed at once without a Python loop.
 """
 
@@ -20,7 +20,7 @@ Hashes = NDArray[np.uint64]
 
 
 def uniform(seed: int, epoch: int, indices: ArrayLike, count: int) -> Floats:
-    """Return `count` random numbers in [0, 1) for each index, [len(indices), count].
+    """Return `count` random numbers in [0, 1) for each index, as an array [len(indices), count].
 
     They are SplitMix64 hashes (Steele, Lea and Flood, 2014) and depend only on (seed, epoch, index).
 
@@ -119,11 +119,14 @@ class BatchAugment:
         return torch.from_numpy(stacked.astype(np.float32))
 
     def __call__(self, x: Tensor, indices: ArrayLike, *, seed: int, epoch: int, size: int | None = None) -> Tensor:
-        """Augment B images [B, C, H, W] with values in 0..255, and resize them to size x size if `size` is given."""
+        """Return augmented images [B, C, H, W] with values in 0..255. With `size`, they have size x size pixels.
+
+        On a GPU, the result differs from that on a CPU only by rounding.
+        """
         batch, channels, height, width = x.shape
         out = (height, width) if size is None else (size, size)
-        theta = self.compute_maps(seed, epoch, indices, height, width)
-        grid = F.affine_grid(theta, [batch, channels, *out], align_corners=False)
+        theta = self.compute_maps(seed, epoch, indices, height, width).to(x.device, non_blocking=True)
+        grid = _make_grid(theta, [batch, channels, *out])
         # grid_sample can only fill with 0, so subtract the fill value before and add it after
         x = F.grid_sample(
             x - self.fill if self.fill else x,
@@ -137,10 +140,22 @@ class BatchAugment:
         if self.brightness or self.contrast:
             # ~epoch is negative and thus never a real epoch, so these numbers differ from those of the affine maps
             u = torch.from_numpy((2 * uniform(seed, ~epoch, indices, 2) - 1).astype(np.float32))
+            u = u.to(x.device, non_blocking=True)
             x *= (1 + self.brightness * u[:, 0])[:, None, None, None]
             mean = x.mean((1, 2, 3), keepdim=True)
             x = ((x - mean) * (1 + self.contrast * u[:, 1])[:, None, None, None] + mean).clamp_(0, 255)
         return x
+
+
+def _make_grid(theta: Tensor, size: list[int]) -> Tensor:
+    """Return the input coordinates [B, H, W, 2] of each output pixel, like `affine_grid` with align_corners=False."""
+    if theta.device.type == "cpu":
+        return F.affine_grid(theta, size, align_corners=False)
+    # affine_grid is a matrix product, in which a GPU may round coordinates to three digits (TF32)
+    height, width = size[2:]
+    x, y = ((2 * torch.arange(n, dtype=theta.dtype, device=theta.device) + 1) / n - 1 for n in (width, height))
+    a, b, c = theta[:, None, None].unbind(-1)
+    return a * x[None, None, :, None] + b * y[None, :, None, None] + c
 
 
 def _interpolate(pair: Floats, u: Floats) -> Floats:

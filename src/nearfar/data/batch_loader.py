@@ -1,18 +1,25 @@
-"""Load batches of a dataset in a given order, with worker processes for image files."""
+"""Load batches of a dataset in a given order, and read them in advance where this saves time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from nearfar.data.datasets import BatchDataset, ImageDataset
+from nearfar.data.pixel_dataset import PixelDataset
+from nearfar.data.tensor_dataset import TensorDataset
 from nearfar.errors import NearfarError
 
 Job = tuple[int, bool, list[int]]
+T = TypeVar("T")
+READ_AHEAD = 2  # number of batches that are read in advance for a GPU
 
 
 class Batch(NamedTuple):
@@ -24,7 +31,9 @@ class Batch(NamedTuple):
 
 
 class BatchLoader:
-    """Loader of batches with given row numbers. The result does not depend on the number of workers.
+    """Loader that yields one batch for each list of row numbers.
+
+    The batches do not depend on the number of workers.
 
     >>> import numpy as np
     >>> from nearfar.data import Manifest, create_dataset
@@ -35,19 +44,26 @@ class BatchLoader:
     Only image files are read by workers. Vectors and arrays are read in the calling process, which is faster than
     passing them between processes. Workers run until `close` is called or the loader is deleted.
 
-    With workers, up to 2 x workers batches are requested from the batch sampler in advance. During an epoch, the state
-    of the sampler is therefore ahead of training: save it at the start of an epoch.
+    For a GPU, a thread reads vectors, arrays and texts in advance, while the GPU computes. Batches are copied from
+    pinned memory, and the host does not wait for the copy. Images are copied as uint8, and augmented (arrays) and
+    normalized on the GPU. The tensors of a Python dataset are not read in advance, because its code may not be
+    thread-safe. If the network runs on the CPU, there is no such thread, because it would compete with training for the
+    CPU.
+
+    Batches are requested from the batch sampler in advance: up to `2 * workers` batches by workers, and two by the
+    thread. During an epoch, the state of the sampler is therefore ahead of training: save it at the start of an epoch.
 
     Args:
         dataset: Dataset of the samples.
         workers: Number of worker processes for image files. With 0, images are read in the calling process.
-        pin_memory: Whether batches from workers are copied to pinned memory.
+        device: Device of the inputs `x` of a batch, by default the CPU. Labels and indices are always on the CPU.
     """
 
-    def __init__(self, dataset: BatchDataset, *, workers: int = 0, pin_memory: bool = False) -> None:
+    def __init__(self, dataset: BatchDataset, *, workers: int = 0, device: torch.device | None = None) -> None:
         if workers < 0:
             raise ValueError(f"workers must be 0 or more, got {workers}")
-        self.dataset, self.workers = dataset, workers
+        self.dataset, self.workers, self.device = dataset, workers, device or torch.device("cpu")
+        self._is_for_gpu = self.device.type == "cuda"
         self.skipped: dict[int, str] = dataset.skipped
         self._jobs = _Jobs()
         self._loader: DataLoader[Any] | None = None
@@ -58,8 +74,8 @@ class BatchLoader:
                 sampler=self._jobs,
                 num_workers=workers,
                 persistent_workers=True,
-                pin_memory=pin_memory,
-                # by default, a DataLoader seeds its workers from the global generator, which would change the training
+                pin_memory=self._is_for_gpu,
+                # by default, a DataLoader draws its seed from the global generator, which would change later draws
                 generator=torch.Generator().manual_seed(0),
             )
 
@@ -71,35 +87,50 @@ class BatchLoader:
         Args:
             batches: Lists of row numbers.
             epoch: Epoch that seeds the augmentation.
-            train: Whether to use the training transform or the evaluation transform.
-            read_ahead: Whether workers read batches in advance. Use False for samplers that depend on the training
-                state: each batch is then read when it is needed, by as many threads as there are workers.
+            train: If True, use the training transform, otherwise the evaluation transform.
+            read_ahead: If True, read batches in advance. Use False for samplers that depend on the training state:
+                each batch is then read when it is needed, image files by as many threads as there are workers.
         """
         jobs = ((epoch, train, _ints(rows)) for rows in batches)
+        for x, rows in self._read(jobs, read_ahead):
+            x = x.to(self.device, non_blocking=True)
+            if isinstance(self.dataset, PixelDataset):
+                x = self.dataset.to_input(x, rows, epoch=epoch, train=train)
+            elif isinstance(self.dataset, ImageDataset):
+                x = self.dataset.to_input(x, train=train)
+            indices = torch.tensor(rows)
+            yield Batch(x, self.dataset.labels[indices], indices)
+
+    def _read(self, jobs: Iterator[Job], read_ahead: bool) -> Iterator[tuple[Tensor, list[int]]]:
+        """Yield the samples of each job before `to_input`, and their rows. For a GPU, samples are in pinned memory."""
         if self._loader is not None and read_ahead:
             self._jobs.source = jobs
             for x, loaded, skipped, failure in self._loader:
                 if failure:
                     raise NearfarError(failure)
                 self.skipped.update(skipped)
-                yield self._batch(x, loaded)
-        elif isinstance(self.dataset, ImageDataset):
-            for _, _, rows in jobs:
-                x, loaded, skipped = self.dataset.read(rows, epoch=epoch, train=train, threads=max(1, self.workers))
-                self.skipped.update(skipped)
-                yield self._batch(x, loaded)
+                yield x, loaded
+        elif self._is_for_gpu and read_ahead and not isinstance(self.dataset, ImageDataset | TensorDataset):
+            yield from _run_ahead(partial(self._read_job, job) for job in jobs)
         else:
-            for _, _, rows in jobs:
-                yield self._batch(self.dataset.fetch(rows, epoch=epoch, train=train), rows)
+            for job in jobs:
+                yield self._read_job(job)
+
+    def _read_job(self, job: Job) -> tuple[Tensor, list[int]]:
+        epoch, train, rows = job
+        if isinstance(self.dataset, ImageDataset):
+            x, rows, skipped = self.dataset.read(rows, epoch=epoch, train=train, threads=max(1, self.workers))
+            self.skipped.update(skipped)
+        elif isinstance(self.dataset, PixelDataset):
+            x = self.dataset.read_pixels(rows)
+        else:
+            x = self.dataset.fetch(rows, epoch=epoch, train=train)
+        return x.pin_memory() if self._is_for_gpu else x, rows
 
     def load_all(self, rows: Sequence[int] | Tensor | None = None, *, batch_size: int = 256) -> Iterator[Batch]:
-        """Yield batches of all rows, or of `rows`, once and in order, with the evaluation transform."""
+        """Yield batches that cover `rows` (by default all rows) once and in order, with the evaluation transform."""
         selected = _ints(range(len(self.dataset)) if rows is None else rows)
         return self.load((selected[i : i + batch_size] for i in range(0, len(selected), batch_size)), train=False)
-
-    def _batch(self, x: Tensor, rows: list[int]) -> Batch:
-        indices = torch.tensor(rows)
-        return Batch(x, self.dataset.labels[indices], indices)
 
     def close(self) -> None:
         """Stop the workers."""
@@ -131,8 +162,20 @@ class _BatchReader(Dataset[Read]):
         try:
             return *self.images.read(rows, epoch=epoch, train=train), ""
         except NearfarError as error:
-            # return the message, because torch would replace an exception by one with the traceback of the worker
+            # return the message instead of raising, because torch would add the traceback of the worker to the error
             return None, [], {}, str(error)
+
+
+def _run_ahead(calls: Iterable[Callable[[], T]]) -> Iterator[T]:
+    """Call functions in order on a thread, and yield their results. The thread is READ_AHEAD calls ahead."""
+    pending: deque[Future[T]] = deque()
+    with ThreadPoolExecutor(1, thread_name_prefix="nearfar-read-ahead") as pool:
+        for call in calls:
+            pending.append(pool.submit(call))
+            if len(pending) > READ_AHEAD:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
 
 
 def _ints(rows: Iterable[int] | Tensor) -> list[int]:

@@ -46,9 +46,9 @@ def cache_images(
         folder: Folder for cache files.
         size: Side of the cached images in pixels.
         workers: Number of threads that decode images.
-        on_error: "raise" an error for a broken image, or "skip" it. Skipped images are counted in the notes of the
-            manifest and listed in a file next to the cache file.
-        max_pixels: Largest number of pixels of an image to decode.
+        on_error: With "raise", a broken image raises an error. With "skip", it is left out, counted in the notes of the
+            manifest, and listed in a file next to the cache file.
+        max_pixels: Images with more pixels than this count as broken.
         progress: Function that is called with the number of finished images.
     """
     if size < 1:
@@ -65,12 +65,16 @@ def cache_images(
         broken = {int(row): reason for row, reason in about["broken"].items()}
         checksums = {int(row): int(value) for row, value in about["checksums"].items()}
     except (OSError, ValueError, EOFError, KeyError, TypeError, AttributeError) as error:
-        raise NearfarError(f"{array_file}: is damaged ({error}): delete it to build it again") from error
+        raise NearfarError(f"{array_file} is damaged ({error}): delete it to build it again") from error
     if pixels.shape != (len(manifest), size, size, 3) or pixels.dtype != np.uint8:
-        raise NearfarError(f"{array_file}: has {pixels.dtype} of shape {pixels.shape}: delete it to build it again")
+        found = f"{pixels.dtype} of shape {list(pixels.shape)}"
+        expected = f"uint8 of shape {[len(manifest), size, size, 3]}"
+        raise NearfarError(f"{array_file} must hold {expected}, got {found}: delete it to build it again")
     wrong = [row for row, value in checksums.items() if zlib.crc32(pixels[row]) != value]
     if wrong:
-        raise NearfarError(f"{array_file}: is damaged (the checksum of image {wrong[0]} differs): delete it")
+        raise NearfarError(
+            f"{array_file} is damaged (the checksum of image {wrong[0]} differs): delete it to build it again"
+        )
     if broken and on_error == "raise":
         raise NearfarError(next(iter(broken.values())))
     return drop_rows(replace(manifest, pixels=pixels, digest=key), broken)
@@ -114,7 +118,7 @@ def _build(
         rows = np.unique(np.linspace(0, len(manifest) - 1, CHECKED_IMAGES).astype(int)).tolist()
         checksums = {row: zlib.crc32(pixels[row]) for row in rows}
         del pixels
-        # this list is complete before `atomic` renames the array, so if the array exists, both files are complete
+        # write this list before `atomic` renames the array: if the array exists, both files are then complete
         with atomic(broken_file) as listing:
             listing.write_text(json.dumps({"broken": broken, "checksums": checksums}), "utf-8")
 
@@ -129,7 +133,7 @@ def fingerprint_files(manifest: Manifest, prefix: str) -> str:
 def fingerprint_images(manifest: Manifest) -> str:
     """Return a hash of the images of a manifest in their order, without labels and splits.
 
-    Arrays are identified by their content, image files by path, size and modification time.
+    Image arrays are hashed by their content, and image files by their path, size and modification time.
     """
     if manifest.pixels is not None:
         return manifest.digest or digest_array(manifest.pixels)

@@ -7,7 +7,6 @@ depends only on (seed, epoch, index).
 from __future__ import annotations
 
 import random
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal, Protocol
@@ -21,6 +20,7 @@ from torch.utils.data import Dataset
 from nearfar.data.augment import DRAWINGS, BatchAugment
 from nearfar.data.images import MAX_PIXELS, ImageReader, map_in_order
 from nearfar.data.manifest import Array, Manifest
+from nearfar.data.pixel_dataset import PixelDataset
 from nearfar.data.transforms import IMAGENET_MEAN, IMAGENET_STD, Pipeline, eval_transform, sample_rng, train_transform
 from nearfar.errors import NearfarError
 from nearfar.validation import check_choice
@@ -30,7 +30,7 @@ OnError = Literal["raise", "skip"]
 
 
 class BatchDataset(Protocol):
-    """Interface of datasets for training. `skipped` maps the rows that could not be read to an error message."""
+    """Interface of datasets for training. `skipped` maps each row that could not be read to an error message."""
 
     labels: Tensor
     skipped: dict[int, str]
@@ -60,71 +60,18 @@ class FeatureDataset:
         return torch.from_numpy(np.asarray(self._rows[_rows(indices)], dtype=np.float32))
 
 
-class PixelDataset:
-    """Small images in memory or in a memory-mapped cache, augmented in batches.
-
-    Args:
-        manifest: A manifest of pixels: [N, H, W] for one channel, [N, H, W, 3] for three.
-        augment: Augmentation for training. None disables it.
-        size: Side of the returned images in pixels, by default that of the stored images. Augmentation resizes to this
-            size. Without augmentation, the center is cropped.
-        mean, std: One value for each channel, or one value for all channels.
-        seed: Seed of the augmentation.
-    """
-
-    def __init__(
-        self,
-        manifest: Manifest,
-        *,
-        augment: BatchAugment | None = DRAWINGS,
-        size: int | None = None,
-        mean: Sequence[float] = (0.0,),
-        std: Sequence[float] = (1.0,),
-        seed: int = 0,
-    ) -> None:
-        if manifest.pixels is None:
-            raise ValueError(f"manifest must contain pixels, got {manifest!r}")
-        height, width = manifest.pixels.shape[1:3]
-        if size is not None and size > min(height, width):
-            raise ValueError(f"size must be at most the size of the images, {height} x {width}, got {size}")
-        channels = 1 if manifest.pixels.ndim == 3 else 3
-        if len(mean) != len(std) or len(mean) not in (1, channels):
-            raise ValueError(f"mean and std must have {channels} values (or 1), got {list(mean)} and {list(std)}")
-        self.labels = torch.tensor(manifest.targets)
-        self.skipped: dict[int, str] = {}
-        self.augment, self.size, self.seed = augment, size, seed
-        self._pixels = manifest.pixels
-        self._scale = torch.tensor([1 / (255 * s) for s in std])[:, None, None]
-        self._offset = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)])[:, None, None]
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def fetch(self, indices: Sequence[int] | Tensor, *, epoch: int = 0, train: bool = False) -> Tensor:
-        """Return the images at the rows `indices`, [B, C, H, W], with values (pixel / 255 - mean) / std."""
-        rows = _rows(indices)
-        x = _tensor(self._pixels[rows])
-        x = (x[:, None] if x.ndim == 3 else x.permute(0, 3, 1, 2)).float()
-        if train and self.augment is not None:
-            x = self.augment(x, rows, seed=self.seed, epoch=epoch, size=self.size)
-        elif self.size is not None:
-            top, left = (x.shape[2] - self.size) // 2, (x.shape[3] - self.size) // 2
-            x = x[:, :, top : top + self.size, left : left + self.size]
-        return (x * self._scale).add_(self._offset)
-
-
 class ImageDataset(Dataset[tuple[Tensor, int, int]]):
     """Torch dataset of image files. An item is (tensor, label, index), and `fetch` returns a batch.
 
     Args:
         manifest: A manifest of files.
-        train_transform, eval_transform: A `Pipeline`, or any other function from an image to a tensor. While another
+        train_transform, eval_transform: A `Pipeline`, or any function that maps an image to a tensor. While such a
             function runs, the global generators of torch, numpy and Python are seeded from (seed, epoch, index).
         seed: Seed of the transforms.
-        on_error: "raise" an error for a file that cannot be read, or "skip" it. A skipped file is left out of the batch
-            and listed in `skipped`. Indexing always raises an error.
-        max_pixels: Largest number of pixels of an image to decode.
-        train: Whether indexing uses the training transform (see `set_epoch`).
+        on_error: With "raise", a file that cannot be read raises an error. With "skip", it is left out of the batch and
+            listed in `skipped`. Indexing (`dataset[i]`) raises an error for such a file even with "skip".
+        max_pixels: Images with more pixels than this count as files that cannot be read.
+        train: If True, indexing uses the training transform, otherwise the evaluation transform (see `set_epoch`).
     """
 
     def __init__(
@@ -160,11 +107,23 @@ class ImageDataset(Dataset[tuple[Tensor, int, int]]):
         return self.load(index, epoch=epoch, train=bool(train)), int(self.labels[index]), index
 
     def load(self, index: int, *, epoch: int, train: bool) -> Tensor:
-        """Load and transform the image of one row."""
+        """Return the transformed image of one row as a tensor."""
+        return self.to_input(self._load_pixels(index, epoch=epoch, train=train), train=train)
+
+    def to_input(self, x: Tensor, *, train: bool) -> Tensor:
+        """Normalize images that `read` returned, on the device of `x`."""
+        transform = self.transforms[train]
+        return transform.normalize.apply(x) if isinstance(transform, Pipeline) else x
+
+    def _load_pixels(self, index: int, *, epoch: int, train: bool) -> Tensor:
+        """Load and transform the image of one row.
+
+        A `Pipeline` gives uint8 pixels without normalization. Any other transform gives its own result.
+        """
         transform = self.transforms[train]
         if isinstance(transform, Pipeline):
             image = self.reader.read_image(index, draft=transform.draft)
-            return transform(image, sample_rng(self.seed, epoch, index))
+            return transform.to_pixels(image, sample_rng(self.seed, epoch, index))
         image = self.reader.read_image(index)
         with seed_generators(self.seed, epoch, index):
             return transform(image)
@@ -172,22 +131,25 @@ class ImageDataset(Dataset[tuple[Tensor, int, int]]):
     def read(
         self, indices: Sequence[int] | Tensor, *, epoch: int, train: bool, threads: int = 1
     ) -> tuple[Tensor, list[int], dict[int, str]]:
-        """Load the images at the rows `indices` as a batch.
+        """Load the images at the rows `indices` as a batch for `to_input`.
+
+        If the transform is a `Pipeline`, the images are uint8. Copying them between processes and to a GPU then takes a
+        quarter of the memory that float32 would take.
 
         Args:
             indices: Rows of the manifest.
             epoch: Epoch that seeds the transforms.
-            train: Whether to use the training transform or the evaluation transform.
+            train: If True, use the training transform, otherwise the evaluation transform.
             threads: Number of threads. If the transform is not a `Pipeline`, one thread is used, because the transform
                 may draw from the global generators.
 
         Returns:
-            The batch, the rows in the batch, and a dict from each row that could not be read to its error message.
+            The batch, the rows in the batch, and a dict that maps each row that could not be read to an error message.
         """
 
         def attempt(index: int) -> Tensor | NearfarError:
             try:
-                return self.load(index, epoch=epoch, train=train)
+                return self._load_pixels(index, epoch=epoch, train=train)
             except NearfarError as error:
                 if self.on_error == "raise":
                     raise
@@ -212,7 +174,7 @@ class ImageDataset(Dataset[tuple[Tensor, int, int]]):
         """Return the images at the rows `indices`, [B, C, H, W], without skipped files (see `read`)."""
         x, _, skipped = self.read(indices, epoch=epoch, train=train)
         self.skipped.update(skipped)
-        return x
+        return self.to_input(x, train=train)
 
 
 def create_dataset(
@@ -240,7 +202,7 @@ def create_dataset(
         size: Side of the returned images in pixels.
         resize: Short side of image files before the center crop in evaluation (see `eval_transform`).
         train_transform, eval_transform: Transforms of image files (see `ImageDataset`).
-        augment: Augmentation of arrays (see `PixelDataset`).
+        augment: Augmentation of arrays. The default depends on the kind (see above). `BatchAugment()` disables it.
         mean, std: One value for each channel.
         seed: Seed of the augmentation.
         on_error: What to do with files that cannot be read (see `ImageDataset`).
@@ -275,7 +237,7 @@ _train, _eval = train_transform, eval_transform
 
 @contextmanager
 def seed_generators(seed: int, epoch: int, index: int) -> Iterator[None]:
-    """Seed the global generators of torch (CPU), numpy and Python for one sample, and restore their states after."""
+    """Seed the global generators of torch (CPU), numpy and Python for one sample. Restore their states at exit."""
     number = int(sample_rng(seed, epoch, index).integers(2**32))
     before = torch.get_rng_state(), np.random.get_state(), random.getstate()
     torch.default_generator.manual_seed(number)
@@ -291,10 +253,3 @@ def seed_generators(seed: int, epoch: int, index: int) -> Iterator[None]:
 
 def _rows(indices: Sequence[int] | Tensor) -> Array:
     return np.asarray(indices, dtype=np.int64)
-
-
-def _tensor(array: Array) -> Tensor:
-    with warnings.catch_warnings():
-        # torch warns if the array is read-only, but this tensor is never written to
-        warnings.simplefilter("ignore", UserWarning)
-        return torch.from_numpy(array)

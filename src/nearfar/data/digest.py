@@ -12,7 +12,11 @@ BLOCK_BYTES = 1 << 24
 
 
 def encode_name(text: str) -> bytes:
-    """Encode as UTF-8. Bytes of file names that are not UTF-8 are restored, and other lone surrogates are encoded."""
+    """Encode a name as UTF-8.
+
+    Python represents bytes of a file name that are not UTF-8 by surrogates. They are encoded as the original bytes.
+    Other lone surrogates are encoded as if they were characters.
+    """
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -20,7 +24,7 @@ def encode_name(text: str) -> bytes:
 
 
 def digest_array(array: NDArray[Any]) -> str:
-    """Return the SHA-256 of dtype, shape and content. A memory map is read in blocks, not loaded as a whole."""
+    """Return the SHA-256 of the dtype, shape and content of an array. A memory map is read block by block."""
     digest = hashlib.sha256(f"{array.dtype.str} {array.shape}".encode())
     step = max(1, BLOCK_BYTES // max(1, array[:1].nbytes))
     for start in range(0, len(array), step):

@@ -17,7 +17,9 @@ from nearfar.errors import NearfarError
 
 
 def open_pairs(data: Any) -> tuple[Manifest, Manifest]:
-    """Return the images and the texts of pairs. Pairs with the same text have the same label.
+    """Open pairs of an image and a text. Return the manifest of the images and the manifest of the texts.
+
+    Pairs with the same text have the same label.
 
     Args:
         data: A CSV file with the columns path and text, or a map-style dataset whose items are pairs (image, text) or
@@ -29,7 +31,8 @@ def open_pairs(data: Any) -> tuple[Manifest, Manifest]:
     if isinstance(data, str | Path):
         return _open_csv(Path(data).expanduser())
     if not hasattr(data, "__getitem__") or not hasattr(data, "__len__") or not len(data):
-        raise NearfarError(f"data must be a CSV file or a dataset of pairs (image, text), got {type(data).__name__}")
+        kind = type(data).__name__
+        raise NearfarError(f"data must be a CSV file or a non-empty dataset of pairs (image, text), got {kind}")
     first = data[0]
     if isinstance(first, Mapping):
         missing = [key for key in ("image", "text") if key not in first]
@@ -47,14 +50,15 @@ def _open_csv(path: Path) -> tuple[Manifest, Manifest]:
     names = [name.strip() for name in table[0]] if table else []
     for name in ("path", "text"):
         if name not in names:
-            raise NearfarError(f"{path}: has no column {name!r} (it has {', '.join(names) or 'none'})")
+            raise NearfarError(f"{path} has no column {name!r} (it has {', '.join(names) or 'none'})")
     rows = [row for row in table[1:] if row]
     if not rows or any(len(row) != len(names) for row in rows):
-        raise NearfarError(f"{path}: every row must have {len(names)} cells, and there must be at least one")
+        raise NearfarError(f"{path} needs at least one row, and every row must have {len(names)} cells")
     files, texts = ([row[names.index(name)] for row in rows] for name in ("path", "text"))
     absent = find_missing(path.parent, files)
     if absent:
-        raise NearfarError(f"{path}: {len(absent):,} listed files do not exist, the first: {absent[0]}")
+        count = f"{len(absent):,} of {len(files):,}"
+        raise NearfarError(f"{path}: {count} listed files do not exist, the first: {absent[0]}")
     check_texts(path, texts, range(2, len(rows) + 2))
     labels, classes = number_labels(texts)
     split = np.full(len(rows), "train")

@@ -42,7 +42,8 @@ def decode_image(data: bytes, name: str, *, draft: int | None = None, max_pixels
     Args:
         data: The bytes of the file.
         name: Name of the file, for error messages.
-        draft: Required length of the shortest side. A JPEG is decoded at 1/2, 1/4 or 1/8 of its size if this is enough.
+        draft: Required length of the shortest side in pixels. A JPEG is decoded at 1/2, 1/4 or 1/8 of its size if its
+            shortest side is then still long enough. Other formats are always decoded at full size.
         max_pixels: Largest number of pixels to decode. The limit protects against small files that need gigabytes of
             memory.
 
@@ -60,7 +61,7 @@ def decode_image(data: bytes, name: str, *, draft: int | None = None, max_pixels
 def _decode(data: bytes, name: str, *, draft: int | None, max_pixels: int) -> tuple[Image.Image, str, int]:
     """Return the image, its format, and the shortest side of the image as stored in the file."""
     if not data:
-        raise NearfarError(f"{name}: is empty (0 bytes)")
+        raise NearfarError(f"{name} is empty (0 bytes)")
     try:
         image: Image.Image = Image.open(io.BytesIO(data), formats=_formats())
         kind, side = str(image.format), min(image.size)
@@ -69,18 +70,18 @@ def _decode(data: bytes, name: str, *, draft: int | None, max_pixels: int) -> tu
         width, height = image.size
         if width * height > max_pixels:
             raise NearfarError(
-                f"{name}: {width} x {height} exceeds the limit of {max_pixels:,} pixels: resize the image"
+                f"{name} has {width} x {height} pixels, more than the limit of {max_pixels:,}: resize the image"
             )
         image.load()
         return _rgb(_upright(image), name), kind, side
     except NearfarError:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise NearfarError(f"{name}: exceeds the pixel limit of Pillow ({error}): resize the image") from error
+        raise NearfarError(f"{name} exceeds the pixel limit of Pillow ({error}): resize the image") from error
     except UnidentifiedImageError:
-        raise NearfarError(f"{name}: is not a readable image in a supported format ({', '.join(FORMATS)})") from None
+        raise NearfarError(f"{name} is not a readable image in a supported format ({', '.join(FORMATS)})") from None
     except Exception as error:  # decoders of Pillow raise OSError, SyntaxError, ValueError, struct.error and others
-        raise NearfarError(f"{name}: is damaged or truncated ({type(error).__name__}: {error})") from error
+        raise NearfarError(f"{name} is damaged or truncated ({type(error).__name__}: {error})") from error
 
 
 @lru_cache(maxsize=1)
@@ -115,12 +116,15 @@ def _eight_bits(values: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]
     if values.dtype.kind == "f" and low >= 0 and high <= 1:
         return (values * 255 + 0.5).astype(np.uint8)
     if not (low >= 0 and high <= 65535):  # also true for NaN
-        raise NearfarError(f"{name}: has values from {low:g} to {high:g}: save the image with 8 or 16 bits per channel")
+        raise NearfarError(f"{name} has values from {low:g} to {high:g}: save the image with 8 or 16 bits per channel")
     return (values / 257 + 0.5).astype(np.uint8)
 
 
 class ImageReader:
-    """Reader of the image files of a manifest, in a folder or an archive. Threads and processes can share it."""
+    """Reader for the images of a manifest: files in a folder or an archive, or `items`.
+
+    Threads and processes can share a reader.
+    """
 
     def __init__(self, manifest: Manifest, *, max_pixels: int = MAX_PIXELS) -> None:
         if manifest.items is None and (manifest.paths is None or manifest.root is None):
@@ -154,8 +158,8 @@ class ImageReader:
             return self.items[row]
         except NearfarError:
             raise
-        except Exception as error:  # the dataset is code of the user
-            raise NearfarError(f"{self.location(row)}: cannot be read ({type(error).__name__}: {error})") from error
+        except Exception as error:  # the dataset is the user's code, which can raise anything
+            raise NearfarError(f"{self.location(row)} cannot be read ({type(error).__name__}: {error})") from error
 
     def read_image(self, row: int, *, draft: int | None = None) -> Image.Image:
         """Read and decode the image in a row (see `decode_image`)."""
@@ -170,14 +174,15 @@ class ScanResult:
 
     Attributes:
         files: Number of files.
-        broken: For each row whose file cannot be decoded, an error message of one line with the path.
-        formats: Number of files of each format.
+        broken: Dict that maps each row whose file cannot be decoded to a one-line error message with the path.
+        formats: Number of readable files of each format, such as "JPEG".
         shortest_sides: Shortest side of each readable image in pixels.
         same_file_two_labels: Pairs of rows with identical files but different labels.
         same_file_train_and_test: Pairs of rows with identical files, one in train and one in test.
-        hashes: Hash of each image [N] (see `nearfar.data.near_duplicates`), 0 for broken ones.
-        content: SHA-256 of the SHA-256 digests of all files, where a broken file has a digest of zeros.
-        near_duplicates: A sentence about test images that are nearly the same as another image; empty if there are few.
+        hashes: Hash of each image [N] (see `nearfar.data.near_duplicates`), 0 for broken images.
+        content: SHA-256 of the concatenated SHA-256 digests of all files. A broken file counts as a digest of zeros.
+        near_duplicates: A sentence that says how many test images are near-duplicates of another image. It is empty if
+            fewer than 1% of the test images are near-duplicates.
     """
 
     files: int
@@ -192,7 +197,7 @@ class ScanResult:
 
     def __str__(self) -> str:
         kinds = ", ".join(f"{count:,} {name}" for name, count in self.formats.most_common())
-        lines = [f"{counted(self.files, 'file')} scanned: {len(self.broken):,} broken ({kinds or 'none readable'})"]
+        lines = [f"{counted(self.files, 'file')} scanned: {kinds or 'none readable'}, {len(self.broken):,} broken"]
         if self.shortest_sides:
             low, middle, high = np.percentile(self.shortest_sides, [0, 50, 100])
             lines.append(f"  shortest side {low:.0f} to {high:.0f} pixels, median {middle:.0f}")
@@ -201,7 +206,7 @@ class ScanResult:
             (self.same_file_train_and_test, "identical files in train and in test"),
         ):
             if pairs:
-                lines.append(f"  {len(pairs):,} {what}")
+                lines.append(f"  {counted(len(pairs), 'pair')} of {what}")
         lines += [f"  {self.near_duplicates}"] if self.near_duplicates else []
         lines += [f"  {reason}" for reason in islice(self.broken.values(), SHOWN)]
         return "\n".join(lines + ([f"  and {len(self.broken) - SHOWN:,} more"] if len(self.broken) > SHOWN else []))
@@ -214,15 +219,15 @@ def scan_images(
     max_pixels: int = MAX_PIXELS,
     progress: Callable[[int], object] | None = None,
 ) -> ScanResult:
-    """Decode every file to find broken files, identical files with different labels or splits, and near-duplicates.
+    """Decode every file, and return a `ScanResult` with the broken, identical and nearly identical files.
 
-    JPEGs are decoded at a reduced size, down to an eighth, which is faster but still reads all of their bytes.
-    `drop_rows` removes broken files from the manifest.
+    JPEGs are decoded at a reduced size (down to 1/8 of each side). This is faster but still reads every byte of the
+    file. `drop_rows` removes broken files from the manifest.
 
     Args:
         manifest: A manifest of image files.
         workers: Number of threads.
-        max_pixels: Largest number of pixels of an image to decode.
+        max_pixels: Images with more pixels than this count as broken.
         progress: Function that is called with the number of finished files.
     """
     reader = ImageReader(manifest, max_pixels=max_pixels)
@@ -260,7 +265,7 @@ def scan_images(
 
 
 def drop_rows(manifest: Manifest, rows: Iterable[int]) -> Manifest:
-    """Return the manifest without `rows`, for example the broken files of a scan, and with a note that counts them."""
+    """Return the manifest without `rows`, such as the broken files of a scan. A note says how many were left out."""
     dropped = sorted(set(rows))
     if not dropped:
         return manifest
@@ -275,7 +280,8 @@ def drop_rows(manifest: Manifest, rows: Iterable[int]) -> Manifest:
 def map_in_order(work: Callable[[int], T], rows: Iterable[int], workers: int) -> Iterator[T]:
     """Call `work` for each row on several threads and yield the results in order.
 
-    At most 8 results per worker are computed in advance. Threads are enough, because Pillow decodes without the GIL.
+    At most 8 results per worker are computed in advance. Threads suffice, because Pillow releases the GIL while it
+    decodes.
     """
     if workers <= 1:
         yield from map(work, rows)

@@ -13,7 +13,10 @@ from PIL import Image
 
 
 class ItemSource(Protocol):
-    """A sequence of samples. An image is the bytes of an image file, a Pillow image or a uint8 array [H, W(, 3)]."""
+    """A sequence of samples.
+
+    An image is given as the bytes of an image file, a Pillow image, or a uint8 array [H, W] or [H, W, 3].
+    """
 
     def __len__(self) -> int: ...
 
@@ -27,9 +30,10 @@ class Items:
     Attributes:
         source: The source of the samples.
         rows: Position of each sample in the source [N].
-        are_images: Whether the samples are images. Otherwise they are tensors, the inputs of the network.
-        files: The files that the source reads. If their sizes and modification times are unchanged, the samples are
-            taken to be unchanged. The samples of a source without files are not cached.
+        are_images: If True, the samples are images. Otherwise they are tensors, which are passed to the network as they
+            are.
+        files: The files that the source reads. Cached results for the samples are used again until the size or
+            modification time of one of these files changes. For a source without files, nothing is cached.
     """
 
     source: ItemSource
@@ -58,5 +62,5 @@ def encode_item(item: Any) -> bytes:
 
 
 def as_image(item: Any) -> Image.Image:
-    """Return a Pillow image or a uint8 array [H, W] or [H, W, 3] as a Pillow image."""
+    """Convert a uint8 array [H, W] or [H, W, 3] to a Pillow image. A Pillow image is returned unchanged."""
     return item if isinstance(item, Image.Image) else Image.fromarray(np.asarray(item))

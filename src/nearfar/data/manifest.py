@@ -29,7 +29,7 @@ Kind = Literal["files", "features", "pixels", "text", "tensors"]
 
 SPLITS = ("train", "val", "test")
 ROLES = ("", "train", "query", "gallery")
-NAME_LENGTH = 80  # characters of a text in the name of its sample
+NAME_LENGTH = 80  # the name of a text sample is at most this many characters of its text
 
 
 def sort_classes(names: Iterable[str]) -> tuple[str, ...]:
@@ -77,10 +77,10 @@ class Manifest:
         features: Feature vectors [N, d].
         pixels: uint8 images [N, H, W] or [N, H, W, 3], in memory or memory-mapped.
         texts: Texts.
-        items: Images or tensors that a Python dataset, a Parquet file or tar shards hold. `paths` are then their names.
-        annotations: Several labels per sample, groups or cameras, or None.
+        items: Images or tensors from a Python dataset, a Parquet file or tar shards. `paths` then holds their names.
+        annotations: Optional further columns: multi-hot labels, groups, cameras, ancestors of the classes, and pairs.
         role: "query", "gallery", "train" or "" for each sample, for benchmarks with separate queries and gallery.
-        root: Folder or tar archive of the image files.
+        root: Folder or archive (tar or zip) of the image files.
         source: Name of the data.
         notes: Messages for the user, for example about skipped or missing files.
         digest: Hash of the content of `features` or `pixels`, if it is known without reading the array.
@@ -108,19 +108,19 @@ class Manifest:
     digest: str = ""
 
     def __post_init__(self) -> None:
-        """Check the table and make it immutable: labels, split and role become read-only arrays, sequences tuples."""
+        """Check the table and make it immutable: labels, split and role become read-only, sequences become tuples."""
         labels = np.asarray(self.labels)
         if labels.ndim != 1 or (labels.size and labels.dtype.kind not in "iu"):
-            raise ValueError(f"labels must be integers [N], got {labels.dtype} of shape {list(labels.shape)}")
+            raise ValueError(f"labels must be integers of shape [N], got {labels.dtype} of shape {list(labels.shape)}")
         rows = len(labels)
         if not rows:
-            raise NearfarError(f"{self.source or 'the manifest'}: has no samples")
+            raise NearfarError(f"{self.source or 'the manifest'} has no samples")
         self._set("labels", freeze(labels.astype(np.int64)))
         self._set("classes", tuple(self.classes))
         if len(set(self.classes)) != len(self.classes):
             raise ValueError("classes must be distinct names: rename the duplicates")
         if int(labels.min()) < 0 or int(labels.max()) >= len(self.classes):
-            raise ValueError(f"labels must be 0..{len(self.classes) - 1}, got {labels.min()}..{labels.max()}")
+            raise ValueError(f"labels must be in 0..{len(self.classes) - 1}, got {labels.min()}..{labels.max()}")
         self._set("split", check_words("split", self.split, rows, SPLITS))
         if self.role is not None:
             self._set("role", check_words("role", self.role, rows, ROLES))
@@ -179,7 +179,7 @@ class Manifest:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of kind, classes, labels, split, role, paths, texts and arrays, but not of root, source and notes."""
+        """SHA-256 of the kind, all columns and the arrays. Root, source, notes and files are not part of it."""
         digest = hashlib.sha256(f"nearfar manifest 1\n{self.kind}\n".encode())
         texts = () if self.texts is None else (self.texts,)
         role = None if self.role is None else self.role.tolist()
@@ -231,7 +231,7 @@ class Manifest:
             selected = self.rows(rows)
             if not len(selected):
                 splits = ", ".join(sorted(set(self.split.tolist())))
-                raise NearfarError(f"{self.source or 'the manifest'}: has no {rows} samples; its splits are: {splits}")
+                raise NearfarError(f"{self.source or 'the manifest'} has no {rows} samples; its splits are: {splits}")
         else:
             selected = np.asarray(rows)
             if selected.dtype == np.bool_:
@@ -270,7 +270,7 @@ class Manifest:
         return replace(self, labels=labels.astype(np.int64), classes=tuple(self.classes[i] for i in used.tolist()))
 
     def split_by_class_order(self, train_classes: int | None = None) -> Manifest:
-        """Use the first classes for training and the others for testing, in the order of `sort_classes`.
+        """Return a manifest that uses the first classes for training and the others for testing (see `sort_classes`).
 
         Args:
             train_classes: Number of training classes. The default is half of the classes, rounded down, and at least 1.
@@ -288,5 +288,5 @@ class Manifest:
         return replace(self, labels=np.asarray(labels), notes=notes)
 
     def summary(self) -> Summary:
-        """Count the samples and classes of each split."""
+        """Return the numbers of samples and classes, in total and in each split."""
         return summarize(self)

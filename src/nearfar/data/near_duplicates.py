@@ -11,15 +11,21 @@ from nearfar.formatting import counted
 
 Hashes = NDArray[np.uint64]
 
-MAX_DISTANCE = 4  # bits; re-encoded and slightly moved images differ less, different photos differ by about 32 of 64
-BANDS = ((0, 13), (13, 13), (26, 13), (39, 13), (52, 12))  # (shift, bits); one more band than MAX_DISTANCE
-MIN_BITS = 6  # hashes with fewer set or unset bits are those of almost empty images, which are not compared
-MAX_GROUP = 4096  # largest number of images with an equal band that are compared with each other
-NOTABLE = 0.01  # fraction of the test images
+# Largest number of different bits of near-duplicates. Re-encoded or slightly shifted copies rarely differ in more bits.
+# Unrelated images differ in about 32 of the 64 bits.
+MAX_DISTANCE = 4
+# (shift, number of bits) of each band. Four different bits change at most four of the five bands.
+BANDS = ((0, 13), (13, 13), (26, 13), (39, 13), (52, 12))
+MIN_BITS = 6  # images whose hash has fewer one bits or fewer zero bits are not compared; most are almost uniform
+MAX_GROUP = 4096  # if more images than this share a band, only the first ones are compared with each other
+NOTABLE = 0.01  # smallest fraction of test images with near-duplicates that is reported
 
 
 def hash_image(image: Image.Image) -> int:
-    """Return the 64-bit difference hash of an image: for each cell of a 9 x 8 grid, whether the next one is brighter.
+    """Return the 64-bit difference hash of an image.
+
+    The image is reduced to 9 x 8 pixels. Each bit compares two horizontal neighbors and is 1 if the right one is
+    brighter.
 
     >>> hash_image(Image.new("RGB", (20, 20), (1, 2, 3)))
     0
@@ -62,22 +68,22 @@ def _close_pairs(hashes: Hashes, rows: Ints) -> set[tuple[int, int]]:
 
 
 def describe_near_duplicates(hashes: Hashes, split: Words) -> str:
-    """Describe how many test images have a near-duplicate in the training or test split.
+    """Return a sentence that says how many test images are near-duplicates of another image in each split.
 
-    Returns:
-        One sentence, or an empty string if fewer than 1% of the test images have a near-duplicate.
+    Return an empty string if fewer than 1% of the test images are near-duplicates.
     """
-    is_test = split == "test"
-    in_train, in_test = set[int](), set[int]()
+    copies: dict[str, set[int]] = {"train": set(), "val": set(), "test": set()}
     for pair in find_near_duplicates(hashes):
         for row, other in (pair, pair[::-1]):
-            if is_test[row]:
-                (in_test if is_test[other] else in_train).add(row)
-    total, count = int(is_test.sum()), len(in_train | in_test)
+            if split[row] == "test":
+                copies[str(split[other])].add(row)
+    total, count = int((split == "test").sum()), len(set.union(*copies.values()))
     if not total or count < NOTABLE * total:
         return ""
+    what = "is a near-duplicate" if count == 1 else "are near-duplicates"
+    validation = f"{len(copies['val']):,} of a validation image, " if copies["val"] else ""
     return (
-        f"{count:,} of {counted(total, 'test image')} ({count / total:.0%}) are near-duplicates of another image "
-        f"({len(in_train):,} of a training image, {len(in_test):,} of another test image), so scores are higher than "
-        "for new images"
+        f"{count:,} of {counted(total, 'test image')} ({count / total:.0%}) {what} of another image "
+        f"({len(copies['train']):,} of a training image, {validation}{len(copies['test']):,} of another test image), "
+        "so scores are higher than for new images"
     )

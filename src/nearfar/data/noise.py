@@ -48,7 +48,7 @@ class NoiseRecord:
         return float(self.wrong.mean())
 
     def save(self, path: Path) -> None:
-        """Save kind, rate, seed, and the rows with wrong labels and their true labels, as JSON in an atomic write."""
+        """Save kind, rate, seed, and the rows and true labels of the wrong labels, as JSON. The write is atomic."""
         rows = np.flatnonzero(self.wrong)
         record = {"kind": self.kind, "rate": self.rate, "seed": self.seed, "samples": len(self.wrong)}
         text = json.dumps({**record, "rows": rows.tolist(), "true_labels": self.true_labels[rows].tolist()})
@@ -61,13 +61,15 @@ class NoiseRecord:
         try:
             record: dict[str, Any] = json.loads(path.read_text("utf-8"))
             if record["samples"] != len(noisy):
-                raise NearfarError(f"{path}: is for {record['samples']:,} samples, but the data has {len(noisy):,}")
+                raise NearfarError(
+                    f"{path} is the record of {record['samples']:,} samples, but the data has {len(noisy):,}"
+                )
             truth, wrong = noisy.labels.copy(), np.zeros(len(noisy), dtype=np.bool_)
             truth[record["rows"]] = record["true_labels"]
             wrong[record["rows"]] = True
             return cls(record["kind"], record["rate"], record["seed"], truth, wrong)
         except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
-            raise NearfarError(f"{path}: is not a readable noise record ({error})") from error
+            raise NearfarError(f"{path} is not a readable noise record ({error})") from error
 
 
 def round_half_up(rate: float, count: int) -> int:
@@ -92,7 +94,7 @@ def add_label_noise(
     """Return the manifest with wrong labels in its train split, and the record of the true labels.
 
     - "symmetric" (BSPML section 4.3): in every train class, a random fraction `rate` of the samples get the label of
-      another train class, which is drawn uniformly for each sample. Numbers of samples are rounded, with halves up.
+      another train class, which is drawn uniformly for each sample. `round_half_up` gives the number of samples.
     - "small-cluster" (PRISM, Liu et al., CVPR 2021): a random fraction `rate` of the train classes is dissolved.
       K-means splits each dissolved class into half as many clusters as it has samples, and each cluster gets the label
       of a random remaining class. We have not checked this number of clusters against the paper, but it agrees with
@@ -127,7 +129,7 @@ def add_label_noise(
 def _symmetric(labels: Ints, members: list[Ints], classes: Ints, rate: float, rng: np.random.Generator) -> None:
     for position, rows in enumerate(members):
         selected = rng.choice(rows, round_half_up(rate, len(rows)), replace=False)
-        # draw one of the other classes: numbers from the current class on are increased by one to skip it
+        # draw from all classes but the current one: adding 1 to positions at or above `position` skips it
         other = rng.integers(len(classes) - 1, size=len(selected))
         labels[selected] = classes[other + (other >= position)]
 
@@ -163,14 +165,14 @@ def _vectors(manifest: Manifest, features: ArrayLike | None) -> Array:
 
 
 def save_prism_lists(noisy: Manifest, record: NoiseRecord, folder: Path, name: str) -> tuple[Path, Path]:
-    """Save noisy labels in the format of the PRISM lists: lines `path,class number` without a header.
+    """Save noisy labels in the format of the PRISM lists, lines `path,class number`, and return the paths of two files.
 
     For symmetric noise with rate 0.2, `NAME_0.2noised_train.csv` lists all train samples with their noisy labels, and
     `NAME_0.2noised_cleaned_train.csv` lists those whose label is correct. For small-cluster noise, `noised` in these
     names is replaced by `smallclusternoised`.
     """
     if noisy.paths is None:
-        raise NearfarError(f"{noisy.source}: has no paths to list")
+        raise NearfarError(f"{noisy.source} has no paths to list")
     stem = f"{name}_{record.rate:g}{'smallcluster' if record.kind == 'small-cluster' else ''}noised"
     train = noisy.rows("train")
     files = folder / f"{stem}_train.csv", folder / f"{stem}_cleaned_train.csv"
@@ -180,7 +182,7 @@ def save_prism_lists(noisy: Manifest, record: NoiseRecord, folder: Path, name: s
 
 
 def apply_prism_lists(manifest: Manifest, noised: Path) -> tuple[Manifest, NoiseRecord]:
-    """Apply the noise of a released PRISM list to a manifest.
+    """Return the manifest with the noisy labels of a released PRISM list, and the record of the true labels.
 
     Samples are matched by the last two parts of their paths, and the list must contain exactly the train split. The
     class numbers in the list may differ from those of the manifest: a number is mapped to the true class that is most
@@ -197,7 +199,7 @@ def apply_prism_lists(manifest: Manifest, noised: Path) -> tuple[Manifest, Noise
     wrong = labels != manifest.labels
     kind = "small-cluster" if "smallcluster" in noised.name else "symmetric"
     rate = float(wrong[train].mean())
-    note = f"label noise of {noised.name}: {int(wrong.sum()):,} of {len(train):,} train labels wrong"
+    note = f"label noise from {noised.name}: {int(wrong.sum()):,} of {len(train):,} train labels wrong"
     return manifest.with_labels(labels, note), NoiseRecord(kind, rate, -1, manifest.labels, wrong)
 
 
@@ -205,12 +207,12 @@ def _read_list(path: Path) -> list[tuple[str, int]]:
     try:
         return [(row[0], int(row[1])) for row in parse_csv(read_text(path), path) if row]
     except (ValueError, IndexError) as error:
-        raise NearfarError(f"{path}: is not a list with lines `path,class number` ({error})") from error
+        raise NearfarError(f"{path} is not a list with lines `path,class number` ({error})") from error
 
 
 def _match(manifest: Manifest, train: Ints, listed: list[str], file: Path) -> Ints:
     if manifest.paths is None:
-        raise NearfarError(f"{manifest.source}: has no paths to match with {file}")
+        raise NearfarError(f"{manifest.source} has no paths to match with {file}")
 
     def tail(path: str) -> str:
         return "/".join(path.replace("\\", "/").split("/")[-2:])
@@ -221,5 +223,5 @@ def _match(manifest: Manifest, train: Ints, listed: list[str], file: Path) -> In
         raise NearfarError(f"{file}: {unknown} is not in the train split of {manifest.source}")
     rows = np.array([row_of[tail(path)] for path in listed])
     if len(np.unique(rows)) != len(train) or len(rows) != len(train):
-        raise NearfarError(f"{file}: lists {len(rows):,} images, but the train split has {len(train):,}")
+        raise NearfarError(f"{file} lists {len(rows):,} images, but the train split has {len(train):,}")
     return rows

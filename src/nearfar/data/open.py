@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from nearfar.data.layouts import LAYOUTS, PYTHON, accepts, embedded_names, layout_names, open_layout, recognize
 from nearfar.data.layouts.arrays import save_npz
 from nearfar.data.layouts.shards import PATTERN
 from nearfar.data.layouts.tables import save_csv
 from nearfar.data.manifest import Manifest
+from nearfar.data.taxonomy import add_taxonomy
 from nearfar.errors import NearfarError
 from nearfar.files import expand_user, path_exists
 from nearfar.spelling import closest
 from nearfar.validation import check_choice
 
-NAME_CUTOFF = 0.7  # names of files are arbitrary, so they must be more similar than names of options
+NAME_CUTOFF = 0.7  # stricter than for options: file names are arbitrary, so similar names are often unrelated
 
 
 def open_data(
@@ -30,19 +33,24 @@ def open_data(
     separator: str | None = None,
     group: str | None = None,
     camera: str | None = None,
+    levels: Sequence[str] = (),
+    taxonomy: Path | None = None,
 ) -> Manifest:
     """Open a dataset as a manifest. The layout is recognized from the source.
 
     The source is one of:
 
     - `sketches`: the built-in dataset of drawings (use `./sketches` for a folder of this name);
-    - a folder with CUB-200-2011, Cars-196, Stanford Online Products or In-Shop in the official layout, or a folder that
-      contains only this folder, as after unpacking the archive;
+    - a folder with CUB-200-2011, Cars-196, Stanford Online Products or In-Shop in the official layout, or the folder
+      around it, if it contains no other folder;
     - any other folder: class folders, or `train/` and `test/` with class folders;
     - `.tar`, `.tar.gz`, `.tgz`, `.zip`: an archive of class folders, which is read without extracting its files;
-    - `.csv`, `.tsv`, `.jsonl`: a table with the columns path or text, label and optionally split and role;
-    - `.parquet`: such a table, or one with a column of image files as bytes;
-    - tar shards of `key.jpg` with `key.cls` or `key.json`: a shard, a folder of them, or `data-{000..123}.tar`;
+    - `.csv`, `.tsv`, `.jsonl`: a table with a column path or text, a column label, and optionally the columns split and
+      role;
+    - `.csv`, `.tsv` with the columns a and b, or text_a and text_b: a table of pairs (`nearfar.data.layouts.pairs`);
+    - `.parquet`: a table with the same columns, or with a column of image files as bytes instead of path;
+    - tar shards that hold `key.jpg` and `key.cls` or `key.json` for each sample: one shard, a folder of shards, or a
+      pattern such as `data-{000..123}.tar`;
     - `.npz`: features or small images with their labels;
     - `.npy`: features or small images, with labels in a separate file;
     - `LAYOUT:PATH`: a path to open with the layout of this name, for example one that you registered.
@@ -51,11 +59,14 @@ def open_data(
         source: Name or path of the dataset.
         split: "auto" uses the split that the data defines. If it defines none, the first half of the classes is for
             training and the other half for testing. "class-order" always splits the classes in this way.
-        allow_partial: Accept an incomplete copy. The notes of the manifest list what is missing.
-        root: Folder or tar archive that the paths of a table are relative to.
+        allow_partial: If True, an incomplete copy is accepted, and the notes of the manifest list what is missing.
+            Otherwise it raises an error.
+        root: Folder or archive (tar or zip) that the paths of a table are relative to.
         labels: File with the labels of an `.npy` file.
         text: Column of a table that holds the texts. The default is "text" if the table has no column "path".
         label: Column of a table that holds the labels, by default "label".
+        levels: Columns of a table with the ancestors of the class, from the parent to the root: ("genus", "family").
+        taxonomy: File with the ancestors of the classes of any data; see `nearfar.data.taxonomy`.
         image, separator, group, camera: See `nearfar.data.layouts.tables.open_csv` and
             `nearfar.data.layouts.parquet.open_parquet`.
 
@@ -65,10 +76,14 @@ def open_data(
     check_choice("split", split, ("auto", "class-order"))
     name, path = _find_layout(source)
     named = {"image": image, "text": text, "label": label, "separator": separator, "group": group, "camera": camera}
-    columns = {key: column for key, column in named.items() if column is not None}
+    columns: dict[str, Any] = {key: column for key, column in named.items() if column is not None}
+    if levels:
+        columns["levels"] = tuple(levels)
     if columns and not accepts(name, *columns):
-        raise NearfarError(f"{source}: data.{next(iter(columns))} names a column of a table, but this is no table")
+        raise NearfarError(f"{source}: data.{next(iter(columns))} does not apply to the layout {name!r}: remove it")
     manifest = open_layout(name, path, allow_partial=allow_partial, root=root, labels=labels, **columns)
+    if taxonomy is not None:
+        manifest = add_taxonomy(manifest, taxonomy)
     return manifest.split_by_class_order() if split == "class-order" else manifest
 
 
@@ -80,7 +95,10 @@ def _find_layout(source: str | Path) -> tuple[str, Path | None]:
         if PATTERN.search(str(source)):
             return "shards", path
         if str(source).startswith(PYTHON):
-            raise NearfarError(f"{source}: is an object in a Python program, which must pass it again as data")
+            raise NearfarError(
+                f"{source} is a placeholder for data that was passed as a Python object and cannot be opened by name: "
+                "pass that object as data"
+            )
         name, _, inner = str(source).partition(":")
         if inner and name in LAYOUTS.names():
             return name, expand_user(inner)
@@ -92,7 +110,10 @@ def _find_layout(source: str | Path) -> tuple[str, Path | None]:
 
 
 def _suggest_path(source: str, path: Path) -> str:
-    """Return a suggestion for a path that does not exist: a built-in dataset, or a similar name in the same folder."""
+    """Return a suggestion for a path that does not exist: a similar name in its folder, or a built-in dataset.
+
+    Return "." if there is no suggestion. The result is appended to the error message.
+    """
     try:
         siblings = {entry.name: str(path.with_name(entry.name)) for entry in path.parent.iterdir()}
     except OSError:
@@ -104,7 +125,10 @@ def _suggest_path(source: str, path: Path) -> str:
 
 
 def save_manifest(manifest: Manifest, path: str | Path) -> None:
-    """Save a manifest as .csv (files, texts) or .npz (features, pixels). `open_data` opens an equal manifest."""
+    """Save a manifest as .csv (files, texts) or .npz (features, pixels).
+
+    Opening the file with `open_data` gives an equal manifest.
+    """
     path = Path(path)
     name = path.name.lower()
     if name.endswith(".csv"):

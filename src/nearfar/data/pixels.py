@@ -15,7 +15,10 @@ MAX_DARK_MEDIAN = 32
 
 
 def are_drawings(pixels: Array) -> bool:
-    """Return whether arrays [N, H, W(, 3)] are drawings on black: gray, and mostly dark. At most 64 or so are read."""
+    """Return whether arrays [N, H, W] or [N, H, W, 3] are drawings on black, that is, gray and mostly dark.
+
+    Fewer than 128 of the arrays are read.
+    """
     some = pixels[:: max(1, len(pixels) // 64)]
     return pixels.ndim == 3 and bool(np.median(some) < MAX_DARK_MEDIAN)
 
@@ -25,9 +28,9 @@ def convert_image(image: Image.Image, shape: tuple[int, ...], *, drawings: bool)
 
     Args:
         image: The image.
-        shape: Shape of the result.
-        drawings: Whether the dataset contains white drawings on black (see `convert_drawing`). If not, the image is
-            resized and cropped around its center.
+        shape: Shape of the result, (H, W) or (H, W, 3).
+        drawings: If True, the dataset contains white drawings on black, and the image is converted by
+            `convert_drawing`. Otherwise it is resized and cropped around its center.
 
     >>> convert_image(Image.new("RGB", (90, 40), "red"), (8, 8, 3), drawings=False)[0, 0].tolist()
     [255, 0, 0]
@@ -39,10 +42,11 @@ def convert_image(image: Image.Image, shape: tuple[int, ...], *, drawings: bool)
 
 
 def convert_drawing(image: Image.Image, shape: tuple[int, int]) -> Array:
-    """Convert a drawing to white lines on black, scaled to [H, W] and moved to the top left without its margins.
+    """Convert a drawing to an array [H, W] with white lines on black.
 
-    An image with bright edges shows dark lines on paper and is inverted. An image that already has this shape is not
-    scaled or moved, so drawings of the dataset do not change.
+    The margins of the drawing are removed. The rest is scaled to fit into the array and placed at its top left. An
+    image with bright edges is assumed to show dark lines on paper and is inverted. An image that already has this shape
+    is not scaled or moved, so drawings of the dataset do not change.
     """
     gray: Array = np.asarray(image.convert("L"))
     edge = np.concatenate([gray[0], gray[-1], gray[:, 0], gray[:, -1]])

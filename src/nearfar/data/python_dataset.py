@@ -1,4 +1,4 @@
-"""Python objects as data: map-style datasets of torch, Hugging Face datasets, arrays, and dicts of these by split."""
+"""Python objects as data: map-style torch datasets, Hugging Face datasets, arrays, or a dict of these by split."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nearfar.data.manifest import SPLITS, Array, Manifest, number_labels
 from nearfar.data.open import open_data
 from nearfar.errors import NearfarError
 
-Source = Any  # a path, a manifest, a dataset, a pair (x, labels) of arrays, or a dict of datasets by split
+Source = Any  # a path, a manifest, a dataset, a pair (x, labels), or a dict that maps split names to datasets or pairs
 SPLIT_NAMES = {"train": "train", "test": "test", "val": "val", "valid": "val", "validation": "val"}
 IMAGE_KEYS, TEXT_KEYS, LABEL_KEYS = ("image", "img", "x"), ("text", "sentence"), ("label", "labels", "target", "y")
 
@@ -30,26 +30,27 @@ def as_manifest(
     label: str | None = None,
     split: str = "auto",
 ) -> Manifest:
-    """Return data of any kind as a manifest. Samples of a dataset are read when they are needed, not in advance.
+    """Return data of any kind as a manifest. Images and tensors of a dataset are read only when they are needed.
 
     Args:
         data: One of these:
 
-            - a path or name, see `open_data`, or a manifest;
-            - a map-style dataset: `len(data)`, and `data[i]` is a pair (x, label) or a dict;
+            - a path or name (see `open_data`), or a manifest;
+            - a map-style dataset: it has a length, and `data[i]` is a pair (sample, label) or a dict;
             - a Hugging Face `datasets.Dataset` or `DatasetDict`;
-            - a pair (x, labels): x is an array [N, d] of vectors, or uint8 images [N, H, W] or [N, H, W, 3];
-            - a dict from train, val and test to datasets.
+            - a pair (x, labels), where x holds vectors [N, d], or uint8 images [N, H, W] or [N, H, W, 3];
+            - a dict with datasets or pairs under the keys "train", "val" and "test".
 
-            x is a Pillow image, the bytes of an image file, a uint8 array [H, W(, 3)], a text, a vector, or any other
-            tensor, which is passed to the network as it is. Texts and vectors are loaded into memory. Labels are read
-            from the attribute `targets` or `labels` of a dataset if it has one, else from every item. Class names are
-            read from the attribute `classes`, if labels are numbers.
-        image, text, label: Keys of x and the label in dict items.
-        split: "auto" trains on the first half of the classes if `data` has no splits, "class-order" always does.
+            A sample of a dataset is a Pillow image, the bytes of an image file, a uint8 array [H, W] or [H, W, 3], a
+            text, a vector, or any other tensor, which is passed to the network as it is. Texts and vectors are loaded
+            into memory. Labels are read from the attribute `targets` or `labels` of a dataset if it has one, otherwise
+            from every item. If labels are numbers, class names are read from the attribute `classes`.
+        image, text, label: Keys of the image or text and of the label in items that are dicts.
+        split: "auto" uses the first half of the classes for training if `data` has no splits. "class-order" always
+            does.
 
     Raises:
-        NearfarError: If an item has another form, or a key is missing.
+        NearfarError: If an item has a different form, or a key is missing.
 
     >>> as_manifest((np.eye(4, 3), ["a", "a", "b", "b"]))
     Manifest(python:array: 4 features, 2 classes)
@@ -66,8 +67,8 @@ def as_manifest(
         manifest = _from_dataset(data, image=image, text=text, label=label)
     else:
         raise NearfarError(
-            f"data must be a path, a manifest, a map-style dataset, a pair (x, labels) or a dict of them by split, "
-            f"got {type(data).__name__}"
+            "data must be a path, a manifest, a map-style dataset, a pair (x, labels) or a dict that maps split names "
+            f"to these, got {type(data).__name__}"
         )
     has_splits = isinstance(data, Mapping) and len(data) > 1
     return manifest if has_splits and split == "auto" else manifest.split_by_class_order()
@@ -123,7 +124,7 @@ class _Column:
 
 
 def _reader(item: Any, name: str, *, image: str | None, text: str | None) -> Callable[[Any], Any]:
-    """Return the function from an item to x."""
+    """Return the function that extracts the sample from an item."""
     if isinstance(item, Mapping):
         key = _find_key(item, name, image or text, (*IMAGE_KEYS, *TEXT_KEYS), "image" if text is None else "text")
         return lambda item: _without_path(item[key])
@@ -133,14 +134,14 @@ def _reader(item: Any, name: str, *, image: str | None, text: str | None) -> Cal
 
 
 def _without_path(value: Any) -> Any:
-    """Return the bytes of an undecoded image of Hugging Face datasets, {"bytes": ..., "path": ...}."""
+    """Return the bytes of an undecoded Hugging Face image {"bytes": ..., "path": ...}, or any other value unchanged."""
     if isinstance(value, Mapping) and "bytes" in value:
         return value["bytes"] if value["bytes"] is not None else Path(value["path"]).read_bytes()
     return value
 
 
 def _labels(data: Any, item: Any, name: str, label: str | None) -> tuple[list[str], Sequence[str] | None]:
-    """Return the label of each item as a string and, if the dataset names its classes, their order."""
+    """Return the label of each item as a string, and the class names in order (None if the dataset has none)."""
     if isinstance(item, Mapping):
         key: Any = _find_key(item, name, label, LABEL_KEYS, "label")
     else:
@@ -169,7 +170,7 @@ def _find_key(item: Mapping[str, Any], name: str, chosen: str | None, usual: Seq
 
 
 def _encoded_images(data: Any, image: str | None) -> Any:
-    """Return a Hugging Face dataset that gives the bytes of its images, so that each is decoded at the needed size."""
+    """Return a Hugging Face dataset that does not decode images, so that nearfar can decode them at a reduced size."""
     for key, feature in data.features.items():
         if type(feature).__name__ == "Image" and (image is None or key == image):
             return data.cast_column(key, type(feature)(decode=False))
@@ -180,11 +181,11 @@ def _join(parts: Mapping[str, Any], **keys: Any) -> Manifest:
     unknown = [name for name in parts if name not in SPLIT_NAMES]
     if unknown or not parts:
         raise NearfarError(
-            f"a dict of datasets must have the keys {', '.join(SPLITS)}, got {', '.join(parts) or 'none'}"
+            f"the keys of a dict of datasets must be among {', '.join(SPLITS)}, got {', '.join(parts) or 'none'}"
         )
     manifests = [as_manifest(part, **keys) for part in parts.values()]
     if len({manifest.kind for manifest in manifests}) > 1:
-        raise NearfarError("the datasets of a dict must hold the same kind of samples")
+        raise NearfarError("all datasets of a dict must hold the same kind of samples")
     names = [m.classes[label] for m in manifests for label in m.labels.tolist()]
     orders = {m.classes for m in manifests}
     labels, classes = number_labels(names, orders.pop() if len(orders) == 1 else None)
@@ -198,7 +199,10 @@ def _join(parts: Mapping[str, Any], **keys: Any) -> Manifest:
     if first.texts is not None:
         return Manifest(texts=tuple(text for m in manifests for text in m.texts or ()), **shared)
     if first.items is None:
-        raise NearfarError("a dict of datasets cannot hold paths: pass one folder with train/ and test/, or a CSV")
+        raise NearfarError(
+            "a dict cannot contain datasets of image files: pass one folder with train/ and test/, or one CSV file "
+            "with a column split"
+        )
     chain = _Chain([m.items for m in manifests if m.items is not None])
     items = Items(chain, np.arange(len(labels)), are_images=first.items.are_images)
     paths = tuple(f"item {row}" for row in range(len(labels))) if items.are_images else None

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 
 def check_words(name: str, values: ArrayLike, rows: int, allowed: tuple[str, ...]) -> NDArray[np.str_]:
-    """Return words [rows] as a read-only array, or raise a ValueError if one of them is not allowed."""
+    """Return strings as a read-only array [rows]. Raise a ValueError for a wrong shape or a string not in `allowed`."""
     words = np.asarray(values, dtype=np.str_)
     if words.shape != (rows,):
         raise ValueError(f"{name} must have shape [{rows}], got {list(words.shape)}")

@@ -1,14 +1,14 @@
-"""Rows of equal shape on disk, in shards that are written once.
+"""Store rows of equal shape on disk, in shards that are written once.
 
 A store is a folder:
 
-    about.json     what the rows are
+    about.json     description of the rows
     00000.rows     the rows of the first shard, then the SHA-256 of these bytes
-    use.lock       locked (shared) by every process that uses the store; its modification time is the last use
-    build.lock     locked by the process that writes shards
+    use.lock       every process that uses the store holds a shared lock on it; its modification time is the last use
+    build.lock     the process that writes shards holds a lock on it
 
-A shard is written atomically. After a crash, complete shards are kept and the others are written again. Rows are read
-with file reads instead of a memory map, because the pages of a map count as memory of the process.
+A shard is written atomically. After a crash, complete shards are kept and the missing ones are written. Rows are read
+with file reads instead of a memory map, because mapped pages count toward the memory of the process.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class RowLayout:
         return self.rows * self.row_bytes + self.shards * DIGEST_BYTES
 
     def shard(self, number: int) -> range:
-        """Return the rows of a shard."""
+        """Return the numbers of the rows in a shard."""
         return range(number * self.rows_per_shard, min((number + 1) * self.rows_per_shard, self.rows))
 
 
@@ -85,18 +85,18 @@ class RowStore:
         Args:
             folder: Folder of the store.
             layout: The rows that the store has when it is complete.
-            about: What the rows are, for `list_stores`.
+            about: Description of the rows, which `list_stores` returns.
         """
         self.folder, self.layout = folder, layout
         try:
             handle = _hold(folder)
         except OSError as error:
-            raise NearfarError(f"{folder}: cannot be written ({error.strerror}): check the path") from error
+            raise NearfarError(f"{folder} cannot be written ({error.strerror}): check the path") from error
         weakref.finalize(self, os.close, handle)
         self._about = {**about, "rows": layout.rows, "shape": list(layout.shape), "bytes": layout.size}
 
     def find_missing(self) -> tuple[list[int], list[int]]:
-        """Return the shards that do not exist, and those that are damaged. Reads all of the store."""
+        """Return the numbers of the absent shards and those of the damaged shards. The whole store is read."""
         absent, damaged = [], []
         for number in range(self.layout.shards):
             path = self._path(number)
@@ -108,13 +108,16 @@ class RowStore:
 
     @contextmanager
     def building(self, on_wait: Callable[[], object]) -> Iterator[None]:
-        """Exclude other processes from writing shards. `on_wait` is called if another process is writing."""
+        """Keep other processes from writing shards inside the block.
+
+        If another process is writing, call `on_wait`, then wait until it has finished.
+        """
         handle = os.open(self.folder / BUILD, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             if not lock(handle, wait=False):
                 on_wait()
                 lock(handle)
-            remove_drafts(self.folder)  # of a killed process, because no other process is writing now
+            remove_drafts(self.folder)  # all drafts are left over from killed processes, as no other process is writing
             if not (self.folder / ABOUT).is_file():
                 with atomic(self.folder / ABOUT) as draft:
                     draft.write_text(json.dumps(self._about, indent=2) + "\n", encoding="utf-8")
@@ -123,7 +126,7 @@ class RowStore:
             os.close(handle)
 
     def write_shard(self, number: int, rows: Array) -> None:
-        """Write the rows of a shard, inside `building`."""
+        """Write the rows of a shard. Call this only inside a `building` block."""
         data = np.ascontiguousarray(rows, self.layout.dtype)
         expected = (len(self.layout.shard(number)), *self.layout.shape)
         if data.shape != expected:
@@ -133,7 +136,7 @@ class RowStore:
             file.write(hashlib.sha256(data.data).digest())
 
     def read(self, rows: ArrayLike) -> Array:
-        """Read rows in the given order, [len(rows), *shape]."""
+        """Return the given rows as an array [len(rows), *shape], in the given order."""
         selected = np.asarray(rows, dtype=np.int64)
         shards, positions = np.divmod(selected, self.layout.rows_per_shard)
         result = np.empty((len(selected), *self.layout.shape), self.layout.dtype)
@@ -147,7 +150,7 @@ class RowStore:
                         if file.readinto(data[i].data) != self.layout.row_bytes:
                             raise OSError(0, "the file is too short")
             except OSError as error:
-                raise NearfarError(f"{path}: cannot be read ({error.strerror}): start again to rebuild it") from error
+                raise NearfarError(f"{path} cannot be read ({error.strerror}): start again to rebuild it") from error
         return result
 
     def _path(self, number: int) -> Path:
@@ -208,7 +211,7 @@ def list_stores(folder: Path) -> list[StoreSummary]:
 
 
 def remove_store(folder: Path) -> bool:
-    """Remove a store. Return False if a process uses it."""
+    """Remove a store and return True. If a process uses the store, keep it and return False."""
     handle = os.open(folder / USE, os.O_RDWR)
     try:
         if not lock(handle, wait=False):
@@ -219,20 +222,20 @@ def remove_store(folder: Path) -> bool:
         folder.rename(removed)
         shutil.rmtree(removed)
     except OSError as error:
-        raise NearfarError(f"{folder}: cannot be removed ({error.strerror}): check the permissions") from error
+        raise NearfarError(f"{folder} cannot be removed ({error.strerror}): check the permissions") from error
     finally:
         os.close(handle)
     return True
 
 
 def _hold(folder: Path) -> int:
-    """Return a handle that keeps other processes from removing the store."""
+    """Open use.lock and return its file handle. While it is open, no other process can remove the store."""
     path = folder / USE
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         try:
             handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        except FileNotFoundError:  # the folder was removed in this moment
+        except FileNotFoundError:  # another process removed the folder after it was created here
             continue
         lock(handle, shared=True)
         try:
@@ -241,4 +244,4 @@ def _hold(folder: Path) -> int:
                 return handle
         except FileNotFoundError:
             pass
-        os.close(handle)  # the store was removed before this process had the lock
+        os.close(handle)  # the store was removed before this process locked it, so create it again

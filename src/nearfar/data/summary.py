@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 class Summary:
     """Counts of the samples and classes of a manifest.
 
-    `splits` maps the name of a split to (samples, classes). `smallest` and `largest` are (class name, samples).
+    `splits` maps the name of a split to (samples, classes), and `roles` maps "query" and "gallery" to their samples.
+    `smallest` and `largest` are (class name, samples). `singletons` is the number of classes with a single sample, and
+    `shared_classes` the number of classes in both train and test. `shape` is that of the array of features or pixels,
+    or () for other data.
     """
 
     source: str
@@ -52,7 +55,7 @@ class Summary:
         if self.shared_classes:
             verb = "is" if self.shared_classes == 1 else "are"
             lines.append(
-                f"  {_classes(self.shared_classes)} {verb} in both train and test: scores are not for unseen classes"
+                f"  {_classes(self.shared_classes)} {verb} in both train and test: scores do not measure unseen classes"
             )
         return "\n".join(lines + [f"  note: {clean_text(note)}" for note in self.notes])
 
@@ -62,7 +65,7 @@ def _classes(count: int) -> str:
 
 
 def summarize(manifest: Manifest) -> Summary:
-    """Count the samples and classes of a manifest."""
+    """Return the numbers of samples and classes of a manifest."""
     labels, classes, split = manifest.labels, manifest.classes, manifest.split
     counts = np.bincount(labels, minlength=len(classes))
     present = np.flatnonzero(counts)

@@ -1,4 +1,4 @@
-"""Dataset of tensors that a Python dataset computes, which are inputs of the network already."""
+"""Dataset of tensors from a Python dataset, which are passed to the network as they are."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from nearfar.errors import NearfarError
 
 
 class TensorDataset:
-    """Samples of a Python dataset that are inputs of the network already. They are read when they are needed."""
+    """Tensors of a Python dataset, passed to the network as float32 without any transform.
+
+    Each tensor is read when it is needed.
+    """
 
     def __init__(self, manifest: Manifest) -> None:
         if manifest.items is None or manifest.items.are_images:
@@ -28,5 +31,5 @@ class TensorDataset:
         """Return the tensors at the rows `indices`, [B, ...]."""
         tensors = [torch.as_tensor(self._items[row]) for row in [int(row) for row in indices]]
         if len(shapes := {tuple(tensor.shape) for tensor in tensors}) > 1:
-            raise NearfarError(f"the tensors of the dataset must have one shape, got {sorted(shapes)}")
+            raise NearfarError(f"all tensors of the dataset must have the same shape, got shapes {sorted(shapes)}")
         return torch.stack(tensors).float()

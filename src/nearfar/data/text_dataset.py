@@ -13,15 +13,15 @@ from nearfar.models.tokenizer import TextTokenizer, pad_tokens
 
 
 class TextDataset:
-    """Texts as tokens. A batch [B, L] is as long as its longest text and padded with -1.
+    """Dataset of tokenized texts. A batch is [B, L], padded with -1 to the L tokens of its longest text.
 
     Args:
         manifest: A manifest of texts.
         tokenizer: The tokenizer of the network.
-        max_tokens: Number of tokens after which a text is cut.
+        max_tokens: Maximum number of tokens of a text. Longer texts are cut.
 
     Attributes:
-        cut: Number of texts that reach `max_tokens`.
+        cut: Number of texts that have `max_tokens` tokens and were therefore probably cut.
     """
 
     def __init__(self, manifest: Manifest, tokenizer: TextTokenizer, *, max_tokens: int) -> None:
@@ -32,7 +32,7 @@ class TextDataset:
         ids = tokenizer.encode(manifest.texts, max_tokens=max_tokens)
         lengths = np.array([len(each) for each in ids])
         self.cut = int((lengths >= max_tokens).sum())
-        # one array instead of one per text, which would take several times the memory
+        # use one array for all texts, because one array per text would take several times the memory
         self._ends = np.cumsum(lengths)
         self._tokens = np.concatenate(ids)
 

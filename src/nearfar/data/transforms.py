@@ -38,8 +38,8 @@ def sample_rng(seed: int, epoch: int, index: int) -> Rng:
 class RandomResizedCrop:
     """Crop a random part of the image and resize it to a square.
 
-    The area is drawn uniformly and the aspect ratio log-uniformly, as in torchvision. If ten draws do not fit into the
-    image, the crop is the largest centered part with an allowed aspect ratio. The Metric Learning Reality Check
+    The area is drawn uniformly and the aspect ratio log-uniformly, as in torchvision. If none of ten draws fits into
+    the image, the crop is the largest centered part with an allowed aspect ratio. The Metric Learning Reality Check
     (Musgrave et al., ECCV 2020) uses scale=(0.16, 1).
 
     Args:
@@ -114,7 +114,8 @@ class HorizontalFlip:
 class ColorJitter:
     """Multiply brightness, contrast and saturation by random factors, in random order.
 
-    Each factor is drawn from [1 - x, 1 + x], where x is the field of this name.
+    Each factor is drawn from [1 - x, 1 + x], where x is the value of the field brightness, contrast or saturation.
+    Negative factors are set to 0.
     """
 
     brightness: float = 0.0
@@ -186,16 +187,23 @@ class Normalize:
             )
 
     def __call__(self, image: Image.Image) -> Tensor:
+        return self.apply(self.to_pixels(image))
+
+    def to_pixels(self, image: Image.Image) -> Tensor:
+        """Convert an image to uint8 [C, H, W], without changing its values."""
         pixels = np.asarray(image)
         if pixels.ndim == 2:
             pixels = pixels[:, :, None]
         if pixels.shape[2] != len(self.mean):
             raise ValueError(f"mean has {len(self.mean)} values, but the image has {pixels.shape[2]} channels")
-        # transpose before the conversion to float, because uint8 needs a quarter of the memory
-        x = torch.from_numpy(pixels.transpose(2, 0, 1).copy()).float()
+        return torch.from_numpy(pixels.transpose(2, 0, 1).copy())
+
+    def apply(self, pixels: Tensor) -> Tensor:
+        """Normalize images with values in 0..255, [..., C, H, W], on their device."""
         scale = torch.tensor([1 / (255 * s) for s in self.std])[:, None, None]
         offset = torch.tensor([-m / s for m, s in zip(self.mean, self.std, strict=True)])[:, None, None]
-        return x.mul_(scale).add_(offset)
+        scale, offset = (values.to(pixels.device, non_blocking=True) for values in (scale, offset))
+        return pixels.float().mul_(scale).add_(offset)
 
 
 @dataclass(frozen=True)
@@ -205,9 +213,9 @@ class Pipeline:
     Args:
         steps: Transforms in the order in which they are applied.
         normalize: Conversion to a tensor.
-        draft: Shortest side that the steps need: a JPEG may be decoded at a reduced size (see `decode_image`). None
-            always decodes the full size.
-        gray: Whether the image is converted to one channel.
+        draft: Shortest side in pixels that the steps need. A JPEG may be decoded at a reduced size, as long as its
+            shortest side is at least this long (see `decode_image`). With None, images are decoded at full size.
+        gray: If True, the image is converted to one channel.
     """
 
     steps: tuple[Step, ...]
@@ -217,10 +225,14 @@ class Pipeline:
 
     def __call__(self, image: Image.Image, rng: Rng | None = None) -> Tensor:
         """Transform an image to a tensor. Without `rng`, random steps use a generator with seed 0."""
+        return self.normalize.apply(self.to_pixels(image, rng))
+
+    def to_pixels(self, image: Image.Image, rng: Rng | None = None) -> Tensor:
+        """Transform an image to uint8 [C, H, W], without the normalization."""
         rng = sample_rng(0, 0, 0) if rng is None else rng
         for step in self.steps:
             image = step(image, rng)
-        return self.normalize(image.convert("L") if self.gray else image)
+        return self.normalize.to_pixels(image.convert("L") if self.gray else image)
 
 
 def train_transform(
@@ -242,14 +254,14 @@ def train_transform(
         scale, ratio: See `RandomResizedCrop`.
         flip: Probability of a horizontal flip.
         jitter: Up to three strengths, for brightness, contrast and saturation (see `ColorJitter`). Missing ones are 0.
-        mean, std: One value for each channel. A single value converts images to gray.
+        mean, std: One value for each channel. With a single value, images are converted to gray.
     """
     steps: list[Step] = [RandomResizedCrop(size, scale, ratio)]
     if flip:
         steps.append(HorizontalFlip(flip))
     if any(jitter):
         steps.append(ColorJitter(*jitter))
-    # for an image of shortest side s, the narrowest crop has s * sqrt(scale * ratio) pixels
+    # if the shortest side of an image is s, the shortest side of the smallest crop is s * sqrt(scale * ratio)
     needed = math.ceil(size / math.sqrt(scale[0] * min(ratio[0], 1 / ratio[1])))
     return Pipeline(tuple(steps), Normalize(mean, std), needed, gray=len(mean) == 1)
 
@@ -263,12 +275,13 @@ def eval_transform(
 ) -> Pipeline:
     """Create the pipeline for evaluation: resize, center crop, normalization.
 
-    JPEGs may be decoded at a reduced size, but not below twice `resize`: this would visibly change the result.
+    JPEGs may be decoded at a reduced size, as long as the short side stays at least 2 * `resize`. A smaller size would
+    visibly change the result.
 
     Args:
         size: Side of the result in pixels.
         resize: Short side before the crop, by default size * 256 / 224, rounded.
-        mean, std: One value for each channel. A single value converts images to gray.
+        mean, std: One value for each channel. With a single value, images are converted to gray.
     """
     resize = round(size * 256 / 224) if resize is None else resize
     if resize < size:

@@ -1,4 +1,4 @@
-"""Check once that all images of a dataset can be read, before hours of work depend on it."""
+"""Check once that all images of a dataset can be read, so that a long run does not fail on a broken file."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ SHOWN = 3
 
 @dataclass(frozen=True, eq=False)
 class Verification:
-    """What a check of all images found.
+    """Result of a check of all images.
 
     Attributes:
-        broken: For each row whose image cannot be read, an error message of one line with its path.
-        hashes: Hash of each image [N] (see `nearfar.data.near_duplicates`), 0 for broken ones.
+        broken: Dict that maps each row whose image cannot be read to a one-line error message with its path.
+        hashes: Hash of each image [N] (see `nearfar.data.near_duplicates`), 0 for broken images.
         content: SHA-256 that changes if the content of any image file changes.
     """
 
@@ -42,7 +42,7 @@ def verify_images(
     say: Callable[[str], object] = lambda _: None,
     progress: Callable[[int], object] | None = None,
 ) -> Verification:
-    """Decode every image at a small size to find those that cannot be read.
+    """Decode every image at a small size. Return the images that cannot be read, and a hash of each image.
 
     The result is saved in the user's cache folder. It is used again until a path, a size or a modification time of the
     image files changes.
@@ -50,7 +50,8 @@ def verify_images(
     Args:
         manifest: A manifest of image files.
         workers: Number of threads.
-        say: Called with a message if the images must be read.
+        say: Function that is called with a message before the images are read. It is not called if the saved result is
+            still valid.
         progress: Function that is called with the number of finished images.
     """
     file = user_cache() / "verified" / f"{fingerprint_files(manifest, f'verified {VERSION}')}.npz"
@@ -84,7 +85,7 @@ def _save(file: Path, manifest: Manifest, result: Verification) -> None:
         "reasons": np.array(reasons, "U"),
         "content": np.array(result.content, "U"),
     }
-    # the cache only saves time, so a disk that is full or read-only is no error
+    # the cache only saves time, so a disk that is full or read-only is not an error
     with contextlib.suppress(NearfarError, OSError), atomic(file) as draft, open(draft, "wb") as out:
         np.savez(out, allow_pickle=False, **arrays)
 

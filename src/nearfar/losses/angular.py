@@ -25,7 +25,7 @@ class AngularLoss(PairLoss):
     f_n = 4 tan^2(angle) (x_a + x_p).x_n - 2 (1 + tan^2(angle)) x_a.x_p, where N_a are the negatives of anchor a. All
     embeddings x are normalized, including those of the negatives.
 
-    If references are passed, the positives and negatives of an anchor are references. In a batch of the
+    If references are passed, the positives and negatives of an anchor are references. In a batch from the
     PROFS sampler (`nearfar.samplers.Profs`), the class representatives are the references and the other samples are the
     anchors.
 
@@ -41,7 +41,7 @@ class AngularLoss(PairLoss):
     def __init__(self, *, angle: float = 45.0, batch: str = "full") -> None:
         super().__init__()
         if not 0 < angle < 90:
-            raise ValueError(f"angle must be between 0 and 90 degrees, got {angle}")
+            raise ValueError(f"angle must be above 0 and below 90 degrees, got {angle}")
         self.angle = angle
         self.batch = check_choice("batch", batch, ("full", "n-pair"))
 
@@ -78,7 +78,7 @@ def angular(
     A is the number of anchors and R is the number of references.
 
     Args:
-        sim: The similarities to the R references: row a for anchor a, row first + p for reference p.
+        sim: The similarities to the R references. Row a belongs to anchor a, and row first + p to reference p.
         same: The mask of the positive pairs [A, R].
         diff: The mask of the negative pairs [A, R].
         weights: The weights of the anchors [A], or None if all are 1.

@@ -22,9 +22,9 @@ class ArcFaceLoss(DataWiseLoss):
 
     The loss is the mean over samples of
     -log( e^{scale cos(theta_y + angle)} / (e^{scale cos(theta_y + angle)} + sum_{c != y} e^{scale S_c}) ), where S_c is
-    the cosine of the sample and the proxy of class c, y is the class of the sample, and theta_y = arccos S_y. Where
-    theta_y + angle exceeds 180 degrees, the cosine would increase again; `add_angle` replaces it there by a decreasing
-    function. If there is only one class, the loss is 0.
+    the cosine between the sample and the proxy of class c, y is the class of the sample, and theta_y = arccos S_y.
+    Where theta_y + angle exceeds 180 degrees, the cosine would increase again; `add_angle` replaces it there by a
+    decreasing function. If there is only one class, the loss is 0.
 
     Args:
         classes: The number of classes, or a list of class names. With names, labels may be names too.

@@ -26,10 +26,11 @@ class Loss(nn.Module):
     A loss whose behavior depends on the epoch overrides `start_epoch`. If it works as intended only after a number of
     epochs, it also overrides `warmup_epochs`.
 
-    `moved_options` maps options of earlier versions to their new names, for the error message of `create`.
+    `moved_options` maps the names of options in earlier versions to their current names. `create` shows the current
+    name in its error message.
 
-    If `validate` is set, the values of tensors on a GPU are checked too, for example for NaN. By default they are
-    checked only on the CPU, because the host would have to wait for the GPU.
+    If `validate` is True, the values of all input tensors are checked, for example for NaN. By default, only tensors on
+    the CPU are checked, because reading values from a GPU makes the host wait for it.
     """
 
     moved_options: ClassVar[Mapping[str, str]] = {}
@@ -40,8 +41,8 @@ class Loss(nn.Module):
 
         Args:
             args: The embeddings and labels of this process, as in `forward`.
-            across_processes: Compute the loss of the samples of all processes; see `nearfar.distributed`. References
-                and representatives are not supported.
+            across_processes: If True, compute the loss over the samples of all processes; see `nearfar.distributed`.
+                References and representatives are then not supported.
             options: The other arguments of `forward`.
         """
         if across_processes:
@@ -88,7 +89,9 @@ register = LOSSES.register
 def label_tensors(
     labels: Labels, ref_labels: Labels | None = None, device: torch.device | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """Convert the labels of anchors and references to tensors. Class names are numbered jointly for both.
+    """Convert the labels of anchors and references to tensors.
+
+    Class names are replaced by their index in the sorted list of all names, so equal names get equal numbers in both.
 
     >>> label_tensors(["dog", "cat"], ["cat", "owl"])
     (tensor([1, 0]), tensor([0, 2]))

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from nearfar.losses.base import register
-from nearfar.losses.pair_loss import PairBatch, PairLoss
+from nearfar.losses.pair_loss import PairBatch, PairLoss, graded_mean
 from nearfar.ops.pairs import Pairs, softplus
 from nearfar.validation import check_positive
 
@@ -14,8 +14,8 @@ from nearfar.validation import check_positive
 def binomial(sim: Tensor, same: Tensor, scale_pos: float, scale_neg: float, threshold: float) -> Tensor:
     """Compute the loss of every pair with similarity S and threshold t, elementwise.
 
-    It is (2/s) log(1 + e^{s (t - S)}) with s = scale_pos for positive pairs, and (2/s) log(1 + e^{s (S - t)}) with
-    s = scale_neg for all others.
+    The loss is (2/s) log(1 + e^{s (t - S)}) with s = scale_pos for positive pairs, and (2/s) log(1 + e^{s (S - t)})
+    with s = scale_neg for all other pairs.
     """
     scale = torch.where(same, sim.new_full((), -scale_pos), sim.new_full((), scale_neg))
     return softplus((sim - threshold) * scale) * (2 / scale.abs())
@@ -23,10 +23,11 @@ def binomial(sim: Tensor, same: Tensor, scale_pos: float, scale_neg: float, thre
 
 @register("binomial")
 class BinomialDevianceLoss(PairLoss):
-    """Binomial deviance (Yi et al., 2014) in the form of DRO's released code (arXiv 1912.11194), on cosines S.
+    """Binomial deviance (Yi et al., 2014) as in the released code of DRO (arXiv 1912.11194), on cosines S.
 
-    The loss is the mean over all pairs of (2/scale_pos) log(1 + e^{-scale_pos (S - threshold)}) for positives and
-    (2/scale_neg) log(1 + e^{scale_neg (S - threshold)}) for negatives.
+    A positive pair contributes (2/scale_pos) log(1 + e^{-scale_pos (S - threshold)}), and a negative pair
+    (2/scale_neg) log(1 + e^{scale_neg (S - threshold)}). The loss is the mean over all pairs, positive and negative
+    together.
 
     The defaults and the factor 2/scale are from the released scripts for CUB. The paper does not state them.
 
@@ -46,8 +47,12 @@ class BinomialDevianceLoss(PairLoss):
         self.threshold = threshold
 
     def elementwise(self, pairs: Pairs) -> Tensor:
-        """Compute the loss of every pair, [A, R]."""
+        """Compute the loss of every pair. The result has shape [A, R]."""
         return binomial(pairs.sim, pairs.same, self.scale_pos, self.scale_neg, self.threshold)
 
     def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
         return pairs.mean(self.elementwise(pairs))
+
+    def graded_cost(self, pairs: Pairs, grade: Tensor) -> Tensor:
+        """Compute the mean over pairs of grade * (loss as a positive) + (1 - grade) * (loss as a negative)."""
+        return graded_mean(pairs, grade, self.elementwise)

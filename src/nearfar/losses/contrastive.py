@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from nearfar.losses.base import register
-from nearfar.losses.pair_loss import PairBatch, PairLoss
+from nearfar.losses.pair_loss import PairBatch, PairLoss, graded_mean
 from nearfar.mining import closest_negatives
 from nearfar.ops.geometry import cosine_matrix, unit_distance_matrix
 from nearfar.ops.pairs import Pairs
@@ -39,7 +39,7 @@ class ContrastiveLoss(PairLoss):
     - form="cosine": the same with the terms [pos_margin - S]_+ and [S - neg_margin]_+. The default margins are 1 and 0,
       as in the baseline of BSPML (arXiv 2211.11751).
 
-    In a batch of the PROFS sampler (`nearfar.samplers.Profs`), each class representative uses only its closest
+    In a batch from the PROFS sampler (`nearfar.samplers.Profs`), each class representative uses only its closest
     negatives, as many as it has positives.
 
     Args:
@@ -65,7 +65,7 @@ class ContrastiveLoss(PairLoss):
         return cosine_matrix(x, y) if self.form == "cosine" else -unit_distance_matrix(x, y)
 
     def elementwise(self, pairs: Pairs) -> Tensor:
-        """Compute the loss of every pair, [A, R]."""
+        """Compute the loss of every pair. The result has shape [A, R]."""
         if self.form == "cosine":
             return hinges(pairs.sim, pairs.same, self.pos_margin, self.neg_margin)
         losses = hinges(pairs.sim, pairs.same, -self.pos_margin, -self.neg_margin)
@@ -76,3 +76,11 @@ class ContrastiveLoss(PairLoss):
             pairs = closest_negatives(pairs)
         losses = self.elementwise(pairs)
         return pairs.mean(losses) if self.form == "squared" else nonzero_means(pairs, losses)
+
+    def graded_cost(self, pairs: Pairs, grade: Tensor) -> Tensor:
+        """Compute the mean over pairs of grade * (loss as a positive) + (1 - grade) * (loss as a negative)."""
+        if self.form != "squared":
+            raise ValueError(
+                f"graded relations need form='squared', got {self.form!r}: the other forms drop zero terms"
+            )
+        return graded_mean(pairs, grade, self.elementwise)

@@ -30,7 +30,7 @@ class CrossBatchMemory(Loss):
         dim: The dimension of the embeddings. They are stored in the dtype of the module.
         classes: The number of classes C if labels are multi-hot [B, C]; None for class ids or names.
         memory_weight: The weight of the loss against the memory.
-        start: The number of batches before the memory is used. The paper uses 1,000; the default 0 is our choice.
+        start: The number of batches after which the memory is used. The paper uses 1,000; the default 0 is our choice.
 
     >>> from nearfar.losses import create
     >>> loss = CrossBatchMemory(create("supcon"), size=8, dim=2)
@@ -65,8 +65,8 @@ class CrossBatchMemory(Loss):
         self.register_buffer("rows", torch.zeros(size, dim))
         self.register_buffer("labels", torch.zeros((size,) if classes is None else (size, classes), dtype=torch.int64))
         self.register_buffer("weights", torch.zeros(size))
-        # The three numbers are the next position to write, the number of stored embeddings and the number of batches.
-        # `progress` has the same numbers on the host, so that no call waits for a GPU to read them.
+        # `state` holds the next position to write, the number of stored embeddings and the number of past batches.
+        # `progress` holds the same three numbers on the host, so that reading them does not wait for a GPU.
         self.register_buffer("state", torch.zeros(3, dtype=torch.int64))
         self.progress = [0, 0, 0]
 
@@ -91,13 +91,14 @@ class CrossBatchMemory(Loss):
         if embeddings.ndim == 2 and (embeddings.shape[0] > self.size or embeddings.shape[1] != self.dim):
             raise ValueError(
                 f"embeddings of shape {list(embeddings.shape)} do not fit a memory of {self.size} embeddings "
-                f"of dimension {self.dim}: create it with size >= batch size and dim = dimension of the embeddings"
+                f"of dimension {self.dim}: create the memory with size >= batch size and dim = embedding dimension"
             )
         value: Tensor = self.loss(embeddings, labels, weights=weights, representatives=representatives)
         if labels.shape[1:] != self.labels.shape[1:]:
             raise ValueError(
-                f"labels of shape {list(labels.shape)} do not fit the memory, whose labels are "
-                f"{list(self.labels.shape)}: create it with classes=C for multi-hot labels [B, C], else without classes"
+                f"labels of shape {list(labels.shape)} do not fit the memory, whose labels have shape "
+                f"{list(self.labels.shape)}: create the memory with classes=C for multi-hot labels of shape [B, C], "
+                "otherwise without classes"
             )
         _, filled, seen = self.progress
         if filled and seen >= self.start:
@@ -122,7 +123,7 @@ class CrossBatchMemory(Loss):
 
     @torch.no_grad()
     def remember(self, embeddings: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
-        """Replace the oldest embeddings in the memory by these."""
+        """Replace the oldest embeddings in the memory with the given ones."""
         position, filled, seen = self.progress
         slots = (position + torch.arange(len(embeddings), device=self.rows.device)) % self.size
         self.rows[slots] = embeddings.to(self.rows.dtype)

@@ -1,8 +1,8 @@
 """Dynamic soft margin: weight each triplet by its rank among past triplets.
 
 The loss (Zhang and Rusinkiewicz, ICCV 2019, "Learning local descriptors with a CDF-based dynamic soft margin") is the
-mean of c(g) g over triplets with the gap g = D_ap - D_an, where c(g) is the share of gaps of at most g in a running
-histogram. The histogram is part of the state of a loss, not of these functions.
+mean over triplets of c(g) g with the gap g = D_ap - D_an, where c(g) is the fraction of past gaps that are at most g. A
+running histogram estimates this fraction. The caller stores the histogram; these functions have no state.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from torch import Tensor
 def closest_gaps(distances: Tensor) -> Tensor:
     """Compute D_ii - min(min_{j != i} D_ij, min_{j != i} D_ji) for aligned pairs, from their distances [B, B].
 
-    If the matrix [A, R] is not square, a sample without a partner has the positive distance 0, and a missing row or
-    column has the minimum 0, as in pytorch-metric-learning.
+    Row i and column i belong together. The matrix can also have a shape [A, R] with A != R. D_ii is then 0 for a sample
+    without a partner, and the minimum over a missing row or column is 0, as in pytorch-metric-learning.
     """
     rows, columns = distances.shape
     size = max(rows, columns)
@@ -28,12 +28,15 @@ def closest_gaps(distances: Tensor) -> Tensor:
 
 
 def update_histogram(histogram: Tensor, position: Tensor, momentum: float) -> Tensor:
-    """Mix a histogram with that of new values, each split between two nodes. Return one with the sum 1.
+    """Add new values to a running histogram. Return the new histogram, scaled so that its sum is 1.
+
+    Each value is split between the two nodes next to it by linear interpolation.
 
     Args:
         histogram: The histogram at the nodes 0, 1, ...; all zeros if there are no past values.
-        position: The new values in units of nodes, [N].
-        momentum: The share of the new values. It is 1 if there are no past values.
+        position: The new values [N], in units of the distance between nodes.
+        momentum: The weight of each new value. The past histogram has the weight 1 - momentum. If there are no past
+            values, the weight of each new value is 1.
 
     >>> update_histogram(torch.zeros(4), torch.tensor([0.0, 1.5]), 0.1)
     tensor([0.5000, 0.2500, 0.2500, 0.0000])
@@ -47,5 +50,5 @@ def update_histogram(histogram: Tensor, position: Tensor, momentum: float) -> Te
 
 
 def cumulative_share(histogram: Tensor, position: Tensor) -> Tensor:
-    """Return the share of past values up to the node at or below each value, [N]."""
+    """Return, for each value, the sum of the histogram up to the node at or below the value. The shape is [N]."""
     return histogram.cumsum(0)[position.floor().long().clamp(0, len(histogram) - 1)]

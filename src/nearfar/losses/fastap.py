@@ -23,7 +23,7 @@ class FastAPLoss(PairLoss):
     cumulative sums. The bins are triangular, with centers 4k/bins for k = 0..bins.
 
     A distance contributes to only two neighboring bins, so all histograms are computed with two scatter-adds instead of
-    one pass per bin. For a batch of B samples, the peak memory is about 7 B^2 floats, whatever the number of bins.
+    one pass per bin. For a batch of B samples, the peak memory is about 7 B^2 floats for any number of bins.
 
     Args:
         bins: The number of intervals between bin centers; there are bins + 1 bins. The default is from the paper.
@@ -49,7 +49,7 @@ class FastAPLoss(PairLoss):
 
 
 def bin_sums(pairs: Pairs, bins: int) -> tuple[Tensor, Tensor]:
-    """Compute the sums over the pairs in each bin; see `_BinSums`."""
+    """Compute the two tensors of sums over the pairs in each bin, each [A, 2, bins + 1]; see `_BinSums`."""
     sums: tuple[Tensor, Tensor] = _BinSums.apply(  # type: ignore[no-untyped-call]
         pairs.sim, pairs.same, pairs.diff, None if pairs.ref_weights is None else to_one(pairs.ref_weights), bins
     )

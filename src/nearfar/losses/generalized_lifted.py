@@ -1,4 +1,4 @@
-"""Generalized lifted structure loss: soft maxima of the distances to all positives and to all negatives."""
+"""Generalized lifted structure loss: soft maximum of the distances to positives, soft minimum of those to negatives."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class GeneralizedLiftedStructureLoss(PairLoss):
 
     Args:
         neg_margin: The margin of the negatives.
-        pos_margin: The margin of the positives. Only the difference of the two margins matters for anchors that have
-            both positives and negatives; the paper has one margin.
+        pos_margin: The margin of the positives; the paper has only one margin. For anchors that have both positives
+            and negatives, only the difference between the two margins matters.
 
     >>> import torch
     >>> GeneralizedLiftedStructureLoss()(torch.eye(3), torch.tensor([0, 0, 1]))  # 1, 1 and 1 + log(2) - sqrt(2)

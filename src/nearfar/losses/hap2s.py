@@ -19,13 +19,13 @@ class HAP2SLoss(PairLoss):
     means of the similarities of the anchor to its negatives and to its positives. The weights are treated as constants
     in the gradient. An anchor without positives or without negatives contributes 0 but is counted in B.
 
-    - form="exponential": the weights are e^{-S/gamma} for positives and e^{S/gamma} for negatives. For gamma=1,
-      B times the gradient is the gradient of `lifted` with form="anchor", where the hinges of both losses are active
-      (DRO, arXiv 1912.11194, section 6).
+    - form="exponential": the weights are e^{-S/gamma} for positives and e^{S/gamma} for negatives. For gamma=1, B times
+      the gradient equals the gradient of `lifted` with form="anchor", provided that the hinges of both losses are
+      active (DRO, arXiv 1912.11194, section 6).
     - form="polynomial" (from Yu et al.): the weights are (D + 1)^power for positives and (D + 1)^(-2 power) for
       negatives, with D = sqrt(2 - 2S).
 
-    Averaging cosines in both forms is our choice.
+    Both forms average cosines, which is our choice.
 
     Args:
         form: "exponential" or "polynomial".
@@ -61,7 +61,7 @@ class HAP2SLoss(PairLoss):
 def soft_mean(pairs: Pairs, log_weights: Tensor, mask: Tensor) -> Tensor:
     """Compute, for each anchor, the mean similarity over its row of the mask, with weights e^{log_weights}.
 
-    Return [A], with 0 where the row of the mask is empty.
+    The result has shape [A] and is 0 where the row of the mask is empty.
     """
     z = torch.where(mask, log_weights, -torch.inf)
     top = z.amax(1, keepdim=True)

@@ -17,8 +17,8 @@ class HistogramLoss(PairLoss):
 
     The cosines of the positive and of the negative pairs are collected in two histograms h+ and h- with the nodes -1,
     -1 + 2/bins, ..., 1. A cosine between two nodes is split between them by linear interpolation. The loss is
-    sum_r h-_r sum_{q <= r} h+_q. It is 0 if there are no positive or no negative pairs. A pair's weight is its share of
-    the histogram.
+    sum_r h-_r sum_{q <= r} h+_q. It is 0 if there are no positive or no negative pairs. Each pair contributes to its
+    histogram in proportion to its weight.
 
     Args:
         bins: The number of intervals between nodes. The default is ours.

@@ -1,6 +1,7 @@
-"""Losses of two encoders, for example of images and texts: each sample of one side is matched with those of the other.
+"""Losses that train two encoders, for example one for images and one for texts, to give matching embeddings.
 
-They are not in the registry of losses, because they compare two sets of embeddings and not the samples of one batch.
+These losses are not registered in `nearfar.losses`, because they compare the embeddings of the two encoders instead of
+the samples within one batch.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ MAX_SCALE = 100.0
 
 
 def symmetric_info_nce(logits: Tensor, same: Tensor) -> Tensor:
-    """Compute the cross-entropy of the positives of each row and of each column, and return the mean of the two.
+    """Compute the cross-entropy over rows and the cross-entropy over columns, and return the mean of the two.
 
-    (1/2) mean_i mean_{j in P_i} -log( e^{L_ij} / sum_k e^{L_ik} ), plus the same for the transpose. With one positive
-    per row and column this is the loss of CLIP (Radford et al., ICML 2021, arXiv 2103.00020, Figure 3).
+    The cross-entropy over rows is mean_i mean_{j in P_i} -log( e^{L_ij} / sum_k e^{L_ik} ), where P_i are the positives
+    of row i. The cross-entropy over columns is the same for the transposed matrices. With one positive per row and
+    column, the result is the loss of CLIP (Radford et al., ICML 2021, arXiv 2103.00020, Figure 3).
 
     Args:
         logits: Scaled similarities L [A, R].
@@ -50,13 +52,14 @@ def sigmoid_matching(logits: Tensor, same: Tensor) -> Tensor:
 
 
 class ImageTextLoss(nn.Module):
-    """Base of the losses of two encoders, with a learned scale of the cosines.
+    """Base class of losses for two encoders, with a learned scale of the cosines.
 
-    Called as `loss(embeddings, labels, ref_emb=..., ref_labels=...)` like other losses. The references are the
-    embeddings of the other side. Samples with equal labels are positives.
+    Call it as `loss(embeddings, labels, ref_emb=..., ref_labels=...)`, like other losses. `embeddings` are the outputs
+    of one encoder, and `ref_emb` are those of the other. Samples with equal labels are positives.
 
     Args:
-        scale: Initial scale t, which is learned as its logarithm and kept at most 100, as in CLIP.
+        scale: The initial scale. As in CLIP, the parameter is the logarithm of the scale, and the scale is limited to
+            at most 100.
     """
 
     def __init__(self, *, scale: float) -> None:
@@ -71,8 +74,8 @@ class ImageTextLoss(nn.Module):
         """Compute the loss of embeddings [A, d] and references [R, d] with labels [A] and [R]."""
         if len(embeddings) != len(labels) or len(ref_emb) != len(ref_labels):
             raise ValueError(
-                f"labels and ref_labels must have the lengths of the embeddings, {len(embeddings)} and {len(ref_emb)}, "
-                f"got {len(labels)} and {len(ref_labels)}"
+                f"labels must have one entry per embedding ({len(embeddings)}) and ref_labels one entry per reference "
+                f"({len(ref_emb)}), got {len(labels)} and {len(ref_labels)} entries"
             )
         return self.cost(self.logits(embeddings, ref_emb), labels[:, None] == ref_labels[None])
 

@@ -1,4 +1,4 @@
-"""Intra-pair variance loss: keep positives, and negatives, from being much farther or closer than their mean."""
+"""Intra-pair variance loss: penalize positives far below, and negatives far above, their mean similarity."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class IntraPairVarianceLoss(PairLoss):
 
     The loss is the mean over positive pairs of [(1 - eps_pos) m_pos - S]_+^2 plus the mean over negative pairs of
     [S - (1 + eps_neg) m_neg]_+^2, where m_pos and m_neg are the mean cosines of the positive and of the negative pairs
-    of the batch. The paper adds it to the tuplet margin loss. Gradients flow through the means.
+    of the batch. Gradients flow through these means. The paper adds this loss to the tuplet margin loss.
 
     Args:
         eps_pos: The tolerance of positives. The default is that of pytorch-metric-learning.

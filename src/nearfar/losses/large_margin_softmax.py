@@ -20,8 +20,8 @@ from nearfar.validation import Labels, check_count, check_positive
 class AngleMultipleLoss(DataWiseLoss):
     """Base class of the losses that multiply the angle to the sample's own class by `margin`.
 
-    The logits are `scale` times the cosines times the norms of the embeddings and, if `proxy_norms` is set, of the
-    proxies.
+    Each logit is the cosine times `scale` times the norm of the embedding. If `proxy_norms` is set, it is also
+    multiplied by the norm of the proxy.
     """
 
     proxy_norms = False
@@ -38,7 +38,7 @@ class AngleMultipleLoss(DataWiseLoss):
         return replace(sims, matrix=sims.matrix * self.factors(norms), norms=norms)
 
     def factors(self, norms: Tensor) -> Tensor:
-        """Return the factors of the cosines [C, B], or [1, B], from the norms of the embeddings [B]."""
+        """Compute the factors of the cosines, of shape [C, B] or [1, B], from the norms of the embeddings [B]."""
         if not self.proxy_norms:
             return norms[None]
         proxy_norms: Tensor = torch.linalg.vector_norm(self.proxies.to(norms.dtype), dim=1)
@@ -50,11 +50,11 @@ class AngleMultipleLoss(DataWiseLoss):
 
 
 def large_margin_terms(sims: ClassSimilarities, factors: Tensor, margin: int, scale: float) -> Tensor:
-    """Compute the term of every sample, [B].
+    """Compute the term of every sample in the loss. The result has shape [B].
 
     Args:
-        sims: The similarities, which are cosines times factors.
-        factors: The factors [C, B], or [1, B].
+        sims: The similarities, which are cosines times `factors`.
+        factors: The factors of the cosines, of shape [C, B] or [1, B]; see `AngleMultipleLoss.factors`.
         margin: The factor of the angle.
         scale: The factor of the logits.
     """
@@ -67,10 +67,11 @@ class LargeMarginSoftmaxLoss(AngleMultipleLoss):
     """Large-margin softmax loss (Liu et al., ICML 2016, arXiv 1612.02295).
 
     The loss is the mean over samples x of class y of -log( e^{f_y} / (e^{f_y} + sum_{c != y} e^{f_c}) ) with f_c =
-    scale ||w_c|| ||x|| cos(theta_c) for the other classes and f_y = scale ||w_y|| ||x|| psi(theta_y). psi(theta) =
-    (-1)^k cos(margin theta) - 2k for theta in [k pi / margin, (k + 1) pi / margin] decreases from 1 at 0 to 1 - 2
-    margin at 180 degrees. Neither embeddings nor proxies are normalized. The paper trains with a mean of psi and the
-    cosine whose share of psi grows; this is the final loss.
+    scale ||w_c|| ||x|| cos(theta_c) for the other classes and f_y = scale ||w_y|| ||x|| psi(theta_y). The function
+    psi(theta) = (-1)^k cos(margin theta) - 2k, for theta in [k pi / margin, (k + 1) pi / margin], decreases from 1 at 0
+    degrees to 1 - 2 margin at 180 degrees. Neither embeddings nor proxies are normalized. The paper trains with a
+    weighted mean of psi and the cosine, in which the weight of psi grows during training; this loss always uses psi
+    alone.
 
     Args:
         classes: The number of classes, or a list of class names. With names, labels may be names too.

@@ -19,8 +19,8 @@ class LiftedStructureLoss(PairLoss):
     P_i and N_i are the positives and negatives of sample i, D is the Euclidean distance and S the cosine of a pair.
 
     - form="song" (Song et al., CVPR 2016): the mean over positive pairs (i, j) of 1/2 [J_ij]_+^2 with
-      J_ij = log( sum_{k in N_i} e^{alpha - D_ik} + sum_{l in N_j} e^{alpha - D_jl} ) + D_ij. By default, D is the
-      distance of the embeddings without normalization.
+      J_ij = log( sum_{k in N_i} e^{alpha - D_ik} + sum_{l in N_j} e^{alpha - D_jl} ) + D_ij. By default, the
+      embeddings are not normalized.
     - form="anchor" (DRO, arXiv 1912.11194, Eqs. 3 and 8): the sum over anchors i of
       [ log sum_{P_i} e^{threshold - S} + log sum_{N_i} e^{S - threshold} ]_+. An anchor without positives or without
       negatives contributes 0.
@@ -28,9 +28,10 @@ class LiftedStructureLoss(PairLoss):
       (2/scale_pos) log sum_{P_i} e^{-scale_pos S} + (2/scale_neg) log sum_{N_i} e^{scale_neg S}. A logarithm is
       replaced by 0 if its sum is empty.
 
-    In a batch of the PROFS sampler (`nearfar.samplers.Profs`), the positive pairs of form "song" are (representative i,
-    example j), and no term compares two examples (PROFS, arXiv 1907.07585, section 4): N_i are all samples of
-    other classes, and N_j are the representatives of other classes.
+    In a batch from the PROFS sampler (`nearfar.samplers.Profs`), call the samples that are not class representatives
+    examples. The positive pairs of form "song" are then (representative i, example j). N_i are all samples of other
+    classes, and N_j are the representatives of other classes, so no term compares two examples (PROFS,
+    arXiv 1907.07585, section 4).
 
     Args:
         form: "song", "anchor" or "scaled".

@@ -12,16 +12,17 @@ from torch import Tensor
 def manifold(sim: Tensor, chosen: Tensor, alpha: float, margin: float) -> tuple[Tensor, Tensor]:
     """Compute the intrinsic and the context loss, two scalars.
 
-    The similarities of N samples and K proxies, without negative values, make the affinities e^{2 S} of a graph. The
-    stationary random walk with restarts on it is F = (1 - alpha) (I - alpha A)^-1 with the normalized affinities A. The
-    intrinsic loss compares the entries F of each sample and the proxies, the context loss the cosines of their rows
-    of F: the mean over samples of log(1 + sum_{k != y} e^{f_k - f_y + margin}), where y is the proxy of the sample and
-    the sum is over the proxies k with f_k - f_y + margin >= 0.
+    The similarities S of N samples and K proxies, with negative values set to 0, define a graph with the affinities
+    e^{2 S}. A random walk with restarts on this graph converges to F = (1 - alpha) (I - alpha A)^-1, where A are the
+    normalized affinities. Both losses are the mean over samples of log(1 + sum_{k != y} e^{f_k - f_y + margin}), where
+    y is the proxy of the sample and the sum is over the proxies k with f_k - f_y + margin >= 0. In the intrinsic loss,
+    f_k is the entry of F for the sample and proxy k. In the context loss, f_k is the cosine between the row of the
+    sample and the row of proxy k in F.
 
     Args:
         sim: The similarities [N + K, N + K] of the samples, followed by the proxies.
-        chosen: The number of the proxy of each sample [N].
-        alpha: The share of its similarity that a node passes on, between 0 and 1.
+        chosen: The index of the proxy of each sample [N], from 0 to K - 1.
+        alpha: The probability that the walk continues instead of restarting, between 0 and 1.
         margin: The margin.
     """
     n = len(chosen)

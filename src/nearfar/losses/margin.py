@@ -28,7 +28,7 @@ class MarginLoss(PairLoss):
     """Margin loss (Wu et al., ICCV 2017; PROFS, arXiv 1907.07585, Eq. 3.3), on unit vectors.
 
     The loss is the mean over all pairs of [D - beta + delta]_+ for positives and [beta + delta - D]_+ for negatives,
-    where D is the Euclidean distance and the boundary beta is a trainable parameter. In a batch of the
+    where D is the Euclidean distance and the boundary beta is a trainable parameter. In a batch from the
     PROFS sampler (`nearfar.samplers.Profs`), each class representative uses only its closest negatives, as many as it
     has positives.
 
@@ -86,7 +86,8 @@ class MarginLoss(PairLoss):
             return self.beta
         if labels.ndim != 1:
             raise ValueError(
-                f"labels must be class ids [N] if MarginLoss is created with classes, got shape {list(labels.shape)}"
+                "labels must be class ids of shape [N] if MarginLoss is created with classes, "
+                f"got shape {list(labels.shape)}"
             )
         if should_check_values(labels) and (labels.min() < 0 or labels.max() >= self.classes):
             raise ValueError(

@@ -24,21 +24,21 @@ class MPALoss(MultiProxyLoss):
     + 1/|C-| sum_{c in C-} log(1 + sum_{i: y_i != c} e^{alpha (S_ic + delta)}) + tau R.
 
     y_i is the class of sample i. C+ are the classes of the batch. C- are the classes with at least one negative in the
-    batch: all classes, or, if the batch has a single class, all others. The similarity of sample x_i and class c with
-    the proxies w_c1, ..., w_cK is S_ic = sum_k softmax_k(x_i.w_ck / gamma) x_i.w_ck. R is a regularizer that pulls the
-    proxies of a class together (see `nearfar.losses.proxies.multi_proxy.regularizer`). With proxies_per_class=1, where
-    R = 0, the loss is Proxy-Anchor, unless the batch has a single class: Proxy-Anchor then divides by the number of all
-    classes instead of |C-|.
+    batch: all classes, or all other classes if the batch has a single class. The similarity of sample x_i and class c
+    with the proxies w_c1, ..., w_cK is S_ic = sum_k softmax_k(x_i.w_ck / gamma) x_i.w_ck. R is a regularizer that pulls
+    the proxies of a class together (see `nearfar.losses.proxies.multi_proxy.regularizer`). With proxies_per_class=1, R
+    is 0 and the loss equals Proxy-Anchor, except for a batch with a single class, for which Proxy-Anchor divides by the
+    number of all classes instead of |C-|.
 
-    The definition of C- is our choice. So is the initialization of the proxies, which is that of Proxy-Anchor: normal
-    with variance 2 / (C K) for C classes. The initial lengths matter, because the longer a proxy is, the less a step of
-    Adam rotates it. With proxies_per_class=1, training therefore gives the same weights as with Proxy-Anchor.
+    The definition of C- is our choice. Our initialization of the proxies follows Proxy-Anchor: normal with variance
+    2 / (C K) for C classes. With proxies_per_class=1, training therefore gives the same weights as with Proxy-Anchor.
+    The initial lengths matter, because the longer a proxy is, the less a step of Adam rotates it.
 
     Args:
         classes: The number of classes, or a list of class names. With names, labels may be names too.
         dim: The dimension of the embeddings.
-        proxies_per_class: The number of proxies per class, K. The default is the paper's value, except for SOP, where
-            the paper uses 2.
+        proxies_per_class: The number of proxies per class, K. The default is the paper's value for all datasets except
+            SOP, for which the paper uses 2.
         alpha: The scale. The paper does not state it; the default is from Proxy-Anchor.
         delta: The margin. The default is from the paper.
         gamma: Temperature of the softmax over the proxies of a class. The default is from the paper.

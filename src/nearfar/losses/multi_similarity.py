@@ -20,7 +20,7 @@ class MultiSimilarityLoss(PairLoss):
     The loss is
     (1/B) sum_i [ (1/alpha) log(1 + sum_{P_i} e^{-alpha (S - threshold)})
                   + (1/beta) log(1 + sum_{N_i} e^{beta (S - neg_threshold)}) ]
-    for B anchors i. P_i and N_i are the positives and negatives of the anchor that mining keeps: the positives with
+    for B anchors i. P_i and N_i are those positives and negatives of anchor i that mining keeps: the positives with
     S_ip < max_n S_in + epsilon and the negatives with S_in > min_p S_ip - epsilon. B also counts anchors without pairs.
 
     Args:
@@ -32,8 +32,8 @@ class MultiSimilarityLoss(PairLoss):
         epsilon: Margin of the mining. The default is from the paper. None turns mining off.
         weighting: How sample weights w enter the loss. "inside" multiplies the exponential of each pair by the weight
             of the reference, and uses a weighted mean over the anchors. "outside" is the weighted batch loss of BSPML
-            (Zhang et al., AAAI 2023, arXiv 2211.11751, Eq. 7; the paper uses it with threshold=1). With l+_i and l-_i
-            for the two terms above without weights, it is
+            (Zhang et al., AAAI 2023, arXiv 2211.11751, Eq. 7; the paper uses it with threshold=1). If l+_i and l-_i
+            are the two terms above without weights, the loss is
             (1/B) sum_i w_i [ l+_i mean_{p in P_i} w_p + l-_i mean_{n in N_i} w_n ]. Its mining ignores the weights.
 
     >>> import torch
@@ -85,9 +85,9 @@ class MultiSimilarityLoss(PairLoss):
 
 
 def mean_weight(pairs: Pairs, mask: Tensor) -> Tensor:
-    """Compute, for each anchor, the mean of the reference weights over its row of a mask. Return [A].
+    """Compute, for each anchor, the mean of the reference weights over its row of a mask.
 
-    The mean is 0 where the row of the mask is empty.
+    The result has shape [A] and is 0 where the row of the mask is empty.
     """
     assert pairs.ref_weights is not None
     return (mask.to(pairs.sim.dtype) @ pairs.ref_weights) / row_count(mask).clamp_min(1)

@@ -24,26 +24,29 @@ def positives_against_negatives(pairs: Pairs, logits: Tensor) -> Tensor:
 
 
 def examples_against_representatives(batch: PairBatch, n: int) -> PairBatch:
-    """Arrange a PROFS batch: its first n samples, the representatives, become references, and the others anchors."""
+    """Arrange a PROFS batch with class representatives as references and all other samples as anchors.
+
+    The representatives are the first n samples of the batch.
+    """
     return batch.select(slice(n, None)).against(batch.select(slice(n)), representatives=True)
 
 
 def first_against_second(batch: PairBatch, *, cure: str) -> PairBatch:
     """Return a batch with the first sample of each class as anchor and the second as reference.
 
-    More than two samples of a class are an error, or are ignored where values are not checked (`nearfar.host_reads`).
-    Samples of weight 0 are ignored.
+    If a class has more than two samples, an error is raised. Where values are not checked (see `nearfar.host_reads`),
+    the samples after the second are ignored instead. Samples of weight 0 are ignored.
 
-    The number of anchors depends on the labels, which torch.compile does not support, and which makes the host wait for
-    a GPU. In both cases, and also if no class has a second sample, all samples are both anchors and references, and
-    weight 0 disables those that are not needed. The loss has the same value.
+    The number of anchors depends on the values of the labels. torch.compile does not support such shapes, and on a GPU
+    the host would have to wait for the labels. In both cases, and if no class has a second sample, all samples are used
+    as anchors and as references, and those that are not needed get weight 0. The value of the loss is the same.
 
     Args:
         batch: The batch.
         cure: Advice for the user, which is added to error messages.
     """
     if batch.labels.ndim != 1:
-        raise ValueError(f"labels must be class ids [N], got shape {list(batch.labels.shape)}: {cure}")
+        raise ValueError(f"labels must be class ids of shape [N], got shape {list(batch.labels.shape)}: {cure}")
     earlier = (batch.labels[:, None] == batch.labels).tril_(-1)
     if batch.weights is None:
         place = row_count(earlier)  # 0 for the first sample of a class, 1 for the second
@@ -73,16 +76,15 @@ class NPairsLoss(PairLoss):
 
     By default, the first sample of each class is an anchor and the second sample is its positive. The negatives are the
     second samples of the other classes. A class with more than two samples is an error. If references are passed, all
-    samples of the batch are anchors, and the references are the positives and negatives. In a batch of
+    samples of the batch are anchors, and the references are the positives and negatives. In a batch from
     the PROFS sampler (`nearfar.samplers.Profs`), the class representatives are the references and the other samples are
     the anchors.
 
     Args:
         l2_reg: Weight of the squared norms. The default corresponds to that of TensorFlow's npairs_loss, which the
             PROFS paper uses.
-        normalize: Whether to use cosines instead of dot products.
-        all_pairs: Whether to use every ordered positive pair of the batch and all negatives. This option is our
-            addition.
+        normalize: If True, use cosines instead of dot products.
+        all_pairs: If True, use every ordered positive pair of the batch and all negatives. This option is our addition.
 
     >>> NPairsLoss(l2_reg=0)(torch.zeros(4, 2), torch.tensor([0, 0, 1, 1]))  # log 2
     tensor(0.6931)

@@ -1,12 +1,15 @@
-"""NCA: the probability that a sample picks one of its positives as its neighbor."""
+"""NCA: maximize the probability that a sample picks one of its positives as its neighbor."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from nearfar.losses.base import register
 from nearfar.losses.pair_loss import PairBatch, PairLoss
+from nearfar.ops.custom_grad import first_derivative_only
 from nearfar.ops.geometry import cosine_matrix
 from nearfar.ops.pairs import Pairs
 from nearfar.validation import check_positive
@@ -14,13 +17,13 @@ from nearfar.validation import check_positive
 
 @register("nca")
 class NCALoss(PairLoss):
-    """Neighborhood component analysis (Goldberger et al., NeurIPS 2004), on unit vectors.
+    """Neighborhood components analysis (Goldberger et al., NeurIPS 2004), on unit vectors.
 
     The loss is the mean over anchors i with positives P_i of -log( sum_{p in P_i} e^{-scale D_ip^2} / sum_{j != i}
-    e^{-scale D_ij^2} ), where D is the Euclidean distance. The paper maximizes the sum of the probabilities or of their
-    logarithms; this is the second. It learns a linear map of data without normalization; unit vectors are our choice.
-    An anchor without positives is left out. The weight of a sample multiplies its exponentials and, as an anchor, its
-    term of the mean.
+    e^{-scale D_ij^2} ), where D is the Euclidean distance. The paper maximizes either the sum of these probabilities or
+    the sum of their logarithms; this loss uses the logarithms. The paper learns a linear map and does not normalize its
+    output; unit vectors are our choice. Anchors without positives are left out. The weight of a sample multiplies its
+    exponentials and, if it is an anchor, its term in the mean.
 
     Args:
         scale: The factor of the squared distances. The default is that of pytorch-metric-learning.
@@ -42,8 +45,36 @@ class NCALoss(PairLoss):
 
 def nca(pairs: Pairs, scale: float) -> Tensor:
     """Compute the mean over anchors with positives of -log(sum_P e^{scale S} / sum_{P, N} e^{scale S})."""
-    has = pairs.same.any(1)
-    pos = pairs.log_sum_exp(scale * pairs.sim, pairs.same)
-    every = pairs.log_sum_exp(scale * pairs.sim, pairs.same | pairs.diff)
-    # Both logarithms are -inf for an anchor without pairs: remove them before the difference would be NaN.
-    return pairs.anchor_mean(torch.where(has, every, 0.0) - torch.where(has, pos, 0.0), has)
+    terms: Tensor = _LogShares.apply(pairs.sim, pairs.same, pairs.diff, pairs.ref_weights, scale)  # type: ignore[no-untyped-call]
+    return pairs.anchor_mean(terms, pairs.same.any(1))
+
+
+class _LogShares(torch.autograd.Function):
+    """Compute the terms of `nca` [A] in one operation. The term of an anchor without positives is 0.
+
+    Each of the two sums subtracts its own largest exponent. With a shared one, distant positives would underflow.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, sim: Tensor, same: Tensor, diff: Tensor, ref_weights: Tensor | None, scale: float) -> Tensor:
+        sums, shares = [], []
+        for mask in (same, same | diff):
+            e = (sim * scale).masked_fill_(~mask, -torch.inf)
+            top = e.amax(1, keepdim=True)
+            top.masked_fill_(top == -torch.inf, 0.0)
+            e.sub_(top).exp_()
+            if ref_weights is not None:
+                e.mul_(ref_weights)
+            total = e.sum(1, keepdim=True)
+            sums.append(total.log().add_(top))
+            shares.append(e.div_(total))
+        is_lonely = sums[0] == -torch.inf
+        ctx.scale = scale
+        ctx.save_for_backward((shares[1] - shares[0]).masked_fill_(is_lonely, 0.0))
+        return (sums[1] - sums[0]).masked_fill_(is_lonely, 0.0).squeeze(1)
+
+    @staticmethod
+    @first_derivative_only
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None, None, None]:
+        (slope,) = ctx.saved_tensors
+        return slope * (g * ctx.scale)[:, None], None, None, None, None

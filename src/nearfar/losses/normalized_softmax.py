@@ -9,7 +9,6 @@ from torch import Tensor
 from nearfar.losses.base import register
 from nearfar.losses.proxies.class_similarity import ClassSimilarities
 from nearfar.losses.proxies.proxy_loss import DataWiseLoss
-from nearfar.ops.pairs import softplus
 from nearfar.validation import check_positive
 
 
@@ -18,8 +17,8 @@ class NormalizedSoftmaxLoss(DataWiseLoss):
     """Normalized softmax loss (Zhai and Wu, BMVC 2019, arXiv 1811.12649), on cosines S.
 
     The loss is the mean over samples of -log( e^{S_y / temperature} / sum_c e^{S_c / temperature} ), where S_c is the
-    cosine of the sample and the proxy of class c, and y is the class of the sample. If there is only one class, the
-    loss is 0.
+    cosine between the sample and the proxy of class c, and y is the class of the sample. If there is only one class,
+    the loss is 0.
 
     Args:
         classes: The number of classes, or a list of class names. With names, labels may be names too.
@@ -41,8 +40,8 @@ class NormalizedSoftmaxLoss(DataWiseLoss):
 
 
 def softmax_terms(sims: ClassSimilarities, scale: float, own: Tensor) -> Tensor:
-    """Compute -log( e^{scale own} / (e^{scale own} + sum_{c != y} e^{scale S_c}) ) for each sample, [B].
+    """Compute -log( e^{scale own} / (e^{scale own} + sum_{c != y} e^{scale S_c}) ) for each sample.
 
-    `own` [B] is the similarity of each sample to its own class y, possibly with a margin.
+    The result has shape [B]. `own` [B] is the similarity of each sample to its own class y, possibly with a margin.
     """
-    return softplus(sims.others(scale=scale) - scale * own)
+    return sims.softmax_terms(scale, own)

@@ -12,7 +12,10 @@ from nearfar.host_reads import should_check_values
 from nearfar.losses.base import Loss, full_precision, label_tensors
 from nearfar.ops.geometry import cosine_matrix
 from nearfar.ops.pairs import Pairs, pair_masks
+from nearfar.ops.precision import without_autocast
 from nearfar.validation import Labels, check_embeddings, check_labels, check_weights
+
+GRADED_LOSSES = ("binomial", "contrastive", "hap", "pair-margin", "supcon")  # losses that implement `graded_cost`
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,8 +23,8 @@ class PairBatch:
     """The validated inputs of one call of a pair loss, in float32 or float64.
 
     `emb`, `labels` and `weights` belong to the anchors; `ref_emb`, `ref_labels` and `ref_weights` belong to the
-    references. If `ref_emb` is None, the anchors are also the references. `representatives` is True for a batch of the
-    PROFS sampler in which either the anchors or the references are the representatives of their classes.
+    references. If `ref_emb` is None, the anchors are also the references. `representatives` is True if either the
+    anchors or the references are class representatives from the PROFS sampler (see `nearfar.samplers.Profs`).
     """
 
     emb: Tensor
@@ -40,7 +43,7 @@ class PairBatch:
     def against(self, references: PairBatch, *, representatives: bool = False) -> PairBatch:
         """Return a batch with the anchors of this batch, and with the anchors of `references` as its references.
 
-        `representatives` is the attribute of the same name in the new batch.
+        `representatives` sets the attribute of the same name in the new batch.
         """
         return replace(
             self,
@@ -75,15 +78,15 @@ class PairLoss(Loss):
     ) -> Tensor:
         """Compute the loss.
 
-        Half-precision embeddings are converted to float32, also under autocast. If the batch has no pairs, the loss is
+        Half-precision embeddings are converted to float32, even under autocast. If the batch has no pairs, the loss is
         0 and backward() still works.
 
         Args:
             embeddings: The embeddings of the anchors [B, d]. They need not be normalized.
             labels: Class ids or class names [B], or multi-hot labels [B, C] for C classes. Two samples are a positive
                 pair if they share a label.
-            ref_emb: Embeddings of references [R, d]. Every anchor is compared with every reference. By default the
-                references are the batch itself, without the pairs of a sample with itself.
+            ref_emb: Embeddings of references [R, d]. Every anchor is compared with every reference. By default, the
+                samples of the batch are also the references, and no sample is compared with itself.
             ref_labels: The labels of the references, [R] or [R, C].
             weights: Sample weights [B]. They multiply every term of the loss in which the sample occurs, and means are
                 divided by the sum of the weights. Weight 0 removes a sample.
@@ -99,7 +102,7 @@ class PairLoss(Loss):
         if representatives is not None:
             check_representatives(representatives, batch)
         batch = self.arrange(batch, representatives)
-        with torch.autocast(embeddings.device.type, enabled=False):
+        with without_autocast(embeddings.device.type):
             pairs = self.pairs(batch)
             return self.cost(pairs if self.mine is None else self.mine(pairs), batch)
 
@@ -136,8 +139,29 @@ class PairLoss(Loss):
         )
 
     def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
-        """Compute the loss from the pairs, a scalar."""
+        """Compute the loss from the pairs. Return a scalar."""
         raise NotImplementedError
+
+    def graded_cost(self, pairs: Pairs, grade: Tensor) -> Tensor:
+        """Compute the loss of pairs with grades [A, R] between 0 (negative) and 1 (positive). Return a scalar.
+
+        `pairs.same` is the mask of the pairs with a grade above 0. If all grades are 0 or 1, the result equals `cost`.
+        Losses that do not support grades raise a ValueError.
+        """
+        raise ValueError(
+            f"{type(self).__name__} does not support graded relations: use one of {', '.join(GRADED_LOSSES)}"
+        )
+
+
+def graded_mean(pairs: Pairs, grade: Tensor, elementwise: Callable[[Pairs], Tensor]) -> Tensor:
+    """Compute the mean over all pairs of grade * (loss as a positive) + (1 - grade) * (loss as a negative).
+
+    `elementwise` computes the loss of every pair [A, R]. It is called twice: with all pairs as positives, and with all
+    pairs as negatives.
+    """
+    every = torch.ones_like(pairs.same)
+    pos, neg = elementwise(replace(pairs, same=every)), elementwise(replace(pairs, same=~every))
+    return pairs.mean(grade * pos + (1 - grade) * neg)
 
 
 def make_batch(
@@ -150,7 +174,7 @@ def make_batch(
 ) -> PairBatch:
     """Check the inputs of a pair loss, and convert half-precision inputs to float32.
 
-    Labels and weights are checked where they are and then moved to the device of the embeddings.
+    Labels and weights are checked on their own device and then moved to the device of the embeddings.
     """
     check_embeddings("embeddings", embeddings)
     check_labels("labels", labels, rows=len(embeddings), rows_name="embeddings")
@@ -166,8 +190,8 @@ def make_batch(
         check_labels("ref_labels", ref_labels, rows=len(ref_emb), rows_name="ref_emb")
         if labels.shape[1:] != ref_labels.shape[1:]:
             raise ValueError(
-                f"labels and ref_labels must both be [N] or both [N, C], "
-                f"got {list(labels.shape)} and {list(ref_labels.shape)}"
+                f"labels and ref_labels must both have shape [N] or both [N, C], "
+                f"got shapes {list(labels.shape)} and {list(ref_labels.shape)}"
             )
         if ref_weights is not None:
             check_weights("ref_weights", ref_weights, rows=len(ref_emb), rows_name="ref_emb")
@@ -186,7 +210,7 @@ def cast_weights(name: str, weights: Tensor | None, like: Tensor) -> Tensor | No
     """Detach the weights and convert them to the dtype and device of `like`. Raise an error if a weight overflows."""
     if weights is None:
         return None
-    cast = weights.detach().to(like.dtype)  # still on its own device, where a check of CPU weights costs nothing
+    cast = weights.detach().to(like.dtype)  # check before the move: reading CPU values does not wait for a GPU
     if cast.dtype != weights.dtype and should_check_values(cast) and not torch.isfinite(cast).all():
         raise ValueError(f"{name} has values up to {float(weights.max())}, too large for {like.dtype}: scale them down")
     return cast.to(like.device, non_blocking=True)
@@ -219,7 +243,7 @@ def pair_weights(batch: PairBatch) -> tuple[Tensor | None, Tensor | None]:
 
 
 def with_weights(pairs: Pairs, weights: Tensor | None, ref_weights: Tensor | None) -> Pairs:
-    """Return the pairs with sample weights, and remove the pairs of samples with weight 0 from the masks."""
+    """Return the pairs with these sample weights. Pairs in which a sample has weight 0 are removed from the masks."""
     if weights is None or ref_weights is None:
         return pairs
     nonzero = (weights > 0)[:, None] & (ref_weights > 0)

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from nearfar.losses.base import register
 from nearfar.losses.contrastive import hinges
-from nearfar.losses.pair_loss import PairBatch, PairLoss
+from nearfar.losses.pair_loss import PairBatch, PairLoss, graded_mean
 from nearfar.ops.pairs import Pairs
 from nearfar.validation import check_not_negative
 
@@ -32,8 +32,12 @@ class PairMarginLoss(PairLoss):
         self.m, self.threshold = check_not_negative("m", m), threshold
 
     def elementwise(self, pairs: Pairs) -> Tensor:
-        """Compute the loss of every pair, [A, R]."""
+        """Compute the loss of every pair. The result has shape [A, R]."""
         return hinges(pairs.sim, pairs.same, self.threshold + self.m, self.threshold - self.m)
 
     def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
         return pairs.mean(self.elementwise(pairs))
+
+    def graded_cost(self, pairs: Pairs, grade: Tensor) -> Tensor:
+        """Compute the mean over pairs of grade * (loss as a positive) + (1 - grade) * (loss as a negative)."""
+        return graded_mean(pairs, grade, self.elementwise)

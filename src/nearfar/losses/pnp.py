@@ -9,7 +9,7 @@ from nearfar.losses.base import register
 from nearfar.losses.pair_loss import PairBatch, PairLoss
 from nearfar.ops.custom_grad import analytic
 from nearfar.ops.pairs import Pairs
-from nearfar.ops.triplets import positive_table
+from nearfar.ops.triplets import anchor_shares, positive_table
 from nearfar.validation import check_choice, check_positive
 
 VARIANTS = ("O", "Ds", "Dq", "Iu", "Ib")
@@ -19,8 +19,9 @@ VARIANTS = ("O", "Ds", "Dq", "Iu", "Ib")
 class PNPLoss(PairLoss):
     """PNP loss (Li et al., AAAI 2022, arXiv 2102.04640), on cosines S.
 
-    For an anchor i and a positive p, R_ip = sum_{n in N_i} sigmoid((S_in - S_ip) / temperature) is the smoothed number
-    of negatives before p. The loss is the mean over anchors with positives of the mean over their positives of f(R_ip):
+    For an anchor i and a positive p, R_ip = sum_{n in N_i} sigmoid((S_in - S_ip) / temperature) is a smooth count
+    of the negatives that are ranked before p. The loss is the mean of f(R_ip) over the positives of each anchor,
+    averaged over the anchors that have positives:
 
     - variant="O": f = R.
     - variant="Ds": f = log(1 + R).
@@ -29,7 +30,7 @@ class PNPLoss(PairLoss):
     - variant="Ib": f = (b R - log(1 + b R)) / b^2.
 
     The anchor is not one of its own positives; the released code includes it. The weight of a negative multiplies its
-    sigmoid, and those of positives and anchors multiply their terms of the means. The computation makes one pass over
+    sigmoid. The weights of positives and anchors multiply their terms in the means. The computation makes one pass over
     the similarity matrix per positive.
 
     Args:
@@ -91,17 +92,14 @@ def pnp(
     """Compute the loss and its gradient with respect to sim. The arguments are those of `PNPLoss` and `Pairs`."""
     gradient = torch.zeros_like(sim)
     table, columns = positive_table(sim, same)
-    has = same.any(1)
-    w_a = has.to(sim.dtype) if weights is None else torch.where(has, weights, 0.0)
-    total = w_a.sum()
-    share = w_a / torch.where(total > 0, total, 1.0)
+    has, share = anchor_shares(same, weights, sim.dtype)
     r = torch.ones_like(sim[0]) if ref_weights is None else ref_weights
     r_p = torch.where(torch.isfinite(table), r[columns], 0.0)  # weights of the positives; 0 in the padding
     share = share / torch.where(has, r_p.sum(1), 1.0)
     scaled = torch.where(diff, sim, -torch.inf) / temperature
     value = sim.new_zeros(())
     for k in range(columns.shape[1]):
-        # The padding of the table is infinite; any finite value does there, because its weight is 0.
+        # Replace the infinite padding of the table by an arbitrary finite value, because its weight is 0.
         own = torch.where(r_p[:, k] > 0, table[:, k], 0.0)[:, None] / temperature
         g = torch.sigmoid(scaled - own)
         f, slope = penalty(g @ r, variant, alpha, b)

@@ -19,8 +19,8 @@ class ProxyAnchorLoss(ProxyLoss):
 
     The loss is
     1/|C+| sum_{c in C+} log(1 + sum_{i: y_i = c} e^{-alpha (S_ic - delta)})
-    + 1/C sum_c log(1 + sum_{i: y_i != c} e^{alpha (S_ic + delta)}), where S_ic is the cosine of sample i and the proxy
-    of class c, y_i is the class of sample i, C is the number of classes, and C+ are the classes of the batch.
+    + 1/C sum_c log(1 + sum_{i: y_i != c} e^{alpha (S_ic + delta)}), where S_ic is the cosine between sample i and the
+    proxy of class c, y_i is the class of sample i, C is the number of classes, and C+ are the classes of the batch.
 
     The defaults and the initialization of the proxies (normal with variance 2/C) are from the released code. The second
     divisor is always C, even if the batch has a single class, whose proxy then has no negatives.

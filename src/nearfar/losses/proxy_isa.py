@@ -27,7 +27,7 @@ NEGATIVE = ("inverse", "none")
 
 @dataclass(frozen=True, eq=False)
 class Progress:
-    """Quantities that describe how far the training of each class is. Every field is [C] in float64; see `progress`.
+    """How far the training of each class has progressed. Every field is a float64 tensor [C]; see `progress`.
 
     Attributes:
         effective: The effective number of samples, E.
@@ -49,7 +49,9 @@ class Progress:
 def progress(
     seen: Tensor, learned: Tensor, *, volume: float, sensitivity: float, margin: float, tau: float
 ) -> Progress:
-    """Compute the progress of each class from the number n of its samples so far (Eqs. 8, 14, 15 and 17).
+    """Compute the progress of each class from its number of samples n and its learned similarity L.
+
+    The formulas are Eqs. 8, 14, 15 and 17:
 
     E = (1 - beta^n) / (1 - beta) with beta = (V - 1) / V
     nu = 1 / (1 + log(1 + E))
@@ -59,10 +61,10 @@ def progress(
     Args:
         seen: The number of samples of each class so far, n [C].
         learned: The learned similarity of each class, L [C].
-        volume: V.
-        sensitivity: k.
-        margin: lambda.
-        tau: tau.
+        volume: V, the limit of E for many samples.
+        sensitivity: k, how strongly eta depends on L.
+        margin: lambda, a constant that is added to eta.
+        tau: The drop of sigma is centered at E = V - tau.
     """
     effective = -volume * torch.expm1(seen.double() * math.log1p(-1 / volume))
     nu = 1 / (1 + effective.log1p())
@@ -81,11 +83,11 @@ class ProxyISALoss(ProxyLoss):
     [sum_{c in C+} log(1 + sum_{y_i = c} e^{w+_i alpha (delta - S_ic)})] / [sum_{c in C+} mean_{y_i = c} w+_i]
     + [sum_c log(1 + sum_{y_i != c} e^{w-_ic alpha (delta + S_ic)})] / [sum_c mean_{y_i != c} w-_ic].
 
-    S_ic is the cosine of sample i and the proxy of class c, y_i is the class of sample i, and C+ are the classes of the
-    batch. The weights w+ and w- are treated as constants in the gradient. They depend on the learned similarity L_c,
-    which is `hardness` times the mean similarity of the proxy of class c to the samples of the class in a memory. They
-    also depend on E_c, sigma_c and eta_c, which the function `progress` computes from L_c and the number of samples of
-    class c so far.
+    S_ic is the cosine between sample i and the proxy of class c, y_i is the class of sample i, and C+ are the classes
+    of the batch. The weights w+ and w- are treated as constants in the gradient. They depend on the learned similarity
+    L_c, which is `hardness` times the mean similarity of the proxy of class c to the samples of the class in a memory.
+    They also depend on E_c, sigma_c and eta_c, which the function `progress` computes from L_c and the number of
+    samples of class c so far.
 
     - w+_i = 1 + sigma_c if L_c - eta_c <= S_ic <= L_c for c = y_i, else sigma_c. Before epoch `filter_epoch`, it is 1.
     - w-_ic = 1 / max(1, E_c) if S_ic < L_c - eta_c, else 1.
@@ -180,8 +182,8 @@ class ProxyISALoss(ProxyLoss):
     def warmup_epochs(self) -> int:
         """Return the number of epochs before the memory is used.
 
-        During these epochs L keeps its initial value. If it is 1, nearly all negatives get the small weight 1 / E. With
-        negative_penalty="none" there is no such effect, and the number is 0.
+        During these epochs, L keeps its initial value. If this value is 1, nearly all negatives get the small weight
+        1 / E. With negative_penalty="none" there is no such effect, and the number is 0.
         """
         return self.memory_epoch if self.negative_penalty == "inverse" else 0
 

@@ -27,8 +27,9 @@ class ProxyNCALoss(DataWiseLoss):
         scale: The scale of the squared distances. The default is from the paper.
         form: "distance" is the formula above. "cosine" replaces the exponentials by e^{scale cos(x, p)}, as in the
             Proxy-ISA repository. It equals "distance" with half the scale.
-        positive_in_denominator: Whether the sum in the denominator includes the sample's own class. The loss is then a
-            softmax cross-entropy, which is never negative. The formula of the paper excludes the own class.
+        positive_in_denominator: If True, the sum in the denominator includes the sample's own class, so that the loss
+            is a softmax cross-entropy, which is never negative. If False, the sum excludes the own class, as in the
+            formula of the paper.
 
     >>> import torch
     >>> loss = ProxyNCALoss(classes=3, dim=2, positive_in_denominator=True)

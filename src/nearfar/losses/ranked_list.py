@@ -20,14 +20,14 @@ class RankedListLoss(PairLoss):
     D - (alpha - margin) over the positives with D > alpha - margin, with weights
     e^{temperature_pos (D - (alpha - margin))}. L_N is the weighted mean of alpha - D over the negatives with D < alpha,
     with weights e^{temperature_neg (alpha - D)}. A mean over no samples is 0. Gradients flow through the weights.
-    Sample weights multiply the weights of the references and the terms of the anchors.
+    The sample weight of a reference multiplies its weight in L_P or L_N. That of an anchor multiplies its term.
 
     Args:
         margin: The margin between positives and negatives. The default is ours.
         alpha: The radius that negatives are pushed out of. The default is ours.
         temperature_neg: The temperature of the negatives. The default is ours.
-        temperature_pos: The temperature of the positives. 0 weights all alike.
-        balance: The share of the negatives, from 0 to 1. The default is ours.
+        temperature_pos: The temperature of the positives. The default 0 gives all positives the same weight.
+        balance: The weight of the negatives, from 0 to 1. The default is ours.
 
     >>> loss = RankedListLoss(temperature_neg=0.0)
     >>> loss(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0]))  # 1/2 (sqrt(2) - 0.8)
@@ -77,7 +77,9 @@ def ranked_list_terms(
 
 
 def weighted_excess(excess: Tensor, mask: Tensor, temperature: float, weights: Tensor | None, slack: float) -> Tensor:
-    """Compute the mean of the positive entries of each row of `excess` in a mask, weighted by e^{temperature excess}.
+    """Compute the mean of the positive entries in each row of `excess`, weighted by e^{temperature excess}.
+
+    Only entries in the mask count.
 
     Args:
         excess: The values [A, R].

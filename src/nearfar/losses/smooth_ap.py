@@ -9,7 +9,7 @@ from nearfar.losses.base import register
 from nearfar.losses.pair_loss import PairBatch, PairLoss
 from nearfar.ops.custom_grad import analytic
 from nearfar.ops.pairs import Pairs
-from nearfar.ops.triplets import positive_table
+from nearfar.ops.triplets import anchor_shares, positive_table
 from nearfar.validation import check_positive
 
 
@@ -20,7 +20,7 @@ class SmoothAPLoss(PairLoss):
     The loss is the mean over anchors i with positives P_i of 1 - (1/|P_i|) sum_{p in P_i} rank+(p) / rank(p), where
     rank+(p) = 1 + sum_{j in P_i, j != p} g_j, rank(p) = 1 + sum_{j != i, j != p} g_j and
     g_j = sigmoid((S_ij - S_ip) / temperature). The anchor is not one of its own positives; the released code includes
-    it. The weight of a sample j multiplies g_j, and the weight of a positive p multiplies its term of the mean. The
+    it. The weight of a sample j multiplies g_j, and the weight of a positive p multiplies its term in the mean. The
     leading 1 of the ranks has no weight.
 
     The computation makes one pass over the similarity matrix per positive. For a batch of B samples and P positives per
@@ -50,20 +50,17 @@ def smooth_ap(
     ref_weights: Tensor | None,
     temperature: float,
 ) -> tuple[Tensor, Tensor]:
-    """Compute the weighted mean over anchors with positives of 1 - smooth AP, and its gradient with respect to sim."""
+    """Compute the weighted mean of 1 - smooth AP over anchors with positives, and its gradient with respect to sim."""
     gradient = torch.zeros_like(sim)
     table, columns = positive_table(sim, same)
-    has = same.any(1)
-    w_a = has.to(sim.dtype) if weights is None else torch.where(has, weights, 0.0)
-    total = w_a.sum()
-    total = torch.where(total > 0, total, 1.0)
+    has, anchor_share = anchor_shares(same, weights, sim.dtype)
     if columns.shape[1] == 0:
         return sim.new_zeros(()), gradient
     r = torch.ones_like(sim[0]) if ref_weights is None else ref_weights
     r_p = torch.where(torch.isfinite(table), r[columns], 0.0)  # weights of the positives; 0 in the padding
-    share = w_a / total / torch.where(has, r_p.sum(1), 1.0)  # weight of the term of each positive
+    share = anchor_share / torch.where(has, r_p.sum(1), 1.0)  # weight of the term of each positive
     scaled = torch.where(same | diff, sim, -torch.inf).div_(temperature)
-    value = (w_a / total).sum()
+    value = anchor_share.sum()
     g, slope = torch.empty_like(sim), torch.empty_like(sim)
     for k in range(columns.shape[1]):
         column = columns[:, k : k + 1]

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from nearfar.losses.base import register
 from nearfar.losses.pair_loss import PairBatch, PairLoss
-from nearfar.ops.pairs import Pairs
+from nearfar.ops.pairs import Pairs, ratio
 from nearfar.validation import check_positive
 
 
@@ -36,3 +36,10 @@ class SupConLoss(PairLoss):
         logits = pairs.sim / self.temperature
         everything = pairs.log_sum_exp(logits, pairs.same | pairs.diff)
         return pairs.anchor_mean(everything - pairs.row_mean(logits, pairs.same), pairs.same.any(1))
+
+    def graded_cost(self, pairs: Pairs, grade: Tensor) -> Tensor:
+        """Compute the softmax cross-entropy whose targets are the grades of each anchor, divided by their sum."""
+        logits = pairs.sim / self.temperature
+        everything = pairs.log_sum_exp(logits, pairs.same | pairs.diff)
+        mean = ratio(pairs.row_sum(grade * logits, pairs.same), pairs.row_sum(grade, pairs.same))
+        return pairs.anchor_mean(everything - mean, pairs.same.any(1))

@@ -16,7 +16,7 @@ class ThresholdConsistentMarginLoss(PairLoss):
 
     The loss is weight_pos times the mean of pos_margin - S over the positive pairs with S <= pos_margin, plus
     weight_neg times the mean of S - neg_margin over the negative pairs with S >= neg_margin. A mean over no pairs is 0.
-    The paper adds it to another loss, so that one threshold suits all classes.
+    The paper adds this loss to another loss, so that one similarity threshold suits all classes.
 
     Args:
         pos_margin: The margin of the positives. The default is that of pytorch-metric-learning.

@@ -18,14 +18,14 @@ class TripletMarginLoss(PairLoss):
     """Triplet loss (Schroff et al., CVPR 2015; PROFS, arXiv 1907.07585, Eq. 3.2), on unit vectors.
 
     The loss is the mean over triplets (anchor a, positive p, negative n) of [t]_+ with t = margin + dist_ap - dist_an.
-    In a batch of the PROFS sampler (`nearfar.samplers.Profs`), the triplets are (class representative, its j-th
+    In a batch from the PROFS sampler (`nearfar.samplers.Profs`), the triplets are (class representative, its j-th
     positive, its j-th closest negative), whatever `mining` is.
 
     Args:
         margin: The margin. The default is from Schroff et al. and PROFS. The smooth baseline of BSPML (arXiv
             2211.11751) uses smooth=True, squared=False and margin=0.
-        squared: Whether dist is the squared Euclidean distance D^2 instead of D.
-        smooth: Whether to use log(1 + e^t) instead of [t]_+.
+        squared: If True, dist is the squared Euclidean distance D^2; otherwise it is D.
+        smooth: If True, use log(1 + e^t) instead of [t]_+.
         mining: "all" uses every triplet. "hard" uses the farthest positive and the closest negative of each anchor
             (Hermans et al., arXiv 1703.07737). "semi-hard" uses, for each anchor and positive, the closest negative
             that is strictly farther than the positive; without such a negative, the pair is left out (Schroff et al.).

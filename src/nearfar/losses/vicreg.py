@@ -1,8 +1,8 @@
-"""VICReg: two views of each sample agree, every dimension varies, and dimensions are uncorrelated.
+"""VICReg: make two views of each sample agree, keep every dimension varying, and decorrelate the dimensions.
 
 VICReg (Bardes et al., ICLR 2022, arXiv 2105.04906) needs no labels. For views X and Y [B, d], the loss is
 invariance * mean ||x_i - y_i||^2 / d + variance * (v(X) + v(Y)) / 2 + covariance * (c(X) + c(Y)), as in the released
-code: v is the mean over dimensions of [1 - sqrt(var + eps)]_+, and c is the sum of the squared covariances of different
+code. v is the mean over dimensions of [1 - sqrt(var + eps)]_+. c is the sum of the squared covariances of different
 dimensions, divided by d. Embeddings are not normalized.
 """
 
@@ -28,7 +28,7 @@ def vicreg(
 
     The default weights are those of pytorch-metric-learning.
 
-    >>> vicreg(torch.eye(2) * 9, torch.eye(2) * 9)  # only the covariance -40.5 of the two dimensions costs
+    >>> vicreg(torch.eye(2) * 9, torch.eye(2) * 9)  # only the covariance of -40.5 contributes
     tensor(3280.5000)
     """
     check_embeddings("x", x)
@@ -45,7 +45,7 @@ def vicreg(
 
 
 def invariance_terms(x: Tensor, y: Tensor) -> Tensor:
-    """Compute ||x_i - y_i||^2 / d for each sample, [B]."""
+    """Compute ||x_i - y_i||^2 / d for each sample. The result has shape [B]."""
     return (x - y).square().mean(1)
 
 

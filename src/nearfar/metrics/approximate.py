@@ -30,8 +30,8 @@ def check_index(index: Any, rows: int, dim: int, distance: str) -> None:
         )
     if index.ntotal != rows or index.d != dim:
         raise ValueError(
-            f"index holds {index.ntotal} vectors of dimension {index.d}, embeddings are {rows} x {dim}: "
-            "add all embeddings to the index, in their order"
+            f"index holds {index.ntotal} vectors of dimension {index.d}, but embeddings have shape [{rows}, {dim}]: "
+            "add all embeddings to the index, in the same order"
         )
     if distance == "euclidean" and getattr(index, "metric_type", faiss.METRIC_L2) != faiss.METRIC_L2:
         raise ValueError("index ranks by inner products, but distance is 'euclidean': build it with METRIC_L2")
@@ -92,7 +92,7 @@ def evaluate_with_index(
 
 
 def measure_error(names: Sequence[str], approximate: Columns, exact: Columns, rows: Ints) -> dict[str, float]:
-    """Return the mean of approximate minus exact values of each metric over a sample of queries.
+    """Return the mean error (approximate minus exact value) of each metric over a sample of queries.
 
     Args:
         names: Metrics to compare.
@@ -101,7 +101,7 @@ def measure_error(names: Sequence[str], approximate: Columns, exact: Columns, ro
         rows: Indices of the sampled queries.
 
     Returns:
-        The mean error of each metric, and as "sample" the number of sampled queries that have a positive.
+        The mean error of each metric. The key "sample" has the number of sampled queries that have a positive.
     """
     some = exact["positives"] > 0
     error = {n: float(np.mean(approximate[n][rows][some] - exact[n][some])) if some.any() else 0.0 for n in names}

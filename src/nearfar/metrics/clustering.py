@@ -34,7 +34,10 @@ class Contingency:
 def count_overlaps(labels: Array, clusters: Array) -> Contingency:
     """Return the contingency table of two partitions. Memory is O(n) for any number of classes and clusters."""
     if labels.ndim != 1 or labels.shape != clusters.shape or not len(labels):
-        raise ValueError(f"labels and clusters must both be [N] with N > 0, got {labels.shape} and {clusters.shape}")
+        raise ValueError(
+            f"labels and clusters must both have shape [N] with N > 0, got shapes {list(labels.shape)} and "
+            f"{list(clusters.shape)}"
+        )
     _, left, a = np.unique(labels, return_inverse=True, return_counts=True)
     _, right, b = np.unique(clusters, return_inverse=True, return_counts=True)
     cells, counts = np.unique(left.astype(np.int64) * len(b) + right, return_counts=True)

@@ -20,7 +20,7 @@ class Difference:
 
     @property
     def excludes_zero(self) -> bool:
-        """Whether 0 is outside the interval."""
+        """Return whether 0 is outside the interval."""
         return self.low > 0 or self.high < 0
 
     def __str__(self) -> str:
@@ -30,11 +30,12 @@ class Difference:
 def compare_columns(
     differences: Mapping[str, NDArray[np.float64]], groups: Ints, *, level: float, resamples: int, seed: int
 ) -> dict[str, Difference]:
-    """Bootstrap the mean of per-query differences by resampling whole groups of queries with replacement.
+    """Return the mean of the per-query differences of each metric, with a bootstrap interval.
 
-    If a resample draws group c w_c times, its mean is sum_c w_c S_c / sum_c w_c n_c, where S_c is the sum of the
-    differences in the group and n_c its number of queries. The ends of the interval are percentiles of these means.
-    All metrics use the same resamples.
+    The bootstrap resamples whole groups of queries with replacement. The mean of a resample is
+    sum_c w_c S_c / sum_c w_c n_c, where w_c is the number of times that the resample draws group c, S_c is the sum of
+    the differences in the group, and n_c is its number of queries. The ends of the interval are percentiles of these
+    means. All metrics use the same resamples.
 
     Args:
         differences: For each metric, the difference of every query.
@@ -48,7 +49,7 @@ def compare_columns(
     (1.0, 1.0, 1.0, True)
     """
     if not 0 < level < 1:
-        raise ValueError(f"level must be between 0 and 1, got {level}")
+        raise ValueError(f"level must be above 0 and below 1, got {level}")
     if resamples < 1:
         raise ValueError(f"resamples must be at least 1, got {resamples}")
     size = np.bincount(groups).astype(np.float64)

@@ -49,5 +49,7 @@ def measure_detection(score: ArrayLike, wrong: ArrayLike) -> dict[str, float]:
 def _as_arrays(score: ArrayLike, wrong: ArrayLike) -> tuple[Floats, NDArray[np.bool_]]:
     values, truth = np.asarray(score, np.float64), np.asarray(wrong, np.bool_)
     if values.shape != truth.shape or values.ndim != 1:
-        raise ValueError(f"score and wrong must both be [N], got {list(values.shape)} and {list(truth.shape)}")
+        raise ValueError(
+            f"score and wrong must both have shape [N], got shapes {list(values.shape)} and {list(truth.shape)}"
+        )
     return values, truth

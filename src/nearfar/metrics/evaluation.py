@@ -1,6 +1,6 @@
 """Evaluation of embeddings: all retrieval and clustering metrics in one call."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,10 @@ from torch import Tensor
 from nearfar.metrics.approximate import check_index, evaluate_with_index, measure_error
 from nearfar.metrics.clustering import adjusted_mutual_info, normalized_mutual_info, pairwise_f1
 from nearfar.metrics.exact.half_matrix import try_half_matrix
+from nearfar.metrics.graded import Grades, LabelGrades, evaluate_grades
 from nearfar.metrics.kmeans import kmeans
-from nearfar.metrics.names import CLUSTERING, RETRIEVAL, expand_names
+from nearfar.metrics.names import CLUSTERING, RETRIEVAL, expand_names, is_graded
+from nearfar.metrics.relations import as_relation
 from nearfar.metrics.relevance import as_ignored, match_labels
 from nearfar.metrics.retrieval import Columns
 from nearfar.metrics.scores import Scores
@@ -27,9 +29,11 @@ AGREEMENT = {"nmi": normalized_mutual_info, "ami": adjusted_mutual_info, "f1": p
 @torch.no_grad()
 def evaluate(
     embeddings: Embeddings,
-    labels: Labels,
+    labels: Labels | None = None,
     *,
-    queries: tuple[Embeddings, Labels] | None = None,
+    relation: ArrayLike | Tensor | None = None,
+    hierarchy: Mapping[Any, Sequence[Any]] | None = None,
+    queries: tuple[Embeddings, Labels | None] | None = None,
     ks: Iterable[int] = (1, 2, 4, 8),
     metrics: str | Iterable[str] = RETRIEVAL,
     ignore: Sequence[ArrayLike] | Array | None = None,
@@ -51,11 +55,20 @@ def evaluate(
     Args:
         embeddings: Tensor or array [N, d]. The vectors need not have unit length. Computations use float64 for float64
             embeddings and float32 for all others. Clustering always uses float32.
-        labels: [N] arbitrary integers or strings, or [N, C] multi-hot vectors of C classes. Samples that share a label
-            are positives of each other.
-        queries: Pair (embeddings [Q, d], labels) of Q queries, which are ranked against the gallery `embeddings`. By
-            default, every sample is a query and all other samples are its gallery.
-        ks: Cutoffs of metrics that are given without one, for example "recall".
+        labels: Integers or strings [N], or multi-hot vectors [N, C] for C classes. Samples that share a label are
+            positives of each other. Pass None if `relation` is given.
+        relation: The relations [Q, N] between Q queries and N samples, instead of labels: 1 for a positive pair, 0 for
+            a negative pair, a grade between 0 and 1, or NaN for an unknown pair. Grades of at least 0.5 count as
+            positive. Samples with NaN are left out of the ranking of the query. Without `queries`, Q is N, and the
+            diagonal has no effect.
+        hierarchy: The ancestors of each label, from the parent to the root, for graded metrics: {"lion": ("felidae",
+            "mammal"), ...}. The grade of a sample is the fraction of the query's label and ancestors that the sample
+            shares. With multi-hot labels, `hierarchy` must be None, and the grade is the fraction of the query's labels
+            that the sample shares. See `nearfar.metrics.graded`.
+        queries: A pair (embeddings [Q, d], labels) for Q queries. The gallery `embeddings` is ranked for each query. If
+            `relation` is given, the labels must be None. By default, every sample is a query, and all other samples are
+            its gallery.
+        ks: Cutoffs for metrics that are named without one, for example "recall".
         metrics: Names as in `nearfar.metrics.names`, for example "recall", "ndcg@10", "map@r", "mrr", "nmi".
         ignore: Gallery indices to leave out of the ranking of each query, as one list per query or as a bool mask
             [Q, N]. `protocols.same_camera` creates these lists for re-identification.
@@ -65,8 +78,8 @@ def evaluate(
             differ only by rounding.
         seeds: Seeds of k-means. nmi, ami and f1 are means over the seeds; `Scores.spread` has their standard
             deviations.
-        index: A faiss index of the embeddings, normalized to unit length for cosine. If given, its rankings replace the
-            exact ones.
+        index: A faiss index of the embeddings. For cosine, it must contain unit vectors. If given, its rankings replace
+            the exact ones.
         index_sample: Number of queries on which the error of the index is measured (see `Scores.approximation`).
 
     Raises:
@@ -79,20 +92,39 @@ def evaluate(
     names = expand_names(metrics, ks)
     target = None if device is None else torch.device(device)
     rows = as_embeddings(embeddings, name="embeddings", device=target)
-    row_labels = as_labels(labels, len(rows), name="labels")
-    searched, searched_labels = _as_queries(queries, rows, row_labels)
+    searched, relations = _as_searched(queries, rows), None
+    if relation is None:
+        row_labels = as_labels(_required(labels, "labels"), len(rows), name="labels")
+        searched_labels = row_labels
+        if queries is not None:
+            searched_labels = as_labels(_required(queries[1], "queries[1]"), len(searched), name="queries[1]")
+    else:
+        if labels is not None or hierarchy is not None or (queries is not None and queries[1] is not None):
+            raise ValueError(
+                "relation replaces labels and hierarchy: pass only relation, and None as the labels of queries"
+            )
+        relations = as_relation(relation, len(searched), len(rows))
+        row_labels, searched_labels = np.arange(len(rows)), np.arange(len(searched))
     _check_options(distance, memory_mb, index_sample)
     squares = check_norms(rows, "embeddings")
     if queries is not None:
         check_norms(searched, "queries[0]")
     clustering = [name for name in names if name in CLUSTERING]
-    retrieval = [name for name in names if name not in CLUSTERING]
+    if clustering and relations is not None:
+        raise ValueError(f"{clustering[0]} needs labels, but relation was given: remove {clustering[0]} from metrics")
+    graded = [name for name in names if is_graded(name)]
+    retrieval = [name for name in names if name not in CLUSTERING and name not in graded]
     values, spread = _cluster(clustering, rows, row_labels, distance=distance, memory_mb=memory_mb, seeds=tuple(seeds))
-    if not retrieval:
+    if not retrieval and not graded:
         return Scores(_ordered(names, values), 0, 0, len(rows), distance, spread)
 
     ignored = None if ignore is None else as_ignored(ignore, len(searched), len(rows))
-    relevance = match_labels(row_labels, searched_labels)
+    if relations is None:
+        relevance = match_labels(row_labels, searched_labels)
+        grades: Grades = LabelGrades(row_labels, searched_labels, hierarchy)
+    else:
+        relevance, grades = relations.relevance, relations
+        ignored = relations.add_unknown(ignored)
     same_set = queries is None
     gallery = prepare_gallery(rows, squares, distance)
 
@@ -102,7 +134,7 @@ def evaluate(
 
     approximation = columns = None
     if index is None:
-        if same_set and ignored is None:
+        if same_set and ignored is None and relations is None:
             columns = try_half_matrix(retrieval, gallery, relevance, memory_mb=memory_mb)
         if columns is None:
             columns = evaluate_exactly(np.arange(len(searched)))
@@ -112,18 +144,28 @@ def evaluate(
         columns = evaluate_with_index(retrieval, index, points, relevance, same_set=same_set, ignored=ignored)
         sample = np.sort(np.random.default_rng(0).permutation(len(searched))[:index_sample])
         approximation = measure_error(retrieval, columns, evaluate_exactly(sample), sample)
+    if graded:
+        columns |= evaluate_grades(
+            graded, gallery, searched, grades, same_set=same_set, ignored=ignored, memory_mb=memory_mb
+        )
     return _scores(names, values, spread, columns, searched_labels, len(rows), distance, approximation)
 
 
-def _as_queries(queries: tuple[Embeddings, Labels] | None, rows: Tensor, labels: Array) -> tuple[Tensor, Array]:
+def _required(labels: Labels | None, name: str) -> Labels:
+    if labels is None:
+        raise ValueError(f"{name} is missing: pass labels, or relation instead")
+    return labels
+
+
+def _as_searched(queries: tuple[Embeddings, Labels | None] | None, rows: Tensor) -> Tensor:
     if queries is None:
-        return rows, labels
+        return rows
     if not isinstance(queries, tuple | list) or len(queries) != 2:
         raise ValueError(f"queries must be a pair (embeddings, labels), got {type(queries).__name__}")
     searched = as_embeddings(queries[0], name="queries[0]", device=rows.device)
     if searched.shape[1] != rows.shape[1]:
-        raise ValueError(f"queries[0] has dimension {searched.shape[1]}, but embeddings have {rows.shape[1]}")
-    return searched, as_labels(queries[1], len(searched), name="queries[1]")
+        raise ValueError(f"queries[0] has dimension {searched.shape[1]}, but embeddings have dimension {rows.shape[1]}")
+    return searched
 
 
 def _check_options(distance: str, memory_mb: int, index_sample: int) -> None:
@@ -192,8 +234,8 @@ def _scores(
     rows = np.flatnonzero(columns["positives"] > 0)
     if not len(rows):
         raise ValueError(
-            f"none of the {len(labels)} queries has a positive in the gallery of {size}: check that the labels of "
-            "queries and gallery match, and that ignore leaves a positive"
+            f"none of the {len(labels)} queries has a positive in the gallery of {size} samples: check that the labels "
+            "of queries and gallery match, and that ignore does not exclude all positives"
         )
     columns = {name: column[rows] for name, column in columns.items()}
     means = {name: float(columns[name].mean()) for name in names if name in columns}

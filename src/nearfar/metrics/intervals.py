@@ -19,12 +19,12 @@ class Interval:
 
     @property
     def excludes_zero(self) -> bool:
-        """Whether 0 is outside the interval."""
+        """Return whether 0 is outside the interval."""
         return self.low > 0 or self.high < 0
 
     @property
     def half(self) -> float:
-        """Half the width of the interval."""
+        """Return half the width of the interval."""
         return (self.high - self.low) / 2
 
 
@@ -78,7 +78,7 @@ def t_quantile(p: float, df: int) -> float:
     2.776445
     """
     if not 0.5 < p < 1:
-        raise ValueError(f"p must be between 0.5 and 1, got {p}")
+        raise ValueError(f"p must be above 0.5 and below 1, got {p}")
     if df < 1:
         raise ValueError(f"df must be at least 1, got {df}")
     low, high = 0.0, 1.0

@@ -13,9 +13,10 @@ MOST_ROUNDS = 512
 
 
 def kmeans(points: NDArray[np.float32], clusters: int, *, seed: int) -> Ints:
-    """Return the cluster of each point after 25 Lloyd iterations on all points from one k-means++ initialization.
+    """Cluster points with k-means, and return the cluster of each point.
 
-    If there are at least as many clusters as points, every point is its own cluster.
+    The clusters result from one k-means++ initialization and 25 Lloyd iterations on all points. If there are
+    at least as many clusters as points, every point is its own cluster.
 
     >>> x = np.array([[0.0], [0.1], [9.0], [9.1]], dtype=np.float32)
     >>> a = kmeans(x, 2, seed=0)

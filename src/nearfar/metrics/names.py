@@ -4,6 +4,8 @@ recall@10, precision@10, map@10, ndcg@10    one cutoff
 recall, precision, ndcg, map@k              the metric at each cutoff in `ks`
 map@r, r-precision                          cutoff R, the number of positives of the query
 map, mrr                                    the full ranking
+graded-ndcg@10, graded-ndcg                 ndcg of grades, see `nearfar.metrics.graded`
+h-ap                                        hierarchical average precision, see `nearfar.metrics.graded`
 nmi, ami, f1                                agreement of k-means clusters with the labels
 silhouette                                  separation of the classes (the labels are the clusters)
 """
@@ -15,8 +17,9 @@ from typing import Any
 
 from nearfar.spelling import suggest
 
-CUT = ("recall", "precision", "map", "ndcg")
-WHOLE = ("map@r", "r-precision", "map", "mrr")
+CUT = ("recall", "precision", "map", "ndcg", "graded-ndcg")
+WHOLE = ("map@r", "r-precision", "map", "mrr", "h-ap")
+GRADED = ("graded-ndcg", "h-ap")
 CLUSTERING = ("nmi", "ami", "f1", "silhouette")
 RETRIEVAL = ("recall", "map@r", "r-precision", "ndcg", "mrr")
 
@@ -57,6 +60,11 @@ def parse_cutoff(name: str) -> int | None:
     """Return the number K of a name like recall@K, or None if the name has no number."""
     cut = name.partition("@")[2]
     return int(cut) if cut.isdigit() else None
+
+
+def is_graded(name: str) -> bool:
+    """Return whether a metric uses grades instead of only positives and negatives."""
+    return name.partition("@")[0] in GRADED
 
 
 def required_depth(names: Sequence[str], max_positives: int, gallery: int) -> int:

@@ -66,14 +66,16 @@ def evaluate_as(
     """
     protocol = PROTOCOLS[check_choice("benchmark", benchmark, PROTOCOLS)]
     if protocol.gallery and queries is None:
-        raise ValueError(f"{benchmark} searches for queries in a gallery: pass queries=(embeddings, labels)")
+        raise ValueError(f"{benchmark} has separate query and gallery sets: pass queries=(embeddings, labels)")
     if not protocol.gallery and queries is not None:
-        raise ValueError(f"{benchmark} searches within one set: omit queries, or call evaluate")
+        raise ValueError(f"{benchmark} compares every sample with all others: omit queries, or call evaluate")
     return evaluate(embeddings, labels, queries=queries, metrics=(*protocol.metrics(), *extra))
 
 
 def first_half(labels: Labels) -> tuple[Ints, Ints]:
-    """Return the sample indices of the first and second half of the sorted classes (train and test of CUB and Cars).
+    """Return the sample indices of the first and of the second half of the sorted classes.
+
+    These are the training and test sets of CUB and Cars.
 
     >>> [rows.tolist() for rows in first_half(["b", "a", "c", "d"])]
     [[0, 1], [2, 3]]
@@ -84,11 +86,11 @@ def first_half(labels: Labels) -> tuple[Ints, Ints]:
 
 
 def mlrc_folds(labels: Labels, folds: int = 4) -> list[tuple[Ints, Ints]]:
-    """Return the sample indices (train, validation) of each fold, for folds without common classes.
+    """Return the sample indices (train, validation) of each fold. The two parts of a fold share no class.
 
     Each fold holds out a contiguous part of the sorted classes, as in Musgrave et al., A Metric Learning Reality Check
-    (MLRC), ECCV 2020. The numbers of classes differ by at most one, and larger parts come first, as in scikit-learn's
-    KFold: 98 classes are split into 25, 25, 24 and 24.
+    (MLRC), ECCV 2020. The sizes of these parts differ by at most one class, and larger parts come first, as in
+    scikit-learn's KFold: 98 classes are split into 25, 25, 24 and 24.
 
     >>> [len(set(held_out)) for _, held_out in mlrc_folds(range(98))]
     [25, 25, 24, 24]
@@ -114,7 +116,7 @@ def class_disjoint_split(labels: Labels, *, fraction: float = 0.2, seed: int | N
     """
     names, codes = _codes(labels)
     if not 0 < fraction < 1:
-        raise ValueError(f"fraction must be between 0 and 1, got {fraction}")
+        raise ValueError(f"fraction must be above 0 and below 1, got {fraction}")
     if len(names) < 2:
         raise ValueError(f"labels has only {len(names)} class: a class-disjoint split needs at least two")
     count = min(max(round(fraction * len(names)), 1), len(names) - 1)
@@ -160,7 +162,7 @@ def evaluate_folds(
     """Compute the separated and concatenated test scores of MLRC.
 
     Args:
-        models: Test embeddings of the model of each fold. MLRC uses 4 models of 128 dimensions.
+        models: Test embeddings from the model of each fold. MLRC uses 4 models with 128 dimensions each.
         labels: Labels of the test samples.
         metrics: See `evaluate`.
     """
@@ -175,7 +177,7 @@ def evaluate_folds(
 def same_camera(labels: Labels, cameras: Labels, *, queries: tuple[Labels, Labels] | None = None) -> list[Ints]:
     """Return the argument `ignore` of `evaluate` for re-identification.
 
-    For each query, these are the indices of the gallery samples that have both its label and its camera.
+    For each query, it contains the indices of the gallery samples that have both its label and its camera.
 
     Args:
         labels: Labels of the gallery.

@@ -31,7 +31,7 @@ class Relevance:
     gallery: int
 
     def max_positives(self) -> Ints:
-        """Return an upper bound of the number of positives of each query. The bound may count the query itself."""
+        """Return an upper bound on the number of positives of each query. The bound may count the query itself."""
         sizes = np.diff(self.starts)
         total = np.concatenate([[0], np.cumsum(sizes[self.classes])])
         bound: Ints = np.minimum(total[self.class_starts[1:]] - total[self.class_starts[:-1]], self.gallery)
@@ -64,7 +64,9 @@ class Relevance:
 
 
 def match_labels(gallery: Array, queries: Array) -> Relevance:
-    """Find the positives of each query: samples with the same label or, if multi-hot, at least one label in common.
+    """Return the positives of each query: the gallery samples that have its label.
+
+    With multi-hot labels, a positive has at least one label in common with the query.
 
     >>> relevance = match_labels(np.array([7, 9, 7]), np.array([7, 8]))
     >>> relevance.positives(np.array([0])).tolist(), relevance.max_positives().tolist()

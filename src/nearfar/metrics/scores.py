@@ -26,10 +26,12 @@ class Scores(Mapping[str, float]):
         gallery: Size of the gallery.
         distance: "cosine" or "euclidean".
         spread: Standard deviation over the k-means seeds, for nmi, ami and f1.
-        approximation: Error of each metric, measured on a sample of queries, if a search index was used; else None.
-        rows: Index of each query that has a positive.
-        labels: Label of each of these queries.
-        columns: Each retrieval metric of each of these queries, with "positives", "first", "nearest" (see `per_query`).
+        approximation: If a search index was used, the mean error of each metric on a sample of queries, and the number
+            of these queries as "sample". Otherwise None.
+        rows: Indices of the queries that have a positive.
+        labels: Labels of these queries.
+        columns: For each retrieval metric, an array with its value for each of these queries. The arrays "positives",
+            "first" and "nearest" are included too (see `per_query`).
 
     >>> scores = Scores({"mrr": 0.5}, queries=4, dropped=1, gallery=5, distance="cosine")
     >>> dict(scores)
@@ -72,7 +74,8 @@ class Scores(Mapping[str, float]):
             spread = f" ± {100 * self.spread[name]:.2f}" if name in self.spread else ""
             lines.append(f"{name:<{width}}  {100 * value:7.2f}{spread}")
         left_out = f" ({self.dropped} more dropped: no positive)" if self.dropped else ""
-        lines.append(f"{self.queries} queries{left_out}, gallery of {self.gallery}, {self.distance}")
+        noun = "query" if self.queries == 1 else "queries"
+        lines.append(f"{self.queries} {noun}{left_out}, gallery of {self.gallery}, {self.distance}")
         if self.approximation is not None:
             lines.append("approximate; mean error on a sample of queries: " + json.dumps(dict(self.approximation)))
         return "\n".join(lines)
@@ -108,7 +111,7 @@ class Scores(Mapping[str, float]):
         return {"query": self.rows, "label": self.labels, **counted, **metrics}
 
     def per_class(self) -> dict[Any, dict[str, float]]:
-        """Return for each class the number of its queries and the mean of every retrieval metric over them.
+        """Return, for each class, the number of its queries and the mean of every retrieval metric over its queries.
 
         Queries without a positive are excluded. With multi-hot labels, a class is a column number, and a query counts
         in each of its classes.

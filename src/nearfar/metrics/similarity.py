@@ -4,7 +4,7 @@ cosine     s(q, g) = q.g / |g|            |q| does not change the ranking and is
 euclidean  s(q, g) = q.g - |g|^2 / 2      = (|q|^2 - |q - g|^2) / 2, so larger is nearer
 
 Gallery vectors in float32 and float64 enter the matrix product unchanged, and their norms are applied to the result.
-Half-precision vectors are converted to float32 chunk by chunk, again for every block of queries. A vector of length 0
+Half-precision vectors are converted to float32 chunk by chunk, anew for every block of queries. A vector of length 0
 (or below 1e-30) has no direction: its cosine with any vector is 0.
 """
 
@@ -39,7 +39,7 @@ class Gallery:
     center: Tensor | None
 
     def similarities(self, queries: Tensor, out: Tensor) -> Tensor:
-        """Write the similarities of `queries` [b, d] into `out` [b, N], and return it."""
+        """Write the similarities of `queries` [b, d] into `out` [b, N], and return `out`."""
         left = queries.to(self.dtype)
         if self.distance == "cosine":
             # scaling prevents overflow; a power of two does not round, so equal similarities stay equal
@@ -100,17 +100,19 @@ def check_norms(rows: Tensor, name: str) -> Tensor:
     bad = torch.nonzero(~torch.isfinite(squares)).flatten()
     if len(bad):
         raise ValueError(
-            f"{name} has NaN or infinity in {len(bad)} of {len(rows)} vectors, the first is vector "
+            f"{name} has NaN or infinity in {len(bad)} of {len(rows)} vectors, first in vector "
             f"{int(bad[0])}: remove them"
         )
     longest = float(squares.max().sqrt())
     if longest > HUGE:
-        raise ValueError(f"{name} has a vector of length {longest:.3g}: rescale the vectors to at most {HUGE:g}")
-    # shorter vectors than TINY have a cosine of 0 with every vector, which is right only for zero vectors
+        raise ValueError(
+            f"{name} has a vector of length {longest:.3g}: rescale the vectors to a length of at most {HUGE:g}"
+        )
+    # vectors shorter than TINY have a cosine of 0 with every vector, which is right only for zero vectors
     if bool(((squares > 0) & (squares <= TINY**2)).any()):
         shortest = float(squares[squares > 0].min().sqrt())
         raise ValueError(
-            f"{name} has a vector of length {shortest:.3g}, too short for a direction: rescale the vectors to more "
-            f"than {TINY:g}"
+            f"{name} has a vector of length {shortest:.3g}, too short to compute its direction: rescale the vectors "
+            f"to a length above {TINY:g}"
         )
     return squares

@@ -52,14 +52,18 @@ def evaluate_blocks(
         block = rows[part]
         scores = store[: len(part) * size].view(-1, size)
         gallery.similarities(queries[torch.from_numpy(block).to(queries.device)], scores)
-        _leave_out(scores, block, same_set, ignored)
+        leave_out(scores, block, same_set, ignored)
         depth = required_depth(names, widest, size)
         positions, positives, nearest = _find_positions(scores, relevance.positives(block), depth)
         fill_columns(columns, names, part, positions, positives, nearest)
     return columns
 
 
-def _leave_out(scores: Tensor, block: Ints, same_set: bool, ignored: Sequence[Ints] | None) -> None:
+def leave_out(scores: Tensor, block: Ints, same_set: bool, ignored: Sequence[Ints] | None) -> None:
+    """Set the similarity of each query to itself (if `same_set`) and to its ignored samples to -inf, in place.
+
+    `block` has the indices of the queries.
+    """
     rows = np.arange(len(block))
     if same_set:
         scores[rows, block] = -torch.inf

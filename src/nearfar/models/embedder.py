@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from nearfar.models.backbones import create
 from nearfar.models.backbones.base import Backbone
-from nearfar.models.heads import create_head
 from nearfar.models.lora import lora_parameters
-from nearfar.models.own_network import describe_origin
-from nearfar.models.pooling import Grid
 from nearfar.models.train_from import HEAD, TrainFrom, find_first_trained
 from nearfar.validation import check_count, check_positive
 
@@ -29,9 +25,11 @@ class Embedder(nn.Module):
     Attributes:
         dim: Number of dimensions of the embeddings.
         channels: Number of input channels.
-        input_size: Side of the input images in pixels, or the largest number of tokens of a text.
-        mean, std: Mean and standard deviation of each input channel. `transform` of your own network replaces them.
+        input_size: Side of the input images in pixels, or the maximum number of tokens of a text.
+        channels_last: Whether input images should have the channels-last layout.
+        mean, std: Mean and standard deviation of each input channel. They are not used if your network has `transform`.
         config: Arguments with which `create_embedder` creates the same architecture.
+        truncated: Number of dimensions that are kept, see `truncate`. None keeps all.
         first_trained: Name of the first trained block, or "head". None if nothing is frozen.
     """
 
@@ -44,8 +42,10 @@ class Embedder(nn.Module):
         self.channels, self.input_size = backbone.channels, backbone.input_size
         self.mean, self.std = backbone.mean, backbone.std
         self.transform: Callable[..., Tensor] | None = getattr(backbone, "transform", None)
-        self.takes_pixels = backbone.has_image_input and self.transform is None  # images with mean and std applied
+        self.takes_pixels = backbone.has_image_input and self.transform is None  # mean and std normalize its images
+        self.channels_last = True
         self.has_frozen_batchnorm = False
+        self.truncated: int | None = None
         self.first_trained: str | None = None
         # number of frozen layers if the backbone is frozen in part; 0 if nothing or the whole backbone is frozen
         self._frozen_layers = 0
@@ -53,7 +53,22 @@ class Embedder(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Compute the embeddings [B, dim]."""
         y: Tensor = self.head(self.pool(x))
-        return y
+        return y if self.truncated is None else y[:, : self.truncated]
+
+    def truncate(self, size: int) -> Embedder:
+        """Return an embedder with the same weights that keeps only the first `size` dimensions of the embeddings.
+
+        This loses little if the embedder was trained with a Matryoshka loss, and much otherwise.
+
+        Raises:
+            ValueError: If the embeddings have fewer dimensions.
+        """
+        if check_count("truncate", size) > self.dim:
+            raise ValueError(f"truncate must be at most {self.dim}, the dimension of the embeddings, got {size}")
+        shorter = copy.copy(self)
+        shorter.truncated = shorter.dim = size
+        shorter.config = {**self.config, "truncate": size}
+        return shorter
 
     def pool(self, x: Tensor) -> Tensor:
         """Compute the pooled features [B, features], which are the input of the head."""
@@ -69,10 +84,10 @@ class Embedder(nn.Module):
         return self.first_trained is not None
 
     def lower(self, x: Tensor) -> Tensor:
-        """Compute the activations [B, ...] of the frozen part. They have no graph, because nothing there is trained."""
+        """Compute the activations [B, ...] of the frozen part, without an autograd graph."""
         self._check_split()
         if self.backbone.has_text_input:
-            raise ValueError("the activations of texts have different lengths and are not cached: call the embedder")
+            raise ValueError("a text network cannot be computed in two parts: call the embedder itself")
         self._check_input(x)
         for module in self.frozen_modules():
             x = module(x)
@@ -81,7 +96,7 @@ class Embedder(nn.Module):
     def upper(self, activations: Tensor) -> Tensor:
         """Compute the embeddings [B, dim] from the activations of the frozen part."""
         y: Tensor = self.head(self.pool_activations(activations))
-        return y
+        return y if self.truncated is None else y[:, : self.truncated]
 
     def pool_activations(self, activations: Tensor) -> Tensor:
         """Compute the pooled features [B, features] from the activations of the frozen part."""
@@ -95,9 +110,9 @@ class Embedder(nn.Module):
         return y
 
     def frozen_modules(self) -> list[nn.Module]:
-        """Return the modules of the frozen part in order.
+        """Return the frozen modules in order.
 
-        If the whole backbone is frozen, a pooling without parameters is part of the frozen part.
+        If the whole backbone is frozen and the pooling has no parameters, the pooling is the last frozen module.
         """
         if not self.is_split:
             return []
@@ -120,7 +135,7 @@ class Embedder(nn.Module):
     def _check_input(self, x: Tensor) -> None:
         if self.backbone.has_text_input:
             if x.ndim != 2 or x.is_floating_point():
-                raise ValueError(f"the input must be tokens, int64 [B, L], got {x.dtype} of shape {list(x.shape)}")
+                raise ValueError(f"the input must be int64 tokens of shape [B, L], got {x.dtype}, {list(x.shape)}")
             return
         is_image = self.backbone.has_image_input
         shape = f"[B, {self.channels}, H, W]" if is_image else f"[B, {self.channels}]"
@@ -133,8 +148,8 @@ class Embedder(nn.Module):
         """Keep all batch norms in eval mode, even after `train()`, so that their statistics do not change.
 
         Args:
-            affine: Whether to freeze scale and shift as well. By default, they are trained, as in the released code of
-                Proxy-Anchor and of A Metric Learning Reality Check (Musgrave et al., ECCV 2020).
+            affine: If True, scale and shift are frozen as well. By default, they are trained, as in the released code
+                of Proxy-Anchor and of A Metric Learning Reality Check (Musgrave et al., ECCV 2020).
         """
         self.has_frozen_batchnorm = True
         for norm in self._batchnorms():
@@ -144,14 +159,13 @@ class Embedder(nn.Module):
         self.train(self.training)
 
     def freeze_below(self, train_from: TrainFrom) -> None:
-        """Freeze everything below a block: no gradient, and eval mode also after `train()`.
+        """Freeze everything below a block. The frozen part gets no gradients and stays in eval mode after `train()`.
 
         Args:
-            train_from: The first trained block, see `find_first_trained`. "head" freezes the whole backbone.
+            train_from: The first trained block (see `find_first_trained`). "head" freezes the whole backbone.
 
         Raises:
-            ValueError: If there is no such block, if nothing would be frozen, or if the backbone is not a sequence of
-                blocks and `train_from` is not "head".
+            ValueError: If there is no such block, or if nothing would be frozen.
         """
         layers = [name for name, _ in self.backbone.named_layers()]
         names = list(dict.fromkeys(layers))
@@ -199,7 +213,7 @@ class Embedder(nn.Module):
         layers = self.backbone.named_layers()
         if not layers:
             raise ValueError(
-                f"layer_decay={layer_decay} needs a backbone that is a sequence of blocks, and this one is not: use 1"
+                f"layer_decay={layer_decay} needs a backbone that is a sequence of blocks, which this one is not: use 1"
             )
         names = list(dict.fromkeys(name for name, _ in layers))
         trained = {id(p) for p in self.trunk_parameters()}
@@ -225,11 +239,11 @@ class Embedder(nn.Module):
             lr: Learning rate of the backbone.
             head_lr_multiplier: The learning rate of the head is this multiple of `lr`. PROFS uses 10.
             weight_decay: Weight decay of "trunk" and "head".
-            decay_vectors: Whether parameters with at most one dimension (biases, parameters of norms, and the exponent
-                of GeM) have weight decay. If False, they are in the separate groups "trunk vectors" and "head vectors",
-                without weight decay.
-            layer_decay: Factor of the learning rate from each block of the backbone to the block below it. The last
-                block has `lr`. Below 1, each block has groups of its own, such as "trunk blocks.8".
+            decay_vectors: If True, weight decay also applies to parameters with at most one dimension (biases,
+                parameters of norms, and the exponent of GeM). Otherwise they are in the separate groups "trunk vectors"
+                and "head vectors" without weight decay.
+            layer_decay: Learning rate of each block, as a multiple of that of the next block toward the output. The
+                last block has `lr`. With a value below 1, each block has its own groups, such as "trunk blocks.8".
 
         Raises:
             ValueError: If a value is out of range, or if `layer_decay` is not 1 and the backbone has no blocks.
@@ -247,58 +261,3 @@ class Embedder(nn.Module):
             groups.append({"name": name, "params": others, "lr": rate, "weight_decay": weight_decay})
             groups.append({"name": f"{name} vectors", "params": vectors, "lr": rate, "weight_decay": 0.0})
         return [group for group in groups if group["params"]]
-
-
-def create_embedder(
-    backbone: str | nn.Module = "small",
-    *,
-    dim: int | None = None,
-    pooling: str | None = None,
-    gem_p: float = 3.0,
-    head: str = "linear",
-    hidden: int | None = None,
-    layer_norm: bool = False,
-    init: str | None = None,
-    channels: int | None = None,
-    input_size: int | None = None,
-    pretrained: bool | str | Path = False,
-    freeze_bn: bool = False,
-    train_from: TrainFrom | None = None,
-    download: bool = False,
-    definition: dict[str, Any] | None = None,
-    inputs: str | None = None,
-) -> Embedder:
-    """Create an embedder from the names of its parts. The arguments are stored in `Embedder.config`.
-
-    Args:
-        backbone, channels, pretrained, download, definition, inputs: See `nearfar.models.create`.
-        dim: Number of dimensions, by default 128, or the number of features for texts and for head="identity".
-        pooling: "average", "max", "average+max", "gem", "gem-trainable" or "grid" (see `nearfar.models.pooling`). The
-            default is "grid" for the small networks and "average" for the others. Transformers have "cls", "mean",
-            "attention" (see `nearfar.models.token_pooling`) and "pooler". Other vectors are not pooled.
-        gem_p: Exponent p of "gem", or its initial value for "gem-trainable".
-        head: "linear", "mlp" with a hidden layer of width `hidden`, by default twice `dim`, or "identity".
-        layer_norm: Whether to apply a layer norm without affine parameters to the pooled features.
-        init: Initialization of the linear layer of the head: "kaiming" (the default for images), "random", or "pca"
-            (the default for feature vectors). For "pca", call `init_head_from_pca(embedder, training_inputs)` next.
-        input_size: Side of the input images in pixels, or the largest number of tokens. The backbone has a default.
-        freeze_bn, train_from: What to freeze, see `Embedder.freeze_batchnorm` and `Embedder.freeze_below`.
-    """
-    config = {name: value for name, value in locals().items() if name != "config"}
-    name = backbone if isinstance(backbone, str) else describe_origin(backbone)
-    config |= {"backbone": name, "pretrained": pretrained if isinstance(pretrained, bool) else str(pretrained)}
-    options = {key: config[key] for key in ("channels", "input_size", "download", "definition", "inputs")}
-    trunk = create(backbone, pretrained=pretrained, **options)
-    config |= {"download": False, "definition": trunk.definition}
-    pool = trunk.make_pooling(pooling, gem_p=gem_p)
-    features = trunk.features * (pool.cells if isinstance(pool, Grid) else 1)
-    default = features if head == "identity" or trunk.has_text_input else 128
-    size = default if dim is None else check_count("dim", dim)
-    head_init = init or ("kaiming" if trunk.has_image_input or trunk.has_text_input else "pca")
-    top = create_head(head, features, size, hidden=hidden, layer_norm=layer_norm, init=head_init)
-    embedder = Embedder(trunk, pool, top, dim=size, config=config)
-    if freeze_bn:
-        embedder.freeze_batchnorm()
-    if train_from is not None:
-        embedder.freeze_below(train_from)
-    return embedder

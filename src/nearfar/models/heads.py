@@ -20,11 +20,11 @@ class Head(nn.Module):
         features: Number of features in x.
         dim: Number of dimensions of the embedding.
         hidden: Width of the hidden layer of an MLP head. None creates a linear head.
-        layer_norm: Whether to apply a layer norm without affine parameters to x first (Teh et al., ProxyNCA++,
+        layer_norm: If True, a layer norm without affine parameters is applied to x first (Teh et al., ProxyNCA++,
             arXiv 2004.01113).
         init: Initialization of W and b. "kaiming" (W normal with variance 2 / dim, b = 0) is that of the released code
-            of Proxy-Anchor and Proxy-ISA. "random" is the default of torch.nn.Linear. "pca" begins as "random" and
-            expects a later call of `nearfar.models.init_head_from_pca`.
+            of Proxy-Anchor and Proxy-ISA. "random" is the default of torch.nn.Linear. "pca" starts like "random" and
+            expects a later call to `nearfar.models.init_head_from_pca`.
 
     >>> import torch
     >>> Head(8, 4, hidden=16, layer_norm=True)(torch.randn(2, 8)).shape

@@ -83,16 +83,16 @@ def init_head_from_pca(
 ) -> Tensor:
     """Set the linear layer of the head to the half-whitened PCA of its inputs on the training set.
 
-    The layer is scaled so that the mean squared length of the embeddings is their dimension. Any backbone can be used.
-    The inputs are passed once through the backbone.
+    The layer is scaled so that the mean squared length of the embeddings equals their number of dimensions. Any
+    backbone can be used. The inputs are passed through the backbone once.
 
     Args:
         embedder: An embedder with a linear or MLP head. Its head is changed in place.
         inputs: All training inputs of the embedder as one tensor, or an iterable of batches.
         power: See `compute_half_whitened_pca`.
         batch: Batch size, if `inputs` is one tensor.
-        are_activations: Whether `inputs` are activations of the frozen part (see `Embedder.lower`) instead of inputs of
-            the whole embedder.
+        are_activations: If True, `inputs` are activations of the frozen part (see `Embedder.lower`) instead of inputs
+            of the whole embedder.
 
     Returns:
         The embeddings of the inputs.
@@ -153,8 +153,8 @@ def compute_class_centers(
 ) -> Tensor:
     """Compute `count` unit vectors that represent the unit vectors `rows` [N, d] of a class.
 
-    For count 1, this is the normalized mean. Otherwise these are normalized k-means centers and, if there are fewer
-    distinct vectors than `count`, the mean plus random noise of length about `jitter`.
+    If `count` is 1, the result is the normalized mean. Otherwise it consists of normalized k-means centers. If there
+    are fewer distinct vectors than `count`, each remaining row is the mean plus random noise of length about `jitter`.
     """
     mean = unit(rows.mean(0, keepdim=True))
     if count == 1:

@@ -4,9 +4,9 @@ A weight matrix W [m, n] becomes W + (alpha / r) B A with B [m, r] and A [r, n] 
 A is random and B is 0, so the network does not change at the start. The updated layers are the linear layers, the
 projections of attention, and 1x1 convolutions, which are linear layers at each position.
 
-This is our own module rather than the library peft: `torch.nn.utils.parametrize` needs few lines, works for any module
-with a weight matrix without replacing it, and the merged weights have the names of the plain network. peft depends on
-transformers and accelerate, and wraps the layers.
+We do not use the library peft, because it depends on transformers and accelerate, and wraps the layers. Our code uses
+`torch.nn.utils.parametrize`. It is short, does not replace layers, and works for any layer with a weight matrix. The
+merged weights have the names of the plain network.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class LowRankUpdate(nn.Module):
     """Add (alpha / rank) B A to a weight matrix [m, n], or to a 1x1 kernel [m, n, 1, 1].
 
     Args:
-        weight: The weight, which determines shape, dtype and device.
+        weight: The weight. It determines the shape, dtype and device of A and B.
         rank: Number of columns of B and rows of A.
         alpha: Scale of the update.
     """
@@ -35,21 +35,21 @@ class LowRankUpdate(nn.Module):
         self.scale = alpha / rank
         self.A = nn.Parameter(weight.new_empty(rank, weight.shape[1]))
         self.B = nn.Parameter(weight.new_zeros(weight.shape[0], rank))
-        nn.init.kaiming_uniform_(self.A, a=math.sqrt(5))  # the released code; the paper has a normal distribution
+        nn.init.kaiming_uniform_(self.A, a=math.sqrt(5))  # as in the released code; in the paper, A is Gaussian
 
     def forward(self, weight: Tensor) -> Tensor:
         return weight + (self.scale * (self.B @ self.A)).view(weight.shape)
 
 
 def add_lora(backbone: nn.Module, rank: int, alpha: float | None = None, *, frozen: Iterable[nn.Module] = ()) -> None:
-    """Freeze a backbone and train low-rank updates of its weight matrices, in place.
+    """Freeze a backbone and add trainable low-rank updates to its weight matrices, in place.
 
-    `merge_lora` returns the weights of the plain network.
+    The updates start at 0. `merge_lora` returns the weights of the plain network with the updates added.
 
     Args:
         backbone: The backbone.
         rank: The rank r of the updates.
-        alpha: The updates are multiplied by alpha / r. None is `rank`.
+        alpha: The updates are multiplied by alpha / r. By default, alpha is r.
         frozen: Modules of the backbone that get no updates, such as `Embedder.frozen_modules()`.
 
     Raises:

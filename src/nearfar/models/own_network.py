@@ -1,4 +1,4 @@
-"""Your own network as a backbone: any `nn.Module`, or the function MODULE:FUNCTION that returns one."""
+"""Your own network as a backbone: any `nn.Module`, or MODULE:FUNCTION for a function that returns one."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _trusted: set[str] = set()  # modules whose code the user asked to run
 
 
 class OwnNetwork(Backbone):
-    """Any `nn.Module` as a backbone. One forward pass of zeros finds the shape of its output.
+    """Any `nn.Module` as a backbone. A forward pass with zeros determines the shape of its output.
 
     The module maps images [B, channels, H, W] or vectors [B, channels] to vectors [B, features] or to feature maps
-    [B, features, h, w]. The output may also be an object of the transformers library with `pooler_output` or
-    `last_hidden_state`, of which the first token is used. If the module is an `nn.Sequential`, its children are the
-    blocks that `train_from` and `layer_decay` refer to.
+    [B, features, h, w]. The output may also be an object from the transformers library. Its `pooler_output` is used or,
+    if there is none, the first token of its `last_hidden_state`. If the module is an `nn.Sequential`, its children are
+    the blocks that `train_from` and `layer_decay` refer to.
 
     Args:
         network: The module. Its attributes `input_size`, `channels`, `mean`, `std` and `transform` are used if it has
-            them; `config.image_size` and `config.num_channels` are used for models of transformers. `transform` is a
-            function from a Pillow image to the input of the network, and replaces all other preprocessing of images.
-        channels: Number of image channels, or length of the vectors. The default is the attribute of the network, or
-            the input width of its first convolution or linear layer.
+            them. For transformers models, `config.image_size` and `config.num_channels` are used. `transform` is a
+            function that maps a Pillow image to the input of the network. It replaces all other image preprocessing.
+        channels: Number of image channels, or length of the vectors. An attribute `channels` of the network takes
+            precedence. The default is the input width of the first convolution or linear layer.
         input_size: Side of the images in pixels. The default is the attribute of the network, or 224.
         inputs: "images" or "vectors".
 
@@ -97,8 +97,8 @@ class OwnNetwork(Backbone):
             self.network.train(is_training)
         if y.ndim not in (2, 4) or len(y) != len(x):
             raise ValueError(
-                f"the network {name} must return [B, features] or [B, features, h, w], got {list(y.shape)} for "
-                f"an input of shape {list(x.shape)}"
+                f"the output of the network {name} must have shape [B, features] or [B, features, h, w], got "
+                f"{list(y.shape)} for an input of shape {list(x.shape)}"
             )
         return y
 
@@ -111,7 +111,7 @@ def _as_tensor(output: Any) -> Tensor:
         hidden = getattr(output, "last_hidden_state", None)
         pooled = None if hidden is None else hidden[:, 0]
     if not isinstance(pooled, Tensor):
-        raise ValueError(f"it must return a tensor, got {type(output).__name__}")
+        raise ValueError(f"the network must return a tensor, got {type(output).__name__}")
     return pooled.flatten(1)
 
 
@@ -132,14 +132,14 @@ def describe_origin(network: nn.Module) -> str:
 
 
 def is_own_code(name: str) -> bool:
-    """Return whether a name has the form MODULE:FUNCTION and is not one of a library, such as transformers:NAME."""
+    """Return whether a name has the form MODULE:FUNCTION and does not name a library model like transformers:NAME."""
     return ":" in name and not name.startswith(LIBRARIES)
 
 
 def trust(module: str) -> None:
     """Import a Python module of the user, and allow model files to refer to its functions and classes.
 
-    The folder in which Python was started is searched too.
+    The current working directory is searched first.
 
     Raises:
         ValueError: If the module cannot be imported.

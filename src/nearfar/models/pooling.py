@@ -42,7 +42,7 @@ class GeM(nn.Module):
 
     Args:
         p: The exponent. MPA uses a fixed p=3.
-        trainable: Whether p is a trainable parameter, which all channels share.
+        trainable: If True, p is a trainable parameter that all channels share.
         eps: Lower bound for the values of x.
 
     >>> GeM(p=2.0)(torch.tensor([[[[1.0, 7.0]]]]))

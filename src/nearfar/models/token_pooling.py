@@ -1,7 +1,7 @@
 """Pooling of the tokens of a transformer: the first token, the mean, or an average with learned weights.
 
-Tokens are [B, L, features + 1]. The last number of a token is its weight: 1 for a token of the text or a patch of the
-image, and 0 for padding and, in images, for tokens that are not patches (CLS and registers).
+Tokens have the shape [B, L, features + 1]. The last number of a token is its weight. The weight is 1 for a token of a
+text or a patch of an image, and 0 for padding and for the CLS and register tokens of an image.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class MeanTokenPooling(nn.Module):
 
 
 class AttentionTokenPooling(nn.Module):
-    """Average of the tokens with the weights softmax(w . token), where w is trained and starts at 0, as the mean.
+    """Average of the tokens with the weights softmax(w . token / sqrt(features)), where w is a trained vector.
 
-    Tokens with weight 0 are left out.
+    At the start, w is 0 and the result is the mean. Tokens with weight 0 are left out.
     """
 
     def __init__(self, features: int) -> None:
@@ -46,12 +46,12 @@ class AttentionTokenPooling(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         values, weights = tokens[..., :-1], tokens[..., -1]
         scores = (values @ self.query / values.shape[-1] ** 0.5).masked_fill(weights == 0, -torch.inf)
-        shares = torch.nan_to_num(scores.softmax(1))  # a sample without any token has no shares
+        shares = torch.nan_to_num(scores.softmax(1))  # the softmax is NaN for a sample without tokens
         return (shares[:, :, None] * values).sum(1)
 
 
 def create_token_pooling(name: str, features: int) -> nn.Module:
-    """Create the pooling "cls", "mean" or "attention" of tokens with this number of features."""
+    """Create the pooling "cls", "mean" or "attention" for tokens with this number of features."""
     check_choice("pooling", name, TOKEN_POOLINGS)
     if name == "attention":
         return AttentionTokenPooling(features)

@@ -1,4 +1,4 @@
-"""Turn texts into tokens, with the tokenizer that belongs to a network."""
+"""Convert texts to tokens with the tokenizer of a network."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from nearfar.errors import NearfarError, install_hint
 
 Ids = NDArray[np.int32]
-PADDING = -1  # no tokenizer uses it, while the padding token of some networks is also a token of the text
+PADDING = -1  # not the id of any token, unlike the padding token of some networks, which can also occur in a text
 ALTERNATIVES = ("vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
 
 
 class TextTokenizer:
-    """A tokenizer of the tokenizers library. `json` is its complete definition.
+    """Tokenizer from the tokenizers library. The attribute `json` is its complete definition.
 
     Args:
         json: The content of a tokenizer.json file.
@@ -36,7 +36,7 @@ class TextTokenizer:
         """Load the tokenizer in the directory of a model.
 
         Raises:
-            NearfarError: If there is none, or if its file is damaged.
+            NearfarError: If the directory has no tokenizer, or if its file is damaged.
         """
         path = folder / "tokenizer.json"
         try:
@@ -48,15 +48,15 @@ class TextTokenizer:
         except NearfarError:
             raise
         except Exception as error:  # the libraries raise many types of exception
-            raise NearfarError(f"{folder}: its tokenizer cannot be read ({error})") from None
+            raise NearfarError(f"the tokenizer in {folder} cannot be read ({error})") from None
         raise NearfarError(
-            f"{folder}: has no tokenizer: copy the tokenizer.json of the model there, or save it with "
+            f"{folder} has no tokenizer: copy the tokenizer.json of the model there, or save it with "
             "AutoTokenizer.from_pretrained(NAME).save_pretrained(DIRECTORY)"
         )
 
     def encode(self, texts: Sequence[str], *, max_tokens: int) -> list[Ids]:
-        """Return the tokens of each text, with special tokens, cut after `max_tokens`."""
-        # a text from outside may hold lone surrogates, which cannot be encoded
+        """Return at most `max_tokens` tokens of each text, including special tokens."""
+        # texts may contain lone surrogates, which the library cannot encode
         clean = [text.encode("utf-8", "replace").decode() for text in texts]
         self._tokenizer.enable_truncation(max_tokens)
         encoded = self._tokenizer.encode_batch(clean)

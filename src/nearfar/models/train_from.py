@@ -16,9 +16,9 @@ def find_first_trained(names: Sequence[str], train_from: TrainFrom) -> int:
 
     Args:
         names: Distinct names of the blocks, from the input to the output.
-        train_from: "head", the name of a block, the name of a group of blocks (`layer3` means its first block,
-            `layer3.0`), the index of a block, counted from 0, or a number strictly between 0 and 1: the fraction of the
-            blocks that is trained.
+        train_from: One of these: "head"; the name of a block; the name of a group of blocks (`layer3` means its first
+            block, `layer3.0`); the index of a block, counted from 0; or the fraction of the blocks that is trained, a
+            number strictly between 0 and 1.
 
     Raises:
         ValueError: If no block has this name or index, or if nothing would be frozen.
@@ -38,7 +38,8 @@ def find_first_trained(names: Sequence[str], train_from: TrainFrom) -> int:
         matches = [i for i, name in enumerate(names) if name == train_from or name.startswith(f"{train_from}.")]
         if not matches:
             known = [*names, HEAD]
-            raise ValueError(f"train_from={train_from} is no block{suggest(train_from, known)} Known: {_join(known)}")
+            similar = suggest(train_from, known)
+            raise ValueError(f"train_from={train_from} is not a block{similar} Known: {_join(known)}")
         first = matches[0]
     elif isinstance(train_from, float) and not train_from.is_integer():
         if not 0 < train_from < 1:

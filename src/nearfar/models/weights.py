@@ -1,8 +1,8 @@
 """Load weights from files.
 
 No pickled code is executed, and the names and shapes of all tensors are checked before any parameter is changed. Public
-weight files often have other tensor names than nearfar, and a classifier that nearfar does not use. `WeightFile`
-describes where to find such a file and how to convert its tensor names.
+weight files often use different tensor names than nearfar and contain a classifier that nearfar does not use.
+`WeightFile` describes where to find such a file and how to convert its tensor names.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class WeightFile:
     Attributes:
         files: Possible names of the file in the folder of torch.hub or in the package.
         source: Where to get the file, for error messages.
-        rename: Function from the name of a tensor in the file to its name in nearfar, or to None if the tensor is not
-            part of the backbone.
-        change: Function that converts the renamed tensors.
-        distribution: PyPI package that contains the file. None if the file is in the folder of torch.hub.
+        rename: Function that maps the name of a tensor in the file to its name in nearfar, or to None if the tensor is
+            not part of the backbone.
+        change: Function that converts the tensors after renaming, for example from BGR to RGB input.
+        distribution: PyPI package that contains the file. If None, the file is looked up in the folder of torch.hub.
         extra: Optional dependency group ("extra") of nearfar that installs this package.
-        sha256: SHA-256 of the file in the package. None skips the check.
+        sha256: SHA-256 of the file in the package. If None, the file is not checked.
     """
 
     files: tuple[str, ...]
@@ -52,7 +52,7 @@ def drop_prefixes(*prefixes: str) -> Callable[[str], str | None]:
 
 
 def find_weights(weights: WeightFile) -> Path:
-    """Find a weight file in its installed package or in the folder of torch.hub. Nothing is downloaded."""
+    """Return the path of a weight file in its installed package or the folder of torch.hub. Nothing is downloaded."""
     if weights.distribution is not None:
         return _find_in_package(weights)
     folder = Path(torch.hub.get_dir()) / "checkpoints"
@@ -83,7 +83,7 @@ def _find_in_package(weights: WeightFile) -> Path:
 
 
 def read_tensors(path: str | Path) -> Tensors:
-    """Read the tensors of a .safetensors file, or of a PyTorch state dict with `weights_only=True`.
+    """Return the tensors of a .safetensors file, or of a PyTorch state dict with `weights_only=True`.
 
     The state dict may be nested in {"state_dict": ...} or {"model": ...}. The prefix "module.", which DataParallel
     adds, is removed.
@@ -106,7 +106,7 @@ def read_tensors(path: str | Path) -> Tensors:
 
 
 def select_backbone(tensors: Tensors) -> Tensors:
-    """Select the tensors of the backbone from those of an embedder, and drop the prefix "backbone." from their names.
+    """Return the tensors of the backbone from those of an embedder, without the prefix "backbone." in their names.
 
     If no name has this prefix, all tensors are returned unchanged.
 
@@ -119,15 +119,15 @@ def select_backbone(tensors: Tensors) -> Tensors:
 
 
 def load_tensors(module: nn.Module, tensors: Tensors, weights: WeightFile | None = None, *, origin: str = "") -> None:
-    """Set all parameters and buffers of a module.
+    """Copy tensors into all parameters and buffers of a module.
 
     If a tensor is missing, unknown or has a different shape, nothing is changed and an error is raised. Only
     `num_batches_tracked` of batch norms may be missing, because old files do not contain it.
 
     Args:
         module: The module to load into.
-        tensors: Tensors by name.
-        weights: Description that converts the names if they are not already those of the module.
+        tensors: Dict that maps names to tensors.
+        weights: Description of the file. It converts the names if they are not already those of the module.
         origin: Name of the file, for error messages.
 
     Raises:

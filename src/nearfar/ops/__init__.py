@@ -1,4 +1,5 @@
 """Tensor operations that losses, mining and metrics are built from.
 
-The letters in shapes: A anchors, R references, B samples in a batch, d dimensions of an embedding, C classes.
+In shapes, A is the number of anchors, R the number of references, B the batch size, d the dimension of the embeddings,
+and C the number of classes.
 """

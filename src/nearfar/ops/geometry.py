@@ -4,7 +4,7 @@ Every pair loss starts from one of these matrices and spends most of its time co
 the plain torch expressions in two ways:
 - If a set is compared with itself, the backward pass needs one matrix product instead of two: for S = X X^T and
   G = dL/dS, it computes dL/dX = (G + G^T) X.
-- Gradients are finite everywhere. The norm of a zero vector and the distance of two equal vectors are not
+- Gradients are finite everywhere. The norm of a zero vector and the distance between two equal vectors are not
   differentiable; their gradient is set to 0 (a subgradient) instead of 0/0.
 
 In the shapes, A is the number of vectors x, R is the number of vectors y, and d is their dimension.
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from nearfar.ops.custom_grad import first_derivative_only
+from nearfar.ops.precision import without_autocast
 
 
 def unit(x: Tensor) -> Tensor:
@@ -77,11 +78,17 @@ def safe_sqrt(x: Tensor) -> Tensor:
     return result
 
 
+def reciprocal_norms(x: Tensor) -> Tensor:
+    """Compute 1 / ||x_i|| over the last dimension, which is kept with size 1. The result is 0 for a zero vector."""
+    norm: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    # masked_fill is faster than torch.where, which first converts the number to a tensor
+    return norm.reciprocal().masked_fill_(norm <= torch.finfo(x.dtype).tiny, 0.0)
+
+
 class _Unit(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        norm = torch.linalg.vector_norm(x, dim=1, keepdim=True)
-        scale = torch.where(norm > torch.finfo(x.dtype).tiny, norm.reciprocal(), 0.0)
+        scale = reciprocal_norms(x)
         u = x * scale
         ctx.save_for_backward(u, scale)
         return u
@@ -105,7 +112,7 @@ class _Gram(torch.autograd.Function):
         (x,) = ctx.saved_tensors
         # Copying the transpose and adding g in place is five times faster than g + g.T for 2048 vectors.
         # backward() may be called under autocast, which would compute the product in half precision.
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x.device.type):
             result: Tensor = g.T.clone(memory_format=torch.contiguous_format).add_(g) @ x
         return result
 

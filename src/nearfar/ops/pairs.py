@@ -41,7 +41,7 @@ class Pairs:
     def mean(self, values: Tensor, mask: Tensor | None = None) -> Tensor:
         """Compute the weighted mean of values [A, R] over a mask of pairs (default: all pairs).
 
-        An empty mask gives 0, through which backward() still works.
+        An empty mask gives 0, and backward() still works.
         """
         mask = self.same | self.diff if mask is None else mask
         if self.weights is None or self.ref_weights is None:
@@ -50,7 +50,7 @@ class Pairs:
         return ratio((torch.where(mask, values, 0.0) * shares).sum(), shares.sum())
 
     def mass(self, mask: Tensor) -> Tensor:
-        """Return the weights of the pairs [A, R]: products of the two sample weights in the mask, 0 outside."""
+        """Return the weights of the pairs [A, R]: the product of the two sample weights in the mask, 0 outside."""
         if self.weights is None or self.ref_weights is None:
             return mask.to(self.sim.dtype)
         return torch.where(mask, self.weights[:, None] * self.ref_weights, 0.0)
@@ -67,7 +67,7 @@ class Pairs:
     def anchor_mean(self, values: Tensor, mask: Tensor | None = None) -> Tensor:
         """Compute the weighted mean of values [A] over a mask [A] of anchors (default: all anchors).
 
-        An empty mask gives 0, through which backward() still works.
+        An empty mask gives 0, and backward() still works.
         """
         weights = torch.ones_like(values) if self.weights is None else self.weights
         if mask is not None:
@@ -76,12 +76,12 @@ class Pairs:
         return ratio((values * weights).sum(), weights.sum())
 
     def row_sum(self, values: Tensor, mask: Tensor) -> Tensor:
-        """Compute, for each anchor, the sum of value times reference weight over its row of a mask. Return [A]."""
+        """Sum the values times the reference weights over each row of a mask. Return one sum per anchor [A]."""
         values = torch.where(mask, values, 0.0)
         return values.sum(1) if self.ref_weights is None else values @ self.ref_weights
 
     def row_mean(self, values: Tensor, mask: Tensor) -> Tensor:
-        """Compute, for each anchor, the weighted mean of values [A, R] over its row of a mask. Return [A].
+        """Compute the weighted mean of values [A, R] over each row of a mask. Return one mean per anchor [A].
 
         The mean is 0 where the row of the mask is empty.
         """
@@ -91,7 +91,7 @@ class Pairs:
     def log_sum_exp(self, z: Tensor, mask: Tensor, *, plus_one: bool = False) -> Tensor:
         """Compute log(sum_j w_j e^{z_ij}) over the j in row i of the mask, for each anchor i, with reference weights w.
 
-        With `plus_one`, 1 is added to the sum. Return [A]. See the function `log_sum_exp`.
+        With `plus_one`, 1 is added to the sum. The result has shape [A]. See the function `log_sum_exp`.
         """
         return log_sum_exp(z, mask, weights=self.ref_weights, plus_one=plus_one)
 

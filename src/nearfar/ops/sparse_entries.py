@@ -1,4 +1,4 @@
-"""Functions that draw random entries of a matrix, and that select dot products with a sparse backward pass."""
+"""Draw random entries of a matrix, and select dot products with a sparse backward pass."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def draw(p: Tensor, n: int, seed: Tensor) -> Tensor:
         u = hashed_uniform(n, seed)
     u = u * steps[-1]
     # Each draw is the first index whose cumulative sum is above u, so an entry with p = 0 is never drawn.
-    # Rounding can make u equal to the last sum. No sum is above u then, so clamp the index.
+    # Rounding can make u equal to the last sum. Then no sum is above u, so the index is clamped.
     last = torch.searchsorted(steps, steps[-1])
     return torch.searchsorted(steps, u, right=True).clamp_max(last)
 
 
 def hashed_uniform(n: int, seed: Tensor) -> Tensor:
-    """Return n numbers [n], uniform in [0, 1), in float64, that depend only on a seed on the device.
+    """Return n float64 numbers, uniform in [0, 1), that depend only on a seed, which may be on a GPU.
 
     A torch.Generator needs the seed on the host, so the host would wait for the GPU. Instead, the i-th number is the
     splitmix64 hash (Steele, Lea and Flood, OOPSLA 2014) of the i-th point of a sequence that starts at the seed.

@@ -54,10 +54,11 @@ def mean_over_triplets(
         term: The function phi: "hinge" is max(0, t), "softplus" is log(1 + e^t), and "rescaled" is
             (1 - e^{-eta max(0, t)}) / (1 - e^{-eta}).
         eta: The parameter of "rescaled". The other terms ignore it.
-        nonzero: Whether to divide by the total weight of the triplets with phi > 0 instead of that of all triplets.
+        nonzero: If True, divide by the total weight of the triplets with phi > 0; otherwise by that of all triplets.
     """
     # On a GPU, sorting all columns is faster than waiting for the largest number of positives.
-    positive, columns = positive_table(sim, same, all_columns=term == "hinge" and not is_on_host(sim))
+    sorts_all = term == "hinge" and not is_on_host(sim)
+    positive, columns = positive_table(sim, same, count=sim.shape[1] if sorts_all else None)
     if columns.shape[1] == 0:
         return sim.new_zeros(()), torch.zeros_like(sim)
     negative = torch.where(diff, sim, -torch.inf).mul_(slope).add_(margin)
@@ -85,7 +86,8 @@ def semi_hard_negatives(sim: Tensor, same: Tensor, diff: Tensor) -> Tensor:
     The semi-hard negative of (a, p) is the closest negative of a that is strictly farther from a than p. Entries
     without one, and entries that are not positive pairs, are -1.
     """
-    if not is_on_host(sim) or int(row_count(same).max()) >= SORT_FROM:
+    count = int(row_count(same).max()) if is_on_host(sim) else None
+    if count is None or count >= SORT_FROM:
         # Sort the negatives, closest first. Those before the insertion position of a positive are at least as close as
         # the positive, so the negative at that position is the semi-hard one.
         nearest_first, order = torch.where(diff, -sim, torch.inf).sort(dim=1, stable=True)
@@ -93,7 +95,7 @@ def semi_hard_negatives(sim: Tensor, same: Tensor, diff: Tensor) -> Tensor:
         exists = same & (place < row_count(diff)[:, None])
         return torch.where(exists, order.gather(1, place.clamp_max(sim.shape[1] - 1)), -1)
     chosen = torch.full_like(sim, -1, dtype=torch.int64)
-    positive, columns = positive_table(sim, same)
+    positive, columns = positive_table(sim, same, count=count)
     negative = torch.where(diff, sim, -torch.inf)
     for k in range(columns.shape[1]):
         closest, n = torch.where(negative < positive[:, k : k + 1], negative, -torch.inf).max(1, keepdim=True)
@@ -108,15 +110,28 @@ def _(sim: Tensor, same: Tensor, diff: Tensor) -> Tensor:
     return torch.empty_like(sim, dtype=torch.int64)
 
 
-def positive_table(sim: Tensor, same: Tensor, *, all_columns: bool = False) -> tuple[Tensor, Tensor]:
+def positive_table(sim: Tensor, same: Tensor, *, count: int | None = None) -> tuple[Tensor, Tensor]:
     """Return the similarities and the columns of each anchor's positives, farthest first, both [A, P].
 
-    P is the largest number of positives of an anchor. Rows with fewer positives are padded: the similarities with +inf,
-    the columns with arbitrary indices. P determines a shape, so the host must wait for a GPU here. With `all_columns`,
-    P is R instead, and the host does not wait.
+    P is `count`, by default the largest number of positives of an anchor. Rows with fewer positives are padded: the
+    similarities with +inf, the columns with arbitrary indices. P determines a shape, so without `count` the host must
+    wait for a GPU here.
     """
-    count = sim.shape[1] if all_columns else int(row_count(same).max())
+    if count is None:
+        count = int(row_count(same).max())
     return torch.topk(torch.where(same, sim, torch.inf), count, dim=1, largest=False, sorted=True)
+
+
+def anchor_shares(same: Tensor, weights: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return the mask of the anchors with positives [A], and the weight of each anchor in a mean over them [A].
+
+    The weights of the anchors with positives are scaled so that their sum is 1, unless all of them are 0. The other
+    anchors have weight 0.
+    """
+    has = same.any(1)
+    share = has.to(dtype) if weights is None else torch.where(has, weights, 0.0)
+    total = share.sum()
+    return has, share / torch.where(total > 0, total, 1.0)
 
 
 def _pass_per_positive(
@@ -141,7 +156,7 @@ def _pass_per_positive(
         ref_weights: The weights of the references [R], or None if all are 1.
         term: See `mean_over_triplets`.
         eta: See `mean_over_triplets`.
-        nonzero: Whether to compute the total weight of the terms above 0.
+        nonzero: If True, also compute the total weight of the terms above 0.
 
     Returns:
         The sum, the total weight of the terms above 0 (0 unless `nonzero`), and the gradient of the sum with respect to
@@ -204,7 +219,7 @@ def _sorted_hinges(
 def _total_weight(same: Tensor, diff: Tensor, w_a: Tensor, ref_weights: Tensor | None) -> Tensor:
     """Compute the total weight of all triplets.
 
-    This is the sum over anchors of w_a times the total weight of its positives times that of its negatives.
+    This is the sum over anchors a of w_a times the total weight of a's positives times that of a's negatives.
     """
     if ref_weights is None:
         return row_count(same).double() @ row_count(diff).double()

@@ -17,9 +17,9 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class ClassSums:
-    """Sums and means over the samples of each class, "class sums" for short. They are linear in w.
+    """Sums and means over the samples of each class, "class sums" for short. They are linear in the weights w.
 
-    The objective is a function of these values, except for its part in w^2 xi+ (`WeightProblem.own_term`).
+    The objective is a function of these values, except for one term in w^2 xi+ (`WeightProblem.own_term`).
 
     Attributes:
         mean: The mean weight of each class [C].

@@ -26,7 +26,7 @@ class Pacer:
     Args:
         samples: Number of training samples, N.
         classes: Number of training classes.
-        warm_up: Number of epochs before the first update, which takes place at the end of the last of them.
+        warm_up: Number of epochs after which the first update takes place.
         every: Number of epochs between updates.
 
     Attributes:
@@ -66,7 +66,7 @@ class Pacer:
             loss: The training loss, for pacers that need it.
 
         Returns:
-            Numbers to log, by name.
+            A dict that maps names to numbers for the log.
         """
         raise NotImplementedError
 

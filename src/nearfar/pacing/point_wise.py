@@ -13,7 +13,7 @@ CHUNK = 1024
 
 @register("point-wise")
 class PointWise(Pacer):
-    """Weight 1 if the loss of a sample is at most the age, else 0 (Kumar et al., NIPS 2010; Eq. 2 of BSPML).
+    """Give weight 1 to samples with a loss up to the age, 0 to others (Kumar et al., NIPS 2010; Eq. 2 of BSPML).
 
     The training loss must have the method `per_sample`. The losses that have it are NormalizedSoftmax, CosFace,
     ArcFace, sub-center ArcFace, SoftTriple, Proxy-NCA, MPA-DW and MPA-AP.
@@ -60,7 +60,7 @@ class PointWise(Pacer):
                 f"the pacer 'point-wise' needs a loss with the method per_sample, got {type(loss).__name__}: use "
                 "a proxy loss such as mpa-ap, soft-triple or arcface, or the pacer 'self-paced'"
             )
-        # the training loop passes embeddings on the CPU, while the loss may be on a GPU
+        # the embeddings may be on a different device than the loss
         parameter = next(loss.parameters(), None) if loss is not None else None
         device = embeddings.device if parameter is None else parameter.device
         values = torch.cat(

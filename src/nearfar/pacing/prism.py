@@ -1,4 +1,4 @@
-"""PRISM: drop the samples of a batch that are not close to the mean of their own class, relative to other classes."""
+"""PRISM: drop the samples of a batch whose label is probably wrong, judged by the mean embeddings of the classes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nearfar.ops.geometry import unit
 from nearfar.pacing.pacer import Pacer, register
 from nearfar.validation import check_choice, check_count
 
-MAX_PENDING = 1000  # number of batches whose weights wait to be copied to the CPU
+MAX_PENDING = 1000  # maximum number of batches whose weights wait to be copied to the CPU
 
 
 @register("prism")
@@ -28,7 +28,7 @@ class PRISM(Pacer):
     memory of past samples. In every batch, samples with P_clean above a threshold get weight 1 and are added to the
     memory. The others get weight 0. `weights` has the most recent weight of every sample.
 
-    Two rules are those of the released code. If a class has no embeddings in the memory, its v_c is 0 and P_clean of
+    Two rules follow the released code. If a class has no embeddings in the memory, its v_c is 0 and P_clean of
     its samples is 1. If no sample of a batch is above the threshold, the threshold "batch" is used for this batch.
 
     Two rules differ from the released code. If a batch is too small to drop a single sample (noise_rate times the batch
@@ -113,9 +113,10 @@ class PRISM(Pacer):
         if self.threshold == "batch":
             return by_rank
         recent = self.recent.to(clean.device, non_blocking=True)
-        # P_clean is exactly 1 only for classes without embeddings in the memory. A quantile of 1 is not recorded.
+        # P_clean is exactly 1 only for samples whose class has no embeddings in the memory, so a quantile of 1 is not
+        # recorded.
         recent = torch.where(quantile < 1, torch.cat([recent[1:], quantile.double()]), recent)
-        keep = clean > recent.nanmean()  # no sample is above NaN, the mean without quantiles
+        keep = clean > recent.nanmean()  # if no quantile has been recorded, the mean is NaN and no sample is kept here
         has_kept = keep.any()
         only_newest = torch.full_like(recent, torch.nan)
         only_newest[-1:] = recent[-1:]
@@ -150,7 +151,8 @@ class PRISM(Pacer):
         if memory:
             if len(memory["rows"]) != self.size:
                 raise ValueError(
-                    f"the state has a memory of size {len(memory['rows'])}, but this pacer has size={self.size}"
+                    f"the state has a memory of size {len(memory['rows'])}, but this pacer has size={self.size}: "
+                    "use the size of the saved run"
                 )
             self._get_memory(memory["rows"]).load_state_dict(memory)
 

@@ -80,10 +80,10 @@ def select_easiest(problem: WeightProblem, share: float) -> tuple[Floats, float]
 def solve_for_share(problem: WeightProblem, share: float, *, tolerance: float = 1e-6) -> tuple[Solution, float]:
     """Search for the age at which the mean weight of the solution is `share`. Return the solution and its age.
 
-    The search ends when the mean weight is within 0.002 of `share`, or with the closest of 16 trials. The first trial
-    is the age of `select_easiest`, whose solution keeps too many samples (92% instead of 80% on features of CUB). The
-    mean weight grows almost linearly with the age, so the next age is found by linear interpolation; every third trial
-    uses bisection instead.
+    The search ends when the mean weight is within 0.002 of `share`, or after 16 trials. Then the closest solution is
+    returned. The first trial is the age of `select_easiest`, whose solution keeps too many samples (92% instead of 80%
+    on features of CUB). The mean weight grows almost linearly with the age, so the next age is found by linear
+    interpolation; every third trial uses bisection instead.
     """
     w, age = select_easiest(problem, share)
     # Pairs (age, mean weight): at the low age no sample is kept, at the high age all samples are.

@@ -41,7 +41,8 @@ class SelfPaced(Pacer):
             keeps the fraction 1 - noise_rate of the samples.
         mu: Weight of the term that balances the mean weights of the classes. 0 gives SPMS.
         rule: How to find the age for a share. "exact" searches for the age at which the solution keeps this fraction.
-            "quantile" uses the age from `nearfar.pacing.schedule.select_easiest`, at which the solution keeps more.
+            "quantile" uses the age from `nearfar.pacing.schedule.select_easiest`, whose solution keeps more than this
+            fraction.
         solver: "block" is our own solver (see `nearfar.pacing.solver`). "coordinate" is Algorithm 3 of the paper with
             5 N steps for N samples; with it, the age for a share is always that of the rule "quantile".
         alpha: Scale of the positives in xi+ (see `nearfar.pacing.xi.hardness`).

@@ -62,10 +62,11 @@ def solve(problem: WeightProblem, start: ArrayLike, *, sweeps: int = 300, tolera
     [1.0, 1.0, 1.0, 0.0]
     """
     w = np.asarray(start, np.float64)
-    if w.shape != problem.labels.shape or not ((w >= 0) & (w <= 1)).all():
-        raise ValueError(
-            f"start must have {len(problem.labels)} weights in [0, 1]: check its values and its shape, {list(w.shape)}"
-        )
+    if w.shape != problem.labels.shape:
+        raise ValueError(f"start must have shape {[len(problem.labels)]}, got shape {list(w.shape)}")
+    if not ((w >= 0) & (w <= 1)).all():
+        wrong = w[~((w >= 0) & (w <= 1))][0]
+        raise ValueError(f"start must have weights between 0 and 1, got {wrong}")
     blocks, tables, everyone = class_blocks(problem.labels), classes_by_size(problem.labels), np.arange(len(w))
     descent = _Descent(problem, w)
     trace, stationary = [problem.value(w)], np.inf

@@ -42,7 +42,7 @@ def hardness(
     check_embeddings("embeddings", embeddings)
     check_labels("labels", labels, rows=len(embeddings), rows_name="embeddings")
     if labels.ndim != 1:
-        raise ValueError(f"labels must be class ids [N], got shape {list(labels.shape)}")
+        raise ValueError(f"labels must be class ids of shape [N], got shape {list(labels.shape)}")
     check_positive("alpha", alpha)
     check_positive("beta", beta)
     labels = labels.to(embeddings.device)

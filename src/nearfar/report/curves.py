@@ -99,7 +99,7 @@ def collect_points(entries: Iterable[Entry], *keys: str, factor: float = 1.0) ->
 
 
 def draw_panel(title: str, lines: Sequence[Line], *, is_noisy: bool = False) -> Markup:
-    """Draw a panel with its title, and a legend if it has several lines.
+    """Return the HTML of a panel with its title, and a legend if it has several lines.
 
     If `is_noisy`, a line with many points is drawn thin, with its running mean drawn over it.
     """

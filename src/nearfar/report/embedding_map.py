@@ -61,7 +61,7 @@ class Mark:
         y: Vertical position.
         code: Number of the class among the classes shown; it selects color and shape.
         name: Name of the class.
-        source: Data URI of the image; None without an image.
+        source: Data URI of the image; None if there is no image.
     """
 
     x: float
@@ -72,14 +72,11 @@ class Mark:
 
 
 def choose_rows(labels: Ints, *, points: int, classes: int, seed: int = 0) -> Ints:
-    """Choose which samples the map shows.
+    """Return the rows of the samples that the map shows, in ascending order.
 
     If there are at most `points` samples, all are shown. Otherwise up to `classes` random classes with two or more
     samples are chosen (any classes, if all have one sample). Each chosen class has at most `points` / (number of
     chosen classes) random samples on the map.
-
-    Returns:
-        Rows in ascending order.
 
     >>> choose_rows(np.repeat(np.arange(50), 30), points=60, classes=3).size
     60
@@ -99,7 +96,7 @@ def choose_rows(labels: Ints, *, points: int, classes: int, seed: int = 0) -> In
 def compute_map(
     data: Manifest, embeddings: Tensor, rows: Ints, *, proxies: Tensor | None = None, seed: int = 0
 ) -> EmbeddingMap:
-    """Place samples in the plane by t-SNE of their normalized embeddings.
+    """Return positions of samples and proxies in the plane, by t-SNE of their normalized embeddings.
 
     Args:
         data: The N samples.
@@ -121,7 +118,7 @@ def compute_map(
 
 
 def draw_map(data: Manifest, layout: EmbeddingMap, thumbnails: Thumbnails) -> Markup:
-    """Draw the map as SVG. Samples are drawn as images, or without images as marks in eight colors and seven shapes."""
+    """Return the map as SVG. Samples without images are drawn as marks in 8 colors and 7 shapes."""
     shown, codes = np.unique(data.labels[layout.rows], return_inverse=True)
     samples = zip(layout.rows.tolist(), layout.points.tolist(), codes.tolist(), strict=True)
     code_of = {label: code for code, label in enumerate(shown.tolist())}
@@ -144,7 +141,7 @@ def draw_map(data: Manifest, layout: EmbeddingMap, thumbnails: Thumbnails) -> Ma
 
 
 def _fit_to_frame(y: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Rotate the points so that their bounding box is smallest and wider than high, and stretch it to the frame."""
+    """Rotate the points to the smallest bounding box that is wider than high, then stretch the box to the frame."""
     angles = np.radians(np.arange(0, 180, 5))
     axes = np.stack([np.cos(angles), np.sin(angles), -np.sin(angles), np.cos(angles)], axis=1).reshape(-1, 2, 2)
     spans = np.ptp(y @ axes.transpose(0, 2, 1), axis=1)
@@ -159,8 +156,8 @@ def _fit_to_frame(y: NDArray[np.float64]) -> NDArray[np.float64]:
 def _image_side(points: int, kind: str) -> float:
     """Return the side of an image on a map with this number of points, in the units of the SVG.
 
-    All images together cover about 60% of the map, as far as sides from 18 to 64 allow this. The side of a drawing is
-    20% larger than that of another image.
+    The side is chosen so that all images together cover about 60% of the map, but it is at least 18 and at most 64. The
+    side of a drawing is then enlarged by 20%.
     """
     side = float(np.sqrt(0.6 * WIDTH * HEIGHT / max(1, points)))
     return min(max(side, 18.0), 64.0) * (1.2 if kind == "drawings" else 1.0)

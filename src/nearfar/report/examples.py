@@ -68,7 +68,7 @@ class Confusion:
 
     Attributes:
         names: The two classes.
-        count: Number of queries from either class whose nearest neighbor belongs to the other, in both directions.
+        count: Number of queries of either class whose nearest neighbor belongs to the other class.
         queries: Number of queries from both classes together.
         rows: An example: the rows of such a query and of its nearest neighbor.
     """
@@ -82,10 +82,10 @@ class Confusion:
 def search_examples(
     data: Manifest, embeddings: Tensor, *, queries: int = 12, neighbors: int = 8, seed: int = 0
 ) -> list[QueryResult]:
-    """Search for random queries. Their classes are spread evenly over the list of classes.
+    """Return the search results of random queries, whose classes are spread evenly over the list of classes.
 
-    Queries without another sample of their class in the gallery are used only if there are no others. If there are
-    fewer classes than queries, classes are used more than once.
+    Queries without another sample of their class in the gallery are used only if there are no other queries. If
+    there are fewer classes than queries, classes are used more than once.
 
     >>> m = Manifest(labels=[0, 0, 1, 1], classes=("ant", "owl"), split=["test"] * 4, paths=("a", "b", "c", "d"))
     >>> x = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
@@ -135,7 +135,7 @@ def find_neighbors(data: Manifest, embeddings: Tensor, rows: Sequence[int], *, n
 
 
 def rank_queries(data: Manifest, embeddings: Tensor, *, queries: int = MAX_QUERIES, seed: int = 0) -> RankedQueries:
-    """Find the nearest neighbor of each query and the position of its first match.
+    """Return the nearest neighbor of each query and the position of its first match.
 
     Queries without another sample of their class in the gallery are left out. If more than `queries` remain, a
     random sample of `queries` is used.
@@ -195,7 +195,7 @@ def find_confusions(data: Manifest, ranked: RankedQueries, *, pairs: int = 8) ->
 
 
 def _split_roles(data: Manifest, embeddings: Tensor) -> tuple[Ints, Ints]:
-    """Return the rows of the queries and of the gallery."""
+    """Return the row indices of the queries and of the gallery. If a role is missing, both contain all rows."""
     check_embeddings("embeddings", embeddings)
     if len(embeddings) != len(data):
         raise ValueError(

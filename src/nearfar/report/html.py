@@ -13,10 +13,11 @@ from markupsafe import Markup, escape
 
 from nearfar import __version__
 from nearfar.files import atomic
+from nearfar.formatting import counted
 
 
 def render(template: str, **values: Any) -> Markup:
-    """Render a template.
+    """Render a template and return it as markup.
 
     Args:
         template: Path within the package, such as "report/templates/report.html".
@@ -52,7 +53,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(allow_breaks=allow_breaks, thousands="{:,}".format)
+    environment.filters.update(allow_breaks=allow_breaks, counted=counted, thousands="{:,}".format)
     environment.globals.update(read_asset=_read_asset, version=__version__)
     return environment
 

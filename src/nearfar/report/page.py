@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from nearfar.calibration.stored import Calibration
 from nearfar.data.manifest import Manifest
 from nearfar.formatting import settings_lines
 from nearfar.metrics import Scores
 from nearfar.report.curves import draw_curves
+from nearfar.report.decisions import collect_decisions
 from nearfar.report.embedding_map import choose_rows, compute_map, draw_map
 from nearfar.report.examples import (
     find_confusions,
@@ -30,12 +32,13 @@ from nearfar.report.thumbnails import Thumbnails
 from nearfar.report.tiles import make_confusion_cards, make_query_rows
 from nearfar.validation import check_embeddings
 
-# (samples, classes): how many are distinguishable on the map if samples are drawn as marks or as images
+# Limits of the map, (samples, classes), chosen so that the marks or images on it can be told apart.
 MARK_LIMITS, IMAGE_LIMITS = (1000, 16), (600, 12)
 SECTIONS = {
     "scores": "Scores",
     "examples": "Search examples",
     "errors": "Errors",
+    "decisions": "Decisions",
     "training": "Training",
     "map": "Embedding map",
     "settings": "Settings",
@@ -56,6 +59,7 @@ def write_report(
     queries: int = 12,
     neighbors: int = 8,
     proxies: Tensor | None = None,
+    calibration: Calibration | None = None,
     seed: int = 0,
 ) -> Path:
     """Write the report atomically and return its path. The same arguments give the same file.
@@ -74,6 +78,7 @@ def write_report(
         neighbors: Number of neighbors shown for each query.
         proxies: One or K proxies for each of the C classes in `data.classes`, [C, d] or [C, K, d]. The map shows them
             as stars.
+        calibration: Thresholds and probabilities of the model, see `nearfar.calibration`.
         seed: Seed of the random choice of queries and of the map.
     """
     check_embeddings("embeddings", embeddings)
@@ -90,7 +95,12 @@ def write_report(
     thumbnails = Thumbnails(data)
     figures, more_figures = draw_curves(curves)
     tables = make_score_tables(scores)
-    is_empty = {"scores": not tables, "training": not figures and not more_figures, "settings": not settings}
+    is_empty = {
+        "scores": not tables,
+        "decisions": calibration is None,
+        "training": not figures and not more_figures,
+        "settings": not settings,
+    }
     return write_html(
         Path(path),
         "report/templates/report.html",
@@ -104,6 +114,7 @@ def write_report(
         tables=tables,
         examples=_collect_examples(data, embeddings, thumbnails, queries, neighbors, seed),
         errors=_collect_errors(data, embeddings, thumbnails, neighbors, seed),
+        decisions=collect_decisions(calibration),
         curves=figures,
         more_curves=more_figures,
         runs=len(curves),

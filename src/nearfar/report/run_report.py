@@ -10,8 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nearfar.calibration import load_calibration
 from nearfar.data import Manifest
 from nearfar.data.layouts.sketches import credit
+from nearfar.formatting import counted
 from nearfar.metrics import Scores
 from nearfar.report import write_report
 from nearfar.runs import Run
@@ -29,15 +31,15 @@ def report_run(run: Run, embedded: tuple[Manifest, Tensor] | None = None) -> Pat
 
     Args:
         run: The run.
-        embedded: The samples of that split and their embeddings; None computes the embeddings.
+        embedded: The samples of the searched split and their embeddings. If None, the embeddings are computed.
     """
     result, config = run.results(), run.config
     manifest, embeddings = embedded or _embed(run)
     is_held_out = "test" in result
-    # above MAX_SAMPLES, keep only some classes, each with all its samples, but at least two classes
+    # if there are more than MAX_SAMPLES samples, keep only some classes (at least two), each with all its samples
     rows = sample_whole_classes(manifest.labels, MAX_SAMPLES, min_classes=2)
     manifest, embeddings = manifest.subset(rows), embeddings[torch.from_numpy(rows)]
-    name = config.recipe or str(config.loss["name"])
+    name = config.recipe or config.loss_name
     scores = {name: score(embeddings, manifest, config.metrics)} if has_positives(manifest) else {}
     starts = {"raw": RAW_TITLE, "untrained": start_title(config)}
     if scores and is_held_out:
@@ -52,21 +54,22 @@ def report_run(run: Run, embedded: tuple[Manifest, Tensor] | None = None) -> Pat
         data=manifest,
         embeddings=embeddings,
         settings=config.to_dict(),
+        calibration=load_calibration(run),
         footer=credit(config.data.source),
     )
 
 
 def replace_values(scores: Scores, values: Mapping[str, float]) -> Scores:
-    """Return `scores` with these values of the metrics. Values of single queries and spreads are dropped."""
+    """Return a copy of `scores` with new means. The copy has no per-query values, spreads or approximation."""
     return Scores(dict(values), scores.queries, scores.dropped, scores.gallery, scores.distance)
 
 
 def _make_lead(manifest: Manifest, result: Mapping[str, Any], is_held_out: bool) -> str:
-    classes = len(np.unique(manifest.labels))
+    samples, classes = counted(len(manifest), "sample"), counted(len(np.unique(manifest.labels)), "class", "classes")
     origin = "that are not in the training data" if is_held_out else "that the run was trained on"
     text = (
-        f"The report searches {len(manifest):,} samples of {classes:,} classes {origin}. "
-        f"Training took {result['steps']:,} steps, {result['seconds']:.0f} seconds."
+        f"The report searches {samples} of {classes} {origin}. "
+        f"Training took {counted(result['steps'], 'step')} and {result['seconds']:.0f} seconds."
     )
     return f"{text} Note: {result['warning']}." if "warning" in result else text
 

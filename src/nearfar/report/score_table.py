@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nearfar.formatting import metric_title
+from nearfar.formatting import counted, metric_title
 from nearfar.metrics import Scores
 
 HEADLINE, MAX_COLUMNS = ("map@r", "nmi", "ami", "f1"), 7
 
 
 def make_score_tables(scores: Mapping[str, Scores]) -> list[dict[str, Any]]:
-    """Return one or two tables with a row for each name and a column for each metric that all names have.
+    """Return at most two tables with a row for each name and a column for each metric that all names have.
 
     If there are several rows, the one with the best MAP@R is marked (without MAP@R, the one that is best in the first
     metric). If there are more than seven metrics, the first table has Recall@k, MAP@R, NMI, AMI and F1, and the second
-    table has the others. If `scores` is empty, there is no table.
+    table has the others. If `scores` is empty, the list is empty.
     """
     if not scores:
         return []
@@ -55,7 +55,7 @@ def _make_cell(scores: Scores, metric: str) -> dict[str, str]:
 def _describe_queries(scores: Mapping[str, Scores]) -> str:
     """Describe the queries, gallery and distance: once if they are the same for all names, otherwise for each name."""
     texts = {
-        name: f"{row.queries:,} queries"
+        name: counted(row.queries, "query", "queries")
         + (f" ({row.dropped:,} more skipped: no positive)" if row.dropped else "")
         + f", gallery of {row.gallery:,}, {row.distance}"
         + (", approximate" if row.approximation is not None else "")

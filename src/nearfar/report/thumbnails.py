@@ -28,8 +28,8 @@ class Thumbnails:
 
     Attributes:
         data: The samples.
-        kind: "drawings" (gray arrays, drawn on black), "images" (other arrays, or files) or "text" (no images). Feature
-            vectors are shown as images if their manifest has a `root` and `paths` to image files that can be read.
+        kind: "drawings" (gray arrays with drawings on black), "images" (other arrays, or files) or "text" (no images).
+            Feature vectors are shown as images if their manifest has a `root` and `paths` to readable image files.
         reader: Reader of the image files; None if there are no files.
     """
 

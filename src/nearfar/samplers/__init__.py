@@ -15,7 +15,9 @@ import inspect
 from typing import Any
 
 from nearfar.samplers.batch_sampler import SAMPLERS, SUPPLIED, BatchSampler, register
+from nearfar.samplers.class_index import Indices
 from nearfar.samplers.hncm import HNCM
+from nearfar.samplers.pairs import PairBatches
 from nearfar.samplers.pk import PK
 from nearfar.samplers.profs import Profs, steps_per_cycle
 from nearfar.samplers.shuffled import Shuffled
@@ -28,16 +30,29 @@ def names() -> list[str]:
 
 
 def options(name: str) -> dict[str, inspect.Parameter]:
-    """Return the options of a sampler: the settings that it reads from `batches` in a configuration."""
+    """Return a dict that maps the names of a sampler's options to parameters of its constructor.
+
+    The options are the settings under `batches` in a configuration that the sampler reads.
+    """
     return SAMPLERS.options(name, supplied=SUPPLIED)
 
 
-def create(name: str, *, labels: Labels, seed: int = 0, rank: int = 0, world: int = 1, **options: Any) -> BatchSampler:
+def create(
+    name: str,
+    *,
+    labels: Labels,
+    pairs: Indices | None = None,
+    seed: int = 0,
+    rank: int = 0,
+    world: int = 1,
+    **options: Any,
+) -> BatchSampler:
     """Create a sampler by its name.
 
     Args:
         name: A registered name; see `names`.
         labels: The class of every sample [N].
+        pairs: The indices of the two samples of each pair [P, 2]. Only samplers of pairs use them.
         seed: Seed of all random choices of the sampler.
         rank: Rank of this process.
         world: Number of processes that split each batch.
@@ -46,7 +61,9 @@ def create(name: str, *, labels: Labels, seed: int = 0, rank: int = 0, world: in
     Raises:
         ValueError: If the name or an option is unknown. The message suggests a similar one.
     """
-    supplied = {"labels": labels, "seed": seed, "rank": rank, "world": world}
+    supplied: dict[str, Any] = {"labels": labels, "seed": seed, "rank": rank, "world": world}
+    if "pairs" in SAMPLERS.options(name):
+        supplied["pairs"] = pairs
     sampler: BatchSampler = SAMPLERS.create(name, supplied=supplied, **options)
     return sampler
 
@@ -55,6 +72,7 @@ __all__ = [
     "HNCM",
     "PK",
     "BatchSampler",
+    "PairBatches",
     "Profs",
     "Shuffled",
     "create",

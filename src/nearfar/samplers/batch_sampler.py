@@ -12,8 +12,8 @@ from nearfar.registry import Registry
 from nearfar.samplers.class_index import Indices
 
 SAMPLERS: Registry[Any] = Registry("sampler", package="nearfar.samplers")
-# What `create` passes to every sampler. All other parameters of the constructor are options.
-SUPPLIED = ("labels", "seed", "rank", "world")
+# Constructor parameters that `create` supplies. All other parameters are options of the sampler.
+SUPPLIED = ("labels", "pairs", "seed", "rank", "world")
 
 register = SAMPLERS.register
 
@@ -38,8 +38,8 @@ class BatchSampler:
         size: Number of samples in a full global batch.
         representatives: Number of class representatives at the start of each global batch (see `Profs`), or None.
         cycle: Index of the PROFS cycle that the last batch belongs to; always 0 for other samplers.
-        is_adaptive: Whether the next batch may depend on what `observe` received. If so, request a batch only after the
-            training step on the previous batch.
+        is_adaptive: Whether the next batch may depend on the values passed to `observe`. If so, request a batch only
+            after the training step on the previous batch.
     """
 
     size: int
@@ -49,7 +49,7 @@ class BatchSampler:
 
     def __init__(self, *, seed: int = 0, rank: int = 0, world: int = 1) -> None:
         if not 0 <= rank < world:
-            raise ValueError(f"rank must be in range(world={world}), got {rank}")
+            raise ValueError(f"rank must be at least 0 and below world={world}, got {rank}")
         self.seed, self.rank, self.world = seed, rank, world
         self.epoch = 0
         self.position = 0

@@ -48,7 +48,7 @@ def group_by_class(labels: Labels) -> ClassIndex:
 
 
 def classes_per_batch(size: int, classes: int | None, per_class: int) -> int:
-    """Return the number of classes per batch: `classes` or, if it is None, size // per_class but at least 2.
+    """Return the number of classes per batch: `classes`, or size // per_class (at least 2) if `classes` is None.
 
     >>> classes_per_batch(128, None, 4), classes_per_batch(128, 8, 4), classes_per_batch(10, None, 3)
     (32, 8, 3)

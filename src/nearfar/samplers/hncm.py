@@ -30,8 +30,8 @@ class HNCM:
 
     Args:
         classes: Number of classes, L.
-        greedy: Whether to add one class at a time, always the class that is closest to any class chosen so far, as in
-            the N-pair paper. Takes O(C L) time for C classes per batch.
+        greedy: If True, add one class at a time, always the class that is closest to any class chosen so far, as in
+            the N-pair paper. This takes O(C L) time for C classes per batch.
         normalize: Whether to scale the embeddings to unit length.
     """
 
@@ -69,7 +69,7 @@ class HNCM:
         return d
 
     def choose(self, seeds: Sequence[int], count: int, rng: np.random.Generator) -> Indices:
-        """Return `count` different classes: the seeds, the classes near them, and random ones if there are too few."""
+        """Return `count` different classes: the seeds, the classes near them, and random classes for the rest."""
         free = np.ones(len(self.written), dtype=bool)
         free[list(seeds)] = False
         chosen = self._choose_greedily(seeds, count, free) if self.greedy else self._choose_around(seeds, count, free)
@@ -99,12 +99,12 @@ class HNCM:
         return chosen
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the table and the mask of the classes that have an embedding."""
+        """Return the table, the squared norms of its rows, and a mask that marks the classes with an embedding."""
         written = torch.from_numpy(self.written.copy())
         return {"table": self.table.clone(), "squares": self._squares.clone(), "written": written}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the table from a state."""
+        """Restore the table, the squared norms and the mask from a state."""
         if len(state["written"]) != len(self.written):
             raise ValueError(
                 f"the state's table has {len(state['written'])} classes, but the labels have {len(self.written)}: "

@@ -40,7 +40,7 @@ class Profs(BatchSampler):
     classes come first, then the first example of every class, then the second example of every class, and so on. Pass
     the number of representatives to the loss: `loss(x, y, representatives=sampler.representatives)`.
 
-    Each class keeps its representative for a cycle of M batches. For the next cycle it takes the next sample of its
+    Each class keeps its representative for a cycle of M batches. For the next cycle it takes the next sample from its
     shuffled queue. The queue is shuffled again after every sample of the class has been the representative once. A
     cycle may continue into the next epoch.
 
@@ -66,8 +66,8 @@ class Profs(BatchSampler):
         mining: "hncm" for hard negative class mining, or None.
         seeds_per_batch: Number of random classes per batch. HNCM completes the batch with their nearest classes.
         greedy: See `HNCM`.
-        fill: Whether to request the embeddings of all representatives at the start of a cycle, for HNCM. Otherwise the
-            table of HNCM is filled only with representatives from past batches.
+        fill: If True, request the embeddings of all representatives for HNCM at the start of a cycle. Otherwise, the
+            table of HNCM contains only representatives from past batches.
         normalize: See `HNCM`.
         patience: End a cycle when the loss has not improved for this many steps (see `Plateau`). The paper offers this
             as an alternative to a fixed M.
@@ -175,7 +175,7 @@ class Profs(BatchSampler):
 
     def observe(self, embeddings: Tensor, loss: Tensor) -> None:
         if self._last is None:
-            raise ValueError("observe() needs a batch to refer to, but none was yielded yet: request a batch first")
+            raise ValueError("observe() was called before the sampler yielded a batch: request a batch first")
         if self.hncm is not None:
             if len(embeddings) != self.size:
                 raise ValueError(
@@ -229,9 +229,9 @@ class Profs(BatchSampler):
 
 
 def draw_distinct(sizes: Indices, count: int, rng: np.random.Generator) -> Indices:
-    """Draw `count` random numbers from range(size) for each size. Return [len(sizes), count].
+    """Draw `count` random numbers from range(size) for each size. Return an array of shape [len(sizes), count].
 
-    The numbers of a row are different if size >= count. Otherwise they repeat.
+    The numbers in a row are all different if size >= count. Otherwise they repeat.
 
     >>> draw_distinct(np.array([2, 1]), 3, np.random.default_rng(0))
     array([[1, 0, 1],

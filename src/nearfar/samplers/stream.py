@@ -13,14 +13,14 @@ from nearfar.validation import Labels, as_labels
 class Stream(BatchSampler):
     """Batches of `size` samples that are read almost in order, for data that is slow to read at random positions.
 
-    An epoch starts at a random sample and passes all samples once, in their order. A buffer holds the next `buffer`
-    samples. Each sample of a batch is drawn at random from it and replaced by the next one. The buffer holds row
-    numbers, not images, so it takes 8 bytes per sample.
+    An epoch starts at a random sample and passes through all samples once, in the order in which they are stored. A
+    buffer holds the next `buffer` samples. Each sample of a batch is drawn at random from the buffer, and the next
+    stored sample takes its place. The buffer holds sample indices, not images, so it takes 8 bytes per sample.
 
     Args:
         labels: Labels [N]. Only the number of labels is used.
         size: Samples per batch. If there are fewer samples, the epoch is a single batch of all samples.
-        buffer: Number of samples in the buffer. With N or more, the order is a random permutation.
+        buffer: Number of samples in the buffer. If it is N or more, the order is a random permutation.
         drop_last: Whether to drop the last batch if it is smaller than the others.
         seed: See `BatchSampler`.
         rank: See `BatchSampler`.

@@ -1,8 +1,8 @@
-"""Approximate search with faiss: a graph (HNSW) or compressed lists (IVF-PQ).
+"""Approximate search with faiss: a graph (HNSW), compressed lists (IVF-PQ), or compressed vectors (int8, binary).
 
-faiss only proposes candidates. IVF-PQ estimates similarities from coarse codes, so its candidates are ranked again by
-their exact cosine; this recovers most of the lost recall. HNSW computes the cosines themselves, so its candidates are
-ranked again only if some cosines are too close to be ordered reliably.
+faiss only proposes candidates. All kinds except HNSW estimate similarities from compressed codes, so their candidates
+are ranked again by their exact cosine; this recovers most of the lost recall. HNSW computes exact cosines up to
+rounding, so its candidates are ranked again only if some cosines are too close to be ordered reliably.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nearfar.search.compressed import COMPRESSED, START_EFFORT, build_compressed
+from nearfar.search.compressed import MAX_EFFORT as MAX_CANDIDATES
 from nearfar.search.exact import Neighbors, Vectors, has_all
 from nearfar.validation import Ints
 
-# The type stubs of faiss are incomplete.
+# faiss has the type Any, because its type stubs are incomplete.
 faiss: Any = import_module("faiss")
 
-APPROXIMATE = ("hnsw", "ivf-pq")
+APPROXIMATE = ("hnsw", "ivf-pq", *COMPRESSED)
 KINDS = ("exact", *APPROXIMATE)
 # Our choice: an exact scan of 200,000 vectors takes milliseconds, and an HNSW graph of 2,000,000 vectors fits into the
 # memory of a small machine.
@@ -30,7 +32,7 @@ EXACT_UP_TO, HNSW_UP_TO = 200_000, 2_000_000
 LINKS, CONSTRUCTION = 32, 100
 CODE_BITS = 8
 MIN_VECTORS = 1 << CODE_BITS
-# The number of vectors that k-means is trained on, per cluster center.
+# Number of vectors per cluster center that k-means is trained on.
 SAMPLES_PER_CENTER = 64
 # Number of IVF-PQ candidates for each requested neighbor.
 CANDIDATES_PER_NEIGHBOR = 10
@@ -55,9 +57,10 @@ class ApproximateIndex:
     These numbers are called slots.
 
     Attributes:
-        kind: "hnsw" or "ivf-pq".
+        kind: "hnsw", "ivf-pq", "int8" or "binary".
         faiss: The index object of faiss.
-        effort: efSearch of HNSW, or the number of lists that IVF-PQ scans.
+        effort: How thoroughly to search. For HNSW, the parameter efSearch; for IVF-PQ, the number of lists to scan;
+            for compressed vectors, the number of candidates per requested neighbor.
         slots: For each slot, the row of its vector in `Index.vectors`, or -1 if that vector was removed from the
             `Index`. None if slot i is row i for all i.
     """
@@ -74,6 +77,8 @@ class ApproximateIndex:
             index.hnsw.efConstruction = CONSTRUCTION
             index.add(vectors)
             return cls(kind, index, effort=64)
+        if kind in COMPRESSED:
+            return cls(kind, build_compressed(kind, _pad(vectors)), effort=START_EFFORT[kind])
         if len(vectors) < MIN_VECTORS:
             raise ValueError(f"kind='ivf-pq' needs at least {MIN_VECTORS} vectors to train on, got {len(vectors)}")
         lists = max(1, min(round(4 * math.sqrt(len(vectors))), len(vectors) // 39))
@@ -94,7 +99,13 @@ class ApproximateIndex:
 
     @property
     def max_effort(self) -> int:
-        """The largest effort that `tune` sets: 1,024 for HNSW (our choice), the number of lists for IVF-PQ."""
+        """The largest effort that `tune` sets: 1,024 for HNSW (our choice), the number of lists for IVF-PQ.
+
+        For compressed vectors, it is 4,096 or a tenth of the number of vectors, whichever is smaller, but at least the
+        initial effort.
+        """
+        if self.kind in COMPRESSED:
+            return int(max(START_EFFORT[self.kind], min(MAX_CANDIDATES, self.faiss.ntotal // 10)))
         return MAX_EFFORT if self.kind == "hnsw" else int(self.faiss.nlist)
 
     @property
@@ -124,8 +135,11 @@ class ApproximateIndex:
     def candidates(self, queries: Vectors, k: int) -> Neighbors:
         """Return similarities and rows, both [Q, w], of the approximately nearest vectors.
 
-        The width w is k for HNSW and up to 10 k for IVF-PQ. If fewer vectors are found, the remaining rows are -1.
+        The width w is k for HNSW, up to 10 k for IVF-PQ, and about effort * k for compressed vectors (more if vectors
+        were removed). If fewer vectors are found, the remaining rows are -1.
         """
+        if self.kind in COMPRESSED:
+            return self._compressed_candidates(queries, k)
         effort, width = max(self.effort, 2 * k), k
         if self.kind != "hnsw":
             effort, width = self.effort, min(CANDIDATES_PER_NEIGHBOR * k, self.faiss.ntotal)
@@ -138,6 +152,17 @@ class ApproximateIndex:
         options = _search_options(self.kind, effort, self._present_bits)
         similarity, slots = numpy_search(self.faiss)(queries, width, params=options)
         return similarity, self.slots[slots] if has_all(slots) else np.where(slots < 0, -1, self.slots[slots])
+
+    def _compressed_candidates(self, queries: Vectors, k: int) -> Neighbors:
+        """Scan all codes and return the best candidates.
+
+        The codes of removed vectors are scanned too, so more candidates are requested to make up for them.
+        """
+        width = min(math.ceil(self.effort * k / (1 - self.removed_share)), self.faiss.ntotal)
+        similarity, slots = numpy_search(self.faiss)(_pad(queries), width)
+        if self.slots is None:
+            return similarity, slots
+        return similarity, np.where(slots < 0, -1, self.slots[slots])
 
     def tune(self, measure_recall: Callable[[], float]) -> None:
         """Double the effort until `measure_recall()` reaches 0.95 (our choice) or the effort reaches its maximum."""
@@ -166,7 +191,7 @@ _shared_options = lru_cache(maxsize=64)(_search_options)
 
 
 def _pad(vectors: Vectors) -> Vectors:
-    """Pad with zeros to a multiple of four columns, because each byte of an IVF-PQ code encodes four columns."""
+    """Pad with zeros to a multiple of four columns, because IVF-PQ and binary codes encode four columns at a time."""
     missing = -vectors.shape[1] % 4
     return np.pad(vectors, ((0, 0), (0, missing))) if missing else np.ascontiguousarray(vectors)
 

@@ -14,6 +14,7 @@ from PIL import Image
 from torch import Tensor
 from tqdm import tqdm
 
+from nearfar.calibration import Calibration, load_calibration
 from nearfar.data import Manifest
 from nearfar.data.items import as_image
 from nearfar.data.layouts.paths import read_regular
@@ -26,6 +27,7 @@ from nearfar.models.backbones.text_transformer import TextTransformer
 from nearfar.ops.geometry import unit
 from nearfar.search.exact import Vectors
 from nearfar.search.image_input import ImageInput
+from nearfar.training.embedder_file import truncate_embedder
 from nearfar.training.evaluate import default_batch_size, device_of, embed, to_device
 from nearfar.training.prepare import check_same_kind, prepare
 from nearfar.validation import Ints, check_count
@@ -38,18 +40,28 @@ class Encoder:
     the same way as the data of the model.
 
     Args:
-        run: A model, or what `open_model` opens: a run directory, the name of a backbone, a saved model or an index.
+        run: A model, or anything that `open_model` accepts: a run directory, the name of a backbone, a saved model or
+            an index.
         manifest: The data of the model, if it is already open.
-        device: The device of the network. auto is a CUDA GPU if there is one.
+        device: The device of the network. With "auto", a CUDA GPU is used if there is one.
+        truncate: Keep only the first dimensions of the embeddings, for models that were trained with
+            `loss.matryoshka`.
 
     Attributes:
         run: The model.
-        network: Its network.
+        network: The network of the model.
     """
 
-    def __init__(self, run: Model | Path | str, *, manifest: Manifest | None = None, device: str = "auto") -> None:
+    def __init__(
+        self,
+        run: Model | Path | str,
+        *,
+        manifest: Manifest | None = None,
+        device: str = "auto",
+        truncate: int | None = None,
+    ) -> None:
         self.run = run if isinstance(run, Model) else open_model(run)
-        self.network = self.run.embedder(device=device)
+        self.network = truncate_embedder(self.run.embedder(device=device), truncate)
         self._manifest = manifest if manifest is not None else self.run.data
 
     @property
@@ -59,16 +71,26 @@ class Encoder:
 
     @cached_property
     def model(self) -> str:
-        """The sha256 of the weights."""
+        """The SHA-256 of the weights. An index stores it to identify the model that computed its vectors."""
         return self.run.digest
+
+    @cached_property
+    def calibration(self) -> Calibration | None:
+        """The calibration of the model (thresholds and probabilities for distances), or None if it has none."""
+        return load_calibration(self.run, self.network)
+
+    def truncate(self, size: int) -> None:
+        """Keep only the first `size` dimensions of the embeddings from now on."""
+        self.network = truncate_embedder(self.network, size)
+        self.__dict__.pop("calibration", None)  # a calibration is valid for only one number of dimensions
 
     @cached_property
     def images(self) -> ImageInput:
         """The converter from images to the network's input."""
         if self.network.backbone.has_text_input:
-            raise NearfarError(f"{self.run.path}: was trained on texts: search with a text, not with an image")
+            raise NearfarError(f"{self.run.path} was trained on texts: search with a text, not with an image")
         if not self.network.backbone.has_image_input:
-            raise NearfarError(f"{self.run.path}: was trained on vectors: search with a .npy file or a sample's id")
+            raise NearfarError(f"{self.run.path} was trained on vectors: search with a .npy file or a sample's id")
         if self._manifest is None:
             self._manifest = self.run.array_data()
         has_arrays = self._manifest is not None and self._manifest.pixels is not None
@@ -76,7 +98,7 @@ class Encoder:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """The shape of the network's input without the batch: (channels, height, width), or (channels,) for vectors."""
+        """The shape of one input of the network: (channels, height, width), or (channels,) for vectors."""
         return self.images.shape if self.network.backbone.has_image_input else (self.network.channels,)
 
     @property
@@ -101,8 +123,8 @@ class Encoder:
     def embed_batch(self, x: Tensor) -> Vectors:
         """Return the embeddings [B, dim] of uint8 images [B, C, H, W] or of vectors [B, channels].
 
-        Images must have the shape `input_shape` = (C, H, W). Mean and std are applied here, unless the network has a
-        transform of its own. Images are then its results.
+        Images must have the shape `input_shape` = (C, H, W). Mean and std are applied here. If the network has its own
+        transform, `x` must hold results of this transform instead, and mean and std are not applied.
         """
         if not self.network.takes_pixels:  # vectors, tokens of texts, or results of the network's transform
             return self._embed(x)
@@ -113,7 +135,7 @@ class Encoder:
         """Return the tokens of texts, int64 [Q, L], padded with -1. The run must have been trained on texts."""
         backbone = self.network.backbone
         if not isinstance(backbone, TextTransformer):
-            raise NearfarError(f"{self.run.path}: was not trained on texts: search with an image, a file or an id")
+            raise NearfarError(f"{self.run.path} was not trained on texts: search with an image, a file or an id")
         return torch.from_numpy(backbone.tokenizer.batch(texts, max_tokens=self.network.input_size))
 
     def embed_texts(self, texts: Sequence[str]) -> Vectors:
@@ -139,19 +161,24 @@ class Encoder:
         batch_size: int | None = None,
         progress: bool | None = None,
         normalize: bool = True,
+        truncate: int | None = None,
     ) -> Vectors:
         """Return the embeddings [N, dim] of N inputs, or [dim] for a single path, image or text.
 
         Args:
-            inputs: Images as paths, Pillow images or uint8 arrays [H, W(, 3)]; or texts, if the network takes texts; or
-                vectors [N, channels]; or a tensor of network inputs [N, ...].
-            batch_size: Number of inputs that pass the network at once. The default depends on the image size.
-            progress: Whether to show a progress bar. The default shows it in a terminal if there are several batches.
-            normalize: Whether to scale the embeddings to length 1, so that their dot products are cosines.
+            inputs: Images as paths, Pillow images or uint8 arrays [H, W] or [H, W, 3]; or texts, if the network takes
+                texts; or vectors [N, channels]; or a tensor of network inputs [N, ...].
+            batch_size: Number of inputs that pass through the network at once. The default depends on the image size.
+            progress: If True, a progress bar is shown. By default, it is shown in a terminal if there are several
+                batches.
+            normalize: If True, the embeddings are scaled to length 1, so that their dot products are cosines.
+            truncate: Keep only the first `truncate` dimensions, before the embeddings are normalized.
 
         Raises:
             NearfarError: If an image cannot be read, or if the inputs do not fit the network.
         """
+        if truncate is not None and check_count("truncate", truncate) > self.dim:
+            raise ValueError(f"truncate must be at most {self.dim}, the dimension of the embeddings, got {truncate}")
         is_single = isinstance(inputs, str | Path | Image.Image)
         items = [inputs] if is_single else inputs
         size = batch_size or default_batch_size(self.network)
@@ -163,7 +190,7 @@ class Encoder:
                 batch = items[start : start + size]
                 parts.append(self._encode_batch(batch))
                 bar.update(len(batch))
-        vectors = np.concatenate(parts)
+        vectors = np.concatenate(parts)[:, :truncate]
         vectors = unit(torch.from_numpy(vectors)).numpy() if normalize else vectors
         return vectors[0] if is_single else vectors
 
@@ -182,16 +209,16 @@ class Encoder:
 
     @torch.no_grad()
     def _embed(self, x: Tensor) -> Vectors:
-        device = device_of(self.network)
+        x = to_device(x, device_of(self.network), channels_last=self.network.channels_last)
         try:
-            vectors: Vectors = self.network(to_device(x, device)).float().cpu().numpy()
+            vectors: Vectors = self.network(x).float().cpu().numpy()
         except ValueError as error:
             raise NearfarError(str(error)) from None
         return vectors
 
 
 def _matching_rows(manifest: Manifest, subset: Manifest) -> Ints:
-    """Return the rows of `manifest` whose samples are in `subset`, which has the same order."""
+    """Return the rows of `manifest` whose samples are in `subset`. Both list their samples in the same order."""
     if len(subset) == len(manifest):
         return np.arange(len(manifest))
     rows = enumerate(manifest.paths or ())

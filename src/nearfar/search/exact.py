@@ -1,9 +1,11 @@
-"""Exact nearest neighbors by cosine. A query has the same neighbors and distances alone and in any batch.
+"""Exact nearest neighbors by cosine. The results of a query do not depend on the other queries in its batch.
 
 Candidates come from fast matrix products. The last digits of these products depend on how the vectors are grouped into
 blocks. The similarity of each candidate is therefore computed again, one pair at a time, with an order of summation
-that depends only on the number of dimensions. Ties are ranked by row. If the last candidate of a query is not clearly
-less similar than its k-th neighbor, the search is repeated with more candidates, and finally with all rows.
+that depends only on the number of dimensions. Equal similarities are ordered by row.
+
+If the least similar candidate of a query is not clearly less similar than the k-th neighbor, a row that is not a
+candidate could be a neighbor. The search is then repeated with more candidates, and finally with all rows.
 """
 
 from __future__ import annotations
@@ -26,12 +28,13 @@ Vectors = NDArray[np.float32]
 Neighbors = tuple[Vectors, Ints]
 
 # For fewer than FEW queries, the scan of faiss is faster than matrix products in blocks; for more, it is up to five
-# times slower. If the vectors fit into the processor's cache of CACHE_BYTES, the limit is FEW_IN_CACHE (all measured).
+# times slower. If the vectors take at most CACHE_BYTES, they fit into the processor's cache, and the limit is
+# FEW_IN_CACHE. All three values were measured.
 FEW, FEW_IN_CACHE, CACHE_BYTES = 4, 16, 1 << 24
 QUERY_BLOCK, VECTOR_BLOCK = 512, 8192
-# The number of candidates beyond k, and the factor by which the candidates of an undecided query are increased.
+# EXTRA is the number of candidates in addition to k. The second search has WIDER times as many candidates.
 EXTRA, WIDER = 8, 8
-# Constants as arrays, because NumPy takes microseconds to determine the dtype of a Python number.
+# These constants are arrays, because NumPy takes microseconds to determine the dtype of a Python number.
 ZERO, ONE = np.zeros((), np.float32), np.ones((), np.float32)
 # The largest number of candidate coordinates in memory at once.
 MAX_GATHERED = 1 << 24

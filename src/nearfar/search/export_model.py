@@ -32,6 +32,7 @@ from nearfar.search.export_text import (
     text_safetensors_usage,
     tokenizer_json,
 )
+from nearfar.training.embedder_file import save_embedder
 
 BATCH_SIZES = (1, 2, 7, 32)
 TOLERANCE = 1e-4
@@ -40,7 +41,7 @@ TOLERANCE = 1e-4
 class ExportModule(nn.Module):
     """Map a batch of uint8 images [B, C, H, W] or vectors [B, d] to unit embeddings [B, dim].
 
-    The module also applies the mean and standard deviation that the network expects of images.
+    Images are first normalized with the mean and standard deviation that the network expects.
     """
 
     mean: Tensor
@@ -61,13 +62,14 @@ class ExportModule(nn.Module):
 
 
 def export_onnx(encoder: Encoder, folder: Path) -> tuple[Path, float]:
-    """Write model.onnx and README.md.
+    """Write model.onnx and README.md and, for a network for texts, tokenizer.json.
 
     Returns:
         The path of model.onnx, and the largest difference between its embeddings and those of torch.
 
     Raises:
-        NearfarError: If a package is missing, or if the difference is above 1e-4 (our choice). No file is written then.
+        NearfarError: If a package is missing, or if the difference is above 1e-4 (our choice). In both cases, no file
+            is written.
     """
     _check_packages()
     takes_texts = encoder.network.backbone.has_text_input
@@ -77,12 +79,12 @@ def export_onnx(encoder: Encoder, folder: Path) -> tuple[Path, float]:
             (TextExportModule if takes_texts else ExportModule)(encoder.network).eval(),
             example_inputs(encoder, 2),
             input_names=["input_ids", "attention_mask"] if takes_texts else ["input"],
-            # "embedding" is the name of a layer in networks for texts, and names must be distinct
             output_names=["sentence_embedding" if takes_texts else "embedding"],
             dynamic_shapes=(dynamic, dynamic) if takes_texts else ({0: torch.export.Dim.DYNAMIC},),
             dynamo=True,
             verbose=False,
         )
+    _make_names_distinct(program.model.graph)
     program.model.metadata_props.update({"nearfar": json.dumps(_describe(encoder))})
     path = folder / "model.onnx"
     with atomic(path) as draft:
@@ -90,7 +92,7 @@ def export_onnx(encoder: Encoder, folder: Path) -> tuple[Path, float]:
         difference = largest_difference(draft, encoder)
         if not difference <= TOLERANCE:
             raise NearfarError(
-                f"{path}: not written: its embeddings differ from those of torch by {difference:.1e}, "
+                f"{path} was not written: its embeddings differ from those of torch by {difference:.1e}, "
                 f"but at most {TOLERANCE:.0e} is allowed"
             )
     if takes_texts:
@@ -98,6 +100,18 @@ def export_onnx(encoder: Encoder, folder: Path) -> tuple[Path, float]:
     usage = text_onnx_usage(encoder) if takes_texts else _onnx_usage(encoder)
     _write(folder / "README.md", model_card(encoder.run, encoder.network, usage))
     return path, difference
+
+
+def _make_names_distinct(graph: Any) -> None:
+    """Rename values inside an ONNX graph that have the name of an output, such as a layer named "embedding"."""
+    for name in [output.name for output in graph.outputs]:
+        constant = graph.initializers.pop(name, None)
+        if constant is not None:
+            constant.name = f"{name}_inside"
+            graph.register_initializer(constant)
+        for value in (value for node in graph for value in node.outputs):
+            if value.name == name and not value.is_graph_output():
+                value.name = f"{name}_inside"
 
 
 def largest_difference(path: Path, encoder: Encoder) -> float:
@@ -117,7 +131,7 @@ def largest_difference(path: Path, encoder: Encoder) -> float:
         ours = unit(torch.from_numpy(encoder.embed_batch(join_inputs(inputs)))).numpy()
         if theirs.shape != ours.shape:
             raise NearfarError(
-                f"{path}: returns shape {list(theirs.shape)} for a batch of {batch}, expected {list(ours.shape)}"
+                f"{path} returns shape {list(theirs.shape)} for a batch of {batch}, expected {list(ours.shape)}"
             )
         # Unlike max(), np.maximum returns NaN if either argument is NaN. `export_onnx` rejects NaN.
         worst = float(np.maximum(worst, np.abs(theirs - ours).max()))
@@ -132,9 +146,13 @@ def export_safetensors(encoder: Encoder, folder: Path) -> Path:
     path = folder / "model.safetensors"
     for name in ("model.safetensors", "config.yaml"):
         if not (encoder.run.path / name).is_file():
-            raise NearfarError(f"{encoder.run.path}: is not a run: use save_pretrained, or --format onnx")
+            raise NearfarError(f"{encoder.run.path} is not a run directory: use save_pretrained, or --format onnx")
         with atomic(folder / name) as draft:
             shutil.copyfile(encoder.run.path / name, draft)
+    if (
+        encoder.network.truncated is not None
+    ):  # write the file again, because its header must store the dimensions to keep
+        save_embedder(encoder.network, path)
     _write(folder / "README.md", model_card(encoder.run, encoder.network, _safetensors_usage(encoder)))
     return path
 

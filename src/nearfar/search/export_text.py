@@ -1,4 +1,4 @@
-"""The export of a network for texts, whose inputs are tokens and a mask, and which needs a tokenizer."""
+"""Export a network for texts, whose inputs are tokens and a mask, together with its tokenizer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nearfar.models.tokenizer import PADDING
 from nearfar.search.encoder import Encoder
 
 OUTPUT = "unit vectors, so the dot product of two embeddings is their cosine"
-# Lengths of the example texts: the exported model must accept any length, and shorter texts beside longer ones.
+# Lengths of the example texts. The exported model must accept batches of texts of different lengths.
 SHORTEST, LONGEST = 3, 24
 
 
@@ -30,7 +30,7 @@ class TextExportModule(nn.Module):
 
 
 def join_inputs(inputs: tuple[Tensor, ...]) -> Tensor:
-    """Return the input of the embedder: the only input, or tokens whose mask is 0 replaced by padding."""
+    """Return the input of the embedder: the only tensor in `inputs`, or the tokens, padded where the mask is 0."""
     if len(inputs) == 1:
         return inputs[0]
     ids, mask = inputs
@@ -57,7 +57,7 @@ def tokenizer_json(encoder: Encoder) -> str:
 def describe_text_export(encoder: Encoder) -> dict[str, Any]:
     """Return the metadata of the exported model."""
     return {
-        "input": "int64 [batch, length] (input_ids) and int64 [batch, length] (attention_mask: 1 token, 0 padding)",
+        "input": "int64 [batch, length] (input_ids) and int64 [batch, length] (attention_mask: 1 = token, 0 = padding)",
         "output": f"float32 [batch, {encoder.dim}], {OUTPUT}",
         "inside": "",
         "before": encoder.preparation,
@@ -68,7 +68,7 @@ def describe_text_export(encoder: Encoder) -> dict[str, Any]:
 def text_onnx_usage(encoder: Encoder) -> str:
     """Return the section of the model card that explains model.onnx."""
     return f"""`model.onnx` takes `input_ids` and `attention_mask`, both int64 [batch, length], and returns
-`sentence_embedding`, float32 [batch, {encoder.dim}], {OUTPUT}. Batch and length can have any size.
+`sentence_embedding`, float32 [batch, {encoder.dim}], {OUTPUT}. The batch can have any size.
 {encoder.preparation}
 
 ```python

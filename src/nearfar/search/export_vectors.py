@@ -60,10 +60,10 @@ def _rows(index: Index) -> Iterator[tuple[int, str | None, str, str]]:
     for row, (number, name) in enumerate(zip(index.ids.tolist(), index.names, strict=True)):
         label = index.label_of(row)
         values = template % tuple(index.vectors[row].tolist())
-        yield number, None if label is None else _clean(label), _clean(name), values
+        yield number, None if label is None else storable_text(label), storable_text(name), values
 
 
-def _clean(text: str) -> str:
+def storable_text(text: str) -> str:
     """Replace characters that cannot be exported with "?".
 
     UTF-8 cannot encode the undecodable bytes of a file name, and PostgreSQL cannot store NUL.
@@ -73,7 +73,10 @@ def _clean(text: str) -> str:
 
 def _write_table(index: Index, folder: Path) -> Path:
     labels = [index.label_of(row) for row in range(len(index))]
-    columns = [None if label is None else _clean(label) for label in labels], [_clean(name) for name in index.names]
+    columns = (
+        [None if label is None else storable_text(label) for label in labels],
+        [storable_text(name) for name in index.names],
+    )
     try:
         arrow: Any = import_module("pyarrow")
         parquet: Any = import_module("pyarrow.parquet")

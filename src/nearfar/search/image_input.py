@@ -80,8 +80,8 @@ class ImageInput:
     def prepare(self, image: Image.Image) -> tuple[Tensor, Image.Image]:
         """Return the network's input [C, H, W] for an image, and a preview.
 
-        The preview of a run on image files shows the whole image. The preview of a run on arrays shows the converted
-        array, drawings as black on white.
+        If the run was trained on image files, the preview shows the whole image. If it was trained on arrays, the
+        preview shows the converted array, with drawings in black on white.
         """
         if self._arrays is None:
             image = image.convert("RGB")

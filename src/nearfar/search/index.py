@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from nearfar.data.python_dataset import Source
     from nearfar.model import Model
 
-# A faiss index is rebuilt once more than this fraction of its vectors has been removed (our choice).
+# A faiss index is rebuilt when more than this fraction of its vectors has been removed (our choice).
 MAX_REMOVED_SHARE = 0.25
 TUNING_QUERIES = 100
 
@@ -42,12 +42,12 @@ class Index:
 
     Attributes:
         vectors: float32 unit vectors [N, dim]. A zero vector stays zero and has distance 1 to everything.
-        ids: Distinct integers [N]. A sample keeps its id when others are added or removed.
-        labels: Indices [N] into `classes`, or None.
+        ids: Distinct integers [N]. A sample keeps its id when other samples are added or removed.
+        labels: Indices [N] into `classes`. None if the samples have no labels.
         classes: Class names.
-        names: Paths, or names like "row 17" [N].
-        kind: "exact", "hnsw" or "ivf-pq".
-        parts: The data that the samples come from.
+        names: Names of the samples [N]: paths, the first words of texts, or names like "row 17".
+        kind: "exact", "hnsw", "ivf-pq", "int8" or "binary".
+        parts: The datasets that the samples come from (see `Part`).
         model: The sha256 of the weights that computed the vectors, "" if unknown.
 
     >>> index = Index.from_vectors([[1, 0], [1, 1], [0, 1]], labels=[0, 0, 1], classes=("ant", "owl"))
@@ -100,9 +100,9 @@ class Index:
             labels: Class numbers [N].
             classes: Class names, by default the class numbers.
             names: Names of the samples [N].
-            kind: "exact", "hnsw", "ivf-pq" or "auto": exact up to 200,000 vectors, hnsw up to 2,000,000, then ivf-pq.
-                For an approximate kind, the search effort is increased until recall@10 on a sample of the vectors is at
-                least 95%, or until the effort reaches its maximum; `measure` returns the recall.
+            kind: "exact", "hnsw", "ivf-pq", "int8", "binary", or "auto": exact up to 200,000 vectors, hnsw up to
+                2,000,000, then ivf-pq. For an approximate kind, the search effort is increased until recall@10 on a
+                sample is at least 95%, or until the effort reaches its maximum; `measure` returns the recall.
         """
         x = as_unit_vectors("vectors", vectors)
         check_choice("kind", kind, ("auto", *KINDS))
@@ -120,7 +120,7 @@ class Index:
     def build(cls, run: Model | Path | str, data: Source, *, kind: str = "auto", progress: bool = True) -> Index:
         """Embed all samples of `data` with a model (see `Encoder`) and index them. The id of a sample is its row.
 
-        An unreadable image is an error, or is left out if the model has `data.on_error=skip`.
+        An unreadable image raises an error, or is left out if the model has `data.on_error=skip`.
         """
         from nearfar.search.encoder import Encoder
         from nearfar.search.run_index import build_index
@@ -135,7 +135,7 @@ class Index:
         return load(Path(folder), mmap=mmap)
 
     def save(self, folder: str | Path) -> None:
-        """Write the index to a folder, which holds either the old or the new index at every moment."""
+        """Write the index to a folder. At every moment, the folder holds either the old or the new index completely."""
         from nearfar.search.storage import save
 
         save(self, Path(folder))
@@ -154,13 +154,13 @@ class Index:
     def search(self, queries: Embeddings, k: int = 10, *, label: str | Sequence[str] | None = None) -> Neighbors:
         """Return the k nearest samples of each query.
 
-        Equal distances are ranked by row. A query has the same distances alone and in a batch (with HNSW, up to
-        rounding).
+        Samples at the same distance are ordered by row. The distances of a query do not depend on the other queries in
+        the batch (with HNSW, up to rounding).
 
         Args:
             queries: Vectors [Q, dim]; they need not be normalized.
             k: Number of neighbors.
-            label: Only search samples of this class or these classes. Such a search is always exact.
+            label: Search only samples of this class or these classes. Such a search is always exact.
 
         Returns:
             Distances 1 - cosine [Q, k], ascending, and ids [Q, k]; inf and -1 where there are fewer than k samples.
@@ -183,13 +183,13 @@ class Index:
         classes: Sequence[str] | None = None,
         names: Sequence[str] | None = None,
     ) -> Ints:
-        """Append vectors and return their ids. Each call copies the index, so add many vectors at a time.
+        """Append vectors and return their ids. Each call copies all vectors, so add many vectors at a time.
 
         Args:
             vectors: Vectors of shape [N, dim].
             ids: Ids of the new vectors [N]. Default: consecutive ids after the largest existing id.
             labels: Class numbers [N], required if the index has labels.
-            classes: Names of the classes in `labels`, by default those of the index. New names are appended to them.
+            classes: Class names that `labels` refer to, by default those of the index. New names are added to it.
             names: Names of the samples [N].
         """
         x = as_unit_vectors("vectors", vectors, dim=self.dim)
@@ -233,17 +233,17 @@ class Index:
         return vector
 
     def rows_of(self, ids: ArrayLike) -> Ints:
-        """Return the rows of samples in `vectors`, `labels` and `names`. An unknown id is a ValueError."""
+        """Return the rows of samples in `vectors`, `labels` and `names`. An unknown id raises a ValueError."""
         numbers = np.asarray(ids)
         if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
-            raise ValueError(f"ids must be integers [N], got {numbers.dtype} of shape {list(numbers.shape)}")
+            raise ValueError(f"ids must be integers of shape [N], got {numbers.dtype} of shape {list(numbers.shape)}")
         if self._by_id is None:
             self._by_id = np.argsort(self.ids, kind="stable")
         positions = np.searchsorted(self.ids, numbers, sorter=self._by_id)
         rows: Ints = self._by_id[np.minimum(positions, len(self) - 1)] if len(self) else np.full(len(numbers), -1)
         unknown = numbers[(self.ids[rows] != numbers) if len(self) else np.ones(len(numbers), np.bool_)]
         if len(unknown):
-            span = f"its {len(self):,} ids are {self.ids.min()}..{self.ids.max()}" if len(self) else "it is empty"
+            span = f"its {len(self):,} ids are in {self.ids.min()}..{self.ids.max()}" if len(self) else "it is empty"
             raise ValueError(f"id {unknown[0]} is not in the index: {span}")
         return rows
 
@@ -251,7 +251,7 @@ class Index:
         """Return the rows of the samples of one or several classes."""
         names = [label] if isinstance(label, str) else list(label)
         if self.labels is None:
-            raise ValueError(f"label={label!r}: the index has no labels")
+            raise ValueError(f"label must be None, because the index has no labels, got {label!r}")
         numbers = {name: i for i, name in enumerate(self.classes)}
         for name in names:
             if name not in numbers:
@@ -272,8 +272,8 @@ class Index:
         return self._search_approximate(queries, k)
 
     def _search_approximate(self, queries: Vectors, k: int, *, unchecked: Embeddings | None = None) -> Neighbors:
-        # If `unchecked` is given, the queries may contain NaN or infinity. `accept_order` returns None for such
-        # queries, so they only need to be checked in that case.
+        # `unchecked` holds the original queries if they have not been checked for NaN and infinity. `accept_order`
+        # returns None for queries with such values, so the check is needed only after it has returned None.
         assert self.approximate is not None
         similarity, rows = self.approximate.candidates(queries, k)
         result = accept_order(similarity, rows, self.dim) if self.approximate.has_exact_cosines else None

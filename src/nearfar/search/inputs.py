@@ -19,8 +19,8 @@ MAX_UNNAMED_CLASSES = 1 << 20
 def as_unit_vectors(name: str, vectors: Embeddings, *, dim: int | None = None, check: bool = True) -> Vectors:
     """Return a float32 copy [N, d] with rows of unit length. Zero rows stay zero, and N can be 0.
 
-    An HNSW search is so fast that the time of every call in this function matters. `check=False` therefore skips the
-    check for NaN, infinity and overflow of the norm.
+    `check=False` skips the check for NaN, infinity and overflow of the norm. An HNSW search is so fast that this check
+    would take a noticeable part of its time.
     """
     copy = as_float32(name, vectors, dim=dim)
     if check:
@@ -30,7 +30,7 @@ def as_unit_vectors(name: str, vectors: Embeddings, *, dim: int | None = None, c
 
 
 def check_finite(name: str, vectors: Vectors) -> None:
-    """Check that every vector and its norm are finite."""
+    """Raise a ValueError unless every vector and its norm are finite."""
     if len(vectors):
         check_embeddings(name, torch.from_numpy(vectors))
 
@@ -49,7 +49,7 @@ def as_float32(name: str, vectors: Embeddings, *, dim: int | None = None) -> Vec
 
 
 def assign_ids(ids: ArrayLike | None, count: int, used: Ints) -> Ints:
-    """Check the ids of new vectors, or assign consecutive ids after the largest used id.
+    """Return the ids of new vectors: `ids` after a check, or consecutive ids after the largest used id.
 
     Args:
         ids: Distinct integers [count] of at least 0 that are not in `used`, or None.
@@ -78,17 +78,17 @@ def as_class_numbers(labels: ArrayLike | None, count: int) -> Ints | None:
 def _as_integers(name: str, values: ArrayLike, count: int, what: str) -> Ints:
     array = np.asarray(values)
     if array.shape != (count,) or (count and array.dtype.kind not in "iu"):
-        raise ValueError(f"{name} must be {what} [{count}], got {array.dtype} of shape {list(array.shape)}")
+        raise ValueError(f"{name} must be {what} of shape [{count}], got {array.dtype} of shape {list(array.shape)}")
     return array.astype(np.int64)
 
 
 def check_classes(labels: Ints | None, classes: tuple[str, ...]) -> None:
-    """Check that class names are distinct and that every label is an index into them."""
+    """Raise a ValueError unless class names are distinct and every label is an index into them."""
     if len(set(classes)) != len(classes):
         raise ValueError("classes must be distinct names")
     if labels is not None and len(labels) and (labels.min() < 0 or labels.max() >= len(classes)):
         raise ValueError(
-            f"labels must be 0..{len(classes) - 1}, got {labels.min()}..{labels.max()}: "
+            f"labels must be in 0..{len(classes) - 1}, got {labels.min()}..{labels.max()}: "
             "pass the names of all classes as classes="
         )
 
@@ -97,7 +97,10 @@ def number_classes(labels: Ints) -> tuple[str, ...]:
     """Return default class names, which are the class numbers as strings."""
     count = int(labels.max(initial=-1)) + 1
     if count > MAX_UNNAMED_CLASSES:
-        raise ValueError(f"labels go up to {count - 1}: number the classes from 0 and pass their names as classes=")
+        raise ValueError(
+            f"labels go up to {count - 1}, but without class names they must be below {MAX_UNNAMED_CLASSES}: use "
+            "consecutive class numbers from 0, or pass the class names as classes="
+        )
     return tuple(str(number) for number in range(count))
 
 

@@ -18,14 +18,14 @@ def load(
     download: bool = False,
     endpoint: str | None = None,
 ) -> Encoder:
-    """Load a model, to encode images or vectors and to search.
+    """Load a model to encode images, texts or vectors, and to search.
 
     Args:
         source: A directory (a run, an index, or one that `save_pretrained` wrote), the name of a backbone such as
-            "efficientnet-lite0", the id USER/NAME of a model on the Hugging Face hub, a run or your own network.
+            "efficientnet-lite0", the id USER/NAME of a model on the Hugging Face Hub, a `Run` or your own network.
         model: Your own network, if the directory holds the weights of a network that is not a registered backbone.
-        download: Whether a model of the hub may be downloaded. Otherwise it must be in the local cache.
-        endpoint: Address of the hub, by default that of huggingface_hub.
+        download: If True, the model may be downloaded from the Hub. Otherwise it must be in the local cache.
+        endpoint: Address of the Hub. The default is that of huggingface_hub.
 
     Raises:
         NearfarError: If there is no such model, or if loading it would run code or unpickle a file.
@@ -33,6 +33,6 @@ def load(
     >>> load("features")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
-    nearfar.errors.NearfarError: the model features needs data of vectors, which determines its number of inputs
+    nearfar.errors.NearfarError: the backbone 'features' takes the length of its input from the data: use it with ...
     """
     return Encoder(find_model(source, network=model, download=download, endpoint=endpoint))

@@ -1,4 +1,4 @@
-"""The page of search results: each query beside its nearest neighbors, in one self-contained file without scripts."""
+"""The page of search results: each query next to its nearest neighbors, in a self-contained file without scripts."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _make_row(query: SearchQuery, hits: Sequence[Hit], index: Index, images: Sam
                 alt=hit.name,
                 words=hit.name,
                 caption=hit.label or hit.name,
-                note=f"{hit.distance:.3f}",
+                note=f"{hit.distance:.3f}" if hit.same is None else f"{hit.distance:.3f}, same: {hit.same:.0%}",
                 kind="" if label is None else "right" if hit.label == label else "wrong",
                 tip=f"{hit.rank}. id {hit.id}, {hit.name}, distance {hit.distance:.4f}",
                 is_drawing=hit_is_drawing,

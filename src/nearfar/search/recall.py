@@ -21,7 +21,7 @@ def measure_recall(
     Args:
         vectors: Unit vectors [N, dim] to search in.
         search: A function that takes queries [Q, dim] and k, and returns distances [Q, k] and rows [Q, k].
-        sample: Number of queries; all vectors are queries if there are fewer.
+        sample: Number of queries. If there are fewer vectors, all of them are queries.
         k: Number of neighbors.
     """
     check_count("k", k)

@@ -1,4 +1,4 @@
-"""Build, extend and open an index of samples that the network of a run or of another model embeds."""
+"""Build, extend and open an index of samples that are embedded by the network of a run or of another model."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def build_index(encoder: Encoder, data: Source, *, kind: str = "auto", progress:
 
 
 def extend_index(index: Index, encoder: Encoder, source: str) -> tuple[int, int]:
-    """Embed the samples of `source` that are not in the index yet, and add them. Their ids follow all other ids.
+    """Embed the samples of `source` that are not in the index yet, and add them with ids above all existing ids.
 
     Returns:
-        The number of samples that were already in the index, and the number of all samples of `source`.
+        The number of samples that were already in the index, and the total number of samples in `source`.
     """
     manifest = encoder.run.manifest(source)
     is_new = ~_find_known(index, manifest)
@@ -50,7 +50,7 @@ def extend_index(index: Index, encoder: Encoder, source: str) -> tuple[int, int]
         return known, known
     vectors, embedded = encoder.embed_manifest(manifest.subset(is_new) if known else manifest)
     rows = np.flatnonzero(is_new)[embedded]
-    # Row i has the id first + i, also if earlier rows are not added. The ids of two parts therefore never overlap.
+    # Row i has the id first + i, even if earlier rows are not added. The ids of two parts therefore never overlap.
     first = max([int(index.ids.max()) + 1 if len(index) else 0, *(part.first + part.rows for part in index.parts)])
     names = _sample_names(manifest, rows, first=first)
     index.add(vectors, ids=first + rows, labels=manifest.labels[rows], classes=manifest.classes, names=names)
@@ -59,7 +59,10 @@ def extend_index(index: Index, encoder: Encoder, source: str) -> tuple[int, int]
 
 
 def _find_known(index: Index, manifest: Manifest) -> NDArray[np.bool_]:
-    """Return a mask of the samples that are in the index: image files by their paths, other data as a whole."""
+    """Return a mask [N] of the samples that are already in the index.
+
+    Image files are recognized by their paths. Other data is recognized only as a whole, by its fingerprint.
+    """
     root = _root(manifest)
     if not root:
         is_known = any(part.fingerprint == manifest.fingerprint for part in index.parts)
@@ -77,29 +80,38 @@ def _root(manifest: Manifest) -> str:
 
 
 def open_index(encoder: Encoder, *, folder: Path | None = None, say: Callable[[str], object] = print) -> Index:
-    """Load the index in `folder`, by default RUN/index.
+    """Return the index in `folder`, by default RUN/index.
 
-    If `folder` is None and RUN/index does not exist, embed the data of the run, after a message through `say`. An index
-    that was built with other weights is an error, because its distances would be meaningless.
+    If `folder` is None and RUN/index does not exist, pass a message to `say` and embed the data of the run. An index
+    that was built with other weights raises an error, because its distances would be meaningless.
     """
     run = encoder.run
     path = folder or run.index_folder
     if folder is None and not (path / INDEX_FILE).is_file():
         say(f"{run.path} has no index: embedding its data now (`nearfar index` saves an index)")
         return build_index(encoder, run.manifest())
-    return load_index(encoder, path)
+    return load_index(encoder, path, truncate=True)
 
 
-def load_index(encoder: Encoder, folder: Path) -> Index:
-    """Load an index and check that it was built with the weights of the encoder."""
+def load_index(encoder: Encoder, folder: Path, *, truncate: bool = False) -> Index:
+    """Load an index and check that it was built with the weights of the encoder.
+
+    Args:
+        encoder: The encoder.
+        folder: The folder of the index.
+        truncate: What to do if the index holds only the first dimensions of the embeddings. If True, truncate the
+            encoder to these dimensions. If False, raise an error.
+    """
     index = Index.load(folder)
+    if truncate and index.dim < encoder.dim and index.model == encoder.model:
+        encoder.truncate(index.dim)
     if index.dim != encoder.dim or (index.model and index.model != encoder.model):
-        raise NearfarError(f"{folder}: was not built with the weights of {encoder.run.path}: build it again")
+        raise NearfarError(f"{folder} was not built with the weights of {encoder.run.path}: build it again")
     return index
 
 
 def _sample_names(manifest: Manifest, rows: Ints, *, first: int = 0) -> list[str]:
-    """Return the paths of samples, the starts of their texts, or names like "row 17"."""
+    """Return the paths of samples, the first words of their texts, or names like "row 17"."""
     if manifest.kind == "text":
         return [manifest.name(row) for row in rows.tolist()]
     paths = manifest.paths
@@ -107,10 +119,10 @@ def _sample_names(manifest: Manifest, rows: Ints, *, first: int = 0) -> list[str
 
 
 def _part(run: Model, manifest: Manifest, source: str, *, first: int) -> Part:
-    """Describe the dataset whose ids start at `first`.
+    """Return the description of a dataset whose ids start at `first`.
 
-    If its source is a path, the path is made absolute, so that it works from any directory. The source of the run's own
-    data is empty.
+    If its source is a path, the path is made absolute, so that it works from any directory. For the run's own data, the
+    source is "".
     """
     path = expand_user(source)
     absolute = str(path.resolve()) if source and path.exists() else source

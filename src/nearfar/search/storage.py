@@ -6,11 +6,12 @@ ids.TOKEN.npy          int64 [N]
 labels.TOKEN.npy       int64 [N], if the index has labels
 names.TOKEN.json       a list of N strings
 index.TOKEN.faiss      the faiss index, if the kind is approximate
-slots.TOKEN.npy        int64: the row of each vector in the faiss index, -1 if removed; only if vectors were removed
+slots.TOKEN.npy        int64: for each vector in the faiss index, its row in `vectors`, or -1 if it was removed. The
+                       file exists only if vectors were removed.
 
-TOKEN is a random string that differs for each save. A save writes new files beside the old ones, replaces index.json,
-and then deletes the old files. The folder therefore holds one complete index at every moment. A lock of the folder
-excludes other writers. Readers take no lock: if index.json was replaced while they loaded its files, they start again.
+TOKEN is a random string that differs for each save. A save writes new files next to the old ones, replaces index.json,
+and then deletes the old files. The folder therefore holds one complete index at all times. A lock on the folder
+excludes other writers. Readers take no lock: if index.json is replaced while they load its files, they start again.
 Nothing is pickled, and no file is parsed before its sha256 has been compared with index.json. This detects damage, not
 attacks: anyone who can write to the folder can also write new checksums.
 """
@@ -35,6 +36,7 @@ from nearfar.directory_lock import is_lock_file, lock_directory
 from nearfar.errors import NearfarError
 from nearfar.files import atomic, compute_sha256, is_draft, remove_drafts
 from nearfar.search.approximate import APPROXIMATE, KINDS, ApproximateIndex
+from nearfar.search.compressed import COMPRESSED, is_compressed_index
 from nearfar.search.index import Index
 from nearfar.search.part import Part
 
@@ -47,14 +49,16 @@ REBUILD = "build it again with `nearfar index`"
 
 
 def lock(folder: Path, *, say: Callable[[str], object] | None = None) -> AbstractContextManager[None]:
-    """Exclude all other writers of an index for the duration of a `with` block. Wait for a writer that is at work.
+    """Return a context manager that keeps other processes from writing the index.
+
+    If another process is writing the index, wait until it has finished.
 
     Args:
         folder: The folder of the index.
-        say: A function that is called with a message if there is something to wait for.
+        say: A function that is called with a message before waiting for another process.
     """
-    remedy = "wait until it ends"
-    return lock_directory(folder, "index", state="is written", remedy=remedy, wait=say or (lambda _: None))
+    remedy = "wait until it has finished"
+    return lock_directory(folder, "index", state="is being written", remedy=remedy, wait=say or (lambda _: None))
 
 
 def save(index: Index, folder: Path) -> None:
@@ -64,13 +68,13 @@ def save(index: Index, folder: Path) -> None:
 
 
 def write(index: Index, folder: Path) -> None:
-    """Write an index like `save`, in a folder that the caller has locked."""
+    """Write an index as `save` does, to a folder that the caller has already locked."""
     if (
         folder.is_dir()
         and not (folder / INDEX_FILE).is_file()
         and any(not (_is_index_file(path) or is_lock_file(path) or is_draft(path)) for path in folder.iterdir())
     ):
-        raise NearfarError(f"{folder}: holds other files but no index: choose another folder")
+        raise NearfarError(f"{folder} holds other files but no index: choose another folder")
     remove_drafts(folder)
     token = os.urandom(8).hex()
     files: dict[str, dict[str, str]] = {}
@@ -114,11 +118,11 @@ def write(index: Index, folder: Path) -> None:
 
 
 def read_parts(folder: Path) -> tuple[Part, ...]:
-    """Return the data that the samples of a saved index come from, without loading the index."""
+    """Return the parts of a saved index, which describe the datasets of its samples, without loading the index."""
     try:
         return tuple(Part(**part) for part in _read_header(folder / INDEX_FILE)["parts"])
     except (KeyError, TypeError) as error:
-        raise NearfarError(f"{folder / INDEX_FILE}: is not a nearfar index ({error}): {REBUILD}") from error
+        raise NearfarError(f"{folder / INDEX_FILE} is not a nearfar index ({error}): {REBUILD}") from error
 
 
 def load(folder: Path, *, mmap: bool = True) -> Index:
@@ -138,18 +142,18 @@ def load(folder: Path, *, mmap: bool = True) -> Index:
                     raise
                 header = current  # another process has saved a new index and deleted the files of this one
     except OSError as error:
-        raise NearfarError(f"{error.filename or folder}: cannot be read ({error.strerror}): {REBUILD}") from error
+        raise NearfarError(f"{error.filename or folder} cannot be read ({error.strerror}): {REBUILD}") from error
     except (AttributeError, IndexError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise NearfarError(f"{folder / INDEX_FILE}: is not a nearfar index ({error}): {REBUILD}") from error
+        raise NearfarError(f"{folder / INDEX_FILE} is not a nearfar index ({error}): {REBUILD}") from error
 
 
 def _load(folder: Path, header: dict[str, Any], *, mmap: bool) -> Index:
     files = {name: folder / file["name"] for name, file in header["files"].items()}
     for name, file in header["files"].items():
         if not files[name].is_file():
-            raise NearfarError(f"{files[name]}: is missing: {REBUILD}")
+            raise NearfarError(f"{files[name]} is missing: {REBUILD}")
         if compute_sha256(files[name]) != file["sha256"]:
-            raise NearfarError(f"{files[name]}: is damaged (its sha256 does not match {INDEX_FILE}): {REBUILD}")
+            raise NearfarError(f"{files[name]} is damaged (its sha256 does not match {INDEX_FILE}): {REBUILD}")
     count, kind = header["count"], header["kind"]
     vectors = _load_array(files["vectors"], np.float32, (count, header["dim"]), mmap=mmap)
     ids = _load_array(files["ids"], np.int64, (count,))
@@ -159,7 +163,7 @@ def _load(folder: Path, header: dict[str, Any], *, mmap: bool) -> Index:
     if len(names) != count or (
         labels is not None and count and not 0 <= labels.min() <= labels.max() < len(header["classes"])
     ):
-        raise NearfarError(f"{folder}: there are not {count} names, or a label is not one of its classes: {REBUILD}")
+        raise NearfarError(f"{folder} does not have {count} names, or has a label without a class: {REBUILD}")
     approximate = None
     if kind in APPROXIMATE:
         faiss_index = _load_faiss(files["index"], kind, count if slots is None else len(slots))
@@ -179,24 +183,24 @@ def _load(folder: Path, header: dict[str, Any], *, mmap: bool) -> Index:
 
 def _read_header(path: Path) -> dict[str, Any]:
     if not path.is_file():
-        raise NearfarError(f"{path.parent}: is not an index: {INDEX_FILE} is missing (`nearfar index` builds one)")
+        raise NearfarError(f"{path.parent} is not an index: {INDEX_FILE} is missing (`nearfar index` builds one)")
     try:
         header = json.loads(path.read_bytes())
     except OSError as error:
-        raise NearfarError(f"{path}: cannot be read ({error.strerror}): check its permissions") from None
+        raise NearfarError(f"{path} cannot be read ({error.strerror}): check its permissions") from None
     except (ValueError, RecursionError) as error:
-        raise NearfarError(f"{path}: is damaged: not valid JSON ({error}): {REBUILD}") from None
+        raise NearfarError(f"{path} is damaged: not valid JSON ({error}): {REBUILD}") from None
     if not isinstance(header, dict) or header.get("format") != FORMAT:
-        raise NearfarError(f"{path}: is not a nearfar index, or is damaged: {REBUILD}")
+        raise NearfarError(f"{path} is not a nearfar index, or is damaged: {REBUILD}")
     if header.get("version") != VERSION:
         versions = f"version {header.get('version')!r}, but this nearfar reads version {VERSION}"
-        raise NearfarError(f"{path}: has {versions}: update nearfar, or {REBUILD}")
+        raise NearfarError(f"{path} has {versions}: update nearfar, or {REBUILD}")
     if header.pop("sha256", None) != _digest(header):
-        raise NearfarError(f"{path}: is damaged or was edited (its sha256 does not match): {REBUILD}")
+        raise NearfarError(f"{path} is damaged or was edited (its sha256 does not match): {REBUILD}")
     required = {"vectors", "ids", "names"} | ({"index"} if header["kind"] in APPROXIMATE else set())
     names_are_valid = all(FILE_NAME.fullmatch(file["name"]) for file in header["files"].values())
     if header["kind"] not in KINDS or not required <= set(header["files"]) or not names_are_valid:
-        raise NearfarError(f"{path}: is not a nearfar index: {REBUILD}")
+        raise NearfarError(f"{path} is not a nearfar index: {REBUILD}")
     return header
 
 
@@ -218,20 +222,23 @@ def _load_array(path: Path, dtype: Any, shape: tuple[int | None, ...], *, mmap: 
         # An empty array cannot be memory-mapped.
         array = np.load(path, mmap_mode="r" if mmap and 0 not in shape else None, allow_pickle=False)
     except (ValueError, EOFError) as error:
-        raise NearfarError(f"{path}: cannot be read as an array without unpickling ({error}): {REBUILD}") from None
+        raise NearfarError(f"{path} cannot be read as an array without unpickling ({error}): {REBUILD}") from None
     shape_matches = len(array.shape) == len(shape) and all(
         expected in (None, size) for size, expected in zip(array.shape, shape, strict=True)
     )
     if array.dtype != dtype or not shape_matches:
         raise NearfarError(
-            f"{path}: contains {array.dtype} of shape {list(array.shape)}, which does not match {INDEX_FILE}: {REBUILD}"
+            f"{path} contains {array.dtype} of shape {list(array.shape)}, which does not match {INDEX_FILE}: {REBUILD}"
         )
     return np.asarray(array)
 
 
 def _load_faiss(path: Path, kind: str, rows: int) -> Any:
     index = faiss.read_index(str(path))
-    expected = faiss.IndexHNSWFlat if kind == "hnsw" else faiss.IndexIVFPQ
-    if not isinstance(index, expected) or index.ntotal != rows:
-        raise NearfarError(f"{path}: is not an {kind} index of {rows} vectors: {REBUILD}")
+    if kind in COMPRESSED:
+        is_expected = is_compressed_index(index, kind)
+    else:
+        is_expected = isinstance(index, faiss.IndexHNSWFlat if kind == "hnsw" else faiss.IndexIVFPQ)
+    if not is_expected or index.ntotal != rows:
+        raise NearfarError(f"{path} is not an {kind} index of {rows} vectors: {REBUILD}")
     return index

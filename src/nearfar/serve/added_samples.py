@@ -1,4 +1,4 @@
-"""Samples that `nearfar index` added to the index of a run. They are served beside the data of the run."""
+"""Samples that `nearfar index` added to the index of a run. They are served together with the data of the run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nearfar.data.manifest import Ints, Manifest
 from nearfar.errors import NearfarError
-from nearfar.formatting import clean_text
+from nearfar.formatting import clean_text, counted
 from nearfar.model import Model
 from nearfar.report.thumbnails import Thumbnails
 from nearfar.search import Encoder, Index
@@ -20,19 +20,20 @@ from nearfar.search.part import Part
 from nearfar.search.run_index import load_index
 from nearfar.search.storage import INDEX_FILE
 
-ADDED = "added"  # the split of these samples in the API
+ADDED = "added"  # the value of `split` for these samples in the API
 
 
 @dataclass(frozen=True)
 class AddedSamples:
-    """M samples of the index of a run that are not in the data of the run.
+    """M samples that are in the index of a run but not in its data.
 
     Attributes:
         vectors: Unit vectors [M, d].
         labels: Indices [M] into `classes`.
         classes: The classes of the run's data, followed by those that only added samples have.
         names: Names [M].
-        images: The thumbnails of the sample's dataset and its row there [M]; None if the dataset cannot be opened.
+        images: For each sample [M], the thumbnails of its dataset and its row in that dataset, or None if the dataset
+            cannot be opened.
         new_classes: The number of classes that only added samples have.
         problem: Why samples or images are missing, or "".
     """
@@ -49,15 +50,16 @@ class AddedSamples:
         return len(self.labels)
 
     def without_samples(self, reason: str) -> AddedSamples:
-        """Leave out all samples and state the reason as `problem`, if there are samples."""
-        count = f"{len(self):,} samples of the index are not shown, because the server {reason}"
-        problem = count if len(self) else self.problem
+        """Return a copy without samples. If there were any, its `problem` says how many are left out and why."""
+        verb = "is" if len(self) == 1 else "are"
+        omission = f"{counted(len(self), 'sample')} of the index {verb} not shown, because the server {reason}"
+        problem = omission if len(self) else self.problem
         classes = self.classes[: len(self.classes) - self.new_classes]
         return AddedSamples(self.vectors[:0], self.labels[:0], classes, (), (), problem=problem)
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of vectors, labels and names, or "" if there are no samples."""
+        """SHA-256 of vectors, labels, classes and names, or "" if there are no samples."""
         if not len(self):
             return ""
         digest = hashlib.sha256(self.vectors.numpy().tobytes() + self.labels.tobytes())
@@ -103,7 +105,7 @@ def load_added_samples(encoder: Encoder, manifest: Manifest) -> AddedSamples:
 
 
 def _rows_of(index: Index, part: Part, manifest: Manifest) -> list[int]:
-    """Return the rows of the samples of a part, without those that the data of the run has too."""
+    """Return the rows of the samples of a part, without those that are also in the data of the run."""
     known: set[str] = set()
     if manifest.root is not None and part.root == str(manifest.root.resolve()):
         known.update(manifest.paths or ())

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any
 
 import anyio
 import anyio.to_thread
@@ -20,53 +20,38 @@ from pydantic import ValidationError
 
 import nearfar
 from nearfar.errors import NearfarError
-from nearfar.serve.background_task import BackgroundTask
+from nearfar.serve.audit_routes import audit_routes
 from nearfar.serve.collection import Collection, Size
 from nearfar.serve.decision_file import DecisionFile
 from nearfar.serve.json_models import (
     ClassSummary,
-    Computing,
-    DecisionRequest,
     Info,
     MapSummary,
-    Problem,
     RunSummary,
     Sample,
     SamplePage,
     SearchRequest,
     SearchResponse,
-    SuspectPage,
 )
 from nearfar.serve.query_input import QueryInput
+from nearfar.serve.route_parts import (
+    BODY,
+    BUSY,
+    COMPUTING,
+    REFUSED,
+    UNKNOWN,
+    K,
+    Label,
+    Limit,
+    Offset,
+    result_or_202,
+)
 from nearfar.serve.service import Service, to_utf8
 
-MAX_ITEMS = 200
 SEARCH_SECONDS = 30.0
 # At most this many images are decoded at the same time, because each can take hundreds of megabytes.
 DECODERS = 4
 MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-T = TypeVar("T")
-K = Annotated[int, Query(ge=1, le=MAX_ITEMS, description="Number of neighbors")]
-Label = Annotated[int | None, Query(ge=0, description="Only samples of this class")]
-Offset = Annotated[int, Query(ge=0, le=1 << 40)]
-Limit = Annotated[int, Query(ge=1, le=MAX_ITEMS)]
-Responses = dict[int | str, dict[str, Any]]
-COMPUTING: Responses = {202: {"model": Computing}}
-# Responses of the guard (see `nearfar.serve.guard`) and of the checks of parameters, which every route can have.
-REFUSED: Responses = {
-    401: {"model": Problem, "description": "The token is missing"},
-    403: {"model": Problem, "description": "The request comes from a page of another site"},
-    421: {"model": Problem, "description": "The server has another host name"},
-    422: {"model": Problem, "description": "A parameter or the body is invalid"},
-}
-UNKNOWN: Responses = {404: {"model": Problem, "description": "There is no such sample or class"}}
-BODY: Responses = {
-    400: {"model": Problem, "description": "The body is not text"},
-    408: {"model": Problem, "description": "The body did not arrive in time"},
-    411: {"model": Problem, "description": "The Content-Length is missing"},
-    413: {"model": Problem, "description": "The body is too large"},
-}
-BUSY: Responses = {503: {"model": Problem, "description": "The search took too long"}}
 
 
 def create_app(collection: Collection, decisions: DecisionFile | None = None) -> FastAPI:
@@ -89,7 +74,8 @@ def create_app(collection: Collection, decisions: DecisionFile | None = None) ->
         lifespan=lifespan,
         responses=REFUSED,
     )
-    for router in (_search_routes(service), _map_and_run_routes(service), _audit_routes(service), _page_routes()):
+    app.state.service = service
+    for router in (_search_routes(service), _map_and_run_routes(service), audit_routes(service), _page_routes()):
         app.include_router(router)
     app.add_exception_handler(NearfarError, _handle_nearfar_error)
     app.add_exception_handler(RequestValidationError, _handle_invalid_request)
@@ -141,9 +127,10 @@ def _search_routes(service: Service) -> APIRouter:
         """Return the nearest neighbors of a sample, without the sample itself."""
         start = time.perf_counter()
         query = service.sample(id)
-        vector = collection.vectors[collection.position_of(id)].numpy()
-        nearest = await service.neighbors(vector, k, label, exclude=id)
-        return SearchResponse(query=query, neighbors=nearest, milliseconds=1e3 * (time.perf_counter() - start))
+        vector = collection.index.vector_of(id)
+        nearest, decision = await service.search(vector, k, label, exclude=id)
+        milliseconds = 1e3 * (time.perf_counter() - start)
+        return SearchResponse(query=query, neighbors=nearest, decision=decision, milliseconds=milliseconds)
 
     body = {
         "required": True,
@@ -164,11 +151,16 @@ def _search_routes(service: Service) -> APIRouter:
             with anyio.fail_after(SEARCH_SECONDS):
                 query = await anyio.to_thread.run_sync(_read_query, collection, media_type, data, limiter=decoders)
                 vector = await asyncio.wrap_future(service.embedder.submit(query.x))
-                nearest = await service.neighbors(vector.numpy(), k, label)
+                nearest, decision = await service.search(vector.numpy(), k, label)
         except TimeoutError:
             raise HTTPException(503, f"the search took longer than {SEARCH_SECONDS:g} seconds: try again") from None
-        milliseconds = 1e3 * (time.perf_counter() - start)
-        return SearchResponse(query=None, preview=query.preview, neighbors=nearest, milliseconds=milliseconds)
+        return SearchResponse(
+            query=None,
+            preview=query.preview,
+            neighbors=nearest,
+            decision=decision,
+            milliseconds=1e3 * (time.perf_counter() - start),
+        )
 
     return router
 
@@ -180,14 +172,14 @@ def _map_and_run_routes(service: Service) -> APIRouter:
     @router.get("/map", tags=["map"], responses=COMPUTING)
     def map_summary() -> MapSummary:
         """Return a summary of the embedding map; respond with 202 while the map is being computed."""
-        return service.map_summary(_result_or_202(layout))
+        return service.map_summary(result_or_202(layout))
 
     @router.get(
         "/map/points", tags=["map"], responses={200: {"content": {"application/octet-stream": {}}}, **COMPUTING}
     )
     def map_points() -> Response:
         """Return the points of the map, little-endian: x float32 [N], y float32 [N], id int32 [N], label int32 [N]."""
-        return Response(service.map_points(_result_or_202(layout)), media_type="application/octet-stream")
+        return Response(service.map_points(result_or_202(layout)), media_type="application/octet-stream")
 
     @router.get("/run", tags=["run"])
     def run_summary() -> RunSummary:
@@ -199,34 +191,12 @@ def _map_and_run_routes(service: Service) -> APIRouter:
         """Return the training curves that the run's report shows."""
         return Response(service.curves(), media_type="text/html; charset=utf-8")
 
-    return router
-
-
-def _audit_routes(service: Service) -> APIRouter:
-    router = APIRouter(prefix="/api/audit", tags=["audit"])
-
-    @router.get("", responses=COMPUTING)
-    def suspects(
-        offset: Offset = 0, limit: Limit = 20, state: Literal["all", "open", "decided"] = "all"
-    ) -> SuspectPage:
-        """List samples whose label may be wrong, most suspicious first; respond with 202 while the audit is running."""
-        suspect_list = _result_or_202(service.suspects)
-        return suspect_list.page(service.decisions.all(), offset=offset, limit=limit, state=state)
-
-    @router.put("/{id:int}", status_code=204, responses={**UNKNOWN, **BODY})
-    def decide(id: int, request: DecisionRequest) -> None:
-        """Save the decision to keep, relabel or remove a sample. It is in decisions.csv when the server responds."""
-        service.sample(id)
-        try:
-            service.decisions.decide(id, request.decision, request.label)
-        except ValueError as error:
-            raise HTTPException(422, str(error)) from None
-
-    @router.get("/decisions.csv", response_class=Response, responses={200: {"content": {"text/csv": {}}}})
-    def decisions() -> Response:
-        """Return all decisions, for `nearfar audit RUN --apply decisions.csv --out corrected.csv`."""
-        headers = {"content-disposition": 'attachment; filename="decisions.csv"'}
-        return Response(service.decisions.content(), media_type="text/csv; charset=utf-8", headers=headers)
+    @router.get(
+        "/run/calibration", tags=["run"], response_class=Response, responses={200: {"content": {"text/html": {}}}}
+    )
+    def calibration() -> Response:
+        """Return the reliability diagram and the ROC of the calibration, or no figures without a calibration."""
+        return Response(service.calibration_figures(), media_type="text/html; charset=utf-8")
 
     return router
 
@@ -267,20 +237,13 @@ def _read_query(collection: Collection, media_type: str, data: bytes) -> QueryIn
     except ValidationError as error:
         raise HTTPException(422, f"invalid query: {_first_problem(error.errors())}") from None
     if [request.strokes, request.vector, request.text].count(None) != 2:
-        raise HTTPException(422, "send either strokes, a vector or a text")
+        raise HTTPException(422, "send exactly one of strokes, vector and text")
     if request.strokes is not None:
         return collection.queries.read_drawing(request.strokes)
     if request.text is not None:
         return collection.queries.read_text(request.text)
     assert request.vector is not None
     return collection.queries.read_vector(request.vector)
-
-
-def _result_or_202(task: BackgroundTask[T]) -> T:
-    result = task.poll()
-    if result is None:
-        raise HTTPException(202, "computing")
-    return result
 
 
 def _first_problem(errors: Any) -> str:

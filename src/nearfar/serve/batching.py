@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from nearfar.models.tokenizer import PADDING
 from nearfar.search import Index
 from nearfar.search.exact import Neighbors, Vectors
-from nearfar.training.evaluate import to_device
+from nearfar.training.evaluate import has_channels_last, to_device
 
 MAX_BATCH = 32
 Item = TypeVar("Item")
@@ -83,7 +83,8 @@ def batch_embed(network: nn.Module) -> Callable[[list[Tensor]], list[Tensor]]:
 
     def embed(inputs: list[Tensor]) -> list[Tensor]:
         with torch.inference_mode():
-            return list(network(to_device(_stack(inputs), device)).float().cpu())
+            x = to_device(_stack(inputs), device, channels_last=has_channels_last(network))
+            return list(network(x).float().cpu())
 
     return embed
 

@@ -1,7 +1,7 @@
 """The data that a server serves: samples of a run with their vectors, index, images, map and audit.
 
-The id of a sample is its row in the run's data, even if only one split is served. Samples that only the index of the
-run has follow after the last row.
+The id of a sample is its row in the run's data, even if only one split is served. The ids of samples that are only in
+the run's index follow after the last row.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import hashlib
 import io
 from collections.abc import Callable
 from dataclasses import fields
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,10 +19,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from nearfar.audit import Audit, audit
+from nearfar.audit import Audit, Neighborhoods, audit, find_near_duplicates
 from nearfar.data.manifest import Ints
 from nearfar.errors import NearfarError
 from nearfar.files import remove_drafts
+from nearfar.formatting import counted
 from nearfar.model import Model
 from nearfar.model_kinds import open_model
 from nearfar.ops.geometry import unit
@@ -34,7 +35,8 @@ from nearfar.serve.background_task import BackgroundTask
 from nearfar.serve.disk_cache import load_or_compute
 from nearfar.serve.map_layout import interpolate, lay_out_map
 from nearfar.serve.query_input import QueryReader
-from nearfar.training.checkpoint import load_state
+from nearfar.serve.served_index import open_served_index
+from nearfar.training.checkpoint import load_state, read_tensors
 from nearfar.training.splits import assign_splits, split_manifest
 
 CACHE_FOLDER, CACHE_VERSION = "serve", 2
@@ -50,12 +52,12 @@ Say = Callable[[str], object]
 class Collection:
     """The samples of a run's data, or of one split of it. Slow results are cached in `RUN/serve`.
 
-    If all splits are served, samples that only the index of the run has are served too. The audit leaves them out.
+    If all splits are served, samples that are only in the run's index are served too. The audit does not include them.
 
     Args:
         run: The run.
         split: "all", or the split to serve.
-        say: A function that is called with the number of samples and classes, as a message.
+        say: A function that is called with messages, such as the number of samples and classes.
     """
 
     def __init__(self, run: Model, *, split: str = "all", say: Say = print) -> None:
@@ -64,6 +66,7 @@ class Collection:
         self.manifest, _ = assign_splits(run.manifest(), run.config)
         encoder = Encoder(run, manifest=self.manifest)
         self.embedder = encoder.network
+        self.calibration = encoder.calibration
         rows = np.arange(len(self.manifest)) if split == "all" else self.manifest.rows(split)
         if not len(rows):
             raise NearfarError(f"{run.path}: the data has no {split} samples: choose another --split")
@@ -80,31 +83,44 @@ class Collection:
 
         tensors = self._load_or_compute("vectors", embed)
         ids, added = tensors["ids"].numpy(), load_added_samples(encoder, self.manifest)
-        self.added = added if split == "all" else added.without_samples(f"serves only its {split} samples")
+        self.added = added if split == "all" else added.without_samples(f"serves only the {split} samples")
         self.run_samples = len(ids)
         self.classes = self.added.classes
         self.ids = np.concatenate([ids, len(self.manifest) + np.arange(len(self.added))])
         self.labels = np.concatenate([self.manifest.labels[ids], self.added.labels])
-        self.vectors = torch.cat([tensors["vectors"], self.added.vectors]) if len(self.added) else tensors["vectors"]
-        say(f"{len(self.ids):,} samples of {len(np.unique(self.labels)):,} classes")
+        say(f"{counted(len(self.ids), 'sample')} of {counted(len(np.unique(self.labels)), 'class', 'classes')}")
         if len(self.added):
             say(f"{len(self.added):,} of them are only in {run.index_folder}")
         if self.added.problem:
             say(self.added.problem)
         self.thumbnails = Thumbnails(self.manifest)
         self.queries = QueryReader(encoder, self.manifest)
-        names = [self.name_of(id) for id in self.ids.tolist()]
-        self.index = Index.from_vectors(
-            self.vectors, ids=self.ids, labels=self.labels, classes=self.classes, names=names
-        )
+
+        def build_index() -> Index:
+            vectors = torch.cat([tensors["vectors"], self.added.vectors])
+            names = [self.name_of(id) for id in self.ids.tolist()]
+            return Index.from_vectors(vectors, ids=self.ids, labels=self.labels, classes=self.classes, names=names)
+
+        # The index is memory-mapped, so that several processes share its vectors.
+        key = {**self.cache_key, "added": self.added.fingerprint}
+        self.index = open_served_index(run.path / CACHE_FOLDER / f"index-{split}", key, build_index)
         self._positions = {int(id): i for i, id in enumerate(self.ids)}
         self.map = BackgroundTask(self._map)
         self.audit = BackgroundTask(self._audit)
         self.image = lru_cache(maxsize=IMAGE_CACHE)(self._image)
 
+    @cached_property
+    def vectors(self) -> Tensor:
+        """The embeddings [N, d] as the network computed them. They are read when the map or the audit needs them."""
+        path = self.run.path / CACHE_FOLDER / f"vectors-{self.split}.safetensors"
+        tensors, key = read_tensors(path)
+        if key != self.cache_key:  # the server has been reloaded with other weights or data since
+            raise NearfarError("the data of this server has just been replaced: try again")
+        return torch.cat([tensors["vectors"], self.added.vectors])
+
     @property
     def version(self) -> str:
-        """A string that changes if the data changes. It is part of image URLs, so that browsers can cache images."""
+        """A string that changes when the data changes. It is part of image URLs, so that browsers can cache images."""
         return hashlib.sha256(f"{self.cache_key['data']} {self.added.fingerprint}".encode()).hexdigest()[:12]
 
     def name_of(self, id: int) -> str:
@@ -113,12 +129,12 @@ class Collection:
         return self.added.names[row] if row >= 0 else self.manifest.name(id)
 
     def text_of(self, id: int) -> str | None:
-        """Return the text of a sample, or None if it is not a text or only the index of the run has it."""
+        """Return the text of a sample, or None if the sample is not a text or is only in the run's index."""
         texts = self.manifest.texts
         return None if texts is None or id >= len(self.manifest) else texts[id]
 
     def split_of(self, id: int) -> str:
-        """Return the split of a sample, or "added" if only the index of the run has it."""
+        """Return the split of a sample, or "added" if the sample is only in the run's index."""
         return ADDED if id >= len(self.manifest) else str(self.manifest.split[id])
 
     def position_of(self, id: int) -> int | None:
@@ -133,7 +149,7 @@ class Collection:
     def proxies(self) -> tuple[Ints, Tensor] | None:
         """Return (labels [P], vectors [P, d]) of the P proxies of the loss, read from the checkpoint of the run.
 
-        Return None if there is no checkpoint, or if the loss has no proxies of the dimension of the embeddings.
+        Return None if there is no checkpoint, or if the loss has no proxies with the dimension of the embeddings.
         """
         path = self.run.path / CHECKPOINT
         if not path.is_file():
@@ -176,6 +192,11 @@ class Collection:
         tensors = self._load_or_compute("audit", compute)
         return Audit(**{name: tensors[name].numpy() for name in columns}, classes=self.manifest.classes)
 
+    def neighborhoods(self) -> Neighborhoods:
+        """Return the near duplicates and outliers among the samples of the run's data. This waits for the audit."""
+        split = self.manifest.split[self.ids[: self.run_samples]]
+        return find_near_duplicates(self.audit.wait(), self.vectors[: self.run_samples], split)
+
     def _load_or_compute(self, name: str, compute: Callable[[], dict[str, Tensor]], **key: str) -> dict[str, Tensor]:
         path = self.run.path / CACHE_FOLDER / f"{name}-{self.split}.safetensors"
         return load_or_compute(path, {**self.cache_key, **key}, compute)
@@ -203,7 +224,7 @@ def _load_full_image(thumbnails: Thumbnails, row: int) -> Image.Image | None:
 def encode_image(image: Image.Image, side: int) -> tuple[bytes, str]:
     """Encode an image so that its sides have at most `side` pixels, and return (bytes, media type).
 
-    Images of at most 64 pixels are enlarged and encoded as PNG, others as JPEG.
+    Images whose sides have at most 64 pixels are enlarged and encoded as PNG, others as JPEG.
     """
     buffer = io.BytesIO()
     if max(image.size) <= SMALL_ARRAY:
@@ -217,6 +238,6 @@ def encode_image(image: Image.Image, side: int) -> tuple[bytes, str]:
 
 
 def open_collection(path: Path, *, split: str = "all", skip_broken: bool = False, say: Say = print) -> Collection:
-    """Open the samples of a run directory for serving. `split` and `say` are those of `Collection`."""
+    """Open the samples of a run directory for serving. See `Collection` for `split` and `say`."""
     run = open_model(path)
     return Collection(run.skip_broken() if skip_broken else run, split=split, say=say)

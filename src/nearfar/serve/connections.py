@@ -1,4 +1,4 @@
-"""Limits on connections: the time in which the head of a request must arrive, and the number of connections."""
+"""Limits on connections: their number, and the time in which the head of a request (all headers) must arrive."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ MAX_CONNECTIONS = 512
 class LimitedConnection(H11Protocol):
     """A connection that is closed if the head of a request does not arrive within HEAD_SECONDS.
 
-    At most MAX_CONNECTIONS are open. A new connection replaces the one that has waited longest for a head. If all the
-    others wait for a response, requests of the new one are refused with 503.
+    At most MAX_CONNECTIONS connections are open. Beyond this limit, a new connection closes the one that has waited
+    longest for a head. If all others are waiting for a response, requests on the new connection are refused with 503.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -26,7 +26,7 @@ class LimitedConnection(H11Protocol):
 
     @property
     def waits_for_head(self) -> bool:
-        """Whether no request has begun, or the response to the last one is complete."""
+        """Whether no request has begun, or the response to the last request is complete."""
         return self.cycle is None or self.cycle.response_complete
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]

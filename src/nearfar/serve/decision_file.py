@@ -26,8 +26,8 @@ class Decision:
 class DecisionFile:
     """Decisions about rows of a manifest, saved in a file that `nearfar audit --apply` reads.
 
-    Each decision rewrites the file atomically. If another process has changed the file, it is read again before that. A
-    lock of the directory lets one process at a time read and write the file.
+    Each decision rewrites the file atomically. If another process has changed the file, it is first read again. A lock
+    on the directory ensures that only one process at a time changes the file.
     """
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
@@ -56,14 +56,14 @@ class DecisionFile:
         if decision not in DECISIONS:
             raise ValueError(f"decision must be one of {', '.join(map(repr, DECISIONS))}, got {decision!r}")
         if not 0 <= row < len(self.manifest):
-            raise ValueError(f"row must be 0..{len(self.manifest) - 1}, got {row}")
+            raise ValueError(f"row must be in 0..{len(self.manifest) - 1}, got {row}")
         if (decision == "relabel") != (label is not None):
             raise ValueError(
                 "label is required for relabel and not allowed for other decisions, "
                 f"got decision={decision!r} and label={label!r}"
             )
         if label is not None and not 0 <= label < len(self.manifest.classes):
-            raise ValueError(f"label must be 0..{len(self.manifest.classes) - 1}, got {label}")
+            raise ValueError(f"label must be in 0..{len(self.manifest.classes) - 1}, got {label}")
         with self._lock, self._lock_file():
             self._refresh()
             decisions = dict(self._decisions)
@@ -79,9 +79,9 @@ class DecisionFile:
         return self.path.read_bytes() if self.path.is_file() else format_csv([COLUMNS]).encode()
 
     def _lock_file(self) -> AbstractContextManager[None]:
-        """Exclude other processes while the file is read and written. They have the lock for milliseconds only."""
-        remedy = "wait until it ends"
-        return lock_directory(self.path.parent, "decisions", state="is written", remedy=remedy, wait=lambda _: None)
+        """Keep other processes from changing the file. Each process holds the lock only for milliseconds."""
+        state, remedy = "is being written", "wait until it has finished"
+        return lock_directory(self.path.parent, "decisions", state=state, remedy=remedy, wait=lambda _: None)
 
     def _read_signature(self) -> tuple[int, int, int] | None:
         try:

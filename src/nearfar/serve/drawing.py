@@ -23,7 +23,7 @@ Strokes = Sequence[Sequence[Sequence[float]]]
 
 SPAN, EPSILON = 255.0, 2.0
 MAX_COORDINATE = 1e9
-# Lines that are drawn at once, which bounds the memory of a large drawing.
+# Number of lines that are drawn at once. It limits the memory that a large drawing needs.
 BLOCK = 20_000
 
 
@@ -57,7 +57,8 @@ def simplify_strokes(strokes: Strokes) -> list[Line]:
     if not np.isfinite(points).all():
         raise ValueError("strokes must have finite coordinates")
     if np.abs(points).max() > MAX_COORDINATE:
-        raise ValueError(f"strokes must have coordinates up to {MAX_COORDINATE:g}, got {np.abs(points).max():g}")
+        largest = np.abs(points).max()
+        raise ValueError(f"strokes must have coordinates of magnitude at most {MAX_COORDINATE:g}, got {largest:g}")
     low, span = points.min(0), float(np.ptp(points, axis=0).max())
     scale = SPAN / span if span > 0 else 0.0
     return thin_lines([(line - low) * scale for line in lines])
@@ -90,7 +91,7 @@ def thin_lines(lines: Sequence[Line], epsilon: float = EPSILON) -> list[Line]:
 def _farthest_points(points: Line, first: Ints, last: Ints) -> tuple[Ints, Line]:
     """Return the index of the point between first[i] and last[i] that is farthest from their line, and its distance.
 
-    If the two ends are the same place, the distance is that from this place.
+    If both ends are the same point, distances are measured to this point.
     """
     counts = last - first - 1
     offsets = np.cumsum(counts) - counts
@@ -113,7 +114,7 @@ def _draw_lines(canvas: Line, starts: Line, ends: Line) -> None:
     intensity, it is not changed.
     """
     is_steep = np.abs(ends[:, 1] - starts[:, 1]) > np.abs(ends[:, 0] - starts[:, 0])
-    # Columns u along the longer axis and v along the other one, from the smaller to the larger u.
+    # u is the coordinate along the longer axis, v the other one. Lines go from the smaller to the larger u.
     a, b = (np.where(is_steep[:, None], side[:, ::-1], side) for side in (starts, ends))
     is_backward = (a[:, 0] > b[:, 0])[:, None]
     (u0, v0), (u1, v1) = np.where(is_backward, b, a).T, np.where(is_backward, a, b).T

@@ -29,12 +29,14 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), microphone=(), geolocation=()",
 }
+# The probes of containers need no token, because they reveal nothing about the data (see `nearfar.serve.health`).
+PROBES = frozenset({"/health", "/ready"})
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """A response that is sent in place of the application's response."""
+    """A response that is sent instead of the application's response."""
 
     status: int
     detail: str
@@ -42,18 +44,19 @@ class Refusal:
 
 
 class Guard:
-    """ASGI middleware that refuses requests from other sites, without the token, or with too large a body.
+    """ASGI middleware that refuses requests from pages of other sites, without the token, or with too large a body.
 
     A page of another site can link to this server, but it cannot send any other request.
 
     Args:
         app: The application.
-        hosts: Host names that the Host header can have, with any port. This refuses requests from a page of another
-            site whose host name resolves to 127.0.0.1 (DNS rebinding). None allows all names; use a token in this case.
+        hosts: Host names that the Host header can have, with any port. This check refuses requests from a page of
+            another site whose host name resolves to 127.0.0.1 (DNS rebinding). None allows all names; use a token in
+            this case.
         token: The token that every request must have, as `Authorization: Bearer` or in the cookie that `/?token=` sets.
             None if no token is needed.
         max_body: The largest number of bytes in a body. A body must have a Content-Length.
-        body_seconds: The number of seconds in which a body must arrive.
+        body_seconds: The number of seconds within which a body must arrive.
     """
 
     def __init__(
@@ -99,7 +102,8 @@ class Guard:
         host = headers.get("host", "")
         if self.hosts is not None and _host_name(host) not in self.hosts:
             return Refusal(421, "unknown host name: open the address that the server printed")
-        if self.token is not None and (refusal := self._check_token(scope, headers)) is not None:
+        is_probe = scope["path"] in PROBES and scope["method"] in ("GET", "HEAD")
+        if self.token is not None and not is_probe and (refusal := self._check_token(scope, headers)) is not None:
             return refusal
         if _is_same_site(scope["method"], host, headers):
             return None
@@ -109,8 +113,8 @@ class Guard:
         assert self.token is not None
         parameter = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
         if scope["path"] == "/" and scope["method"] == "GET" and _equal(parameter, self.token):
-            # SameSite=Lax, because the address may be followed from a page of another site. With Strict, the browser
-            # would not send the cookie after the redirect. Other requests from such pages are refused below.
+            # SameSite=Lax, because the user may click a link to the address on a page of another site. With Strict, the
+            # browser would not send the cookie after the redirect. Other requests from such pages are refused later.
             cookie = f"{_cookie_name(headers)}={self.token}; Path=/; HttpOnly; SameSite=Lax"
             return Refusal(303, "welcome", (("location", "/"), ("set-cookie", cookie)))
         kind, _, value = headers.get("authorization", "").partition(" ")

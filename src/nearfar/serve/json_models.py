@@ -16,7 +16,7 @@ QueryKind = Literal["image", "drawing", "vector", "text"]
 
 
 class SearchRequest(BaseModel):
-    """A query that is not an image file: the strokes of a drawing, or a vector or a text if the run's data is such."""
+    """A query that is not an image file: the strokes of a drawing, a vector or a text, depending on the run's data."""
 
     model_config = ConfigDict(extra="forbid")
     strokes: Annotated[list[Stroke], Field(max_length=200)] | None = None
@@ -33,7 +33,7 @@ class DecisionRequest(BaseModel):
 
 
 class Sample(BaseModel):
-    """A sample. `label` is the number of its class, `split` is "added" if only the index of the run has the sample."""
+    """A sample. `label` is the number of its class. `split` is "added" if the sample is only in the run's index."""
 
     id: int
     name: str
@@ -42,26 +42,51 @@ class Sample(BaseModel):
 
 
 class Neighbor(Sample):
-    """A search result with its distance to the query, 1 - cosine."""
+    """A search result with its distance to the query, 1 - cosine.
+
+    `same` is the probability that it has the class of the query, or null if the model is not calibrated, or if the
+    search is limited to a class.
+    """
 
     distance: float
+    same: float | None = None
+
+
+class ClassScore(BaseModel):
+    """A class that a query may have. `score` is its share of the votes of the ten nearest neighbors, from 0 to 1."""
+
+    label: int
+    score: float
+
+
+class ClassDecision(BaseModel):
+    """The class of a query by the calibrated votes of its ten nearest neighbors.
+
+    `label` is null if the query probably has none of the classes. `probability` is the probability that the first
+    candidate is right if the query has one of the classes. `candidates` are the best classes, best first.
+    """
+
+    label: int | None
+    probability: float
+    candidates: list[ClassScore]
 
 
 class SearchResponse(BaseModel):
     """The results of a search, nearest first.
 
     `query` is the query if it is a sample, otherwise null. `preview` is an image of a query that is an image or a
-    drawing, as a data URI.
+    drawing, as a data URI. `decision` is null if the model is not calibrated, or if the search is limited to a class.
     """
 
     query: Sample | None
     preview: str | None = None
     neighbors: list[Neighbor]
+    decision: ClassDecision | None = None
     milliseconds: float
 
 
 class ClassSummary(BaseModel):
-    """A class. `count` is the number of its samples, `example` the id of one, `split` "train" if it was trained on."""
+    """A class with `count` samples. `example` is the id of a sample. `split` is "train" if the class was trained on."""
 
     label: int
     name: str
@@ -101,19 +126,35 @@ class Info(BaseModel):
 
 
 class EmbeddingScores(BaseModel):
-    """The scores of one embedding, from 0 to 1, by the name of the metric."""
+    """The scores of one embedding. `values` maps the name of each metric to a score from 0 to 1."""
 
     name: str
     values: dict[str, float]
 
 
+class CalibrationSummary(BaseModel):
+    """The figures of a calibration as `facts`, and a table of thresholds with one row for each false match rate.
+
+    `warning` says why the figures are too good, or is empty.
+    """
+
+    facts: list[tuple[str, str]]
+    header: list[str]
+    thresholds: list[list[str]]
+    warning: str
+
+
 class RunSummary(BaseModel):
-    """The scores of a run, the titles of the metrics, all settings, and the other values of scores.json as `facts`."""
+    """The scores of a run, the titles of the metrics, all settings, and the other values of scores.json as `facts`.
+
+    `calibration` is null if the model is not calibrated.
+    """
 
     scores: list[EmbeddingScores]
     titles: dict[str, str]
     settings: list[tuple[str, str]]
     facts: list[tuple[str, str]]
+    calibration: CalibrationSummary | None
 
 
 class Computing(BaseModel):
@@ -175,3 +216,39 @@ class SuspectPage(BaseModel):
     offset: int
     decided: dict[str, int]
     suspects: list[Suspect]
+
+
+class NearSample(Sample):
+    """A near duplicate or an outlier, with the decision about it."""
+
+    decision: str
+
+
+class DuplicateSummary(BaseModel):
+    """A group of `count` near duplicates, and the first of them. `distance` is the smallest between two of them."""
+
+    samples: list[NearSample]
+    count: int
+    distance: float
+    across_splits: bool
+    several_labels: bool
+
+
+class DuplicatePage(BaseModel):
+    """A part of the list of groups: those across splits first, then those with several labels.
+
+    `total` is the number of groups, `across_splits` the number of those with samples of different splits.
+    """
+
+    total: int
+    across_splits: int
+    offset: int
+    groups: list[DuplicateSummary]
+
+
+class OutlierPage(BaseModel):
+    """A part of the list of `total` samples that are far from all others, farthest first."""
+
+    total: int
+    offset: int
+    samples: list[NearSample]

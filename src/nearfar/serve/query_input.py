@@ -41,11 +41,11 @@ class QueryReader:
 
     @property
     def accepts_drawings(self) -> bool:
-        """Whether the run's data is drawings, so that a query can be a drawing."""
+        """Whether the run's data consists of drawings, so that a query can be a drawing."""
         return self.kind not in ("features", "text") and self._encoder.images.are_drawings
 
     def read_image(self, data: bytes) -> QueryInput:
-        """Read the bytes of an image file."""
+        """Return the network input and the preview for the bytes of an image file."""
         if self.kind in ("features", "text"):
             what = "vectors: send a vector" if self.kind == "features" else "texts: send a text"
             raise NearfarError(f"this run searches {what}, not an image")
@@ -54,7 +54,7 @@ class QueryReader:
         return QueryInput(x, encode_jpeg(preview) if self.kind == "files" else encode_png(preview))
 
     def read_drawing(self, strokes: Strokes) -> QueryInput:
-        """Read a drawing. Each stroke is a list of points [x, y]."""
+        """Return the network input and the preview for a drawing. Each stroke is a list of points [x, y]."""
         shape = self._encoder.images.array_shape if self.accepts_drawings else ()
         if len(shape) != 2 or shape[0] != shape[1]:
             raise NearfarError("this run does not search drawings: send an image")
@@ -65,7 +65,7 @@ class QueryReader:
         return QueryInput(self._encoder.images.prepare_array(pixels), encode_png(Image.fromarray(255 - pixels)))
 
     def read_text(self, text: str) -> QueryInput:
-        """Read a text. Its tokens are a network input of any length."""
+        """Return the network input for a text: its tokens, without padding."""
         if self.kind != "text":
             raise NearfarError(f"this run searches {'vectors' if self.kind == 'features' else 'images'}, not texts")
         if not text.strip():
@@ -73,12 +73,12 @@ class QueryReader:
         return QueryInput(self._encoder.tokenize([text])[0], None)
 
     def read_vector(self, values: Sequence[float]) -> QueryInput:
-        """Read a feature vector of the same length as those of the run's data."""
+        """Return the network input for a feature vector, which must be as long as those of the run's data."""
         x = torch.tensor(values, dtype=torch.float32)
         if self.kind != "features" or x.shape != (self.input_dim,):
             others = "texts, not vectors" if self.kind == "text" else "images, not vectors"
-            expected = f"vectors of {self.input_dim} numbers" if self.kind == "features" else others
-            raise NearfarError(f"this run searches {expected}, got {len(values)} numbers")
+            expected = f"vectors of {self.input_dim} numbers, got {len(values)}" if self.kind == "features" else others
+            raise NearfarError(f"this run searches {expected}")
         if not bool(torch.isfinite(x).all()):
             raise NearfarError("the vector must contain only finite numbers")
         return QueryInput(x, None)

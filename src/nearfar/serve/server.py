@@ -11,17 +11,21 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 
+import torch
 import uvicorn
 from starlette.types import ASGIApp
 
 from nearfar.directory_lock import lock_directory
 from nearfar.errors import NearfarError
-from nearfar.serve.api import create_app
+from nearfar.serve.application import open_reloading_app
 from nearfar.serve.collection import open_collection
 from nearfar.serve.connections import LimitedConnection
 from nearfar.serve.guard import LOOPBACK, Guard
+from nearfar.serve.metrics import Metrics
+from nearfar.serve.workers import GRACE_SECONDS, serve_with_workers
 
 
 def is_loopback(host: str) -> bool:
@@ -37,7 +41,7 @@ def is_loopback(host: str) -> bool:
 
 
 def choose_token(host: str, token: str | None) -> str | None:
-    """Return the token that every request must have, or None.
+    """Return the token that every request must have, or None if no token is needed.
 
     This is `token` if it is given, None if `host` is a loopback address, and a new random token otherwise.
     """
@@ -63,6 +67,8 @@ def serve(
     token: str | None = None,
     split: str = "all",
     skip_broken: bool = False,
+    workers: int = 1,
+    show_token: bool = True,
 ) -> None:
     """Serve the page of a run until interrupted.
 
@@ -73,41 +79,64 @@ def serve(
         token: The token that every request must have. By default, a new random token, or none if `host` is a loopback
             address.
         split: The samples to serve: "all", "train", "val" or "test".
-        skip_broken: Whether to leave out images that cannot be read. Otherwise they are an error.
+        skip_broken: If True, images that cannot be read are left out. Otherwise they raise an error.
+        workers: Number of processes. They share the port and the memory-mapped index.
+        show_token: Whether the printed address contains `token`. A random token is always printed.
     """
+    shown = token is None or show_token
     token = choose_token(host, token)
-    with _lock_run(run):
-        _serve(run, host, port, token, split, skip_broken)
+    work = partial(_work, run, host, token, split, skip_broken, workers)
+
+    def announce() -> None:
+        query = f"?token={token}" if token is not None and shown else ""
+        print(f"http://{_format_host(host)}:{port}/{query}   (press Ctrl-C to stop)", flush=True)
+        if token is not None and not is_loopback(host):
+            print("The connection is not encrypted. On an untrusted network, put a TLS proxy in front of the server.")
+
+    with _lock_run(run), bind(host, port) as sockets:
+        if workers == 1:
+            work(sockets, announce)
+            return
+        # Fill the cache once, before the processes start and read from it.
+        open_collection(run, split=split, skip_broken=skip_broken)
+        serve_with_workers(work, sockets, count=workers, on_start=announce)
 
 
 def _lock_run(run: Path) -> AbstractContextManager[None]:
-    """Refuse a second server of a run, because each would show decisions that the other has changed.
+    """Return a lock that refuses a second server for the same run. Two servers would change each other's decisions.
 
-    A run directory without write permission cannot be locked, and needs no lock, because no decision can be saved.
+    A run directory without write permission cannot be locked. It needs no lock, because no decision can be saved.
     """
     if not os.access(run, os.W_OK):
         return nullcontext()
     return lock_directory(run, "serve", state="is served", remedy="stop it, or open its address")
 
 
-def _serve(run: Path, host: str, port: int, token: str | None, split: str, skip_broken: bool) -> None:
-    with bind(host, port) as sockets:
-        app = guard_app(create_app(open_collection(run, split=split, skip_broken=skip_broken)), host=host, token=token)
+def _work(
+    run: Path,
+    host: str,
+    token: str | None,
+    split: str,
+    skip_broken: bool,
+    workers: int,
+    sockets: list[socket.socket],
+    on_start: Callable[[], object],
+) -> None:
+    """Serve in this process, which is one of `workers` processes."""
+    if workers > 1:
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
+    say = print if workers == 1 else _say_for_process
+    app = open_reloading_app(run, split=split, skip_broken=skip_broken, say=say)
+    _Server(Metrics(guard_app(app, host=host, token=token)), on_start).run(sockets=sockets)
 
-        def announce() -> None:
-            query = "" if token is None else f"?token={token}"
-            print(f"http://{_format_host(host)}:{port}/{query}   (press Ctrl-C to stop)", flush=True)
-            if token is not None and not is_loopback(host):
-                print(
-                    "The connection is not encrypted. On an untrusted network, put a TLS proxy in front of the server."
-                )
 
-        _Server(app, announce).run(sockets=sockets)
+def _say_for_process(line: str) -> None:
+    print(f"process {os.getpid()}: {line}", flush=True)
 
 
 @contextmanager
 def run_in_background(app: ASGIApp, *, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
-    """Run the application in a thread for the duration of a `with` block, and yield its URL. Port 0 is a free port."""
+    """Run the application in a thread inside a `with` block, and yield its URL. Port 0 selects a free port."""
     is_started = threading.Event()
     with bind(host, port) as sockets:
         server = _Server(app, is_started.set)
@@ -130,7 +159,7 @@ def bind(host: str, port: int) -> Iterator[list[socket.socket]]:
     The sockets do not listen yet, so that clients are refused until the server is ready.
 
     Raises:
-        NearfarError: If the port is in use, needs other permissions, or the host is not this machine.
+        NearfarError: If the port is in use or needs other permissions, or if the host is not this machine.
     """
     with ExitStack() as stack:
         sockets: list[socket.socket] = []
@@ -144,7 +173,7 @@ def bind(host: str, port: int) -> Iterator[list[socket.socket]]:
                 candidate.bind((address[0], number, *address[2:]))
                 sockets.append(candidate)
         except OSError as error:
-            # A name like "localhost" can stand for an address that this machine does not have.
+            # A name like "localhost" can resolve to several addresses, and this machine may not have all of them.
             if not sockets or error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
                 raise NearfarError(_describe_bind_error(host, port, error)) from None
         yield sockets
@@ -155,7 +184,7 @@ def _describe_bind_error(host: str, port: int, error: OSError) -> str:
         return f"port {port} of {host} is in use: choose another with --port"
     if error.errno in (errno.EACCES, errno.EPERM):
         return f"port {port} of {host} needs administrator rights: choose another with --port, such as 8000"
-    return f"--host {host}: is not an address of this machine ({error.strerror}): use 127.0.0.1, or 0.0.0.0 for all"
+    return f"--host {host} is not an address of this machine ({error.strerror}): use 127.0.0.1, or 0.0.0.0 for all"
 
 
 class _Server(uvicorn.Server):
@@ -169,7 +198,7 @@ class _Server(uvicorn.Server):
             access_log=False,
             server_header=False,
             timeout_keep_alive=10,
-            timeout_graceful_shutdown=5,
+            timeout_graceful_shutdown=GRACE_SECONDS,
             ws="none",
         )
         super().__init__(config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -12,9 +13,14 @@ from fastapi import HTTPException
 from torch import Tensor
 
 import nearfar
+from nearfar.calibration import Calibration
+from nearfar.calibration.description import THRESHOLD_HEADER, describe, threshold_rows, warning
+from nearfar.calibration.votes import VOTERS
 from nearfar.data.layouts.sketches import credit
 from nearfar.formatting import metric_title, settings_lines
 from nearfar.report.curves import draw_curves
+from nearfar.report.decisions import draw_decisions
+from nearfar.search.classification import classify_neighbors
 from nearfar.search.exact import Vectors
 from nearfar.serve.background_task import BackgroundTask
 from nearfar.serve.batching import Batcher, batch_embed, batch_search
@@ -22,6 +28,9 @@ from nearfar.serve.collection import Collection
 from nearfar.serve.decision_file import DecisionFile
 from nearfar.serve.guard import MAX_BODY
 from nearfar.serve.json_models import (
+    CalibrationSummary,
+    ClassDecision,
+    ClassScore,
     ClassSummary,
     EmbeddingScores,
     Info,
@@ -33,12 +42,16 @@ from nearfar.serve.json_models import (
     Sample,
 )
 from nearfar.serve.map_layout import LANDMARKS
+from nearfar.serve.neighborhood_list import NeighborhoodList
 from nearfar.serve.suspects import SuspectList
 from nearfar.training.start_scores import RAW_TITLE, start_title
+from nearfar.validation import Ints
 
 MANY_SAMPLES = f"t-SNE of {LANDMARKS:,} random samples, extended to all samples by forces between nearest neighbors"
 
-MAX_SHOWN = 2000  # characters of a text on the page
+# matplotlib is imported when the first figure is drawn. If two threads import it at the same time, it stays broken.
+_DRAWING = threading.Lock()
+MAX_SHOWN = 2000  # the page shows at most this many characters of a text
 
 
 class Service:
@@ -48,9 +61,9 @@ class Service:
         self.collection, self.decisions = collection, decisions
         self.embedder = Batcher(batch_embed(collection.embedder))
         self.searcher = Batcher(batch_search(collection.index))
-        self.suspects = BackgroundTask(
-            lambda: SuspectList(collection.audit.wait(), collection.ids[: collection.run_samples], self.sample)
-        )
+        ids = collection.ids[: collection.run_samples]
+        self.suspects = BackgroundTask(lambda: SuspectList(collection.audit.wait(), ids, self.sample))
+        self.neighborhoods = BackgroundTask(lambda: NeighborhoodList(collection.neighborhoods(), ids, self.sample))
 
     def sample(self, id: int) -> Sample:
         """Return a sample by its id. Respond with 404 if no such sample is served."""
@@ -73,27 +86,52 @@ class Service:
             raise HTTPException(404, f"there is no class {label}")
         return classes[label]
 
-    async def neighbors(
+    async def search(
         self, vector: Vectors, k: int, label: int | None, *, exclude: int | None = None
-    ) -> list[Neighbor]:
-        """Return the k samples nearest to a vector.
+    ) -> tuple[list[Neighbor], ClassDecision | None]:
+        """Return the k samples nearest to a vector, and the class that they vote for if the model is calibrated.
 
         Args:
             vector: The query [d].
             k: Number of neighbors.
-            label: Only search samples of this class. None searches all classes.
+            label: Search only samples of this class, without a vote. With None, all classes are searched.
             exclude: The id of a sample that is left out of the results, such as the query itself.
         """
-        name, count = self.class_name(label), k + (exclude is not None)
+        name, calibration = self.class_name(label), self.collection.calibration if label is None else None
+        count = max(k, 0 if calibration is None else VOTERS) + (exclude is not None)
         if name is None:
             distances, ids = await asyncio.wrap_future(self.searcher.submit((vector, count)))
         else:
             search = partial(self.collection.index.search, label=name)
             result = await anyio.to_thread.run_sync(search, vector[None], count)
             distances, ids = result[0][0], result[1][0]
-        pairs = zip(distances.tolist(), ids.tolist(), strict=True)
-        nearest = [(distance, id) for distance, id in pairs if id >= 0 and id != exclude][:k]
-        return [Neighbor(**self.sample(id).model_dump(), distance=distance) for distance, id in nearest]
+        is_kept = (ids >= 0) & (ids != (-1 if exclude is None else exclude))
+        distances, ids = distances[is_kept], ids[is_kept]
+        if calibration is None:
+            same: list[float | None] = [None] * len(ids)
+        else:
+            same = calibration.probability(distances).tolist()
+        nearest = list(zip(distances.tolist(), ids.tolist(), same, strict=True))[:k]
+        neighbors = [
+            Neighbor(**self.sample(id).model_dump(), distance=distance, same=probability)
+            for distance, id, probability in nearest
+        ]
+        return neighbors, None if calibration is None else self._decide(calibration, distances, ids, exclude)
+
+    def _decide(
+        self, calibration: Calibration, distances: Vectors, ids: Ints, exclude: int | None
+    ) -> ClassDecision | None:
+        own = np.array([-1 if exclude is None else exclude])
+        (result,) = classify_neighbors(self.collection.index, distances[None], ids[None], calibration, ids=own)
+        return ClassDecision(
+            label=None if result.label is None else self._labels[result.label],
+            probability=result.probability,
+            candidates=[ClassScore(label=self._labels[item.label], score=item.score) for item in result.candidates],
+        )
+
+    @cached_property
+    def _labels(self) -> dict[str, int]:
+        return {name: label for label, name in enumerate(self.collection.classes)}
 
     def close(self) -> None:
         """Stop the threads that batch requests."""
@@ -113,7 +151,7 @@ class Service:
             display=collection.thumbnails.kind,
             accepts=accepts.get(collection.queries.kind, images),
             split=collection.split,
-            dim=collection.vectors.shape[1],
+            dim=collection.index.dim,
             input_dim=collection.queries.input_dim,
             version=collection.version,
             max_bytes=MAX_BODY,
@@ -151,13 +189,33 @@ class Service:
             titles={metric: metric_title(metric) for embedding in scores for metric in embedding.values},
             settings=[(key, to_utf8(value)) for key, value in settings_lines(run.config.to_dict())],
             facts=[(key.replace("_", " "), to_utf8(str(value))) for key, value in facts.items()],
+            calibration=self._calibration_summary(),
+        )
+
+    def _calibration_summary(self) -> CalibrationSummary | None:
+        calibration = self.collection.calibration
+        if calibration is None:
+            return None
+        return CalibrationSummary(
+            facts=[(key, to_utf8(value)) for key, value in describe(calibration)],
+            header=list(THRESHOLD_HEADER),
+            thresholds=[list(row) for row in threshold_rows(calibration)],
+            warning=warning(calibration),
         )
 
     def curves(self) -> bytes:
-        """Return an HTML document with the training curves that the run's report shows."""
+        """Return an HTML document with the training curves."""
         run = self.collection.run
-        figures, details = draw_curves({run.method: run.log()})
+        with _DRAWING:
+            figures, details = draw_curves({run.method: run.log()})
         return f"<!doctype html><title>curves</title>{figures}{details}".encode("utf-8", "replace")
+
+    def calibration_figures(self) -> bytes:
+        """Return an HTML document with the figures of the calibration, without any if the model is not calibrated."""
+        calibration = self.collection.calibration
+        with _DRAWING:
+            figures = "" if calibration is None else draw_decisions(calibration)
+        return f"<!doctype html><title>calibration</title>{figures}".encode("utf-8", "replace")
 
     def map_summary(self, layout: dict[str, Tensor]) -> MapSummary:
         """Return the number of points, the layout method and the proxies of the map."""

@@ -1,4 +1,4 @@
-"""The cells of a suite. A cell is one configuration with one seed. With folds, it is trained once per fold."""
+"""The cells of a suite. A cell is one configuration with one seed. With folds, a cell trains one network per fold."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Cell:
 
     @property
     def place(self) -> dict[str, Any]:
-        """Where the cell appears in the tables; a results file stores these keys next to the id."""
+        """The position of the cell in the tables. A results file stores these keys next to the id."""
         return {"data": self.data, "method": self.method, "sweep": self.sweep, "seed": self.seed}
 
     def __str__(self) -> str:
@@ -61,7 +61,7 @@ class _DataSummary:
 
 
 def find_source(dataset: SuiteDataset, sources: Mapping[str, str]) -> str:
-    """Return the path of a dataset: its entry in `sources`, or else its path in the suite with $VARIABLE expanded."""
+    """Return the path of a dataset: its entry in `sources`, or else its path in the suite, with $VARIABLE replaced."""
     if dataset.name in sources:
         return sources[dataset.name]
     source = None if dataset.source is None else os.path.expandvars(dataset.source)

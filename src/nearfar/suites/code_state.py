@@ -13,7 +13,7 @@ DIGITS = 10
 
 @cache
 def code_state() -> str:
-    """Return the first digits of a SHA-256 hash over all modules, recipes and suites.
+    """Return the first 10 hexadecimal digits of a SHA-256 hash over all modules, recipes and suites.
 
     The hash is cached: later calls return it even if the files have changed since the first call.
     """

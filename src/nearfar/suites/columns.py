@@ -14,7 +14,7 @@ ON_TEST = "epoch selected on the test set, as in the paper"
 NOT_SWEPT = "not swept"
 QUOTED = "quoted"
 NONE = "–"
-# measures of how well sample weights detect added label noise: key in the results, and heading of the column
+# measures of how well sample weights detect added label noise: maps the key in the results to the column heading
 DETECTION = {"auroc": "wrong labels: AUROC", "precision": "wrong labels: precision"}
 
 
@@ -42,7 +42,7 @@ class Column:
 
 
 def columns(suite: Suite, block: Block) -> list[Column]:
-    """Return the columns of a block's table; baseline, paper and detection columns without values are left out."""
+    """Return the columns of a block's table. Baseline, paper and detection columns without values are left out."""
     has_baseline = any(row.baseline for row in block.rows)
     result = [Column("method", _name, lambda name: CellText(f"{name} ({QUOTED})"))]
     if has_baseline:
@@ -69,17 +69,17 @@ def paper_tables(suite: Suite, block: Block) -> list[PaperTable]:
 
 
 def quoted_names(suite: Suite, block: Block) -> list[str]:
-    """Return the methods whose numbers the paper quotes from other papers, in the paper's order."""
+    """Return the names of the methods whose numbers the paper quotes from other papers, in the paper's order."""
     return list(dict.fromkeys(name for table in paper_tables(suite, block) for name in table.quoted))
 
 
 def paper_numbers(suite: Suite, block: Block, method: str, metric: str, *, quoted: bool = False) -> list[PrintedNumber]:
-    """Return the paper's numbers for a method and metric; with `quoted`, `method` is one that the paper only quotes."""
+    """Return the paper's numbers for a method and metric. If `quoted`, the method is one that the paper only quotes."""
     return find_numbers(suite.paper, block.source.paper, block.sweep, method, metric, quoted=quoted)
 
 
 def format_mean(value: Interval) -> str:
-    """Format a mean and the half-width of its interval, both in percent.
+    """Format a mean and the half-width of its interval, both in percent. With a single value, format only the mean.
 
     >>> format_mean(Interval(0.5, 0.49, 0.51, 3)), format_mean(Interval(0.5, -float("inf"), float("inf"), 1))
     ('50.00 ± 1.00', '50.00')

@@ -13,10 +13,12 @@ from nearfar.data.layouts.archive import is_archive
 from nearfar.errors import NearfarError
 from nearfar.files import compute_sha256
 
-# Settings that are left out of the hash at their default, so that runs made before they existed keep their id.
+# Settings that are left out of the hash if they have their default, so that older runs, made before these settings
+# existed, keep their ids.
 ADDED_LATER = (
     *("data.folds", "data.fold", "data.per_class", "data.long_tail", "data.swap_halves", "data.ignore_roles"),
     *("data.text", "data.label", "data.image", "data.separator", "data.group", "data.camera"),
+    *("data.levels", "data.taxonomy"),
     *("model.proxies", "model.train_from", "model.lora", "model.lora_alpha", "model.interpolate"),
     *("model.max_tokens", "select.untrained"),
 )
@@ -25,9 +27,9 @@ ADDED_LATER = (
 def config_id(config: Config, *, files: bool = False) -> str:
     """Return a hash of all settings that determine the scores of a run.
 
-    Arrays enter the hash by their fingerprint; image archives and weight files enter it by their content. The
-    paths of these files do not matter. The fingerprint of an image folder does not cover the bytes of its images, so
-    the path of the folder is hashed as well.
+    For arrays, the fingerprint of the data is hashed; for image archives and weight files, their content. The paths of
+    these files do not matter. The fingerprint of an image folder does not cover the content of the image files, so the
+    path of the folder is hashed as well.
 
     Args:
         config: the configuration, with the fingerprint of the data.
@@ -74,7 +76,7 @@ def _hash_weights(path: Path) -> str:
 
 
 def _identify_images(source: str) -> str:
-    """Return the hash of an archive, or the path of a folder, because hashing all images of a folder is too slow."""
+    """Return the hash of an archive, or the path of a folder. Hashing all images in a folder would be too slow."""
     path = Path(source).expanduser()
     if not is_archive(path):
         return source
@@ -84,7 +86,7 @@ def _identify_images(source: str) -> str:
 
 @lru_cache(maxsize=16)
 def _hash_archive(path: Path, size: int, changed: int) -> str:
-    """Hash an archive and cache the hash; `size` and `changed` are in the cache key, so a modified file is rehashed."""
+    """Hash an archive. The hash is cached; a modified file is hashed again, because `size` or `changed` differs."""
     try:
         return compute_sha256(path)
     except OSError as error:

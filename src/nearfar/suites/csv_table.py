@@ -24,8 +24,8 @@ NAMES = (
 def as_csv(results: Results) -> str:
     """Format results as CSV, with one line per dataset, value of the sweep, method and metric.
 
-    Scores are fractions from 0 to 1. Lines of methods that the paper only quotes contain the paper's numbers and the
-    note "quoted".
+    Scores are fractions from 0 to 1. The lines of methods that the paper only quotes contain the paper's numbers and
+    the note "quoted".
     """
     suite = results.suite
     lines: list[dict[str, Any]] = []

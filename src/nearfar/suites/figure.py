@@ -1,7 +1,7 @@
 """`nearfar bench figure`: plot a metric over the values of a sweep.
 
-The figure has a panel for each dataset and a line for each method. Lines show means over seeds, and error bars show
-their 95% intervals.
+The figure has a panel for each dataset and a line for each method. Lines show means over seeds, and error bars show the
+95% confidence intervals of the means.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def draw_figure(results: Results, *, x: str, metric: str, methods: Sequence[str]
         results: The results of a suite with a sweep.
         x: The setting that the suite sweeps.
         metric: A metric of the suite.
-        methods: The methods to draw; all by default. Methods with missing results are not drawn; a note lists them.
+        methods: The methods to draw. By default, all methods are drawn. Methods with missing results are left out, and
+            a note lists them.
     """
     suite = results.suite
     names = (UNTRAINED, *(method.name for method in suite.methods))
@@ -39,7 +40,9 @@ def draw_figure(results: Results, *, x: str, metric: str, methods: Sequence[str]
         raise NearfarError(f"{suite.name}: the suite does not sweep {x!r}: {sweep}")
     if metric not in suite.metrics:
         known = ", ".join(suite.metrics)
-        raise NearfarError(f"{suite.name}: has no metric {metric!r}{suggest(metric, suite.metrics)} Known: {known}")
+        raise NearfarError(
+            f"{suite.name}: the suite has no metric {metric!r}{suggest(metric, suite.metrics)} Known: {known}"
+        )
     values = suite.sweep_values
     if len(values) < 2 or not all(isinstance(value, int | float) for value in values):
         raise NearfarError(

@@ -1,4 +1,4 @@
-"""Numbers from a paper's tables, which our tables show next to our own. In a suite file:
+"""Numbers from a paper's tables, which our tables show next to our own numbers. In a suite file, they look like this:
 
 paper:
   - data: cub                                  # shown with datasets of the suite that have `paper: cub`

@@ -1,7 +1,7 @@
-"""`nearfar bench run --peer`: also run the peer of each method, which is the same loss in pytorch-metric-learning.
+"""`nearfar bench run --peer`: also run each method with the same loss from pytorch-metric-learning.
 
-Method and peer use the same data, batches, network, optimizer, number of steps, seed, initial weights and tuned
-settings. Nothing is tuned for the peer.
+Both runs have the same data, batches, network, optimizer, number of steps, seed and initial weights. The run with
+pytorch-metric-learning also has the settings that were tuned for our loss; nothing is tuned for the other loss.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from nearfar.training.components import make_loss
 
 
 def peer_name(method: str) -> str:
-    """Return the name of the row that shows a method's peer."""
+    """Return the name of the table row for a method with its loss from pytorch-metric-learning."""
     return f"{method} ({NAME})"
 
 
 def method_of(name: str) -> str:
-    """Return the method that a row belongs to: a peer's row belongs to the method that it is compared with.
+    """Return the name of the method in a table row, without the suffix that `peer_name` adds.
 
     >>> method_of(peer_name("triplet")), method_of("triplet")
     ('triplet', 'triplet')
@@ -31,11 +31,11 @@ def method_of(name: str) -> str:
 
 
 def add_peers(maker: CellMaker, tuned: TunedSettings) -> tuple[Suite, TunedSettings, list[str]]:
-    """Add a peer after each method that has one.
+    """Add a second method after each method whose loss pytorch-metric-learning has: the same run with that loss.
 
     Returns:
-        The suite with the peers added as methods, the tuned settings of methods and peers, and messages that list
-        methods without a peer and peers whose formula differs from ours.
+        The suite with the added methods, the tuned settings of all methods, and messages. The messages name the methods
+        whose loss pytorch-metric-learning does not have, and the losses whose formula differs from ours.
     """
     suite = maker.suite
     methods: list[Method] = []
@@ -49,7 +49,7 @@ def add_peers(maker: CellMaker, tuned: TunedSettings) -> tuple[Suite, TunedSetti
             try:
                 peers.append(peer_of(config))
             except NearfarError as error:
-                messages.append(f"{method.name}: no peer on {dataset.name}: {error}")
+                messages.append(f"{method.name}: not run with {NAME} on {dataset.name}: {error}")
         if not peers:
             continue
         differs = next((peer.differs for peer in peers if peer.differs), "")
@@ -69,7 +69,11 @@ def add_peers(maker: CellMaker, tuned: TunedSettings) -> tuple[Suite, TunedSetti
 
 
 def peer_of(config: Config) -> Peer:
-    """Return the peer of a run's loss; raise an error if there is none."""
+    """Return the loss from pytorch-metric-learning that corresponds to a run's loss.
+
+    Raises:
+        NearfarError: If there is no such loss.
+    """
     if config.pacing:
         raise NearfarError(f"pacing.name={config.pacing.get('name')} weights samples, which {NAME} does not support")
     if config.batches.name == "profs":
@@ -80,7 +84,7 @@ def peer_of(config: Config) -> Peer:
 
 
 def describe_peers(suite: Suite) -> list[str]:
-    """Return the paragraph above the tables that explains the peers' rows, as a list; empty if there are no peers."""
+    """Return a list with the paragraph that explains the rows of pytorch-metric-learning, if the suite has any."""
     if not any(method_of(method.name) != method.name for method in suite.methods):
         return []
     return [

@@ -1,15 +1,14 @@
 """The results file of a suite: one JSON object per line, appended when a run finishes.
 
-If the process is killed, only the unfinished runs are lost.
+If the process is killed, only the unfinished runs are lost. The kinds of lines are:
 
     {"kind": "suite", "suite": ..., "places": [{data, method, sweep, seed, id}, ...]}   the suite and its cells
     {"kind": "trial", "id": ..., "settings": [...], "value": ...}                       validation score of a trial
     {"kind": "cell", "id": ..., "test": {...}, "untrained": {...}, ...}                 scores of a cell
     {"kind": "error", "id": ..., "message": ...}                                        error of a cell or trial
 
-If there are several suite lines, the last one is used.
-
-If the last line has no newline, it was cut off when the process was killed. It is ignored.
+If there are several suite lines, the last one is used. If the last line of the file has no newline, it was cut off when
+the process was killed, and it is ignored.
 """
 
 from __future__ import annotations
@@ -38,10 +37,10 @@ class Results:
     Attributes:
         suite: the suite of the last suite line.
         places: dataset, method, value of the sweep, seed and id of each cell in the tables.
-        cells: "cell" lines (scores and details of the runs) by id.
-        errors: last error message by id, for cells without scores.
-        tuned: tuned settings by dataset and method.
-        tried: values that were tried for each setting, by dataset and method, if the file has them.
+        cells: maps the id of each finished cell to its "cell" line (scores and details of the run).
+        errors: maps the id of each failed cell that has no scores to its last error message.
+        tuned: maps (dataset, method) to the tuned settings.
+        tried: maps (dataset, method) to the values that were tried for each setting, if the file contains them.
     """
 
     suite: Suite
@@ -52,11 +51,11 @@ class Results:
     tried: Mapping[tuple[str, str], Mapping[str, list[Any]]]
 
     def cell(self, data: str, method: str, sweep: Any, seed: int) -> Mapping[str, Any] | None:
-        """Return the "cell" line of a run; None if it has no scores."""
+        """Return the "cell" line of a cell, or None if the cell has no scores."""
         return self.cells.get(self.id(data, method, sweep, seed) or "")
 
     def id(self, data: str, method: str, sweep: Any, seed: int) -> str | None:
-        """Return the id of a cell; None if its dataset was not run."""
+        """Return the id of a cell, or None if its dataset was not run."""
         return self._ids.get(_key(data, method, sweep, seed))
 
     @cached_property
@@ -72,11 +71,11 @@ def _key(data: str, method: str, sweep: Any, seed: int) -> tuple[str, str, str, 
         method,
         json.dumps(sweep),
         seed,
-    )  # as JSON, because a value of the sweep may be a list, which is not hashable
+    )  # the value of the sweep is converted to JSON, because it may be a list, which is not hashable
 
 
 def read_lines(path: Path, *, kinds: tuple[str, ...] = KINDS) -> list[dict[str, Any]]:
-    """Read the complete lines of a results file and check that the `kind` of each is one of `kinds`."""
+    """Read the complete lines of a results file, and check that the `kind` of each line is one of `kinds`."""
     try:
         content, _, _ = path.read_bytes().rpartition(b"\n")
     except OSError as error:
@@ -89,7 +88,7 @@ def read_lines(path: Path, *, kinds: tuple[str, ...] = KINDS) -> list[dict[str, 
         except (ValueError, TypeError, KeyError):
             is_valid = False
         if not is_valid and number == 1:
-            raise NearfarError(f"{path}: is not a results file (`nearfar bench run SUITE` writes them)")
+            raise NearfarError(f"{path}: not a results file (`nearfar bench run SUITE` writes results files)")
         if not is_valid:
             raise NearfarError(
                 f"{path}: line {number} is damaged or its kind is not one of {', '.join(kinds)}: delete that line"
@@ -105,8 +104,10 @@ def read_results(path: Path) -> Results:
     if last is None:
         trials = sum(line["kind"] == "trial" for line in lines)
         if trials:
-            raise NearfarError(f"{path}: has trials ({trials:,}) but no cells yet: run the suite until tuning is done")
-        raise NearfarError(f"{path}: contains no suite line (`nearfar bench run SUITE` writes results files)")
+            raise NearfarError(
+                f"{path}: there are trials ({trials:,}) but no cells yet: run the suite until tuning is finished"
+            )
+        raise NearfarError(f"{path}: the file contains no suite line (`nearfar bench run SUITE` writes results files)")
     cells = {line["id"]: line for line in lines if line["kind"] == "cell"}
     errors = {line["id"]: str(line["message"]) for line in lines if line["kind"] == "error" and line["id"] not in cells}
     tuned = {(choice["data"], choice["method"]): tuple(choice["settings"]) for choice in last.get("chosen", ())}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nearfar.errors import NearfarError
-from nearfar.formatting import duration
+from nearfar.formatting import counted, duration
 from nearfar.suites.cells import Cell, CellMaker, TunedSettings, check_losses_and_metrics, check_names
 from nearfar.suites.columns import ON_TEST
 from nearfar.suites.peer import add_peers, method_of
@@ -53,12 +53,12 @@ def run_suite(
         out: results file.
         sources: paths by dataset name.
         only: datasets to run; all if empty.
-        methods: methods to run now; all if empty. The tables list others without scores as not run.
+        methods: methods to run now; all if empty. In the tables, other methods without scores are marked as not run.
         seeds: seeds to run now; all if empty.
         workers: number of worker processes; 0 trains in this process.
         threads: torch threads per process.
-        peer: whether to run also the losses of pytorch-metric-learning (see `nearfar.suites.peer`).
-        say: called with progress messages.
+        peer: whether to also run the same losses from pytorch-metric-learning (see `nearfar.suites.peer`).
+        say: function that is called with progress messages.
 
     Returns:
         The number of cells that failed.
@@ -80,7 +80,7 @@ def run_suite(
         _write_suite(file, suite, cells, only, tuned, tried)
         done = {line["id"] for line in file.lines if line["kind"] == "cell"}
         ids = {cell.id for cell in cells}
-        say(f"{suite.name}: {len(ids)} cells, {len(ids & done)} of them done; writing to {out}")
+        say(f"{suite.name}: {counted(len(ids), 'cell')}, {len(ids & done)} done; writing to {out}")
         selected = (
             cell
             for cell in cells
@@ -115,9 +115,10 @@ def _tune(
     """Run the trials of `methods` (of all methods if empty) that have no score yet, and choose settings.
 
     Returns:
-        The tuned settings, including those of methods that were tuned earlier; a dictionary of the (dataset, method)
-        pairs that need tuning but have no tuned settings; and the values that were tried. The values of the dictionary
-        are the error message of the last failed trial, or an empty string if the trials have not been run.
+        The tuned settings, including those of methods that were tuned earlier; a dictionary whose keys are the
+        (dataset, method) pairs that need tuning but have no tuned settings; and the values that were tried. The
+        dictionary maps each pair to the error message of its last failed trial, or to an empty string if its trials
+        have not been run.
     """
     suite, all_trials = maker.suite, suite_trials(maker)
     values = trial_values(file.lines, suite.tune.metric)
@@ -130,7 +131,8 @@ def _tune(
         by_id = {trial.cell.id: trial for trial in current}
         pending = [trial.cell for id_, trial in by_id.items() if id_ not in values]
         if current:
-            say(f"{suite.name}: {len(by_id)} trials on validation classes, {len(by_id) - len(pending)} of them done")
+            trials_text = counted(len(by_id), "trial")
+            say(f"{suite.name}: {trials_text} on validation classes, {len(by_id) - len(pending)} done")
         for count, cell, outcome, remaining in _run_timed(pending, workers, threads):
             entry = trial_entry(by_id[cell.id], outcome, suite.tune.metric)
             file.append(entry)
@@ -156,8 +158,8 @@ def _write_suite(
 ) -> None:
     """Append a suite line, unless the last suite line of the file is the same.
 
-    With `only`, the cells and tuned settings of the other datasets are copied from the last suite line, for datasets
-    that have not changed. Nothing is copied if anything else in the suite has changed.
+    With `only`, the cells and tuned settings of all other datasets that have not changed are copied from the last suite
+    line. Nothing is copied if anything else in the suite has changed.
     """
     previous = next((line for line in reversed(file.lines) if line["kind"] == "suite"), None)
     current = _to_plain(suite)
@@ -188,14 +190,15 @@ def _unchanged_data(before: dict[str, Any], current: dict[str, Any]) -> set[str]
 
 
 def _tuned_place(cell: Cell) -> tuple[str, str]:
-    """Return the dataset and method whose tuned settings a cell uses; a peer uses those of its method."""
+    """Return the dataset and method whose tuned settings a cell uses. A peer loss uses those of our own loss."""
     return cell.data, method_of(cell.method)
 
 
 def _mark_untuned(cell: Cell) -> Cell:
     """Change the id of a cell whose tuned settings are missing.
 
-    Its configuration has the untuned settings, and scores of a run with these settings must not be shown for it.
+    The configuration of the cell contains untuned settings. With its original id, the tables would show the scores of
+    a run with untuned settings.
     """
     return replace(cell, id=f"untuned {cell.id}")
 

@@ -15,7 +15,7 @@ from nearfar.spelling import suggest
 
 @cache
 def shared_data() -> dict[str, dict[str, Any]]:
-    """Return the shared `data` entries by name; the settings of each include those of its track.
+    """Return a dict that maps names to shared `data` entries. The settings of an entry include those of its track.
 
     >>> shared_data()["sketches"]["settings"]
     ['steps=400', 'batches.size=64', 'data.validation=0.2']
@@ -39,8 +39,9 @@ def shared_data() -> dict[str, dict[str, Any]]:
 def expand_entry(entry: Any, where: str) -> Any:
     """Return a complete `data` entry.
 
-    `entry` may be the name of a shared dataset, or {use: name, ...} with changes to it. The settings of `entry` are
-    appended to the shared settings; its other keys replace the shared values. An entry without `use` is returned as is.
+    `entry` may be the name of a shared dataset, or {use: name, ...} with changes to a shared dataset. The settings of
+    `entry` are appended to the shared settings; its other keys replace the shared values. A mapping without `use` is
+    returned as it is. `where` names the entry in error messages.
 
     >>> expand_entry({"use": "cub", "name": "cub-64", "settings": ["model.dim=64"]}, "data[0]")["settings"]
     ['setting=paper', 'data.validation=0', 'benchmark=cub', 'model.dim=64']

@@ -5,7 +5,8 @@
     data                     list of datasets, each one of: {name, source, settings}, where the source may contain
                              $VARIABLE or come from --data; the name of a shared dataset; or {use: name, ...}, a shared
                              dataset with changes (shared_data.py)
-    methods                  list of {name, recipe, settings, baseline, swept}; the recipe defaults to the name
+    methods                  list of {name, recipe, settings, baseline, swept, tune, note}; the default recipe is the
+                             one with the name of the method
     baseline                 the method that the others are compared with, unless a method sets another baseline
     seeds                    list of seeds
     settings                 list of KEY=VALUE for all cells, as for `nearfar train --set`
@@ -38,15 +39,16 @@ UNTRAINED = "untrained"
 
 @dataclass(frozen=True)
 class Tuning:
-    """The search for settings of each method on each dataset. An empty space means no search.
+    """The search for good settings of each method on each dataset. With an empty space, there is no search.
 
     Attributes:
-        space: lists of values by setting. Datasets and methods may add settings, or replace the list of values of a
-            setting, with their own `tune`.
-        trials: maximum number of combinations to try, the same for every method. If there are more, that many are drawn
-            at random. None tries all.
-        one_by_one: tune one setting after the other, in the order of the space. The others keep their best value so
-            far, or their first value if they have not been tuned yet. This takes few trials if there are many settings.
+        space: maps each setting to the list of values to try. Datasets and methods may add settings, or replace the
+            list of a setting, with their own `tune`.
+        trials: maximum number of combinations to try, the same for every method. If the space has more combinations,
+            `trials` of them are drawn at random. None tries all.
+        one_by_one: if True, tune one setting after the other, in the order of the space. The other settings keep their
+            best value so far, or their first value if they have not been tuned yet. This needs few trials even if there
+            are many settings.
         seed: seed of the random draw of combinations and of the trial runs. It must not be one of the suite's seeds.
         metric: metric on the validation classes by which the best combination is chosen.
         extend: maximum number of rounds that try one more value beyond the range of a numeric setting whose best value
@@ -78,9 +80,10 @@ class SuiteDataset:
         differs: what differs from the paper's setup.
         metrics: metrics to show for this dataset; None means those of the suite and of the paper's table.
         tune: search space for this dataset.
-        tuned: False leaves out the search on this dataset: every method keeps its settings.
-        tune_settings: settings for its trials only, which take precedence over the suite's `tune.settings`.
-        tuned_on: another dataset of the suite whose tuned settings are used here too, to save trials.
+        tuned: if False, there is no search on this dataset: every method keeps its settings.
+        tune_settings: settings for trials on this dataset only, which take precedence over the suite's
+            `tune.settings`.
+        tuned_on: another dataset of the suite. Its tuned settings are also used for this dataset, which saves trials.
     """
 
     name: str
@@ -98,14 +101,15 @@ class SuiteDataset:
 
 @dataclass(frozen=True)
 class Method:
-    """A row of the tables.
+    """A method of a suite: one row of the tables.
 
     Attributes:
         name: name in tables and on the command line.
         recipe: recipe to train with; None means the recipe called `name`.
         settings: settings for this method.
         baseline: method to compare this one with; None means the suite's baseline.
-        swept: whether the swept setting is applied. If False, the method is the same at every value of the sweep.
+        swept: whether the swept setting applies to the method. If False, the method is the same at every value of the
+            sweep.
         tune: search space for this method.
         note: a sentence that the tables show.
     """
@@ -156,7 +160,7 @@ class Suite:
         return self.sweep_values[0] if self.tune.at is None else self.tune.at
 
     def baseline_of(self, method: str) -> str | None:
-        """Return the method that `method` is compared with; None for the baseline itself."""
+        """Return the method that `method` is compared with, or None if it is the baseline or there is none."""
         specific = next((other.baseline for other in self.methods if other.name == method), None)
         name = specific or self.baseline
         return None if name == method else name
@@ -174,5 +178,5 @@ class Suite:
         return dataset.metrics or self.metrics
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values that `suite_from_dict` reads."""
+        """Return the suite as a dict of plain values, which `suite_from_dict` reads."""
         return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}

@@ -88,7 +88,7 @@ def _check_tuning(suite: Suite, where: str) -> None:
             )
     for key, values in _search_spaces(suite):
         if not isinstance(values, list | tuple) or not values:
-            raise NearfarError(f"{where}: tune needs a list of values for {key}, got {values!r}")
+            raise NearfarError(f"{where}: tune needs a non-empty list of values for {key}, got {values!r}")
     if suite.tune.seed in suite.seeds:
         raise NearfarError(f"{where}: tune.seed={suite.tune.seed} is also in seeds: choose another tune.seed")
     if suite.tune.trials is not None and suite.tune.trials < 1:

@@ -1,4 +1,4 @@
-"""Read suites by name (those that come with nearfar) or from YAML files."""
+"""Open the suites that come with nearfar by their names, and other suites from YAML files."""
 
 from __future__ import annotations
 

@@ -15,7 +15,8 @@ Scores = Mapping[str, float]
 CONCATENATED, LAST = "concatenated", "last epoch"
 FOLD_FORMS = ("separated", CONCATENATED)
 EPOCH_FORMS = ("selected epoch", LAST)
-SCORES_OF_FORM = {CONCATENATED: "concatenated", LAST: "test_last"}  # other forms are in "test"
+# maps a form to the key of its scores in the results of a cell; forms that are not listed use "test"
+SCORES_OF_FORM = {CONCATENATED: "concatenated", LAST: "test_last"}
 
 
 @dataclass(frozen=True)
@@ -27,12 +28,13 @@ class Row:
         baseline: name of the method to compare with; None for the baseline itself.
         expected: number of seeds of the suite.
         n: number of seeds with scores.
-        scores: means over these seeds with their intervals, by metric.
-        differences: mean differences from the baseline over the seeds that both have, with intervals, by metric.
+        scores: maps each metric to its mean over these seeds, with a confidence interval.
+        differences: maps each metric to the mean difference from the baseline over the seeds that both methods have,
+            with a confidence interval.
         seconds: training time, excluding the final test; the median over seeds.
-        selected_by: what epochs were selected by, such as "validation" or "test".
+        selected_by: splits on which epochs were selected, such as "validation" or "test"; "last" for no selection.
         batch: batch size, if the cells record it.
-        swept: whether the swept setting is applied to the method.
+        swept: whether the swept setting applies to the method.
         missing: for each seed without scores, the reason.
         detection: how well sample weights detect added label noise ("auroc", "precision"), if measured.
     """
@@ -64,7 +66,7 @@ class Block:
         source: the dataset.
         sweep: value of the sweep.
         rows: one row per method.
-        mixed: whether methods start from different networks, judged by their scores before training.
+        mixed: whether methods start from different networks, which is detected by different scores before training.
         form: with folds, "separated" (mean score of the networks) or "concatenated" (score of their concatenated
             embeddings); with `last_epoch`, "selected epoch" or "last epoch"; otherwise empty.
     """
@@ -89,8 +91,8 @@ class Block:
 def summarize(results: Results) -> list[Block]:
     """Return a block for each combination of dataset, value of the sweep, and form of the scores (see `Block`).
 
-    The first row of a block is the untrained network. Only blocks of concatenated embeddings do not have this row,
-    because these embeddings exist for trained networks only.
+    The first row of a block is the untrained network. Blocks of concatenated embeddings do not have this row, because
+    the embeddings of untrained networks are not concatenated.
     """
     suite = results.suite
     names = {place["data"] for place in results.places}

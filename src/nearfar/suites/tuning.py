@@ -1,8 +1,8 @@
 """Tuning: every method of a suite gets the same maximum number of trials, scored on validation classes only.
 
 A trial is a run with one combination of values from the suite's `tune.space`, with a seed that no table uses. It does
-not read the test split. The combination with the best `tune.metric` becomes part of the method's settings for that
-dataset. It is written to the results file and shown below the tables.
+not read the test split. The combination with the best `tune.metric` becomes part of the method's settings for the
+dataset. The chosen combinations are written to the results file and shown below the tables.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def as_setting(key: str, value: Any) -> str:
 
 
 def search_space(suite: Suite, dataset: SuiteDataset, method: Method) -> dict[str, Any]:
-    """Return the lists of values to try by setting, without the settings that the command line sets."""
+    """Return a dict that maps each setting to the values to try. Settings given on the command line are left out."""
     if not dataset.tuned:
         return {}
     fixed = tuple(".".join(parse_setting(setting)[0]) for setting in suite.override)
@@ -94,7 +94,7 @@ def search_space(suite: Suite, dataset: SuiteDataset, method: Method) -> dict[st
 def _parse_value(value: Any) -> Any:
     """Parse a text value like the VALUE of a KEY=VALUE setting, and return other values unchanged.
 
-    Numbers such as 1e-3 need this, because YAML reads numbers without a decimal point as text.
+    Numbers such as 1e-3 need this, because YAML reads numbers in scientific notation without a decimal point as text.
 
     >>> _parse_value("1e-3"), _parse_value("cosine"), _parse_value(5)
     (0.001, 'cosine', 5)
@@ -103,7 +103,7 @@ def _parse_value(value: Any) -> Any:
 
 
 def tuning_dataset(suite: Suite, dataset: SuiteDataset) -> SuiteDataset:
-    """Return the dataset whose trials choose the settings for `dataset`: the one named by `tuned_on`, or itself."""
+    """Return the dataset whose trials choose the settings for `dataset`: the one in `tuned_on`, or `dataset` itself."""
     return next((other for other in suite.data if other.name == dataset.tuned_on), dataset)
 
 
@@ -148,12 +148,12 @@ def make_trial(maker: CellMaker, dataset: SuiteDataset, method: Method, settings
 
 
 def choose(suite: Suite, trials: Iterable[Trial], values: Mapping[str, float]) -> TunedSettings:
-    """Return the best settings by (dataset, method). If all trials of a pair failed, the pair is absent.
+    """Return a dict that maps (dataset, method) to the best settings. Pairs whose trials all failed are left out.
 
     Args:
         suite: the suite.
         trials: the trials to choose from.
-        values: validation score by trial id; failed trials are absent.
+        values: maps the id of each trial to its validation score; failed trials are absent.
     """
     best: dict[tuple[str, str], tuple[float, tuple[str, ...]]] = {}
     for trial in trials:
@@ -173,7 +173,10 @@ def choose(suite: Suite, trials: Iterable[Trial], values: Mapping[str, float]) -
 
 
 def tuned_places(maker: CellMaker, trials: Iterable[Trial]) -> dict[tuple[str, str], tuple[str, str]]:
-    """Map each (dataset, method) that is tuned to the (dataset, method) whose trials choose its settings."""
+    """Return a dict whose keys are the tuned (dataset, method) pairs.
+
+    The value of a pair is the (dataset, method) pair whose trials choose its settings.
+    """
     places = {trial.place for trial in trials}
     return {
         (dataset.name, method): (name, method)
@@ -184,7 +187,7 @@ def tuned_places(maker: CellMaker, trials: Iterable[Trial]) -> dict[tuple[str, s
 
 
 def trial_entry(trial: Trial, outcome: Mapping[str, Any], metric: str) -> dict[str, Any]:
-    """Return the line that the results file gets for a trial: its settings and validation score, or its error."""
+    """Return the line to write to the results file for a trial: its settings and validation score, or its error."""
     entry = {"id": trial.cell.id, **trial.cell.place, "settings": list(trial.settings)}
     if outcome["kind"] == "error":
         return {"kind": "error", **entry, "message": outcome["message"]}
@@ -193,7 +196,10 @@ def trial_entry(trial: Trial, outcome: Mapping[str, Any], metric: str) -> dict[s
 
 
 def trial_values(lines: Iterable[Mapping[str, Any]], metric: str) -> dict[str, float]:
-    """Return the validation score of each finished trial of a results file by id, for those that have this metric."""
+    """Return a dict that maps the id of each finished trial in a results file to its validation score.
+
+    Trials for which this metric was not measured are left out.
+    """
     values = {}
     for line in lines:
         scores = {line["metric"]: line["value"], **line.get("validation", {})} if line["kind"] == "trial" else {}
@@ -203,7 +209,7 @@ def trial_values(lines: Iterable[Mapping[str, Any]], metric: str) -> dict[str, f
 
 
 def tried_values(trials: Iterable[Trial], values: Mapping[str, float]) -> TriedValues:
-    """Return the values of each setting in the finished trials, by dataset and method."""
+    """Return the values of each setting that finished trials used, for each dataset and method."""
     tried: dict[tuple[str, str], dict[str, list[Any]]] = {}
     for trial in trials:
         if trial.cell.id in values:
@@ -216,7 +222,7 @@ def tried_values(trials: Iterable[Trial], values: Mapping[str, float]) -> TriedV
 
 
 def describe_tuning(suite: Suite, tuned: TunedSettings) -> list[str]:
-    """Return the sentence above the tables on how settings were tuned, as a list; empty without tuning."""
+    """Return a list with the paragraph on how settings were tuned. The list is empty if nothing was tuned."""
     methods = {method.name: method for method in suite.methods}
     if not any(
         len(combinations(suite, dataset, methods[method])) > 1
@@ -247,13 +253,13 @@ def describe_tuning(suite: Suite, tuned: TunedSettings) -> list[str]:
 def describe_choice(
     suite: Suite, tuned: TunedSettings, dataset: SuiteDataset, tried: TriedValues | None = None
 ) -> list[str]:
-    """Return the note below a table with the tuned settings. It marks values at an end of the search range.
+    """Return a list with the note on the tuned settings below a table. Values at an end of the search range are marked.
 
     Args:
         suite: the suite.
         tuned: the tuned settings.
         dataset: the dataset of the table.
-        tried: the values that were tried; by default, those of the search space.
+        tried: the values that were tried. By default, those of the search space.
     """
     methods = {method.name: method for method in suite.methods}
     leader = tuning_dataset(suite, dataset)
@@ -274,7 +280,7 @@ def describe_choice(
 
 
 def _mark_end(setting: str, space: Mapping[str, Any]) -> str:
-    """Mark a value at an end of the search range, because a value outside the range might be better.
+    """Return a mark for a value at an end of the search range, where a value outside the range might be better.
 
     >>> _mark_end("optimizer.lr=0.1", {"optimizer.lr": [0.001, 0.01, 0.1]})
     ' (largest tried)'

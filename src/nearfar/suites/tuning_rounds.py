@@ -1,6 +1,7 @@
-"""Trials that depend on earlier ones: the next setting of a search, and values beyond the end of a search range.
+"""Later rounds of a search, whose trials depend on earlier results.
 
-A range whose end was chosen says little about the best value, so it is extended.
+If settings are tuned one by one, a round varies the next setting. Other rounds extend a range whose best value is at
+one of its ends, because an even better value may lie beyond.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ def following_trials(
 ) -> Iterator[Callable[[], list[Trial]]]:
     """Yield a function for each round of trials after the first. Calling the function returns the trials of its round.
 
-    The caller must call it and run these trials before it requests the next function.
-
+    The caller must call the function and run these trials before it requests the next function.
 
     Args:
         maker: makes the cells of the suite.
-        trials: the trials so far, to which the caller adds those of each round.
-        values: score of each trial by id, to which the caller adds those of each round; failed trials have none.
+        trials: the trials so far. The caller adds the trials of each round.
+        values: maps the id of each trial to its score; failed trials are absent. The caller adds the scores of each
+            round.
     """
     suite = maker.suite
     if suite.tune.one_by_one:
@@ -49,13 +50,14 @@ def _trials_from_best(
 ) -> list[Trial]:
     """Return new trials for each dataset and method: variations of the best settings so far.
 
-    A value that the configuration does not allow is left out.
+    Settings that are not valid are left out.
 
     Args:
         maker: makes the cells of the suite.
         trials: the trials so far.
-        values: score of each trial by id.
-        vary: function from the best settings, the search space and the tried settings to further settings.
+        values: maps the id of each trial to its score.
+        vary: function that takes the best settings, the search space and the tried settings, and returns further
+            settings to try.
     """
     suite, extra = maker.suite, []
     by_place: dict[tuple[str, str], list[Trial]] = {}
@@ -77,7 +79,7 @@ def _trials_from_best(
 def _values_of_setting(
     i: int, best: tuple[str, ...], space: Mapping[str, list[Any]], tried: Collection[tuple[str, ...]]
 ) -> list[tuple[str, ...]]:
-    """Return the best settings with the i-th one replaced by its other values.
+    """Return copies of the best settings, each with another value of the i-th setting.
 
     >>> _values_of_setting(1, ("a=1", "b=5"), {"a": [1, 2], "b": [5, 6]}, {("a=1", "b=5"), ("a=2", "b=5")})
     [('a=1', 'b=6')]
@@ -92,7 +94,7 @@ def _values_of_setting(
 def _beyond_the_ends(
     best: tuple[str, ...], space: Mapping[str, list[Any]], tried: Collection[tuple[str, ...]]
 ) -> list[tuple[str, ...]]:
-    """Return the best settings with one number moved beyond the end of its range, for each number at an end.
+    """Return copies of the best settings. In each copy, one number at an end of its range is moved beyond that end.
 
     The next number continues the range geometrically: 1e-3, 3e-3, 1e-2 is followed by 3.33e-2.
 

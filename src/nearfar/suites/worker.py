@@ -1,7 +1,7 @@
 """A process that trains cells. It reads configurations from stdin and writes scores to stdout, as lines of JSON.
 
-When stdin is closed, because the suite is done or its process was killed, the worker removes its files and exits at
-once.
+Stdin is closed when the suite is done or when the process that runs the suite is killed. The worker then removes its
+files and exits at once.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SAVED_KEYS = (
 
 
 def train_cell(config: Config, folder: Path, initial_states: InitialStateCache | None = None) -> dict[str, Any]:
-    """Train one run, or one per fold, in `folder`, remove the folder and return the scores."""
+    """Train the run of a cell, or one run per fold, in `folder`. Then remove the folder and return the scores."""
     try:
         if config.data.folds is not None:
             return _train_folds(config, config.data.folds, folder, initial_states)
@@ -74,8 +74,8 @@ def _collect(run: Run) -> dict[str, Any]:
 def _train_folds(config: Config, folds: int, folder: Path, initial_states: InitialStateCache | None) -> dict[str, Any]:
     """Train one network per fold and return the two test scores of MLRC (Musgrave et al., ECCV 2020).
 
-    `test` is the mean score of the networks. `concatenated` is the score of the concatenation of their normalized
-    embeddings. Validation scores are averaged over folds; steps and seconds are summed.
+    `test` is the mean score of the networks. `concatenated` is the score of their normalized embeddings, concatenated.
+    Validation scores are averaged over folds; steps and seconds are summed.
     """
     runs = [
         train(
@@ -139,10 +139,10 @@ def _without_paths(message: str, folder: Path) -> str:
 def main() -> None:
     """Train cells until stdin is closed."""
     keep_freed_memory()
-    code_state()  # computed now, before the source files can change
+    code_state()  # compute and cache the hash now, before the source files can change
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C, the parent closes stdin, which ends this process
     output = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # send what libraries print to stderr, because stdout is for results only
+    os.dup2(2, 1)  # redirect the printed output of libraries to stderr, because stdout is for results only
     folder = Path(tempfile.mkdtemp(prefix="nearfar-bench-"))
     lines: SimpleQueue[str] = SimpleQueue()
     initial_states = InitialStateCache()

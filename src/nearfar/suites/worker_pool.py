@@ -20,7 +20,7 @@ from nearfar.training.initialization import InitialStateCache
 
 
 def run_cells(cells: list[Cell], workers: int, threads: int) -> Iterator[tuple[Cell, Outcome]]:
-    """Run cells and yield each with its outcome when it finishes. With 0 workers, they run in this process."""
+    """Run cells, and yield each cell and its outcome when it finishes. With 0 workers, cells run in this process."""
     cells = [replace(cell, config=_without_extras(cell.config, threads)) for cell in cells]
     if workers == 0:
         initial_states = InitialStateCache()
@@ -66,5 +66,5 @@ def _check_files(cell: Cell) -> Outcome | None:
 
 
 def _without_extras(config: Config, threads: int) -> Config:
-    """Set the number of threads, and turn off periodic checkpoints and trackers, which a suite does not use."""
+    """Return a configuration with this number of threads, and without periodic checkpoints and trackers."""
     return replace(config, threads=threads, save_every=1e9, track=())

@@ -1,4 +1,4 @@
-"""The parent's side of a worker process. The process is started when needed, and restarted if it has died."""
+"""The parent's side of a worker process. The process is started when it is needed, and restarted if it has ended."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class WorkerProcess:
     """A worker process (`nearfar.suites.worker`) that runs one cell at a time.
 
     Args:
-        threads: torch threads of the process.
+        threads: number of torch threads of the process.
     """
 
     def __init__(self, threads: int) -> None:
@@ -32,7 +32,7 @@ class WorkerProcess:
         self._stderr = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 - closed in stop
 
     def run(self, config: Config) -> Outcome:
-        """Train a cell. If the process dies, only this cell fails."""
+        """Train a cell and return its scores or an error. If the process is killed, only this cell fails."""
         try:
             process = self._start()
             assert process.stdin is not None
@@ -71,7 +71,7 @@ class WorkerProcess:
         return f": {lines[-1]}" if lines else ""
 
     def stop(self) -> None:
-        """Close stdin of the process, so that it removes its files and exits; kill it if it still runs after 10 s."""
+        """Close stdin of the process, so that it removes its files and exits. Kill it if it still runs after 10 s."""
         with self._lock:
             self._stopped = True
             if self._process is not None:

@@ -1,8 +1,8 @@
 """Compute the activations of the frozen blocks once, and train on them from disk.
 
-With `model.train_from`, the blocks below it give the same activations for the same image in every step. The cache holds
-them for a few augmented views of each training image, and for the view that evaluation uses. View v of an image has the
-augmentation that the image would get in epoch v without a cache.
+With `model.train_from`, all blocks below that block are frozen, so the same image gives the same activations in every
+step. The cache holds these activations for a few augmented views of each training image, and for the view that
+evaluation uses. View v of an image has the augmentation that the image would get in epoch v without a cache.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from nearfar.formatting import counted
 from nearfar.models import Embedder
 from nearfar.training.activation_key import activation_key, digest_frozen_weights
 from nearfar.training.cache_progress import GB, CacheProgress
-from nearfar.training.evaluate import autocast, default_batch_size, dtype_of, to_device
+from nearfar.training.evaluate import autocast, default_batch_size, dtype_of, set_layout, to_device
 
 TRAIN, TEST = "train", "test"
 
@@ -40,7 +40,7 @@ View = tuple[str, int | None]  # (name of a part, number of the augmented view);
 
 @dataclass(frozen=True)
 class Entry:
-    """A view in the cache: its folder, the layout of its rows, and a description that is stored with them."""
+    """A view in the cache: its folder, the layout of its rows, and a description that is stored with the rows."""
 
     folder: Path
     layout: RowLayout
@@ -64,22 +64,24 @@ class ActivationCache:
         device: torch.device,
         say: Callable[[str], object] = print,
     ) -> None:
-        """Plan the views, so that they fit into `cache.limit_gb`.
+        """Plan the views so that they fit into `cache.limit_gb`.
 
         Args:
             config: The configuration of the run.
-            embedder: The embedder, whose frozen part has its final weights.
-            parts: The samples by the name of their part, "train" among them, with loaders of their images.
+            embedder: The embedder. Its frozen part must already have its final weights.
+            parts: A dict that maps the name of each part of the data ("train" is required) to its manifest and a loader
+                of its images.
             device: Device that computes the activations.
             say: Function that prints a message.
         """
         kind = next(iter(parts.values()))[0].kind
         if kind in ("features", "text"):
             what = "feature vectors" if kind == "features" else "texts"
-            raise NearfarError(f"cache.activations needs images, but the data are {what}: set it to null")
+            raise NearfarError(f"cache.activations needs images, but the data are {what}: set cache.activations=null")
         self.config, self.parts, self.device, self.say = config, parts, device, say
         # a copy, because the embedder itself is moved and initialized later
-        self.network = copy.deepcopy(embedder).to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.network = copy.deepcopy(embedder).to(device)
+        set_layout(self.network)
         self.network.eval()
         self.weights = digest_frozen_weights(embedder)
         self._fingerprints = {name: fingerprint_images(manifest) for name, (manifest, _) in parts.items()}
@@ -88,7 +90,7 @@ class ActivationCache:
         self._stores: dict[Path, RowStore] = {}  # kept open, because other processes cannot remove an open store
 
     def build(self) -> None:
-        """Compute all views that the run will certainly read."""
+        """Compute all views that the run will certainly read. Other views are computed when they are first read."""
         entries = list({entry.folder: (view, entry) for view, entry in self._plan(self.views)}.values())
         incomplete = []
         missing = 0
@@ -107,10 +109,11 @@ class ActivationCache:
             loader.close()
 
     def count_planned(self) -> tuple[int, int, int]:
-        """Count the images of the views that the run will certainly read, without opening or creating them.
+        """Count the images of the views that the run will certainly read, without opening or creating the views.
 
         Returns:
-            The number of images, the number of those that are not in the cache yet, and the bytes of one image.
+            The number of images, the number of these images that are not in the cache yet, and the size of the
+            activations of one image in bytes.
         """
         layouts = {entry.folder: entry.layout for _, entry in self._plan(self.views)}
         absent = sum(count_absent(folder, layout) for folder, layout in layouts.items())
@@ -118,19 +121,19 @@ class ActivationCache:
         return sum(layout.rows for layout in layouts.values()), absent, row_bytes
 
     def loader(self, name: str) -> BatchLoader:
-        """Return a loader of the activations of a part."""
+        """Return a loader that reads the activations of a part of the data, such as "train"."""
         labels = self.parts[name][1].dataset.labels
-        return BatchLoader(ActivationDataset(labels, partial(self._open, name), views=self.views))
+        return BatchLoader(ActivationDataset(labels, partial(self._open, name), views=self.views), device=self.device)
 
     def check_weights(self, embedder: Embedder) -> None:
         """Raise an error if the frozen weights differ from those that the activations were computed with.
 
-        For example, they differ in a resumed run if the file of `model.pretrained` has changed since the run started.
+        For example, they differ if the weight file that `model.pretrained` names has changed since the run started.
         """
         if digest_frozen_weights(embedder) != self.weights:
             raise NearfarError(
                 "the frozen blocks of the checkpoint differ from those that the activations were computed with: "
-                "restore the file of model.pretrained, or start another run"
+                "restore the weight file that model.pretrained names, or start a new run"
             )
 
     def _entry(self, view: View) -> Entry:
@@ -157,7 +160,7 @@ class ActivationCache:
         return Entry(Path(str(config.cache.activations)).expanduser() / key, layout, about)
 
     def _plan(self, views: int) -> list[tuple[View, Entry]]:
-        """Return the views that the run will certainly read."""
+        """Return the views that the run will certainly read if it has this number of augmented views."""
         config = self.config
         planned: list[View] = [(TRAIN, number) for number in range(views)]
         has_data_init = config.model.init == "pca" or config.model.proxies == "class-means"
@@ -171,8 +174,8 @@ class ActivationCache:
     def _fit_views(self) -> int:
         """Return the number of augmented views.
 
-        It is `cache.views`, or less if there are fewer epochs or fewer views fit into `cache.limit_gb`. Without
-        augmentation, it is 1.
+        This is the largest number that exceeds neither `cache.views` nor the number of epochs and fits into
+        `cache.limit_gb`. Without augmentation, it is 1.
         """
         config = self.config
         wanted = min(config.cache.views, config.epochs or config.cache.views) if config.images.augment else 1
@@ -218,11 +221,11 @@ class ActivationCache:
         return sum(len(store.layout.shard(number)) for number in [*absent, *damaged])
 
     def _complete(self, view: View, store: RowStore, progress: CacheProgress) -> None:
-        """Compute the shards of a view that are missing."""
+        """Compute the missing shards of a view."""
         name, number = view
         loader, layout = self.parts[name][1], store.layout
-        with store.building(lambda: self.say(f"waiting for another process that computes {store.folder}")):
-            absent, damaged = store.find_missing()  # another process may have computed some
+        with store.building(lambda: self.say(f"waiting for another process that is computing {store.folder}")):
+            absent, damaged = store.find_missing()  # again, because another process may have computed shards meanwhile
             shards = sorted([*absent, *damaged])
             jobs = [(shard, rows) for shard in shards for rows in self._batches(layout.shard(shard))]
             batches = loader.load((rows for _, rows in jobs), epoch=number or 0, train=number is not None)
@@ -243,7 +246,7 @@ class ActivationCache:
     def compute(self, x: Tensor) -> Tensor:
         """Compute the activations of images on the device, and return them on the CPU in float32."""
         with autocast(self.config.autocast, self.device):
-            inputs = to_device(x, self.device, dtype_of(self.network))
+            inputs = to_device(x, self.device, dtype_of(self.network), channels_last=self.network.channels_last)
             activations: Tensor = self.network.lower(inputs)
         return activations.float().cpu().contiguous()
 

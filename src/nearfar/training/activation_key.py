@@ -29,14 +29,14 @@ def digest_frozen_weights(embedder: Embedder) -> str:
 def activation_key(
     config: Config, embedder: Embedder, dataset: BatchDataset, *, weights: str, images: str, view: int | None
 ) -> str:
-    """Return the name of a view in the cache. Runs with an equal name have equal activations.
+    """Return the name of a view in the cache. Views with the same name have the same activations.
 
     Args:
         config: The configuration of the run.
-        embedder: The embedder.
-        dataset: The images.
+        embedder: The network, whose frozen part computes the activations.
+        dataset: The dataset that reads and transforms the images.
         weights: Digest of the frozen weights.
-        images: Fingerprint of the images.
+        images: Fingerprint of the image files.
         view: Number of the augmented view; None is the view for evaluation.
     """
     is_random = view is not None and config.images.augment
@@ -55,7 +55,7 @@ def activation_key(
         "autocast": config.autocast,
     }
     if embedder.first_trained != "head":
-        del parts["pooling"]  # it is computed from the cached activations
+        del parts["pooling"]  # pooling comes after the cached activations, so it does not change them
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:KEY_LENGTH]
 
 

@@ -1,8 +1,8 @@
 """Keep freed memory in the process.
 
-By default, glibc returns large freed blocks to the operating system and requests them again later. Each page then
-causes a page fault. These faults take a fifth of the CPU time when a network is trained on images (EfficientNet-Lite0,
-64 images of 112 pixels, two cores).
+By default, glibc returns large freed blocks to the operating system and requests memory again later. The first access
+to each page of the new memory causes a page fault. When a network is trained on images, these faults take a fifth of
+the CPU time (EfficientNet-Lite0, batches of 64 images of 112 pixels, two cores).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The plan of a run on cached activations: what it does, how long it takes and how much memory it needs.
 
-The times come from a few images that are loaded, passed through the frozen blocks, and trained on, on this machine.
+The times are estimated on this machine: a few images are loaded and passed through the frozen blocks, and a forward and
+backward pass through the trained blocks is timed.
 """
 
 from __future__ import annotations
@@ -20,23 +21,23 @@ from nearfar.training.evaluate import autocast, dtype_of, to_device
 from nearfar.training.memory import estimate_step_memory
 
 TIMED_IMAGES, WARM_UP_IMAGES = 16, 2
-# Python, torch, other libraries and temporary buffers: training EfficientNet-Lite0 at 224 pixels in batches of 64 from
-# blocks.8 up peaks at 1.8 GB, of which a step holds 1.1.
+# Memory of Python, torch, other libraries and temporary buffers. This is a measured value: training EfficientNet-Lite0
+# from blocks.8 up at 224 pixels in batches of 64 peaks at 1.8 GB, of which 1.1 GB belong to the training step.
 LIBRARIES = 680 * 2**20
 
 
 @dataclass(frozen=True)
 class CachePlan:
-    """The size of a run on cached activations.
+    """The estimated size, time and memory of a run that trains on cached activations.
 
     Attributes:
-        images: Number of views of images that the run reads.
-        absent: Number of those that are not in the cache yet.
-        size: Bytes of all of them.
+        images: Number of image views that the run reads. An image with three views counts three times.
+        absent: Number of these views whose activations are not in the cache yet.
+        size: Size of the activations of all these views in bytes.
         steps: Number of training steps.
-        batch_size: Number of samples of a step.
-        build_seconds: Estimated time to compute those that are absent.
-        train_seconds: Estimated time of training, with evaluations.
+        batch_size: Number of samples in a step.
+        build_seconds: Estimated time to compute the activations that are not in the cache yet.
+        train_seconds: Estimated time of training, including evaluations.
         memory: Estimated memory of the process in bytes.
     """
 
@@ -93,7 +94,7 @@ def plan_run(cache: ActivationCache) -> CachePlan:
 
 
 def describe_plan(cache: ActivationCache, plan: CachePlan) -> list[str]:
-    """Describe a plan in two lines."""
+    """Return two lines that describe a plan."""
     config, network = cache.config, cache.network
     folder, size = config.cache.activations, f"{plan.size / GB:.2g} GB"
     views = counted(cache.views, "augmented view")
@@ -111,9 +112,9 @@ def describe_plan(cache: ActivationCache, plan: CachePlan) -> list[str]:
 
 
 def _time_upper(cache: ActivationCache, activations: Tensor) -> tuple[float, float]:
-    """Return the seconds of a forward pass, and of a forward and backward pass, through the trained part."""
+    """Return the seconds of a forward pass through the trained part, and of a forward plus backward pass."""
     network = cache.network
-    x = to_device(activations, cache.device, dtype_of(network))
+    x = to_device(activations, cache.device, dtype_of(network), channels_last=network.channels_last)
     with autocast(cache.config.autocast, cache.device):
         start = _now()
         with torch.no_grad():
@@ -121,7 +122,7 @@ def _time_upper(cache: ActivationCache, activations: Tensor) -> tuple[float, flo
         middle = _now()
         embeddings = network.upper(x)
     if embeddings.requires_grad:
-        embeddings.float().square().sum().backward()
+        embeddings.float().square().sum().backward()  # type: ignore[no-untyped-call]
         network.zero_grad(set_to_none=True)
     return middle - start, _now() - middle
 

@@ -15,11 +15,11 @@ GB = 1e9
 
 
 class CacheProgress:
-    """Shows how many images are done: a bar in a terminal, else a message every 30 seconds."""
+    """Shows how many images are done: a progress bar in a terminal, otherwise a message every 30 seconds."""
 
     def __init__(self, total: int, row_bytes: int, say: Callable[[str], object]) -> None:
         self.total, self.row_bytes, self.say, self.done = total, row_bytes, say, 0
-        hidden = None if process_group.is_main_process() else True  # None: hidden unless there is a terminal
+        hidden = None if process_group.is_main_process() else True  # with None, tqdm shows the bar only in a terminal
         self.bar = tqdm(total=total, desc="cache", unit="image", leave=False, disable=hidden)
         self.start = self.last_message = time.monotonic()
 

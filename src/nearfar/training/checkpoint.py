@@ -1,8 +1,8 @@
 """Checkpoint files: a safetensors file with all tensors, and everything else as JSON in its header. No pickle.
 
 Files are written atomically, so a run that is killed at any moment leaves either the previous state or the new one.
-The header contains a sha256 of the contents, so that loading detects damage. Files of earlier versions have no sha256
-and are not checked.
+The header contains a sha256 of the contents, so that loading detects damage. Files written by earlier versions of
+nearfar have no sha256 and are not checked.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ def load_state(path: Path) -> Any:
     try:
         tensors, tree = read_tensors(path)
     except FileNotFoundError:
-        raise NearfarError(f"{path}: does not exist") from None
+        raise NearfarError(f"{path}: the file does not exist") from None
     except KeyError:
-        raise NearfarError(f"{path}: is not a nearfar checkpoint") from None
+        raise NearfarError(f"{path}: the file is not a nearfar checkpoint") from None
     except (SafetensorError, OSError, ValueError) as error:
-        raise NearfarError(f"{path}: is damaged ({error}): remove it") from None
+        raise NearfarError(f"{path}: the file is damaged ({error}): remove it") from None
     try:
         return _decode(tree, tensors)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise NearfarError(f"{path}: is not a nearfar checkpoint ({error}): remove it") from None
+        raise NearfarError(f"{path}: the file is not a nearfar checkpoint ({error}): remove it") from None
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Any, *, previous: Path | None = None) -> None:
@@ -61,12 +61,12 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Any, *, pre
     text = json.dumps(header)
     with atomic(path) as draft:
         draft.touch()
-        mode = draft.stat().st_mode  # safetensors creates files that only their owner can read
+        mode = draft.stat().st_mode  # restored below, because safetensors creates files that only their owner can read
         try:
             save_file(copies, draft, metadata=make_metadata(copies, text))
             draft.chmod(mode)
         except SafetensorError as error:
-            raise NearfarError(f"{path}: cannot be written ({error}): check disk space and permissions") from error
+            raise NearfarError(f"{path}: cannot write the file ({error}): check disk space and permissions") from error
         if previous is not None and path.exists():
             os.replace(path, previous)
 
@@ -83,7 +83,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
         text, _, total = (file.metadata() or {})[KEY].partition("\n")
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - the file is not a dict
     if total not in ("", checksum(tensors, text)):
-        raise ValueError("its sha256 differs from that in its header")
+        raise ValueError("its sha256 differs from the one in its header")
     try:
         return tensors, json.loads(text)
     except RecursionError:
@@ -113,7 +113,7 @@ def checksum(tensors: Mapping[str, Tensor], text: str) -> str:
 def _encode(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, Tensor):
         tensors[name] = value
-        # a fused optimizer expects its state in the memory layout of the parameter
+        # record the memory layout, because a fused optimizer expects its state in the layout of the parameter
         return {"channels last" if _channels_last(value) else "tensor": name}
     if isinstance(value, dict):
         items = []

@@ -11,7 +11,7 @@ def sample_whole_classes(labels: NDArray[np.int64], limit: int, *, min_classes: 
 
     Args:
         labels: The class of every sample [N].
-        limit: Maximum number of rows. It is exceeded only if `min_classes` classes have more rows.
+        limit: Maximum number of rows. It is exceeded only if the first `min_classes` chosen classes have more rows.
         min_classes: Minimum number of classes.
 
     >>> sample_whole_classes(np.array([5, 5, 5, 7, 7, 9]), 4).tolist()

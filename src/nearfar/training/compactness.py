@@ -1,4 +1,4 @@
-"""How compact an embedding space is: the mean cosine of all pairs of samples, and of all pairs of proxies.
+"""Measure how compact an embedding space is: the mean cosine of all pairs of samples, and of all pairs of proxies.
 
 Li et al. (Proxy-ISA, arXiv 2211.10382, appendix D) compare losses by how far they disperse the embedding space.
 """
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from nearfar.losses import Loss, ProxyLoss
+from nearfar.losses.combined import losses_of
 from nearfar.losses.proxies.sharded import ShardedProxies, sum_over_processes
 from nearfar.ops.geometry import unit
 
@@ -17,11 +18,11 @@ def mean_cosine(x: Tensor, *, is_sharded: bool = False) -> float | None:
     """Compute the mean cosine over all pairs of different vectors of x [N, d], in O(N d).
 
     With unit vectors u_i, the sum over ordered pairs i != j of u_i . u_j is |sum_i u_i|^2 - sum_i |u_i|^2. A zero
-    vector has cosine 0 to every other.
+    vector has cosine 0 with every other vector.
 
     Args:
         x: The vectors.
-        is_sharded: Whether each process holds a part of the vectors. Every process must make this call then.
+        is_sharded: If True, each process holds a part of the vectors, and every process must make this call.
 
     Returns:
         The mean, or None if there are fewer than two vectors.
@@ -44,11 +45,12 @@ def measure_compactness(embeddings: Tensor, loss: Loss) -> dict[str, float]:
     """Return the mean cosine of all pairs of embeddings [N, d] ("samples") and of the loss's proxies ("proxies").
 
     All proxies are compared with each other, including proxies of the same class. A loss without proxies gives
-    only "samples".
+    only "samples". For a combined loss, the proxies are those of its first loss that has proxies.
     """
     means = {"samples": mean_cosine(embeddings)}
     is_sharded = isinstance(loss, ShardedProxies)
-    holder = loss.loss if isinstance(loss, ShardedProxies) else loss
-    if isinstance(holder, ProxyLoss):
+    holders = [loss.loss] if isinstance(loss, ShardedProxies) else losses_of(loss)
+    holder = next((each for each in holders if isinstance(each, ProxyLoss)), None)
+    if holder is not None:
         means["proxies"] = mean_cosine(holder.proxies.flatten(0, -2), is_sharded=is_sharded)
     return {name: mean for name, mean in means.items() if mean is not None}

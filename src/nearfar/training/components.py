@@ -6,15 +6,18 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from nearfar import pacing, samplers
-from nearfar.config.schema import Config
+from nearfar.config.schema import SEVERAL, Config
 from nearfar.data import Manifest
+from nearfar.data.pair_table import PairTable
 from nearfar.errors import NearfarError, is_out_of_memory
-from nearfar.losses import ProxyLoss, create, loss_class
+from nearfar.losses import HAPLoss, MatryoshkaLoss, ProxyLoss, RelationLoss, create, loss_class
 from nearfar.losses.base import Loss
+from nearfar.losses.combined import CombinedLoss, losses_of
 from nearfar.losses.proxies.sharded import ShardedProxies
 from nearfar.models import Embedder, add_lora, create_embedder
 from nearfar.models.backbones import is_built_in
@@ -23,6 +26,7 @@ from nearfar.pacing import Pacer
 from nearfar.samplers import BatchSampler
 from nearfar.training.prepare import check_same_kind, count_channels
 from nearfar.training.projection import Projection
+from nearfar.validation import Ints
 
 LOSS_ADAPTERS: dict[str, Callable[[Loss], Loss]] = {}
 
@@ -38,7 +42,7 @@ def make_embedder(config: Config, manifest: Manifest, network: nn.Module | None 
     Args:
         config: The configuration.
         manifest: The data, which determines the number of input channels.
-        network: Your own network, which replaces the backbone, or an embedder, which is returned.
+        network: Your own network, which replaces the backbone. If it is an embedder, it is checked and returned.
     """
     model = config.model
     if isinstance(network, Embedder):
@@ -67,12 +71,13 @@ def make_embedder(config: Config, manifest: Manifest, network: nn.Module | None 
             pretrained=model.pretrained,
             freeze_bn=model.freeze_bn,
             train_from=model.train_from,
+            channels_last=model.channels_last,
             download=model.download,
             inputs="vectors" if manifest.kind == "features" else "images",
         )
         if model.lora is not None:
             add_lora(embedder.backbone, model.lora, model.lora_alpha, frozen=embedder.frozen_modules())
-    # sizes that are negative or too large raise TypeError, RuntimeError or MemoryError
+    # a negative or too large size raises TypeError, RuntimeError or MemoryError
     except (ValueError, TypeError, RuntimeError, MemoryError) as error:
         if is_out_of_memory(error):
             raise NearfarError(
@@ -82,7 +87,9 @@ def make_embedder(config: Config, manifest: Manifest, network: nn.Module | None 
         raise NearfarError(f"model: {error}") from None
     if embedder.backbone.has_text_input != is_text:
         remedy = (
-            "a backbone for texts, such as all-minilm-l6-v2 or transformers:DIRECTORY" if is_text else "another one"
+            "a backbone for texts, such as all-minilm-l6-v2 or transformers:DIRECTORY"
+            if is_text
+            else "another backbone"
         )
         raise NearfarError(
             f"model.backbone={model.backbone} does not fit the data {manifest.source}, which has {manifest.kind}: "
@@ -91,38 +98,93 @@ def make_embedder(config: Config, manifest: Manifest, network: nn.Module | None 
     return embedder
 
 
+def pairs_of(manifest: Manifest) -> PairTable | None:
+    """Return the pairs of a manifest that has pairs instead of classes, or None if it has classes."""
+    return None if manifest.annotations is None else manifest.annotations.pairs
+
+
 def check_label_sets(config: Config, manifest: Manifest) -> None:
-    """Raise a NearfarError if samples have several labels, but the loss or the pacer needs one label per sample."""
+    """Raise an error if the data has pairs or several labels per sample, but the loss or the pacer needs one label."""
+    if pairs_of(manifest) is not None:
+        if config.loss["name"] == SEVERAL or issubclass(loss_class(str(config.loss["name"])), ProxyLoss):
+            raise NearfarError(
+                f"loss {config.loss_name} needs classes, but {manifest.source} has pairs: use one pair loss, for "
+                "example --recipe supcon"
+            )
+        if config.pacing:
+            raise NearfarError(f"pacing.name={config.pacing['name']} needs classes, but {manifest.source} has pairs")
     if manifest.targets.ndim == 1:
         return
-    name = str(config.loss["name"])
-    if issubclass(loss_class(name), ProxyLoss):
-        raise NearfarError(f"loss.name={name} needs one label per sample, but data.separator gives several: use supcon")
+    for name in (str(part["name"]) for part in loss_parts(config)):
+        if issubclass(loss_class(name), ProxyLoss):
+            raise NearfarError(
+                f"loss.name={name} needs one label per sample, but data.separator gives several: use loss.name=supcon"
+            )
     if config.pacing:
         raise NearfarError(f"pacing.name={config.pacing['name']} needs one label per sample: remove data.separator")
 
 
-def make_loss(config: Config, classes: int, dim: int) -> Loss:
-    """Create the loss. Proxy losses get the number of classes and the dimension of the embeddings."""
-    options = dict(config.loss)
+def loss_parts(config: Config) -> list[dict[str, Any]]:
+    """Return the settings of each loss: one, or several if `loss` is a list."""
+    parts = config.loss["losses"] if config.loss["name"] == SEVERAL else [config.loss]
+    return [dict(part) for part in parts]
+
+
+def make_loss(
+    config: Config, classes: int, dim: int, levels: Ints | None = None, pairs: PairTable | None = None
+) -> Loss:
+    """Create the loss.
+
+    Args:
+        config: The configuration.
+        classes: The number of classes, for proxy losses.
+        dim: The dimension of the embeddings, for proxy losses.
+        levels: The ancestors of each class [classes, L], for losses that use them.
+        pairs: The pairs of the training samples, if the data has pairs instead of classes.
+    """
+    if pairs is not None:
+        loss = make_loss(config, classes, dim)
+        try:
+            return RelationLoss(loss, graded=pairs.is_graded)  # type: ignore[arg-type]
+        except ValueError as error:
+            raise NearfarError(f"loss: {error}") from None
+    parts = loss_parts(config)
+    if levels is not None:
+        for part in parts:
+            if issubclass(loss_class(str(part["name"])), HAPLoss):
+                part.setdefault("levels", levels.tolist())
+    if config.loss["name"] != SEVERAL:
+        return _make_one_loss(parts[0], classes, dim)
+    weights = [part.pop("weight", 1.0) for part in parts]
+    losses = [_make_one_loss(part, classes, dim) for part in parts]
+    try:
+        return CombinedLoss(losses, weights=weights, names=[str(part["name"]) for part in parts])
+    except (TypeError, ValueError) as error:
+        raise NearfarError(f"loss: {error}") from None
+
+
+def _make_one_loss(settings: dict[str, Any], classes: int, dim: int) -> Loss:
+    options = dict(settings)
     name = str(options.pop("name"))
     adapters = [adapter for option, adapter in LOSS_ADAPTERS.items() if options.pop(option, False)]
     try:
         if issubclass(loss_class(name), ProxyLoss):
             options = {"classes": classes, "dim": dim, **options}
         loss = create(name, **options)
+        if isinstance(loss, MatryoshkaLoss) and loss.sizes[-1] != dim:
+            raise ValueError(f"matryoshka must end with the dimension of the embeddings, {dim}, got {list(loss.sizes)}")
         for adapter in adapters:
             loss = adapter(loss)
         return loss
     except ValueError as error:
         raise NearfarError(f"loss: {error}") from None
     except TypeError as error:  # an option has a value of the wrong type
-        settings = ", ".join(f"{key}={value}" for key, value in config.loss.items())
-        raise NearfarError(f"loss: {error} (its settings are {settings})") from None
+        described = ", ".join(f"{key}={value}" for key, value in settings.items())
+        raise NearfarError(f"loss: {error} (the settings of the loss are {described})") from None
 
 
 def shard_loss(config: Config, loss: Loss) -> Loss:
-    """Split the proxies of the loss over the processes if `shard_proxies` is set."""
+    """Return the loss. If `shard_proxies` is set, each process holds a part of its proxies."""
     if not config.shard_proxies:
         return loss
     if config.optimizer.clip_norm is not None:
@@ -130,6 +192,8 @@ def shard_loss(config: Config, loss: Loss) -> Loss:
             "shard_proxies=true does not support optimizer.clip_norm, because no process has all gradients: "
             "set optimizer.clip_value instead"
         )
+    if isinstance(loss, CombinedLoss):
+        raise NearfarError("shard_proxies=true needs a single loss: remove shard_proxies, or train with one loss")
     if not isinstance(loss, ProxyLoss):
         raise NearfarError(f"shard_proxies=true needs a loss with proxies, got loss.name={config.loss['name']}")
     try:
@@ -139,20 +203,22 @@ def shard_loss(config: Config, loss: Loss) -> Loss:
 
 
 def make_sampler(config: Config, train: Manifest) -> BatchSampler:
-    """Create the batch sampler of the training samples. It gets only those settings in `batches` that it uses."""
+    """Create the batch sampler for the training samples. It gets only those settings in `batches` that it accepts."""
     settings = {key: value for key, value in asdict(config.batches).items() if value is not None}
     name = settings.pop("name")
     settings |= settings.pop("options")
     try:
         known = samplers.options(name)
         options = {key: value for key, value in settings.items() if key in known}
-        return samplers.create(name, labels=train.labels, seed=config.seed, **options)
+        pairs = pairs_of(train)
+        rows = None if pairs is None else np.stack([pairs.first, pairs.second], axis=1)
+        return samplers.create(name, labels=train.labels, pairs=rows, seed=config.seed, **options)
     except ValueError as error:
         raise NearfarError(f"batches: {error}") from None
 
 
 def make_pacer(config: Config, train: Manifest) -> Pacer | None:
-    """Create the pacer if the configuration names one."""
+    """Create the pacer that the configuration names. Return None if it names none."""
     if not config.pacing:
         return None
     options = dict(config.pacing)
@@ -164,7 +230,7 @@ def make_pacer(config: Config, train: Manifest) -> Pacer | None:
 
 
 def make_projection(config: Config, embedder: Embedder) -> Projection | None:
-    """Create the projection term of PROFS for all trainable parameters of the network if its weight is above 0."""
+    """Create the projection term of PROFS for all trainable parameters. Return None if its weight is 0."""
     if config.projection.weight == 0:
         return None
     return Projection([p for p in embedder.parameters() if p.requires_grad], weight=config.projection.weight)
@@ -186,12 +252,13 @@ def make_optimizer(config: Config, embedder: Embedder, loss: nn.Module) -> torch
         )
     except ValueError as error:
         raise NearfarError(f"optimizer: {error}") from None
-    loss_parameters = [p for p in loss.parameters() if p.requires_grad]
-    if loss_parameters:
-        multiplier = settings.proxy_lr_multiplier if isinstance(loss, ProxyLoss | ShardedProxies) else 1.0
-        decay = settings.weight_decay if settings.proxy_weight_decay is None else settings.proxy_weight_decay
-        lr = settings.lr * multiplier
-        groups.append({"name": "loss", "params": loss_parameters, "lr": lr, "weight_decay": decay})
+    decay = settings.weight_decay if settings.proxy_weight_decay is None else settings.proxy_weight_decay
+    for part in losses_of(loss):
+        loss_parameters = [p for p in part.parameters() if p.requires_grad]
+        if loss_parameters:
+            multiplier = settings.proxy_lr_multiplier if isinstance(part, ProxyLoss | ShardedProxies) else 1.0
+            lr = settings.lr * multiplier
+            groups.append({"name": "loss", "params": loss_parameters, "lr": lr, "weight_decay": decay})
     if not groups:
         raise NearfarError(
             "there is nothing to train: the backbone is frozen, and neither the head nor the loss has trainable "
@@ -207,7 +274,9 @@ def _optimizer(
 ) -> torch.optim.Optimizer:
     if name in ("adam", "adamw"):
         if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
-            raise NearfarError(f"optimizer.betas must be two numbers of at least 0 and below 1, got {list(betas)}")
+            raise NearfarError(
+                f"optimizer.betas must be two numbers that are at least 0 and below 1, got {list(betas)}"
+            )
         adam = torch.optim.Adam if name == "adam" else torch.optim.AdamW
         return adam(groups, betas=(betas[0], betas[1]), fused=True)
     if name == "sgd":

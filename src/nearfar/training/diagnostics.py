@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from nearfar.losses.base import full_precision
+from nearfar.losses.combined import CombinedLoss, losses_of
 from nearfar.losses.pair_loss import PairBatch, PairLoss, check_representatives, make_batch
 from nearfar.ops.geometry import unit
 
@@ -22,7 +23,7 @@ class Diagnosis:
     """Measurements of a batch.
 
     Attributes:
-        active_pairs: Fraction of the pairs whose similarity has a nonzero gradient.
+        active_pairs: Fraction of the pairs for which the loss has a nonzero gradient with respect to the similarity.
         anchors_without_positives: Fraction of the anchors that have no positive.
         norm_mean: Mean norm of the embeddings.
         norm_std: Standard deviation of the norms.
@@ -52,7 +53,9 @@ def diagnose(
     ref_weights: Tensor | None = None,
     representatives: int | None = None,
 ) -> Diagnosis:
-    """Measure what a pair loss does on a batch, without changing anything. The arguments are those of the loss.
+    """Measure what a pair loss does on a batch, without changing anything.
+
+    The arguments after `loss` are those that you pass when you call the loss.
 
     >>> from nearfar.losses import create
     >>> x = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [-1.0, 0.0]])
@@ -104,7 +107,10 @@ def pair_activity(
 
 
 def _count_pairs(loss: PairLoss, batch: PairBatch, representatives: int | None) -> Tensor:
-    """Count the active pairs, all pairs, the anchors and the anchors with positives, [4], without waiting."""
+    """Count the active pairs, all pairs, the anchors and the anchors with positives, without waiting for the GPU.
+
+    Returns a tensor of shape [4].
+    """
     if representatives is not None:
         check_representatives(representatives, batch)
     batch = loss.arrange(batch, representatives)
@@ -113,21 +119,21 @@ def _count_pairs(loss: PairLoss, batch: PairBatch, representatives: int | None) 
         sim = pairs.sim.detach().requires_grad_()
         (gradient,) = torch.autograd.grad(loss.cost(replace(pairs, sim=sim), batch), sim)
     valid = pairs.same | pairs.diff
-    active = (gradient[: len(valid)] != 0) & valid  # the angular loss appends rows for its references
+    active = (gradient[: len(valid)] != 0) & valid  # the angular loss has extra rows of similarities
     counts = [torch.count_nonzero(x) for x in (active, valid, pairs.same.any(1))]
     return torch.stack([counts[0], counts[1], torch.full_like(counts[0], len(valid)), counts[2]])
 
 
 def effective_rank(embeddings: Tensor) -> float:
-    """Compute the exponential of the entropy of the normalized singular values (Roy and Vetterli, EUSIPCO 2007).
+    """Compute the effective rank of embeddings (Roy and Vetterli, EUSIPCO 2007).
 
-    Returns 0 if all embeddings are zero.
+    This is the exponential of the entropy of the normalized singular values, or 0 if all embeddings are zero.
 
     >>> round(effective_rank(torch.eye(3)), 6), round(effective_rank(torch.ones(3, 3)), 3)
     (3.0, 1.0)
     """
     x = full_precision(embeddings.detach()).cpu().double()
-    # the singular values follow from the smaller Gram matrix, several times faster than from a decomposition of x
+    # eigenvalues of the smaller Gram matrix give the singular values several times faster than an SVD of x
     gram = x @ x.T if len(x) <= x.shape[1] else x.T @ x
     s = torch.linalg.eigvalsh(gram).clamp_min(0).sqrt()
     if not s.sum() > 0:
@@ -145,7 +151,7 @@ def batch_statistics(
     representatives: int | None,
     loss_sum: Tensor | None = None,
 ) -> dict[str, float]:
-    """Compute statistics of a training batch for the log. The host reads all of them at once.
+    """Compute statistics of a training batch for the log. They are copied from the device to the host in one transfer.
 
     Args:
         loss: The loss.
@@ -153,21 +159,24 @@ def batch_statistics(
         labels: Their labels.
         weights: Their sample weights.
         representatives: The number of class representatives of a PROFS batch.
-        loss_sum: The sum and the number of the losses of some steps, [2].
+        loss_sum: A tensor of shape [2] with the sum of the losses of several steps and the number of these steps. For a
+            `CombinedLoss` of n losses, it also has the sums of the single losses, [2 + n].
 
     Returns:
         Three statistics of the first 64 embeddings: `norm`, their mean norm; `spread`, 1 minus the norm of the mean
         unit vector, which is 0 if all directions are equal; and `rank`, the effective rank of the unit vectors. For
-        pair losses also `active_pairs` and `without_positives` of the whole batch, as in `Diagnosis`. With `loss_sum`
-        also `loss`, the mean of these losses.
+        pair losses, the result also contains `active_pairs` and `without_positives` of the whole batch (see
+        `Diagnosis`). With `loss_sum`, it also contains `loss`, the mean loss of these steps. For a `CombinedLoss`, it
+        also contains `loss/NAME`, the mean of each single loss, and `active_pairs` is that of the first pair loss.
     """
     some = embeddings[:MAX_EMBEDDINGS].float()
     parts = {"some": some}
     if loss_sum is not None:
         parts["loss_sum"] = loss_sum
-    if isinstance(loss, PairLoss):
+    pair_loss = next((part for part in losses_of(loss) if isinstance(part, PairLoss)), None)
+    if pair_loss is not None:
         batch = make_batch(embeddings.detach(), labels, None, None, weights, None)
-        parts["counts"] = _count_pairs(loss, batch, representatives)
+        parts["counts"] = _count_pairs(pair_loss, batch, representatives)
     read = _read_together(parts)
     some = read["some"].view_as(some).float()
     directions = unit(some)
@@ -181,14 +190,16 @@ def batch_statistics(
         statistics["active_pairs"] = active / max(1, valid)
         statistics["without_positives"] = 1 - with_positives / anchors
     if "loss_sum" in read:
-        total, count = read["loss_sum"].tolist()
+        total, count, *others = read["loss_sum"].tolist()
         statistics["loss"] = total / count
+        if isinstance(loss, CombinedLoss):
+            statistics |= {f"loss/{name}": value / count for name, value in zip(loss.names, others, strict=True)}
     return statistics
 
 
 def _read_together(parts: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Copy tensors to the host in one copy. Return them flat and in float64, which is exact for all of them."""
-    # Counts exceed the integers that float32 represents exactly, so all numbers are copied as bytes.
+    """Copy tensors to the host in one transfer. Return them flattened, in float64, which holds all values exactly."""
+    # Counts can exceed the integers that float32 represents exactly, so all numbers are copied as bytes.
     flat = [part.reshape(-1).contiguous().view(torch.uint8) for part in parts.values()]
     copied = torch.split(torch.cat(flat).cpu(), [len(part) for part in flat])
     return {
@@ -197,7 +208,7 @@ def _read_together(parts: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def batch_warnings(statistics: dict[str, float], *, dim: int, batch_size: int) -> dict[str, str]:
-    """Return warnings about a batch, each with advice, by kind of problem.
+    """Return warnings about a batch: a dict that maps the kind of a problem to a message with advice.
 
     >>> list(batch_warnings({"norm": 1.0, "spread": 1e-6, "rank": 1.0}, dim=64, batch_size=64))
     ['collapse']

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from nearfar.errors import NearfarError
+from nearfar.formatting import counted
 from nearfar.models import Embedder, create_embedder
 from nearfar.models.backbones import BACKBONES, is_built_in
 from nearfar.models.own_network import LIBRARIES, is_own_code, is_trusted
@@ -33,15 +34,15 @@ def save_embedder(
 
 
 def load_embedder(path: Path, network: nn.Module | None = None) -> Embedder:
-    """Load an embedder that `save_embedder` saved, in evaluation mode.
+    """Load an embedder that `save_embedder` saved, and set it to evaluation mode.
 
     Args:
         path: The file.
-        network: Your own network, if the file was saved from an embedder of such a network. It is copied, and the copy
-            gets the weights of the file. It can also be an embedder with the same parts.
+        network: Your own network, needed if the network of the file cannot be created from a name. The weights are
+            loaded into a copy of it. It can also be an embedder with the same parts.
 
     Raises:
-        NearfarError: If the file is damaged, or needs code of the user that this process was not told to run.
+        NearfarError: If the file is damaged, or if it needs user code that this process is not allowed to import.
     """
     try:
         tensors, header = read_tensors(path)
@@ -61,13 +62,25 @@ def load_embedder(path: Path, network: nn.Module | None = None) -> Embedder:
         raise
     except Exception as error:  # a manipulated header can hold any name, type or size
         reason = str(error) or type(error).__name__
-        raise NearfarError(f"{path}: is damaged, or is not a nearfar model ({reason})") from None
+        raise NearfarError(f"{path}: the file is damaged or is not a nearfar model ({reason})") from None
     embedder.eval()
     return embedder
 
 
+def truncate_embedder(embedder: Embedder, size: int | None) -> Embedder:
+    """Return an embedder that outputs only the first `size` dimensions, or the embedder itself if `size` is None.
+
+    Raises:
+        NearfarError: If the embeddings have fewer than `size` dimensions.
+    """
+    try:
+        return embedder if size is None else embedder.truncate(size)
+    except ValueError as error:
+        raise NearfarError(str(error)) from None
+
+
 def digest_weights(embedder: Embedder) -> str:
-    """Return a SHA-256 of the names, types and values of all weights."""
+    """Return the SHA-256 of the names, types, shapes and values of all weights."""
     digest = hashlib.sha256()
     for name, tensor in sorted(embedder.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
@@ -80,17 +93,23 @@ class OwnCodeError(NearfarError):
 
 
 def check_code(path: Path, name: str) -> None:
-    """Refuse to import code that only a file names, because the file may come from somebody else."""
+    """Raise an error if the network `name` is user code that the user has not allowed this process to import.
+
+    The file `path`, which contains the name, may come from somebody else, so importing that code could be unsafe.
+    """
     if is_own_code(name) and name not in BACKBONES.names() and not is_trusted(name):
         module = name.partition(":")[0]
         raise OwnCodeError(
-            f"{path}: its network is code of yours, {name}: in Python, pass the network as model=; in a command, allow "
+            f"{path}: its network is your own code, {name}: in Python, pass the network as model=; in a command, allow "
             f"the import with `nearfar --import {module} ...`"
         )
 
 
 def _check_shapes(config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    """Check that the tensors have the shapes of the network that the header describes, without allocating it."""
+    """Raise a ValueError if the tensors do not have the shapes that the header describes.
+
+    The network is created on the meta device, so no memory is allocated for its weights.
+    """
     name = config["backbone"]
     if name.startswith("timm:") or not (is_built_in(name) or name.startswith(LIBRARIES)):
         return  # timm or the user defines the backbone, and the header does not determine its size
@@ -99,4 +118,4 @@ def _check_shapes(config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     wrong = [name for name in {**expected, **tensors} if name not in expected or name not in tensors]
     wrong += [name for name, value in expected.items() if name in tensors and value.shape != tensors[name].shape]
     if wrong:
-        raise ValueError(f"{len(wrong)} tensors do not match the header; the first is {wrong[0]}")
+        raise ValueError(f"the header does not match {counted(len(wrong), 'tensor')}, for example {wrong[0]}")

@@ -16,36 +16,52 @@ from tqdm import tqdm
 from nearfar.config.schema import Config
 from nearfar.data import BatchLoader, Manifest, create_dataset
 from nearfar.data.activations import ActivationDataset
+from nearfar.data.taxonomy import class_levels
 from nearfar.metrics import Scores, evaluate
+from nearfar.metrics.names import is_graded
 from nearfar.metrics.protocols import same_camera
 from nearfar.training.distributed import process_group
 from nearfar.validation import Ints
 
 MESSAGE_INTERVAL = 30  # seconds between messages if there is no progress bar
-# Number of samples per batch, and the largest side of an image in pixels for which a batch has that many.
+# A batch has BATCH_SIZE samples. Batches of images with more than BATCH_SIDE pixels per side (CPU_BATCH_SIDE on a CPU)
+# are smaller.
 BATCH_SIZE, BATCH_SIDE = 256, 112
 CPU_BATCH_SIDE = 28
 HALF_PRECISION = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def autocast(name: str, device: torch.device) -> AbstractContextManager[object]:
-    """Return the autocast context of the setting `autocast`: none, bf16 or fp16."""
+    """Return the context manager for the setting `autocast`: none, bf16 or fp16."""
     return torch.autocast(device.type, dtype=HALF_PRECISION[name]) if name in HALF_PRECISION else nullcontext()
 
 
-def to_device(x: Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
+def to_device(
+    x: Tensor, device: torch.device, dtype: torch.dtype | None = None, *, channels_last: bool = True
+) -> Tensor:
     """Move a batch to a device and dtype. Images get the channels-last layout, which makes convolutions faster.
 
     Tokens of texts keep their integer dtype.
     """
-    if x.ndim == 4:
+    if x.ndim == 4 and channels_last:
         return x.to(device, dtype, memory_format=torch.channels_last, non_blocking=True)
     return x.to(device, dtype if x.is_floating_point() else None, non_blocking=True)
 
 
 def dtype_of(network: nn.Module) -> torch.dtype:
-    """Return the dtype of the parameters of a network."""
+    """Return the dtype of the parameters of a network, or float32 if it has none."""
     return next((p.dtype for p in network.parameters()), torch.float32)
+
+
+def set_layout(network: nn.Module) -> None:
+    """Convert the weights of a network to the channels-last layout, in place, unless it needs the usual layout."""
+    if has_channels_last(network):
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
+def has_channels_last(network: nn.Module) -> bool:
+    """Return whether the images for a network should have the channels-last layout (see `Embedder.channels_last`)."""
+    return getattr(network, "channels_last", True)
 
 
 def device_of(network: nn.Module) -> torch.device:
@@ -62,11 +78,11 @@ def embedding_function(network: nn.Module, loader: BatchLoader) -> Callable[[Ten
 
 
 def default_batch_size(network: nn.Module) -> int:
-    """Return the number of samples per batch without gradients: 256, and fewer for large images.
+    """Return the number of samples per batch for passes without gradients: 256, or fewer for large images.
 
-    On a GPU, images above 112 pixels are large: at 224 pixels, a batch has 64. On a CPU, images above 28 pixels are
-    large: at 224 pixels, a batch has 4, because the activations of 4 images fit into the cache of a processor. Blocks 0
-    to 7 of EfficientNet-Lite0 take 17 ms per image with 4 images and 47 ms with 32.
+    On a GPU, images above 112 pixels are large: at 224 pixels, a batch has 64 images. On a CPU, images above 28 pixels
+    are large: at 224 pixels, a batch has only 4 images, so that their activations fit into the CPU cache.
+    Blocks 0 to 7 of EfficientNet-Lite0 take 17 ms per image in batches of 4 and 47 ms in batches of 32.
     """
     side = getattr(network, "input_size", 1)
     limit = CPU_BATCH_SIDE if device_of(network).type == "cpu" else BATCH_SIDE
@@ -94,10 +110,10 @@ def embed(
         device: Device of the network, by default that of its parameters.
         half: Autocast dtype: none, bf16 or fp16.
         batch_size: Number of samples per batch, by default that of `default_batch_size`.
-        rows: Samples to embed, by default all.
+        rows: Indices of the samples to embed, by default all.
         name: Label of the progress bar.
-        progress: Show a progress bar if there is a terminal, else a message every 30 seconds.
-        shared: Split the samples over all processes and gather the result on each. Every process must call
+        progress: If True, show progress: a bar in a terminal, elsewhere a message every 30 seconds.
+        shared: If True, split the samples over all processes and gather the result on each. Every process must call
             this function.
 
     Returns:
@@ -113,14 +129,15 @@ def embed(
     shared = shared and len(samples) >= process_group.world_size()
     local = process_group.local_part(samples) if shared else samples
     if shared:
-        # a sharded network needs all processes for every batch, so each must have the same number of batches
+        # a sharded network needs all processes for every batch, so all processes must have equally many batches
         batch_size = process_group.even_chunk_size(len(samples), batch_size)
-    hidden = None if progress and process_group.is_main_process() else True  # None: hidden unless there is a terminal
+    hidden = None if progress and process_group.is_main_process() else True  # None: shown only in a terminal
     parts = []
     done, last = 0, time.monotonic()
     with tqdm(total=len(local), desc=name, unit="sample", leave=False, disable=hidden) as bar, autocast(half, where):
         for batch in loader.load_all(local, batch_size=batch_size):
-            parts.append(compute(to_device(batch.x, where, dtype)).to("cpu", torch.promote_types(dtype, torch.float32)))
+            x = to_device(batch.x, where, dtype, channels_last=has_channels_last(network))
+            parts.append(compute(x).to("cpu", torch.promote_types(dtype, torch.float32)))
             bar.update(len(batch.x))
             done += len(batch.x)
             if bar.disable and hidden is None and time.monotonic() - last > MESSAGE_INTERVAL:
@@ -131,7 +148,7 @@ def embed(
 
 
 def has_positives(manifest: Manifest) -> bool:
-    """Return whether any query has a sample of its class to find. Without one, no retrieval metric is defined."""
+    """Return whether any query has another sample of its class to find. If not, no retrieval metric is defined."""
     if manifest.role is not None and bool((manifest.role == "query").any()):
         query, gallery = (manifest.labels[manifest.role == role] for role in ("query", "gallery"))
         return bool(np.isin(query, gallery).any())
@@ -139,38 +156,56 @@ def has_positives(manifest: Manifest) -> bool:
 
 
 def can_be_scored(manifest: Manifest, name: str, say: Callable[[str], object]) -> bool:
-    """Return whether the samples of the split `name` can be scored; if not, say why."""
+    """Return whether the samples of the split `name` can be scored. If not, print why."""
     if has_positives(manifest):
         return True
-    say(f"warning: there will be no {name} scores, because no two {name} samples have the same class")
+    reason = f"no two {name} samples have the same class"
+    if manifest.role is not None and bool((manifest.role == "query").any()):
+        reason = f"no {name} query has the class of a gallery sample"
+    say(f"warning: there will be no {name} scores, because {reason}")
     return False
 
 
 def score(
     embeddings: Tensor, manifest: Manifest, metrics: Iterable[str], *, device: torch.device | None = None
 ) -> Scores:
-    """Score embeddings: queries against the gallery if the manifest has these roles, else all against all.
+    """Return the scores of embeddings. If the manifest has queries and a gallery, each query ranks the gallery.
 
-    Samples of the group of a query, and those of its class and camera, are left out of its ranking. `device` is the
-    device that computes the scores, by default that of the embeddings.
+    Otherwise, each sample is a query that ranks all other samples. The ranking of a query leaves out samples of
+    the query's group, and samples of the query's class from the query's camera. Graded metrics use the ancestors of the
+    classes if the manifest has them. `device` is the device that computes the scores, by default that of the
+    embeddings.
     """
-    targets = manifest.targets
+    metrics = tuple(metrics)
+    levels = class_levels(manifest) if any(map(is_graded, metrics)) else None
+    hierarchy = None if levels is None else {label: tuple(chain) for label, chain in enumerate(levels.tolist())}
+    targets = manifest.labels if hierarchy is not None else manifest.targets
     if manifest.role is not None and bool((manifest.role == "query").any()):
         query, gallery = (np.flatnonzero(manifest.role == role) for role in ("query", "gallery"))
         queries = (embeddings[torch.from_numpy(query)], targets[query])
         gallery_embeddings = embeddings[torch.from_numpy(gallery)]
         ignore = _find_ignored(manifest, gallery, query)
         return evaluate(
-            gallery_embeddings, targets[gallery], queries=queries, metrics=metrics, ignore=ignore, device=device
+            gallery_embeddings,
+            targets[gallery],
+            queries=queries,
+            metrics=metrics,
+            ignore=ignore,
+            hierarchy=hierarchy,
+            device=device,
         )
-    return evaluate(embeddings, targets, metrics=metrics, ignore=_find_ignored(manifest), device=device)
+    return evaluate(
+        embeddings, targets, metrics=metrics, ignore=_find_ignored(manifest), hierarchy=hierarchy, device=device
+    )
 
 
 def _find_ignored(manifest: Manifest, gallery: Ints | None = None, queries: Ints | None = None) -> list[Ints] | None:
-    """Return the argument `ignore` of `evaluate`, or None if the manifest has no groups and cameras."""
+    """Return the argument `ignore` for `evaluate`, or None if the manifest has neither groups nor cameras."""
     annotations = manifest.annotations
     columns = []
     if annotations is not None and annotations.group is not None:
+        # `same_camera` finds samples with the class and the camera of a query. For groups, the class must not matter,
+        # so all samples get class 0.
         columns.append((np.zeros_like(annotations.group), annotations.group))
     if annotations is not None and annotations.camera is not None:
         columns.append((manifest.labels, annotations.camera))
@@ -185,7 +220,7 @@ def _find_ignored(manifest: Manifest, gallery: Ints | None = None, queries: Ints
 
 
 def raw_features(manifest: Manifest) -> Tensor:
-    """Return the samples without a network, [N, d]: feature vectors unchanged, images as flat pixels."""
+    """Return the samples as vectors [N, d] without using a network: images become vectors of their pixels."""
     return torch.cat([batch.x.flatten(1) for batch in BatchLoader(create_dataset(manifest)).load_all()])
 
 

@@ -46,7 +46,7 @@ def finish_run(trainer: Trainer, monitor: Monitor) -> None:
     }
     about = {"classes": len(splits.train.classes), "recipe": config.recipe}
     model = out / "model.safetensors"
-    state.save_weights(selected, model, about)  # before the scores, so that no problem with them loses the model
+    state.save_weights(selected, model, about)  # before scoring, so that an error there does not lose the model
     if config.model.interpolate and not state.selection.kept_start:
         process_group.barrier()
         start, end = (load_embedder(path, trainer.network).to(state.device) for path in (out / START, model))
@@ -71,7 +71,7 @@ def finish_run(trainer: Trainer, monitor: Monitor) -> None:
     if state.pacer is not None and splits.wrong is not None and splits.wrong.any():
         result["detection"] = measure_detection(1 - state.pacer.weights.numpy(), splits.wrong)
     if state.selection.kept_start:
-        result["no_gain"] = f"no epoch is better than the network before training on the {state.selection.by} classes"
+        result["no_gain"] = f"on the {state.selection.by} classes, no epoch is better than the network before training"
     elif (better := _find_better_start(result, config.select.metric)) is not None:
         result["no_gain"] = better
     monitor.write("end", result)
@@ -81,7 +81,7 @@ def finish_run(trainer: Trainer, monitor: Monitor) -> None:
 
 
 def _find_better_start(result: Mapping[str, Any], metric: str) -> str | None:
-    """Say so if the test score is below that of the raw features or of the network before training."""
+    """Return a message if the test score is below that of the untrained network or the raw features, or None."""
     after = result.get("test", {}).get(metric)
     for kind, name in (("untrained", "the network before training"), ("raw", "the raw features")):
         before = result.get(kind, {}).get(metric)

@@ -11,7 +11,7 @@ from typing import Any, overload
 from torch import nn
 
 from nearfar.config.keys import SHORT_KEYS
-from nearfar.config.merge import resolve
+from nearfar.config.merge import gather_losses, resolve
 from nearfar.config.schema import Config, Data
 from nearfar.config.setting import build
 from nearfar.config.tree import merge_trees
@@ -27,6 +27,7 @@ from nearfar.models.own_network import describe_origin
 from nearfar.runs import Run
 from nearfar.training.image_text import ImageTextModel, fit_image_text
 from nearfar.training.launch import train
+from nearfar.training.pair_settings import choose_for_pairs
 from nearfar.training.prepare import count_channels
 from nearfar.training.splits import open_manifest
 
@@ -63,19 +64,21 @@ def fit(
     say: Callable[[str], object] = print,
     **settings: Any,
 ) -> Run | ImageTextModel:
-    """Train a network on data and return the run, which has the scores and the trained model.
+    """Train a network on data and return the run, which gives access to the scores and the trained model.
 
     Args:
-        model: The network: the name of a backbone, any `nn.Module`, an embedder of `nearfar.models.create_embedder`, a
-            run or another model to start from, or None for the default of this kind of data. An `nn.Module` that
-            outputs vectors is used without a head, so its output is the embedding, unless you set `dim` or
-            model={"head": ...}. The module itself is trained. A pair (image encoder, text encoder) is trained on pairs
-            of images and texts, see `nearfar.training.image_text.fit_image_text`, which also lists the settings.
+        model: The network: the name of a backbone, any `nn.Module`, an embedder from `nearfar.models.create_embedder`,
+            a run or another model to start from, or None for the default for this kind of data. An `nn.Module` is
+            trained in place. If it outputs vectors, they are the embeddings, and no head is added unless you set `dim`
+            or model={"head": ...}. A pair (image encoder, text encoder) is trained on pairs of images and texts. In
+            this case, the settings are those of `nearfar.training.image_text.fit_image_text`, and an `ImageTextModel`
+            is returned instead of a run.
         data: A path, a dataset or arrays (see `nearfar.data.as_manifest`).
-        recipe: Name of the recipe, by default proxy-anchor, or none if you set loss={"name": ...}.
+        recipe: Name of the recipe. The default is proxy-anchor, supcon for data with pairs instead of classes, and no
+            recipe if you set loss={"name": ...}.
         out: The run directory, by default a new one in `runs`.
-        resume: Continue the run in `out`.
-        progress: Show a progress bar if there is a terminal.
+        resume: If True, continue the run in `out`.
+        progress: If True, show progress: a bar in a terminal, elsewhere a message every 30 seconds.
         say: Function that prints a message.
         settings: Any setting of `nearfar settings`: epochs=5, a section as a dict (optimizer={"lr": 1e-4}), a dotted
             key (**{"optimizer.lr": 1e-4}), or one of the short names lr, batch_size, size and dim.
@@ -94,7 +97,7 @@ def fit(
     if isinstance(model, tuple):
         return _fit_pairs(model, data, recipe=recipe, resume=resume, out=out, progress=progress, say=say, **settings)
     config, manifest, network = configure(model, data, recipe=recipe, **settings)
-    name = config.recipe or str(config.loss["name"])
+    name = config.recipe or config.loss_name
     stem = Path(config.data.source.removeprefix(PYTHON)).stem
     folder = _new_folder(slug(f"{stem}-{name}")) if out is None else Path(out)
     return train(config, folder, manifest=manifest, network=network, resume=resume, say=say, progress=progress)
@@ -103,12 +106,14 @@ def fit(
 def _fit_pairs(
     model: tuple[Any, ...], data: Source, *, recipe: str | None, resume: bool, **settings: Any
 ) -> ImageTextModel:
+    if len(model) != 2:
+        raise NearfarError(f"model must be a pair (image encoder, text encoder), got a tuple of length {len(model)}")
     known = [name for name in inspect.signature(fit_image_text).parameters if name not in ("image", "text", "data")]
-    unknown = [name for name in settings if name not in known]
-    if recipe is not None or resume or unknown or len(model) != 2:
+    given = {"recipe": recipe is not None, "resume": resume}
+    unknown = [name for name, is_given in given.items() if is_given] + [name for name in settings if name not in known]
+    if unknown:
         raise NearfarError(
-            f"training of (image encoder, text encoder) has no {unknown[0] if unknown else 'recipe or resume'!r}: "
-            f"its settings are {', '.join(known)}"
+            f"fit of (image encoder, text encoder) does not support {unknown[0]!r}: its settings are {', '.join(known)}"
         )
     return fit_image_text(*model, data, **settings)
 
@@ -116,9 +121,10 @@ def _fit_pairs(
 def configure(
     model: Network, data: Source, *, recipe: str | None = None, **settings: Any
 ) -> tuple[Config, Manifest, nn.Module | None]:
-    """Return the configuration, data and network of `fit`, for example to create a `nearfar.Trainer` with hooks.
+    """Return the configuration, data and network that `fit` uses, for example to create a `nearfar.Trainer` with hooks.
 
-    The arguments are those of `fit`. The network is None if the configuration names it.
+    The arguments are those of `fit`. The returned network is None if `model` is None or a name, because the
+    configuration then names the network.
     """
     tree = expand_settings(settings)
     if isinstance(data, str | Path):
@@ -128,15 +134,16 @@ def configure(
     else:
         columns = {key: tree.get("data", {}).get(key) for key in ("image", "text", "label")}
         manifest = as_manifest(data, **columns, split=tree.get("data", {}).get("split", "auto"))
-        # a manifest may be a part of its source, so the run does not open the source again
+        # mark the source as Python data: the manifest may be a part of the source, so a run must not open it again
         tree = merge_trees(tree, {"data": {"source": f"{PYTHON}{manifest.source.removeprefix(PYTHON)}"}})
+    tree, recipe = choose_for_pairs(gather_losses(tree), manifest, recipe)
     network, base = _choose_network(model, manifest, tree)
     if recipe is None and not tree.get("recipe") and not tree.get("loss", {}).get("name"):
         recipe = DEFAULT_RECIPE
     width = None if manifest.features is None else int(manifest.features.shape[1])
     kind = "files" if manifest.kind == "tensors" else manifest.kind
     if manifest.items is not None and not manifest.items.files:
-        base = merge_trees({"data": {"workers": 0}}, base)  # a dataset in Python may not survive a fork
+        base = merge_trees({"data": {"workers": 0}}, base)  # a Python dataset may fail in worker processes
     samples = len(manifest.rows("train"))
     return resolve(kind, width=width, samples=samples, recipe=recipe, file=tree, base=base), manifest, network
 
@@ -160,7 +167,7 @@ def expand_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 def _choose_network(
     model: Network, manifest: Manifest, tree: dict[str, Any]
 ) -> tuple[nn.Module | None, dict[str, Any]]:
-    """Return the network, or None if the configuration names it, and the settings of `model` that follow from it."""
+    """Return the network (None if the configuration names it) and the settings that follow from the network."""
     if model is None:
         return None, {}
     if isinstance(model, str):

@@ -1,4 +1,4 @@
-"""Train an encoder of images and an encoder of texts together on pairs, so that each finds the other."""
+"""Train an image encoder and a text encoder together on pairs, so that images find their texts and vice versa."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ DEFAULT_DIM = 256
 
 @dataclass
 class ImageTextModel:
-    """Two networks whose embeddings can be compared: one of images, one of texts.
+    """An image encoder and a text encoder whose embeddings can be compared with each other.
 
     Attributes:
         image, text: The embedders.
-        scores: Scores of the test pairs, in percent of 1: "image to text recall@1", "text to image recall@1", ...
+        scores: Scores on the test pairs, from 0 to 1: "image to text recall@1", "text to image recall@1", ...
     """
 
     image: Embedder
@@ -53,12 +53,12 @@ class ImageTextModel:
         return nn.functional.normalize(vectors)
 
     def evaluate(self, data: Any) -> dict[str, float]:
-        """Return how often an image finds its text among all texts of the pairs, and a text its image."""
+        """Return scores that say how well each image finds its text among the texts of all pairs, and vice versa."""
         images, texts = open_pairs(data)
         return _score(self.embed(images), self.embed(texts), images.labels)
 
     def save_pretrained(self, folder: str | Path) -> Path:
-        """Write image.safetensors, text.safetensors and scores.json, which `load_image_text` reads."""
+        """Write image.safetensors, text.safetensors and scores.json for `load_image_text`. Return the folder."""
         path = Path(folder)
         for name in PARTS:
             save_embedder(getattr(self, name), path / f"{name}.safetensors")
@@ -70,11 +70,14 @@ class ImageTextModel:
 def load_image_text(
     folder: str | Path, *, image: nn.Module | None = None, text: nn.Module | None = None
 ) -> ImageTextModel:
-    """Load a model that `ImageTextModel.save_pretrained` wrote. Pass your own networks as `image` and `text`."""
+    """Load a model that `ImageTextModel.save_pretrained` wrote.
+
+    If an encoder is your own network, pass that network as `image` or `text`. The weights are loaded into a copy of it.
+    """
     path = Path(folder)
     for name in PARTS:
         if not (path / f"{name}.safetensors").is_file():
-            raise NearfarError(f"{path}: is not a model of images and texts: {name}.safetensors is missing")
+            raise NearfarError(f"{path}: not the folder of an image-text model, because {name}.safetensors is missing")
     file = path / "scores.json"
     scores = json.loads(file.read_bytes()) if file.is_file() else {}
     return ImageTextModel(
@@ -101,24 +104,25 @@ def fit_image_text(
     progress: bool = True,
     say: Callable[[str], object] = print,
 ) -> ImageTextModel:
-    """Train two encoders on pairs of images and texts. Interrupted training cannot be resumed.
+    """Train two encoders on pairs of images and texts, and return them. Interrupted training cannot be resumed.
 
     Args:
-        image: The encoder of images: the name of a backbone, an `nn.Module` or an embedder.
-        text: The encoder of texts: a backbone such as "all-minilm-l6-v2" or "transformers:DIRECTORY", or an embedder.
-        data: Pairs, see `nearfar.data.image_text.open_pairs`.
+        image: The image encoder: the name of a backbone, an `nn.Module` or an embedder.
+        text: The text encoder: a backbone such as "all-minilm-l6-v2" or "transformers:DIRECTORY", or an embedder.
+        data: The pairs of images and texts (see `nearfar.data.image_text.open_pairs`).
         loss: "info-nce" (as in CLIP) or "sigmoid" (as in SigLIP).
-        dim: Dimension of the common embedding, by default 256. Embedders must agree in it already.
+        dim: Dimension of the common embedding space, by default 256. An embedder keeps its own dimension, so two
+            embedders must already have the same dimension.
         steps: Number of steps.
-        batch_size: Number of pairs in a batch. All other texts of the batch are negatives of an image.
-        lr: Learning rate after a warm-up of a tenth of the steps. It then falls to 0 along a cosine.
-        weight_decay: Weight decay of AdamW for matrices.
+        batch_size: Number of pairs in a batch. The negatives of an image are the other texts of the batch.
+        lr: Peak learning rate. The rate rises during the first tenth of the steps and then falls to 0 along a cosine.
+        weight_decay: Weight decay of AdamW. It applies to matrices, but not to vectors such as biases.
         test: Fraction of the pairs that are held out for the scores.
-        seed: Seed of batches, weights and the test pairs.
-        size: Side of the images in pixels, by default that of the backbone.
-        pretrained: Whether backbones that are given by name start from their public weights.
-        out: Folder to save the model in, see `ImageTextModel.save_pretrained`.
-        progress: Show a progress bar if there is a terminal.
+        seed: Seed for the batches, the initial weights and the choice of the test pairs.
+        size: Side of the images in pixels, by default the input size of the backbone.
+        pretrained: If True, backbones that are given by name start from their public weights.
+        out: Folder to save the model in (see `ImageTextModel.save_pretrained`). None does not save it.
+        progress: If True, show a progress bar in a terminal.
         say: Function that prints a message.
     """
     check_choice("loss", loss, IMAGE_TEXT_LOSSES)
@@ -132,8 +136,8 @@ def fit_image_text(
     if networks[0].dim != networks[1].dim or not networks[1].backbone.has_text_input:
         kind = "texts" if networks[1].backbone.has_text_input else "images or vectors"
         raise NearfarError(
-            f"the encoders must embed images and texts into the same number of dimensions, got {networks[0].dim} and "
-            f"{networks[1].dim}, and the second one takes {kind}"
+            f"the encoders must have the same embedding dimension, and the second one must take texts; got dimensions "
+            f"{networks[0].dim} and {networks[1].dim}, and the second one takes {kind}"
         )
     held_out = _choose_test(images.labels, test, seed)
     train = [manifest.subset(~held_out) for manifest in (images, texts)]
@@ -187,7 +191,7 @@ def _load(loader: BatchLoader, rows: NDArray[np.int64], step: int) -> Tensor:
 
 
 def _batches(count: int, size: int, steps: int, seed: int) -> list[NDArray[np.int64]]:
-    """Return batches of distinct rows from one random permutation after the other."""
+    """Return `steps` batches of distinct rows. They are slices of random permutations, drawn one after another."""
     rng, size = np.random.default_rng(seed), min(size, count)
     batches: list[NDArray[np.int64]] = []
     while len(batches) < steps:
@@ -197,7 +201,7 @@ def _batches(count: int, size: int, steps: int, seed: int) -> list[NDArray[np.in
 
 
 def _choose_test(labels: NDArray[np.int64], share: float, seed: int) -> NDArray[np.bool_]:
-    """Return a mask of the test pairs. Pairs with the same text are on the same side."""
+    """Return a mask of the test pairs. Pairs with the same text are all test pairs or all training pairs."""
     distinct = np.unique(labels)
     count = round(share * len(distinct))
     return np.isin(labels, np.random.default_rng(seed).permutation(distinct)[:count])

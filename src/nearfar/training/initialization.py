@@ -1,7 +1,7 @@
 """Initialize the head and the proxies from the training data, and share the result between runs in one process.
 
 All methods of a suite start from the same network on the same data. The PCA of the head needs a pass over the
-training samples, and the scores before training need one over the test samples, so both are computed once.
+training samples, and the scores before training need a pass over the test samples. Both are computed once and reused.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from nearfar.data.activations import ActivationDataset
 from nearfar.errors import NearfarError
 from nearfar.files import expand_user
 from nearfar.losses import ProxyLoss
+from nearfar.losses.combined import losses_of
 from nearfar.models import Embedder, init_head_from_pca, init_proxies_from_class_means
 from nearfar.training.evaluate import default_batch_size, dtype_of, embedding_function, to_device
 
@@ -49,16 +50,19 @@ class InitialStateCache:
         self._states: dict[str, InitialState] = {}
 
     def get(self, config: Config) -> InitialState:
-        """Return the initial state of runs that agree in all settings that affect it. The first such run fills it."""
+        """Return the initial state for a configuration.
+
+        Runs that agree in all settings that affect this state share one object. The first of these runs fills it.
+        """
         sections = [asdict(section) for section in (config.model, config.data, config.images, config.cache)]
         del sections[0]["proxies"]  # runs that differ in their proxies share the head
         weights = config.model.pretrained
         file = expand_user(weights) if isinstance(weights, str) else None
-        # the key has the size and the time of the weight file, because an overwritten file gives another initial state
+        # the key has the size and time of the weight file, because an overwritten file gives a different initial state
         version = (file.stat().st_size, file.stat().st_mtime_ns) if file is not None and file.is_file() else None
         key = json.dumps([*sections, version, config.seed, config.autocast, config.device, sorted(config.metrics)])
         state = self._states.pop(key, InitialState())
-        self._states[key] = state  # dicts keep insertion order: the most recent is last
+        self._states[key] = state  # dicts keep insertion order, so the least recently used state is first
         while len(self._states) > CACHE_SIZE:
             del self._states[next(iter(self._states))]
         return state
@@ -78,25 +82,26 @@ def initialize_from_data(
         embedder: The embedder, whose head is initialized.
         loss: The loss, whose proxies are initialized if it has any.
         train: BatchLoader of the training samples.
-        initial: Results of an earlier run. Missing results are computed and stored in it.
+        initial: Results that earlier runs may have computed. Missing results are computed and stored in it.
     """
     init = config.model.init or ("pca" if config.model.backbone == "features" else None)
     use_pca = init == "pca" and config.model.head != "identity"
     proxies = config.model.proxies or ("class-means" if use_pca else "random")
-    proxy_loss = loss if isinstance(loss, ProxyLoss) and proxies == "class-means" else None
-    if not use_pca and proxy_loss is None:
+    proxy_losses = [part for part in losses_of(loss) if isinstance(part, ProxyLoss) and proxies == "class-means"]
+    if not use_pca and not proxy_losses:
         return
     if initial.head is None or initial.embeddings is None:
         device, dtype = next(embedder.parameters()).device, dtype_of(embedder)
         batches = train.load_all(batch_size=default_batch_size(embedder))
-        inputs = (to_device(batch.x, device, dtype) for batch in batches)
+        inputs = (to_device(batch.x, device, dtype, channels_last=embedder.channels_last) for batch in batches)
         initial.embeddings = (_pca_embeddings if use_pca else _embeddings)(embedder, train, inputs)
         initial.head = {name: value.clone() for name, value in embedder.head.state_dict().items()}
     if use_pca:
         embedder.head.load_state_dict(initial.head)
-    if proxy_loss is not None:
+    for proxy_loss in proxy_losses:
+        embeddings = initial.embeddings[:, : proxy_loss.dim]  # losses in a Matryoshka loss use fewer dimensions
         try:
-            init_proxies_from_class_means(proxy_loss, initial.embeddings, train.dataset.labels, seed=config.seed)
+            init_proxies_from_class_means(proxy_loss, embeddings, train.dataset.labels, seed=config.seed)
         except ValueError as error:
             raise NearfarError(f"model: {error}; set model.proxies=random to start from random proxies") from None
 

@@ -3,9 +3,8 @@
     weights(share) = (1 - share) * start + share * end
 
 Fine-tuned weights fit the training classes better, and the weights before training often transfer better to other data.
-An average of both can be better than either on new classes. The paper averages all weights, also those of the head, so
-both networks must have the same head: nearfar's average is most useful with `model.init=pca`, which gives the network
-before training a head that works.
+An average of both can be better than either on new classes. The paper averages all weights, including those of the
+head. Averaging is therefore most useful with `model.init=pca`, because the head then already works before training.
 """
 
 from __future__ import annotations
@@ -27,7 +26,8 @@ if TYPE_CHECKING:
 def interpolate(start: Embedder, end: Embedder, share: float) -> Embedder:
     """Return an embedder with the weights (1 - share) * start + share * end.
 
-    Buffers of floating point, such as statistics of batch norms, are averaged as well. Others are those of `end`.
+    Floating-point buffers, such as the statistics of batch norms, are averaged as well. Other buffers are copied from
+    `end`.
 
     >>> from nearfar.models import create_embedder
     >>> start, end = (create_embedder("features", channels=4, dim=2, init="random") for _ in range(2))
@@ -44,20 +44,20 @@ def interpolate(start: Embedder, end: Embedder, share: float) -> Embedder:
 
 
 def check_interpolation(config: Config, *, has_validation: bool) -> None:
-    """Raise an error if there are several shares and no validation classes to choose one."""
+    """Raise an error if `model.interpolate` has several values and there are no validation classes to choose one."""
     shares = config.model.interpolate
     if len(shares) > 1 and not has_validation:
         raise NearfarError(
-            f"model.interpolate={list(shares)} needs validation classes to choose a share: set data.validation=0.2, or "
-            "give a single share"
+            f"model.interpolate={list(shares)} needs validation classes to choose a value: set data.validation=0.2, or "
+            "give a single value"
         )
 
 
 def choose_interpolation(trainer: Trainer, start: Embedder, end: Embedder) -> tuple[Embedder, float]:
     """Return the interpolated network with the best validation score, and its share.
 
-    The candidates are the shares of `model.interpolate` and the trained network, share 1. If there are no validation
-    classes, the only share of `model.interpolate` is used.
+    The candidates are the shares in `model.interpolate`, and share 1, which is the trained network. If there are no
+    validation classes, `model.interpolate` has only one share, and this share is used.
     """
     config = trainer.config
     shares = config.model.interpolate

@@ -55,13 +55,14 @@ def train(
         out: The run directory.
         manifest: The data of `config.data` if it is already open.
         network: Your own network, which replaces the backbone of the configuration, or an embedder.
-        resume: Continue the run in `out`.
+        resume: If True, continue the run in `out`.
         say: Function that prints a message.
-        progress: Show a progress bar if there is a terminal.
+        progress: If True, show progress: a bar in a terminal, elsewhere a message every 30 seconds.
         stop_after: Stop after this step as if the process had been killed, for tests.
-        initial_states: Cache of initial states. Runs in one process that start from the same network and data share it.
-        on_finish: Called on the main process with the finished run and, if training has just computed them, the test
-            samples and their embeddings.
+        initial_states: Cache of initial states. Pass the same cache to several runs in one process, so that runs that
+            start from the same network and data reuse their initial state.
+        on_finish: Function that the main process calls with the finished run and the pair (test samples, their
+            embeddings). The pair is None if this call did not compute the embeddings.
 
     Returns:
         The run.
@@ -78,13 +79,13 @@ def train(
             say(f"{out} is already finished")
         else:
             if not resume and path_exists(out / "config.yaml") and Run(out).has_started:
-                raise NearfarError(f"{out}: already contains a run: continue it with --resume, or choose another --out")
+                raise NearfarError(f"{out} already contains a run: continue it with --resume, or choose another --out")
             process_group.check_ranks_agree(
                 f"{resume} {config.to_yaml()}", "start all of them with the same command, with --out on a shared disk"
             )
             initial = None if initial_states is None else initial_states.get(config)
             trainer = Trainer(config, manifest, out, say=say, initial=initial, network=network)
-            # written only after everything was created, so that an error does not leave an incomplete run directory
+            # write config.yaml only now, so that an error in the lines above does not leave an incomplete run directory
             _write_config(config, out)
             if resume and trainer.state.load(out, say=say):
                 say(f"resuming at step {trainer.state.step:,} of {trainer.steps:,}")
@@ -100,7 +101,7 @@ def train(
 
 
 def _lock_run(out: Path) -> AbstractContextManager[None]:
-    """Refuse to train in a directory that another training uses. The main process holds the lock for all ranks."""
+    """Lock a directory, so that no other training can use it. The main process holds the lock for all ranks."""
     if not process_group.is_main_process():
         return nullcontext()
     remedy = "wait until it ends, stop it, or choose another --out"

@@ -1,4 +1,4 @@
-"""The log of a run: one JSON object per line, also sent to experiment trackers."""
+"""The log of a run: a file with one JSON object per line. Its numbers are also sent to experiment trackers."""
 
 from __future__ import annotations
 

@@ -16,22 +16,22 @@ from nearfar.training.evaluate import dtype_of, embedding_function, to_device
 from nearfar.training.state import TrainState
 
 OPTIMIZER_STATES = {"adam": 2, "adamw": 2, "sgd": 1, "rmsprop": 2}
-PAIR_MATRICES = 12  # for large B, a loss needs at most this many matrices [B, B] (docs/benchmarks/speed.md)
+PAIR_MATRICES = 12  # for large B, a loss needs at most this many matrices of shape [B, B] (docs/benchmarks/speed.md)
 
 
 def estimate_memory(state: TrainState, loader: BatchLoader) -> int | None:
-    """Estimate the bytes that a step of a run holds, see `estimate_step_memory`.
+    """Estimate the memory of a training step in bytes (see `estimate_step_memory`).
 
     Args:
         state: The state of training.
         loader: BatchLoader of the training samples.
 
     Returns:
-        The estimate, or None if other processes hold parts of the network.
+        The estimate, or None if each process holds only a part of the network or of the proxies.
     """
     if state.is_sharded:
         return None
-    # cached activations have a view for training from the start, while the one for evaluation may not be needed
+    # with cached activations, use a training view: it always exists, while the evaluation view may not be needed
     is_cached = isinstance(loader.dataset, ActivationDataset)
     samples = loader.dataset.fetch([0, len(loader.dataset) - 1], train=is_cached)
     compute = embedding_function(state.embedder, loader)
@@ -41,7 +41,7 @@ def estimate_memory(state: TrainState, loader: BatchLoader) -> int | None:
 def estimate_step_memory(
     config: Config, embedder: Embedder, compute: Callable[[Tensor], Tensor], samples: Tensor, batch_size: int
 ) -> int:
-    """Estimate the bytes that a training step holds: weights, gradients, optimizer, activations and loss.
+    """Estimate the memory of a training step in bytes: weights, gradients, optimizer, activations and loss.
 
     The activations are those that autograd saves in a forward pass of a few samples, scaled to the batch. The estimate
     leaves out temporary buffers and the libraries themselves.
@@ -49,9 +49,9 @@ def estimate_step_memory(
     Args:
         config: The configuration of the run.
         embedder: The network.
-        compute: Function from samples to embeddings: the network or a part of it.
+        compute: Function that maps samples to embeddings: the network or a part of it.
         samples: A few samples, as `compute` expects them.
-        batch_size: Number of samples of a step, of all processes together.
+        batch_size: Number of samples in a step, over all processes.
     """
     parameters = list(embedder.parameters())
     weights = sum(p.numel() * p.element_size() for p in parameters)
@@ -74,12 +74,12 @@ def _measure_activations(embedder: Embedder, compute: Callable[[Tensor], Tensor]
             sizes[storage._cdata] = storage.nbytes()
         return tensor
 
-    x = to_device(samples, next(embedder.parameters()).device, dtype_of(embedder))
+    x = to_device(samples, next(embedder.parameters()).device, dtype_of(embedder), channels_last=embedder.channels_last)
     mode = embedder.training
     embedder.eval()  # so that batch norms do not change their statistics
     try:
         with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-            output = compute(x)  # kept until the end, so that no two tensors share an address
+            output = compute(x)  # keeps all saved tensors alive, so that no two of them have the same address
             del output
     finally:
         embedder.train(mode)

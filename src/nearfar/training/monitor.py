@@ -34,7 +34,7 @@ class Monitor:
             state: The state of training, at its current step.
             out: The run directory.
             steps: Number of steps of the whole run.
-            progress: Show a progress bar if there is a terminal, else a message every 30 seconds.
+            progress: If True, show progress: a bar in a terminal, elsewhere a message every 30 seconds.
             say: Function that prints a message.
         """
         self.state, self.steps, self.progress, self.say = state, steps, progress, say
@@ -43,7 +43,7 @@ class Monitor:
         if process_group.is_main_process():
             trackers = open_trackers(state.config.track, out, state.config.to_dict())
             self.log = Log(out / "log.jsonl", step=state.step, epoch=state.epoch, trackers=trackers)
-        hidden = None if progress and process_group.is_main_process() else True  # None: hidden unless in a terminal
+        hidden = None if progress and process_group.is_main_process() else True  # None: shown only in a terminal
         self.bar = tqdm(total=steps, initial=state.step, desc="train", unit="batch", leave=False, disable=hidden)
         self.first_step = state.step
         self.start = self.last_message = time.monotonic()

@@ -13,6 +13,7 @@ from tqdm import tqdm
 from nearfar.config.schema import Config, Data
 from nearfar.data import (
     BatchAugment,
+    BatchDataset,
     BatchLoader,
     Manifest,
     cache_images,
@@ -31,6 +32,7 @@ from nearfar.formatting import counted
 from nearfar.models import Embedder
 from nearfar.models.backbones.text_transformer import TextTransformer
 from nearfar.training.distributed import process_group
+from nearfar.training.evaluate import device_of
 
 Say = Callable[[str], object]
 MAX_MESSAGES = 20
@@ -43,8 +45,8 @@ class PreparedData:
     Attributes:
         manifest: The samples. Depending on the configuration, images are read from the cache, and samples with
             unreadable files are left out.
-        image_size: Side of the network input in pixels. None keeps the original size of drawings.
-        say: Function that prints a message about the samples, if any.
+        image_size: Side of the network input in pixels. With None, drawings keep their original size.
+        say: Function that prints messages about the samples, or None.
     """
 
     config: Config
@@ -53,55 +55,64 @@ class PreparedData:
     image_size: int | None
     say: Say | None = None
 
-    def loader(self, manifest: Manifest | None = None, *, seed: int = 0, workers: int | None = None) -> BatchLoader:
+    def loader(
+        self,
+        manifest: Manifest | None = None,
+        *,
+        seed: int = 0,
+        workers: int | None = None,
+        device: torch.device | None = None,
+    ) -> BatchLoader:
         """Return a loader of all samples, or of a subset.
 
         Args:
             manifest: A subset of `self.manifest`, by default all of it.
             seed: Seed of the augmentation.
             workers: Number of worker processes, by default `data.workers`.
+            device: Device of the batches, by default that of the embedder.
 
         Raises:
             NearfarError: If a setting of `images` does not fit the images.
         """
         manifest = self.manifest if manifest is None else manifest
+        device = device_of(self.embedder) if device is None else device
         if manifest.kind == "features":
-            return BatchLoader(create_dataset(manifest))
+            return BatchLoader(create_dataset(manifest), device=device)
         if manifest.kind == "tensors":
-            return BatchLoader(TensorDataset(manifest))
+            return BatchLoader(TensorDataset(manifest), device=device)
         if isinstance(self.embedder.backbone, TextTransformer):
             tokenizer, size = self.embedder.backbone.tokenizer, self.embedder.input_size
             texts = TextDataset(manifest, tokenizer, max_tokens=size)
             if texts.cut and self.say is not None:
                 self.say(
-                    f"{texts.cut:,} of {counted(len(texts), 'text')} have {size} tokens or more and are cut there "
-                    "(model.max_tokens)"
+                    f"{texts.cut:,} of {counted(len(texts), 'text')} reach the limit of {size} tokens and may be "
+                    "truncated (model.max_tokens)"
                 )
-            return BatchLoader(texts)
+            return BatchLoader(texts, device=device)
         try:
-            return self._image_loader(manifest, seed, self.config.data.workers if workers is None else workers)
+            workers = self.config.data.workers if workers is None else workers
+            return BatchLoader(self._image_dataset(manifest, seed), workers=workers, device=device)
         except ValueError as error:
             raise NearfarError(f"images: {error}") from None
 
-    def _image_loader(self, manifest: Manifest, seed: int, workers: int) -> BatchLoader:
+    def _image_dataset(self, manifest: Manifest, seed: int) -> BatchDataset:
         images, size = self.config.images, self.image_size
         if self.embedder.transform is not None:
             if manifest.kind != "files":
-                raise ValueError("the network has a transform of its own, which takes image files, not arrays")
+                raise ValueError("the network has its own transform, which takes image files, not arrays")
             own = self.embedder.transform
-            samples = create_dataset(manifest, train_transform=own, eval_transform=own, seed=seed)
-            return BatchLoader(samples, workers=workers)
+            return create_dataset(manifest, train_transform=own, eval_transform=own, seed=seed)
         normalization: dict[str, Any] = {"mean": self.embedder.mean, "std": self.embedder.std}
         if manifest.kind == "pixels":
             augment = BatchAugment(crop=(images.min_scale, 1.0), ratio=(3 / 4, 4 / 3))
             augment = replace(DRAWINGS if has_drawings(manifest) else augment, flip=images.flip)
             augment = augment if images.augment else BatchAugment()
-            return BatchLoader(create_dataset(manifest, size=size, augment=augment, seed=seed, **normalization))
+            return create_dataset(manifest, size=size, augment=augment, seed=seed, **normalization)
         assert size is not None
         scale = (images.min_scale, 1.0)
         test = eval_transform(size, images.resize, **normalization)
         train = train_transform(size, scale=scale, flip=images.flip, jitter=images.jitter, **normalization)
-        samples = create_dataset(
+        return create_dataset(
             manifest,
             size=size,
             train_transform=train if images.augment else test,
@@ -109,22 +120,19 @@ class PreparedData:
             seed=seed,
             **normalization,
         )
-        # a GPU copies from pinned memory while it computes
-        is_for_gpu = self.config.device != "cpu" and torch.cuda.is_available()
-        return BatchLoader(samples, workers=workers, pin_memory=is_for_gpu)
 
 
 def prepare(
     config: Config, manifest: Manifest, embedder: Embedder, *, check_images: bool = True, say: Say = print
 ) -> PreparedData:
-    """Prepare the samples of a manifest as input of an embedder.
+    """Prepare the samples of a manifest as input for an embedder.
 
     Args:
-        config: The configuration, of which `data` and `images` are read.
+        config: The configuration.
         manifest: The samples.
         embedder: The network, which determines image size, mean and standard deviation.
-        check_images: Check that image files can be read, and decode them into `data.cache` if it is set. False uses
-            the manifest unchanged.
+        check_images: If True, check that image files can be read, and decode them into `data.cache` if it is set.
+            Otherwise, use the manifest unchanged.
         say: Function that prints a message.
     """
     if check_images:
@@ -139,7 +147,7 @@ def has_drawings(manifest: Manifest) -> bool:
 
 
 def cache_or_check_images(manifest: Manifest, data: Data, *, size: int, say: Say = print) -> Manifest:
-    """Check that all image files can be read, and decode them into `data.cache` if it is set.
+    """Return the manifest after checking that its image files can be read. If `data.cache` is set, decode them into it.
 
     Args:
         manifest: The samples. A manifest of arrays or vectors is returned unchanged.
@@ -166,16 +174,16 @@ def cache_or_check_images(manifest: Manifest, data: Data, *, size: int, say: Say
             on_error="skip" if data.on_error == "skip" else "raise",
             progress=lambda done: bar.update(done - bar.n),
         )
-    # identify the images by their content instead of by the times of their files, which change if they are copied
+    # identify the images by their content, because the modification times of files change when they are copied
     return replace(cached, digest=f"{manifest.digest} {side}")
 
 
 def drop_or_refuse_broken(manifest: Manifest, *, skip: bool, workers: int = 1, say: Say = print) -> Manifest:
-    """Drop unreadable images from a manifest, or refuse the manifest, before any other work starts.
+    """Drop unreadable images from a manifest, or raise an error for them, before any other work starts.
 
     Args:
         manifest: The samples. A manifest of arrays or vectors is returned unchanged.
-        skip: Whether to drop unreadable images. Otherwise they are an error.
+        skip: If True, drop unreadable images; otherwise, raise an error.
         workers: Number of threads that read images.
         say: Function that prints a message.
 
@@ -188,12 +196,16 @@ def drop_or_refuse_broken(manifest: Manifest, *, skip: bool, workers: int = 1, s
 
 
 def _has_files(manifest: Manifest) -> bool:
-    """Return whether images are in files, whose check can be remembered. Those of a Python dataset are not checked."""
+    """Return whether the images are in files. Images of a Python dataset are not checked."""
     return manifest.items is None or bool(manifest.items.files)
 
 
 def _check_images(manifest: Manifest, *, skip: bool, workers: int, say: Say) -> tuple[Manifest, dict[int, str]]:
-    """Return the manifest with its digest and a note about near-duplicates, and why images cannot be read, by row."""
+    """Check the images of a manifest.
+
+    Returns the manifest with its digest and a note about near-duplicates, and a dict that maps the row of each
+    unreadable image to the reason.
+    """
     with _progress(len(manifest), "check") as bar:
         tell = say if bar.disable else _be_silent
         found = verify_images(manifest, workers=max(1, workers), say=tell, progress=lambda *_: bar.update())
@@ -211,7 +223,7 @@ def _check_images(manifest: Manifest, *, skip: bool, workers: int, say: Say) -> 
 
 
 def _progress(total: int, name: str) -> tqdm[NoReturn]:
-    hidden = None if process_group.is_main_process() else True  # None: hidden unless there is a terminal
+    hidden = None if process_group.is_main_process() else True  # with None, tqdm shows the bar only in a terminal
     return tqdm(total=total, desc=name, unit="image", leave=False, disable=hidden)
 
 
@@ -220,7 +232,7 @@ def _be_silent(text: str) -> None:
 
 
 def count_channels(manifest: Manifest) -> int | None:
-    """Return the number of input channels, or the length of vectors. None if the samples are tensors of any shape."""
+    """Return the number of input channels or the length of feature vectors, or None for texts and tensors."""
     if manifest.kind == "features" and manifest.features is not None:
         return int(manifest.features.shape[1])
     if manifest.kind in ("text", "tensors"):
@@ -231,12 +243,17 @@ def count_channels(manifest: Manifest) -> int | None:
 def check_same_kind(embedder: Embedder, manifest: Manifest, run: Path | str) -> None:
     """Check that the network of a run accepts the samples of a manifest. A network for images accepts all image files.
 
+    Args:
+        embedder: The network.
+        manifest: The samples.
+        run: The run or model that the network belongs to, for the message.
+
     Raises:
-        NearfarError: If the samples have another kind or another number of channels.
+        NearfarError: If the samples are of a different kind or have a different number of channels.
     """
     if (manifest.kind == "text") != embedder.backbone.has_text_input:
         kinds = ("texts", "other data") if manifest.kind == "text" else (f"{manifest.kind}, not texts", "texts")
-        raise NearfarError(f"{manifest.source or 'the data'}: has {kinds[0]}, but {run} was trained on {kinds[1]}")
+        raise NearfarError(f"{manifest.source or 'the data'} has {kinds[0]}, but {run} was trained on {kinds[1]}")
     if manifest.kind == "text":
         return
     if manifest.kind == "tensors":
@@ -251,7 +268,7 @@ def check_same_kind(embedder: Embedder, manifest: Manifest, run: Path | str) -> 
     if data_channels != channels or has_images != takes_images:
         kind = "image files" if manifest.kind == "files" else _describe_kind(data_channels, has_images)
         raise NearfarError(
-            f"{manifest.source or 'the data'}: has {kind}, but {run} was trained on "
+            f"{manifest.source or 'the data'} has {kind}, but {run} was trained on "
             f"{_describe_kind(channels, takes_images)}"
         )
 

@@ -1,4 +1,4 @@
-"""Compute embeddings without a trained model, for commands that run before training."""
+"""Compute embeddings with pretrained networks, for commands that run before training."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nearfar.training.prepare import prepare
 
 
 def embed_pretrained(manifest: Manifest, *, size: int | None = None) -> Tensor:
-    """Embed samples without training.
+    """Return the vectors [N, d] of samples without training a network.
 
     Feature vectors are returned unchanged, pixel arrays are flattened, image files are embedded by a pretrained
     EfficientNet-Lite0, and texts by all-MiniLM-L6-v2.

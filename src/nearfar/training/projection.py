@@ -15,7 +15,8 @@ def group_by_size(items: Iterable[tuple[Tensor, ...]]) -> Iterator[list[tuple[Te
     """Group tuples of tensors so that the first tensors of a group have at most GROUP_SIZE elements in total.
 
     A tuple with a larger first tensor is a group of its own. The intermediate results of a group fit into the CPU
-    cache, so all groups together take a quarter of the time of one large group. A GPU still needs few calls.
+    cache, so all groups together take a quarter of the time of one large group. There are still few groups, so a GPU
+    needs few kernel launches.
     """
     group: list[tuple[Tensor, ...]] = []
     elements = 0
@@ -30,14 +31,14 @@ def group_by_size(items: Iterable[tuple[Tensor, ...]]) -> Iterator[list[tuple[Te
 
 
 class Projection:
-    """(weight / 2) ||theta - theta_k||^2 as a gradient term (PROFS, Can et al., arXiv 1907.07585, Eq. 4.6).
+    """Adds the gradient of (weight / 2) ||theta - theta_k||^2 (PROFS, Can et al., arXiv 1907.07585, Eq. 4.6).
 
     Here theta are the parameters, and theta_k are their values at the start of cycle k. Call `snapshot()` at the start
     of each cycle to store theta_k. Call `add_to_gradients()` after each backward pass to add weight (theta - theta_k)
     to the gradients. With a gradient scaler, call it after unscaling. Call it before clipping and before the optimizer
     step, so that the moments of the optimizer include the term. Parameters without a gradient are ignored. If theta =
-    theta_k, as in the first step of a cycle, the gradients do not change by a single bit. With one step per cycle, the
-    weight therefore has no effect.
+    theta_k, as in the first step of a cycle, the gradients stay bit-identical. With one step per cycle, the weight
+    therefore has no effect.
 
     Pass the parameters of the network, not those of the loss. The weight in the paper is 1e-3. Eq. 4.7 and Algorithm 1
     have 1/2 where Eq. 4.6 has weight / 2; we follow Eq. 4.6, which agrees with the text of the paper. The constructor

@@ -9,8 +9,8 @@ from torch import Tensor
 def random_state() -> dict[str, Tensor]:
     """Return the state of torch's random number generators, of the CPU and of the GPU of this process.
 
-    Each process has one GPU, and shared draws are the same on all of them. So the state of the main process is right
-    for every process, whatever the number of its GPU.
+    Each process uses one GPU, and all processes draw the same shared random numbers. The state of the main process is
+    therefore valid on every process, whichever GPU that process uses.
     """
     state = {"cpu": torch.get_rng_state()}
     return state | ({"cuda": torch.cuda.get_rng_state()} if torch.cuda.is_initialized() else {})  # type: ignore[no-untyped-call]

@@ -21,7 +21,7 @@ def with_fingerprint(config: Config, fingerprint: str) -> Config:
     expected = config.data.fingerprint
     if expected is not None and expected != fingerprint:
         raise NearfarError(
-            f"{config.data.source}: is not the data of this configuration: files, classes or split have changed "
+            f"{config.data.source}: not the data of this configuration: files, classes or split have changed "
             f"(fingerprint {fingerprint[:12]}, expected {expected[:12]}); set data.fingerprint=null to use it anyway"
         )
     return replace(config, data=replace(config.data, fingerprint=fingerprint))
@@ -34,12 +34,12 @@ def check_same_settings(config: Config, original: Config) -> None:
         if value != before.get(key) and key not in neutral_settings():
             raise NearfarError(
                 f"--resume needs the settings of the original run, but {key} is {value!r} now and was "
-                f"{before.get(key)!r}: remove the changed settings, or start another run"
+                f"{before.get(key)!r}: remove the changed settings, or start a new run"
             )
 
 
 def resumed_settings(config: Config) -> dict[str, str]:
-    """Return the settings that must not change when a run is resumed, as text by dotted key."""
+    """Return the settings that must not change when a run is resumed, as a dict that maps dotted keys to text."""
     neutral = neutral_settings()
     return {key: value for key, value in settings_lines(config.to_dict()) if key not in neutral}
 
@@ -57,26 +57,27 @@ def check_same_run(
         data: Digest of the training images.
 
     Raises:
-        NearfarError: If something differs. The message names it.
+        NearfarError: If something differs. The message names the first difference.
     """
     if state.get("format") != version:
         found = f"format {state['format']!r}" if "format" in state else "no format version"
         raise NearfarError(
-            f"has {found}, but this nearfar reads format {version}: start the run again in another --out"
+            f"the checkpoint has {found}, but this version of nearfar reads format {version}: start the run again in "
+            "another --out"
         )
     if unknown := sorted(state.keys() - known):
-        raise NearfarError(f"has the unknown part {unknown[0]!r}: update nearfar, or start the run again")
+        raise NearfarError(f"the checkpoint has the unknown part {unknown[0]!r}: update nearfar, or start a new run")
     if missing := sorted(known - state.keys()):
-        raise NearfarError(f"has no part {missing[0]!r}: it is not a checkpoint of this version")
+        raise NearfarError(f"the checkpoint has no part {missing[0]!r}: start a new run")
     before, now = state["settings"], resumed_settings(config)
     for key in sorted(before.keys() | now.keys()):
         if before.get(key) != now.get(key):
             raise NearfarError(
-                f"was saved with {key}={before.get(key)}, but config.yaml has {now.get(key)}: restore the setting, or "
-                "start another run"
+                f"the checkpoint was saved with {key}={before.get(key)}, but config.yaml has {now.get(key)}: restore "
+                "the setting, or start a new run"
             )
     if state["data"] != data:
         raise NearfarError(
-            f"was saved with other images: the content of files in {config.data.source} has changed: restore the "
-            "files, or start another run"
+            f"the checkpoint was saved with different images: files in {config.data.source} have changed: restore "
+            "them, or start a new run"
         )

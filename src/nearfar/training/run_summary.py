@@ -8,7 +8,7 @@ from nearfar.formatting import counted, memory_size
 
 # Our threshold: with fewer steps, fine-tuning has hardly begun.
 FEW_STEPS = 50
-# Our settings of Proxy-ISA for runs of a few epochs.
+# The settings of Proxy-ISA that we recommend for runs of a few epochs.
 NO_WARMUP = "--set loss.memory_epoch=0 --set loss.filter_epoch=1"
 
 
@@ -29,7 +29,7 @@ def summarize_run(
         batch_size: Number of samples per batch.
         steps: Number of steps of the run.
         steps_per_epoch: Number of batches of an epoch.
-        by_epochs: Whether the setting `epochs` determines the number of steps. A small dataset then gives few steps.
+        by_epochs: If True, the setting `epochs` determines the number of steps, so a small dataset gives few steps.
         warmup_epochs: Number of epochs before the memory of Proxy-ISA starts and negatives get their full weight.
         memory: Estimated number of bytes that a step needs, if it is known.
 

@@ -12,9 +12,9 @@ def lr_factor(schedule: Schedule, *, step: int, steps: int, epoch: int) -> float
 
     Args:
         schedule: The settings.
-        step: Current step, from 0.
+        step: Current step, counted from 0.
         steps: Number of steps of the run.
-        epoch: Current epoch, from 0.
+        epoch: Current epoch, counted from 0.
 
     >>> cosine = Schedule(name="cosine", warm_up=0.1)
     >>> [round(lr_factor(cosine, step=step, steps=100, epoch=0), 2) for step in (0, 9, 10, 55, 99)]

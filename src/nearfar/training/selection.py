@@ -12,7 +12,7 @@ from nearfar.metrics.names import expand_names
 
 
 class Selection:
-    """The selection of the best epoch. The attribute `by` is validation, test or last; auto is already resolved."""
+    """Selects the best epoch. The attribute `by` is "validation", "test" or "last"; "auto" is already resolved."""
 
     def __init__(self, config: Select, *, validation: bool, test: bool) -> None:
         """Resolve and check the settings.
@@ -48,7 +48,7 @@ class Selection:
         return self.by != "last" and (is_last or (epoch + 1) % self.config.every == 0)
 
     def update(self, scores: Mapping[str, float], epoch: int) -> bool:
-        """Record the scores of an epoch. Return whether it is the best so far."""
+        """Record the scores of an epoch. Return whether this epoch is the best so far."""
         metric = self.config.metric
         if metric not in scores:
             raise NearfarError(f"select.metric={metric} is not one of the metrics: {', '.join(scores)}")
@@ -59,7 +59,7 @@ class Selection:
         return is_best
 
     def offer_start(self, scores: Mapping[str, float]) -> None:
-        """Record the scores of the network before training. It is kept if no epoch is better."""
+        """Record the scores of the network before training. This network is kept if no epoch is better."""
         self.best.update(value=scores[self.config.metric], epoch=None, looks=0)
 
     @property

@@ -37,7 +37,10 @@ class Splits:
 
 
 def manifest_settings(data: Data) -> Data:
-    """Return the settings that `open_manifest` uses, and defaults for the rest. Equal results mean equal manifests."""
+    """Return the settings that `open_manifest` uses, with all other settings at their defaults.
+
+    If the results for two configurations are equal, `open_manifest` opens the same manifest for both.
+    """
     return Data(
         source=data.source,
         split=data.split,
@@ -49,6 +52,8 @@ def manifest_settings(data: Data) -> Data:
         separator=data.separator,
         group=data.group,
         camera=data.camera,
+        levels=data.levels,
+        taxonomy=data.taxonomy,
         allow_partial=data.allow_partial,
         per_class=data.per_class,
         long_tail=data.long_tail,
@@ -74,6 +79,8 @@ def open_manifest(data: Data) -> Manifest:
         separator=data.separator,
         group=data.group,
         camera=data.camera,
+        levels=data.levels,
+        taxonomy=None if data.taxonomy is None else Path(data.taxonomy),
     )
     if data.split == "all":
         manifest = replace(manifest, split=np.full(len(manifest), "train"))
@@ -94,11 +101,11 @@ def long_tail_counts(manifest: Manifest, ends: Sequence[int]) -> NDArray[np.int6
 
     Args:
         manifest: The data. Classes without training samples get 0.
-        ends: The smallest and the largest number.
+        ends: The smallest and the largest number of samples of a class.
     """
     if len(ends) != 2 or not 2 <= ends[0] <= ends[1]:
         raise NearfarError(
-            f"data.long_tail must be two numbers, the smallest (at least 2) and the largest, got {list(ends)}"
+            f"data.long_tail must be two class sizes, the smallest (at least 2) and the largest, got {list(ends)}"
         )
     classes = np.unique(manifest.labels[manifest.rows("train")])
     counts = np.zeros(len(manifest.classes), dtype=np.int64)
@@ -108,11 +115,13 @@ def long_tail_counts(manifest: Manifest, ends: Sequence[int]) -> NDArray[np.int6
 
 
 def limit_per_class(manifest: Manifest, count: int | NDArray[np.int64]) -> Manifest:
-    """Keep at most `count` random training samples of each class. The choice is the same in every run.
+    """Return the manifest with at most `count` training samples of each class, chosen at random.
+
+    The choice is the same in every run. Samples of other splits are all kept.
 
     Args:
         manifest: The data.
-        count: One number for all classes, or one per class.
+        count: One number for all classes, or one number per class.
     """
     most = np.broadcast_to(np.asarray(count), len(manifest.classes))
     shuffled = np.random.default_rng(0).permutation(manifest.rows("train"))
@@ -125,7 +134,11 @@ def limit_per_class(manifest: Manifest, count: int | NDArray[np.int64]) -> Manif
 
 
 def assign_splits(manifest: Manifest, config: Config) -> tuple[Manifest, NoiseRecord | None]:
-    """Mark the validation classes as `val`, then add label noise to the remaining training samples."""
+    """Mark the validation classes as `val`, then add label noise to the remaining training samples.
+
+    Returns:
+        The changed manifest, and the record of the noise or None if there is no noise.
+    """
     data = config.data
     if data.validation > 0 or data.folds is not None:
         rows = manifest.rows("train")
@@ -176,7 +189,7 @@ def split_manifest(manifest: Manifest, config: Config) -> Splits:
 
 
 def describe_shared_classes(splits: Splits) -> list[str]:
-    """Describe classes that are in the training split and also in the validation or test split, one line per split."""
+    """Return a warning for each of the validation and test splits that shares classes with the training split."""
     trained, lines = set(splits.train.classes), []
     for name, part in (("validation", splits.validation), ("test", splits.test)):
         if part is None:
@@ -186,8 +199,8 @@ def describe_shared_classes(splits: Splits) -> list[str]:
         if shared:
             lines.append(
                 f"{len(shared):,} of {counted(len(present), f'{name} class', f'{name} classes')} are also in the "
-                f"training split (for example {shared[0]!r}), so the {name} scores are not those of unseen classes: "
-                "data.split=class-order splits by class"
+                f"training split (for example {shared[0]!r}), so the {name} scores do not measure unseen classes: set "
+                "data.split=class-order to split by class"
             )
     return lines
 

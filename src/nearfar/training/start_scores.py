@@ -28,7 +28,7 @@ class FeaturesAndEmbeddings(nn.Module):
         return self._with_embeddings(self.embedder.pool(x))
 
     def upper(self, activations: Tensor) -> Tensor:
-        """Compute the same from the activations of the frozen part of the network."""
+        """Compute the same output from the activations of the frozen part of the network."""
         return self._with_embeddings(self.embedder.pool_activations(activations))
 
     def _with_embeddings(self, features: Tensor) -> Tensor:
@@ -38,14 +38,16 @@ class FeaturesAndEmbeddings(nn.Module):
 def score_start(
     state: TrainState, evaluator: Evaluator, manifest: Manifest, loader: BatchLoader, initial: InitialState
 ) -> None:
-    """Score the network before training and, if it is worth it, the input of its head. Store the scores in the state.
+    """Score the network before training. If `has_useful_features` is true, also score its features without the head.
+
+    The scores are stored in `state.untrained` and `state.raw`.
 
     Args:
         state: The state of training.
         evaluator: Computes embeddings and scores.
         manifest: The test samples.
         loader: BatchLoader of the test samples.
-        initial: Results of an earlier run. Missing results are computed and stored in it.
+        initial: Results that earlier runs may have computed. Missing results are computed and stored in it.
     """
     embedder = state.evaluated_embedder
     if initial.scores is None and has_useful_features(state.config) and not state.is_sharded:
@@ -58,9 +60,9 @@ def score_start(
 
 
 def has_useful_features(config: Config) -> bool:
-    """Return whether the input of the head is worth a score: feature vectors, or features of a pretrained network."""
+    """Return whether to score the input of the head, which is useful for feature vectors and pretrained networks."""
     if config.model.head == "identity" and not config.model.layer_norm:
-        return False  # the embeddings are these features
+        return False  # the input of the head equals the embeddings, which are scored anyway
     return config.model.backbone == "features" or bool(config.model.pretrained)
 
 

@@ -12,38 +12,38 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from nearfar.config.schema import Config
 from nearfar.data import BatchLoader, Manifest
+from nearfar.data.taxonomy import class_levels
 from nearfar.errors import NearfarError
+from nearfar.losses import CombinedLoss
 from nearfar.models import Embedder, merge_lora
 from nearfar.runs import CHECKPOINT, PREVIOUS, save_embedder
 from nearfar.training.checkpoint import load_state, save_state
-from nearfar.training.components import make_loss, make_optimizer, make_pacer, make_projection, make_sampler, shard_loss
+from nearfar.training.components import (
+    make_loss,
+    make_optimizer,
+    make_pacer,
+    make_projection,
+    make_sampler,
+    pairs_of,
+    shard_loss,
+)
 from nearfar.training.distributed import process_group
+from nearfar.training.distributed.gradient_buckets import GradientBuckets
 from nearfar.training.distributed.shards import collect_states, load_states
 from nearfar.training.distributed.sync_norm import sync_batch_norms
-from nearfar.training.evaluate import dtype_of, embedding_function
+from nearfar.training.evaluate import dtype_of, embedding_function, set_layout
 from nearfar.training.initialization import InitialState, initialize_from_data
 from nearfar.training.randomness import random_state, set_random_state
 from nearfar.training.resume import check_same_run, resumed_settings
 from nearfar.training.selection import Selection
 from nearfar.training.watchdog import Watchdog
 
-FORMAT = 1  # of checkpoints
+FORMAT = 1  # version of the checkpoint format
 STATE_KEYS = frozenset(
     [
         *("format", "settings", "data", "step", "consumed", "epoch_start", "sampler", "cycle", "best", "sums"),
-        *(
-            "raw",
-            "untrained",
-            "warned",
-            "embedder",
-            "loss",
-            "optimizer",
-            "scaler",
-            "ema",
-            "pacer",
-            "projection",
-            "random",
-        ),
+        *("raw", "untrained", "warned", "embedder", "loss", "optimizer", "scaler", "ema", "pacer", "projection"),
+        "random",
     ]
 )
 
@@ -52,15 +52,19 @@ class TrainState:
     """Everything that changes during training. A resumed run loads this state and ends with bit-identical weights.
 
     Attributes:
-        embedder: The network whose weights are trained; `network` is the same network, compiled if `compile` is set.
-        loss, sampler, pacer, optimizer, scaler, projection, ema: The other parts; None where a run does not use one.
+        embedder: The network whose weights are trained.
+        network: Embeds a batch: the embedder, or its part above frozen blocks that are cached; maybe compiled.
+        pairs: The pairs of the training samples if the data has pairs instead of classes, else None.
+        loss, sampler, optimizer, scaler, pacer, projection, ema: The other components. The last three may be None.
+        network_gradients, loss_gradients: Sum or average the gradients over the processes.
         watchdog: Stops the run if a loss is not finite.
         selection: The best epoch so far.
         step: Number of finished steps.
         epoch_start: Position of the sampler at the start of the current epoch.
         consumed: Number of batches of the current epoch that were trained on. The loader may have read further.
         cycle: PROFS cycle of the last snapshot of the projection.
-        loss_sum: Sum of the losses since the last log entry, and the number of losses in the sum.
+        loss_sum: Sum of the losses since the last log entry, the number of losses in the sum, and the sum of each of
+            several losses.
         warned: Kinds of warnings that were already shown.
         untrained: Test scores before training.
         raw: Test scores of the input of the head before training, if they were computed.
@@ -90,17 +94,18 @@ class TrainState:
             initial: Initial state that several runs in one process can share.
         """
         self.config, self.device, self.embedder, self.selection = config, device, embedder, selection
-        self.loss = make_loss(config, len(train.classes), embedder.dim).to(device)
+        self.pairs = pairs_of(train)
+        self.loss = make_loss(config, len(train.classes), embedder.dim, class_levels(train), self.pairs).to(device)
         embedder.to(device)
         initialize_from_data(config, embedder, self.loss, loader, initial)
-        embedder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        set_layout(embedder)
         if process_group.world_size() > 1:
             sync_batch_norms(embedder)
             process_group.broadcast_from_main([*embedder.state_dict().values(), *self.loss.state_dict().values()])
         self.loss = shard_loss(config, self.loss)
         self.is_network_sharded = config.shard_network and process_group.world_size() > 1
         if self.is_network_sharded:
-            from nearfar.training.distributed.fsdp import shard_network  # imported here because it takes a second
+            from nearfar.training.distributed.fsdp import shard_network  # here, because the import takes a second
 
             shard_network(config, embedder)
 
@@ -117,6 +122,12 @@ class TrainState:
             if config.ema > 0
             else None
         )
+        # FSDP sums the gradients of a sharded network itself
+        self.network_gradients = GradientBuckets([] if self.is_network_sharded else embedder.parameters())
+        # Every process computes the same gradients of the loss. But GPU kernels may sum in any order, so without
+        # averaging, the processes' copies of the proxies would drift apart.
+        is_loss_averaged = device.type != "cpu" and not config.shard_proxies
+        self.loss_gradients = GradientBuckets(self.loss.parameters() if is_loss_averaged else [], mean=True)
         self.dtype = dtype_of(embedder)
         self.data = train.digest
 
@@ -124,7 +135,8 @@ class TrainState:
         self.epoch_start = self._sampler_position()
         self.consumed = 0
         self.cycle = -1
-        self.loss_sum = torch.zeros(2, device=device)
+        parts = len(self.loss.names) if isinstance(self.loss, CombinedLoss) else 0
+        self.loss_sum = torch.zeros(2 + parts, device=device)
         self.warned: set[str] = set()
         self.untrained: dict[str, float] | None = None
         self.raw: dict[str, float] | None = None
@@ -132,7 +144,7 @@ class TrainState:
 
     @property
     def epoch(self) -> int:
-        """The current epoch, from 0."""
+        """The current epoch, counted from 0."""
         return self.epoch_start["epoch"]
 
     @property
@@ -156,10 +168,13 @@ class TrainState:
         """Count a finished step and add its loss to the sum for the log."""
         self.step += 1
         self.consumed += 1
-        self.loss_sum += torch.stack([loss.to(self.loss_sum), torch.ones_like(self.loss_sum[0])])
+        sums = torch.stack([loss.to(self.loss_sum), torch.ones_like(self.loss_sum[0])])
+        if isinstance(self.loss, CombinedLoss):
+            sums = torch.cat([sums, self.loss.values.to(sums)])
+        self.loss_sum += sums
 
     def take_loss_sum(self) -> Tensor:
-        """Return the sum and the number of losses since the last call, [2], and start a new sum."""
+        """Return the sum and the number of losses since the last call, and start a new sum; see `batch_statistics`."""
         taken, self.loss_sum = self.loss_sum, torch.zeros_like(self.loss_sum)
         return taken
 
@@ -191,7 +206,7 @@ class TrainState:
                 self._is_checkpoint_good = True
 
     def load(self, out: Path, *, say: Callable[[str], object] = print) -> bool:
-        """Load the newest readable checkpoint of a run directory. Return False if there is none."""
+        """Load the newest readable checkpoint of a run directory. Return False if the directory has no checkpoint."""
         names = [name for name in (CHECKPOINT, PREVIOUS) if (out / name).is_file()]
         for name in names:
             try:
@@ -240,14 +255,13 @@ class TrainState:
         """Load a state that `state_dict` returned.
 
         Raises:
-            NearfarError: If it has another format, or belongs to other settings or data.
+            NearfarError: If the state has a different format, or belongs to different settings or data.
         """
         check_same_run(state, version=FORMAT, known=STATE_KEYS, config=self.config, data=self.data)
         self.step, self.consumed, self.cycle = state["step"], state["consumed"], state["cycle"]
         self.epoch_start, self.selection.best = state["epoch_start"], state["best"]
-        self.untrained, self.raw = state["untrained"], state["raw"]
+        self.untrained, self.raw, self.warned = state["untrained"], state["raw"], set(state["warned"])
         self.loss_sum.copy_(state["sums"])
-        self.warned = set(state["warned"])
         if self.is_network_sharded:
             from nearfar.training.distributed.fsdp import shard_like, shard_optimizer_state
 
@@ -266,13 +280,13 @@ class TrainState:
     def _load_file(self, path: Path) -> None:
         state = load_state(path)
         if not isinstance(state, dict):
-            raise NearfarError(f"{path}: is not a checkpoint of a run: remove it")
+            raise NearfarError(f"{path}: the file is not a checkpoint of a run: remove it")
         try:
             self.load_state_dict(state)
         except NearfarError as error:
             raise NearfarError(f"{path}: {error}") from None
         except (AttributeError, IndexError, KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise NearfarError(f"{path}: is not a checkpoint of this run ({error}): remove it") from error
+            raise NearfarError(f"{path}: the file is not a checkpoint of this run ({error}): remove it") from error
 
     def _sampler_position(self) -> dict[str, int]:
         return {"seed": self.sampler.seed, "epoch": self.sampler.epoch, "position": self.sampler.position}

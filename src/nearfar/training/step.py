@@ -11,6 +11,7 @@ from nearfar.data import Batch
 from nearfar.training.distributed import process_group
 from nearfar.training.evaluate import autocast, to_device
 from nearfar.training.failed_batch import LossError
+from nearfar.training.image_parts import embed_in_parts, training_part_size
 from nearfar.training.schedule import lr_factor
 from nearfar.training.state import TrainState
 from nearfar.training.two_pass import two_pass
@@ -18,7 +19,7 @@ from nearfar.training.two_pass import two_pass
 
 @dataclass(frozen=True, eq=False)
 class StepResult:
-    """The result of a step: loss and embeddings (detached), labels, and sample weights of the global batch."""
+    """The result of a step for the global batch: loss and embeddings (both detached), labels, and sample weights."""
 
     loss: Tensor
     embeddings: Tensor
@@ -27,7 +28,7 @@ class StepResult:
 
 
 def train_step(state: TrainState, batch: Batch, *, steps: int) -> StepResult:
-    """Train on one batch. Updates the parameters, but does not count the step.
+    """Train on one batch and return the result. This updates the parameters, but does not increment `state.step`.
 
     With several processes, `batch.x` holds the samples of this process, and `batch.labels` and `batch.indices` those of
     the global batch. Each process embeds its samples, gathers the embeddings of the others and computes the whole loss.
@@ -48,14 +49,18 @@ def train_step(state: TrainState, batch: Batch, *, steps: int) -> StepResult:
     for group in state.optimizer.param_groups:
         group["lr"] = group["top_lr"] * factor
     state.optimizer.zero_grad(set_to_none=True)
-    x, labels = to_device(batch.x, state.device, state.dtype), batch.labels.to(state.device, non_blocking=True)
+    x = to_device(batch.x, state.device, state.dtype, channels_last=state.embedder.channels_last)
+    labels = batch.labels.to(state.device, non_blocking=True)
     weights: Tensor | None = None
     loss = embeddings = torch.empty(0)
 
+    # torch.compile would recompile the network for the size of a part, and FSDP needs all processes for every part
+    is_splittable = not config.compile and not state.is_network_sharded
+    part_size = training_part_size(state.embedder, x) if is_splittable else None
+
     def embed(inputs: Tensor) -> Tensor:
         with autocast(config.autocast, state.device):
-            local: Tensor = state.network(inputs)
-            return local
+            return embed_in_parts(state.network, inputs, size=part_size)
 
     def compute_loss(local_embeddings: Tensor) -> Tensor:
         nonlocal weights, loss, embeddings
@@ -65,7 +70,10 @@ def train_step(state: TrainState, batch: Batch, *, steps: int) -> StepResult:
                 weights = state.pacer.batch_weights(embeddings.detach(), labels, batch.indices)
             failure = LossError("", state.step, batch, embeddings.detach(), weights, torch.get_rng_state())
             try:
-                loss = state.loss(embeddings, labels, weights=weights, representatives=sampler.representatives)
+                if state.pairs is None:
+                    loss = state.loss(embeddings, labels, weights=weights, representatives=sampler.representatives)
+                else:
+                    loss = state.loss(embeddings, state.pairs.relation(batch.indices))
             except ValueError as error:
                 failure.args = error.args
                 raise failure from error
@@ -73,17 +81,15 @@ def train_step(state: TrainState, batch: Batch, *, steps: int) -> StepResult:
         scaled: Tensor = state.scaler.scale(loss)
         return scaled
 
-    with process_group.per_rank_random(config.seed, state.step) as shared_random:
+    reduce = state.network_gradients.reduce
+    with process_group.per_rank_random(config.seed, state.step) as shared_random, state.loss_gradients.reduce():
         if config.micro_batch is None or process_group.largest_part_size(len(labels)) <= config.micro_batch:
-            compute_loss(embed(x)).backward()  # type: ignore[no-untyped-call]
+            scaled_loss = compute_loss(embed(x))
+            with reduce():
+                scaled_loss.backward()  # type: ignore[no-untyped-call]
         else:
             micro_batch = process_group.even_chunk_size(len(labels), config.micro_batch)
-            two_pass(state.embedder, compute_loss, x, micro_batch=micro_batch, embed=embed)
-    if not state.is_network_sharded:
-        process_group.all_reduce_gradients(state.embedder.parameters())
-    if state.device.type != "cpu" and not config.shard_proxies:
-        # GPU kernels may sum in any order, so without averaging, the processes' copies of the proxies would drift apart
-        process_group.all_reduce_gradients(state.loss.parameters(), mean=True)
+            two_pass(state.embedder, compute_loss, x, micro_batch=micro_batch, embed=embed, last_backward=reduce)
 
     state.scaler.unscale_(state.optimizer)
     if state.projection is not None:

@@ -17,7 +17,7 @@ ADVICE = f"if training diverged, lower optimizer.lr or set optimizer.clip_norm=1
 
 @contextmanager
 def explain_errors(state: TrainState, out: Path, *, classes: int) -> Iterator[None]:
-    """Replace known errors of a step by those of `describe_step_error`."""
+    """Replace known errors of a training step by those that `describe_step_error` returns."""
     try:
         yield
     except (ValueError, RuntimeError, MemoryError) as error:
@@ -68,6 +68,6 @@ def _describe_out_of_memory(state: TrainState) -> NearfarError:
     if state.embedder.backbone.has_text_input:
         remedies.append("a smaller model.max_tokens")
     return NearfarError(
-        f"at step {state.step}: out of memory with batches of {size}, {passed} of them in the network at once: start "
-        f"the run again with {', or '.join(remedies)}"
+        f"at step {state.step}: out of memory with batches of {size} samples, {passed} of them in the network at once: "
+        f"start the run again with {', or '.join(remedies)}"
     )

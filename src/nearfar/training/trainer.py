@@ -1,4 +1,4 @@
-"""The training loop: train on batches, save checkpoints, and after an epoch update the pacer and score if due."""
+"""The training loop: train on batches, save checkpoints, and after each epoch update the pacer and compute scores."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from nearfar.config.schema import Config
 from nearfar.data import Batch, Manifest
 from nearfar.errors import NearfarError
+from nearfar.formatting import counted
 from nearfar.models import Embedder
 from nearfar.runs import BEST, START
 from nearfar.training.activation_cache import ActivationCache
@@ -25,6 +26,7 @@ from nearfar.training.components import make_embedder
 from nearfar.training.distributed import process_group
 from nearfar.training.evaluate import Evaluator, can_be_scored
 from nearfar.training.finish import finish_run
+from nearfar.training.gpu_switches import set_gpu_switches
 from nearfar.training.initialization import InitialState
 from nearfar.training.interpolation import check_interpolation
 from nearfar.training.memory import estimate_memory
@@ -48,7 +50,7 @@ class Trainer:
     """Trains a network from the current step of its state to the end.
 
     Attributes:
-        state: What changes during training.
+        state: Everything that changes during training.
         splits: The training, validation and test samples.
         steps: Number of steps of the whole run.
         test_embeddings: The test samples and their embeddings, set at the end of `fit`.
@@ -83,6 +85,8 @@ class Trainer:
         if config.threads is not None:
             torch.set_num_threads(config.threads)
         device = process_group.local_device(config.device)
+        if device.type == "cuda":
+            set_gpu_switches(config)
         torch.manual_seed(config.seed)
 
         embedder = make_embedder(config, manifest, network)
@@ -93,10 +97,10 @@ class Trainer:
             splits.noise.save(out / "noise.json")
         for warning in describe_shared_classes(splits):
             say(f"warning: {warning}")
-        self.train_loader = data.loader(splits.train, seed=config.seed)
+        self.train_loader = data.loader(splits.train, seed=config.seed, device=device)
         parts = {"validation": splits.validation, "test": splits.test}
         self.evaluated = {
-            name: (part, data.loader(part, seed=config.seed))
+            name: (part, data.loader(part, seed=config.seed, device=device))
             for name, part in parts.items()
             if part is not None and can_be_scored(part, name, say)
         }
@@ -138,7 +142,7 @@ class Trainer:
         """Train from the current step to the end, test the selected weights and write the results.
 
         Args:
-            progress: Show a progress bar if there is a terminal.
+            progress: If True, show progress: a bar in a terminal, elsewhere a message every 30 seconds.
             stop_after: Return after this step without saving.
         """
         config, state = self.config, self.state
@@ -179,7 +183,7 @@ class Trainer:
             self.train_loader.close()
 
     def _keep_start(self) -> None:
-        """Save the network before training, and offer it for selection, if the settings ask for it."""
+        """Save the network before training if `model.interpolate` or `select.untrained` needs it later."""
         state, config = self.state, self.config
         if config.model.interpolate:
             state.save_weights(state.evaluated_embedder, self.out / START)
@@ -198,7 +202,10 @@ class Trainer:
         state.set_train_mode()
 
     def batches(self) -> Iterator[Batch]:
-        """Yield the remaining batches of the epoch: inputs of this process, labels and indices of all processes."""
+        """Yield the remaining batches of the epoch.
+
+        Each batch has the inputs of this process, and the labels and indices of the global batch of all processes.
+        """
         sampler, loader, world_size = self.state.sampler, self.train_loader, process_group.world_size()
         global_batches: deque[list[int]] = deque()  # a queue, because the loader may read several batches ahead
 
@@ -215,7 +222,7 @@ class Trainer:
                     return
                 if len(rows) < world_size:
                     raise NearfarError(
-                        f"a batch of {len(rows)} samples cannot be split over {world_size} processes: "
+                        f"a batch of {counted(len(rows), 'sample')} cannot be split over {world_size} processes: "
                         "use larger batches or fewer processes"
                     )
                 global_batches.append(rows)
@@ -252,7 +259,7 @@ class Trainer:
         return entry
 
     def score(self, name: str, network: Embedder | None = None) -> dict[str, float]:
-        """Score the current weights, or another network, on the validation or test samples."""
+        """Return the scores of the current weights, or of another network, on the samples "validation" or "test"."""
         manifest, loader = self.evaluated[name]
         network = self.state.evaluated_embedder if network is None else network
         return self.evaluator.score(self.evaluator.embed(network, loader, name), manifest)

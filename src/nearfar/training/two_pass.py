@@ -16,7 +16,7 @@ the same random numbers in both passes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -32,15 +32,17 @@ def two_pass(
     *,
     micro_batch: int,
     embed: Callable[[Tensor], Tensor] | None = None,
+    last_backward: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> tuple[Tensor, Tensor]:
     """Add the gradient of compute_loss(network(x)) to the gradients of the parameters.
 
     Args:
         network: The network. Its batch norms do not update their running statistics in the first pass.
-        compute_loss: Function from the embeddings of the batch to the loss.
+        compute_loss: Function that maps the embeddings of the batch to the loss.
         x: Input of the network [B, ...].
         micro_batch: Number of samples per part.
         embed: Function to call instead of the network, for example the compiled network or the network under autocast.
+        last_backward: Creates the context of the last backward pass, after which all gradients are complete.
 
     Returns:
         The loss and the embeddings, detached.
@@ -58,9 +60,11 @@ def two_pass(
     end = random_state()
     assert embeddings.grad is not None
     gradients = torch.split(embeddings.grad, micro_batch)
-    for part, state, gradient in zip(parts, random_states, gradients, strict=True):
+    for i, (part, state, gradient) in enumerate(zip(parts, random_states, gradients, strict=True)):
         set_random_state(state)
-        embed(part).backward(gradient)
+        output = embed(part)
+        with last_backward() if i == len(parts) - 1 else nullcontext():
+            output.backward(gradient)
     set_random_state(end)
     return loss.detach(), embeddings.detach()
 

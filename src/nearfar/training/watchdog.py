@@ -39,21 +39,22 @@ class Watchdog:
     def __init__(self, device: torch.device, optimizer: torch.optim.Optimizer) -> None:
         self.device, self.optimizer = device, optimizer
         self.pending: deque[_Pending] = deque()
-        self.failed = torch.zeros((), device=device)  # 1 from the first loss that is not finite
+        self.failed = torch.zeros((), dtype=torch.float32, device=device)  # becomes 1 at the first bad loss
         self.can_skip = bool(optimizer.defaults.get("fused"))
 
     def watch(self, loss: Tensor, embeddings: Tensor, batch: LossError) -> None:
-        """Check a loss: at once on the CPU, else as soon as it has arrived on the host.
+        """Check a loss: on the CPU at once, on a GPU as soon as its copy has arrived on the host.
 
         Args:
             loss: The loss, detached.
-            embeddings: The embeddings of the batch, detached. On a GPU, the loss does not check them.
+            embeddings: The embeddings of the batch, detached. On a GPU, they are checked here, because the loss does
+                not check them there.
             batch: The error to raise if the loss is not finite, with the batch to save.
         """
         if self.device.type == "cpu":
             _check(float(loss), batch)
             return
-        # 0 times NaN or infinity is NaN, so a loss that hides bad embeddings is found too
+        # 0 times NaN or infinity is NaN, so embeddings that are not finite are found even if the loss is finite
         value = loss + 0.0 * embeddings.sum()
         self.failed = torch.maximum(self.failed, (~torch.isfinite(value)).to(self.failed.dtype))
         arrival = torch.Event(self.device)
@@ -82,7 +83,7 @@ class Watchdog:
 
 
 def _check(value: float, batch: LossError) -> None:
-    """Raise the error unless the value is finite. If embeddings are the cause, its message says which."""
+    """Raise `batch` unless the value is finite. If the embeddings are not finite, the message says which one."""
     if math.isfinite(value):
         return
     message = f"the loss is {value}"

@@ -13,6 +13,7 @@ from nearfar.losses import create
 from nearfar.losses.proxies.sharded import ShardedProxies
 from nearfar.training import train
 from nearfar.training.distributed import process_group
+from nearfar.training.distributed.gradient_buckets import GradientBuckets
 from training_cases import configured
 
 
@@ -23,7 +24,8 @@ def test_functions_return_their_input() -> None:
     assert process_group.even_chunk_size(7, 2) == 2
     parameter = nn.Parameter(torch.zeros(2))
     parameter.grad = torch.ones(2)
-    process_group.all_reduce_gradients([parameter])
+    with GradientBuckets([parameter]).reduce():
+        pass
     assert parameter.grad.tolist() == [1, 1]
     assert (process_group.world_size(), process_group.rank(), process_group.is_main_process()) == (1, 0, True)
     assert process_group.broadcast_text(lambda: "text") == "text"

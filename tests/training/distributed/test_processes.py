@@ -97,6 +97,11 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
     CACHED: ("pixels", "proxy-anchor", ["batches.size=15", "model.train_from=block2", "model.init=pca"]),
     "split proxies": ("features", "mpa", ["batches.size=15"]),
     "split network": ("pixels", "proxy-anchor", ["batches.size=15", "data.validation=0.4", "micro_batch=30"]),
+    "several losses": (
+        "features",
+        "supcon",
+        ["batches.size=15", "loss=[{name: proxy-anchor}, {name: contrastive, weight: 0.5, mine: semi-hard}]"],
+    ),
     "picture files and a worker": ("files", "margin", ["model.backbone=small", "model.pretrained=false"]),
 }
 

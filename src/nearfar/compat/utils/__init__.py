@@ -1,1 +1,1 @@
-"""The package that contains `accuracy_calculator`, as in pytorch-metric-learning."""
+"""Utilities of pytorch-metric-learning, such as `accuracy_calculator` and `inference`, under the same module names."""

@@ -1,7 +1,7 @@
-"""The AccuracyCalculator of pytorch-metric-learning ("the peer").
+"""The AccuracyCalculator of pytorch-metric-learning.
 
-With the default options, the metrics are computed by `nearfar.evaluate`, exactly and in bounded memory. With a custom
-neighbor search, label comparison, `k` or metric, they are computed from the labels of the k nearest neighbors.
+With the default options, `nearfar.evaluate` computes the retrieval metrics, exactly and in bounded memory. With a
+custom neighbor search, label comparison, `k` or metric, they are computed from the labels of the k nearest neighbors.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from nearfar.compat.utils import common_functions as c_f
+from nearfar.compat.utils.clustering_metrics import CLUSTERING, clustering_score
+from nearfar.compat.utils.exact_metrics import METRICS, evaluate_exactly
 from nearfar.compat.utils.inference import FaissKMeans, FaissKNN
 from nearfar.compat.utils.neighbor_metrics import (
     EQUALITY,
@@ -27,40 +29,30 @@ from nearfar.compat.utils.neighbor_metrics import (
     r_precision,
     reciprocal_rank,
 )
-from nearfar.metrics import Scores, evaluate
-from nearfar.validation import Embeddings
 
-__all__ = ["EQUALITY", "AccuracyCalculator", "get_label_match_counts", "get_lone_query_labels"]
+__all__ = ["CLUSTERING", "EQUALITY", "METRICS", "AccuracyCalculator", "get_label_match_counts", "get_lone_query_labels"]
 
-METRICS = {
-    "mean_average_precision": "map",
-    "mean_average_precision_at_r": "map@r",
-    "mean_reciprocal_rank": "mrr",
-    "precision_at_1": "recall@1",  # at 1, precision and recall@1 are the same number
-    "r_precision": "r-precision",
-}
-CLUSTERING = ("AMI", "NMI")
 PREFIX = "calculate_"
 
 
 class AccuracyCalculator:
-    """Compute the peer's metrics with Euclidean distances between embeddings, which are not normalized.
+    """Compute the metrics of pytorch-metric-learning with Euclidean distances. Embeddings are not normalized.
 
     A subclass can add a metric X with a method `calculate_X(**kwargs)`, and override `requires_knn` and
-    `requires_clustering` to name the metrics that need neighbors or clusters. Integer labels stay integers. The peer
-    converts them to float32, which merges some class ids above 2^24.
+    `requires_clustering` to name the metrics that need neighbors or clusters. Integer labels stay integers.
+    pytorch-metric-learning converts them to float32, which merges some class ids above 2^24.
 
     Args:
         include: Only compute these metrics. By default, all.
         exclude: Do not compute these metrics.
         avg_of_avgs: Whether to average over the classes instead of over the queries.
         return_per_class: Whether to return a list with one value per class.
-        k: The number of neighbors, "max_bin_count" for the size of the largest class, or None for all references.
-        label_comparison_fn: A function of two tensors of labels that returns which are equal. By default, labels are
-            compared with ==.
+        k: The number of neighbors per query: "max_bin_count" is the size of the largest class, None is all references.
+        label_comparison_fn: A function that takes two tensors of labels and returns the mask of those that match. By
+            default, labels match if they are equal.
         device: The device of the computation. By default, that of the queries.
-        knn_func: A function like `FaissKNN`.
-        kmeans_func: A function like `FaissKMeans`. By default, nearfar's k-means.
+        knn_func: A function like `FaissKNN`, which is also the default.
+        kmeans_func: A function like `FaissKMeans`. By default, `FaissKMeans(niter=20)`.
     """
 
     def __init__(
@@ -112,7 +104,7 @@ class AccuracyCalculator:
                 raise TypeError(f"include and exclude must be tuples of names, got {names!r}")
             for name in names:
                 if name not in known:
-                    raise ValueError(f"include and exclude must be of {', '.join(known)}, got {name!r}")
+                    raise ValueError(f"include and exclude must only name metrics of {', '.join(known)}, got {name!r}")
 
     def get_function_dict(self, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> dict[str, Any]:
         """Return the methods of the metrics in `include`, by default all, without those in `exclude`."""
@@ -133,14 +125,14 @@ class AccuracyCalculator:
         include: Sequence[str] = (),
         exclude: Sequence[str] = (),
     ) -> dict[str, Any]:
-        """Return a dictionary of the metrics, by the peer's names.
+        """Return a dictionary that maps the names of the metrics in pytorch-metric-learning to their values.
 
         Args:
             query: Embeddings of the queries [Q, d].
             query_labels: Labels of the queries [Q], or [Q, n] with a label_comparison_fn.
             reference: Embeddings of the references [R, d]. By default, every query is searched among the others.
             reference_labels: Labels of the references.
-            ref_includes_query: Whether the references start with the queries, in the same order. Then a query is not
+            ref_includes_query: Whether the references start with the queries, in the same order. If so, a query is not
                 compared with itself.
             include: Only compute these metrics. By default, all metrics of the calculator.
             exclude: Do not compute these metrics.
@@ -158,10 +150,14 @@ class AccuracyCalculator:
         if ref_includes_query:
             check_begins_with(reference, reference_labels, query, query_labels)
         names = self.get_curr_metrics()
-        known = {name: METRICS[name] for name in names if name in METRICS and self.is_builtin(name)}
+        builtin = [name for name in names if name in METRICS and self.is_builtin(name)]
         values: dict[str, Any] = {}
-        if self.is_exact and known and query_labels.ndim == 1:
-            values = self.exact(query, query_labels, reference, reference_labels, ref_includes_query, known)
+        if self.is_exact and builtin and query_labels.ndim == 1:
+            scores = evaluate_exactly(query, query_labels, reference, reference_labels, ref_includes_query, builtin)
+            values = {
+                name: average(column, labels, self.avg_of_avgs, self.return_per_class)
+                for name, (column, labels) in scores.items()
+            }
         rest = {name: function for name, function in self.curr_function_dict.items() if name not in values}
         kwargs: dict[str, Any] = {
             "query": query,
@@ -187,44 +183,10 @@ class AccuracyCalculator:
         tensor = x.detach() if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x))
         return tensor if self.device is None else tensor.to(self.device)
 
-    def exact(
-        self,
-        query: Embeddings,
-        query_labels: Tensor,
-        reference: Embeddings,
-        reference_labels: Tensor,
-        ref_includes_query: bool,
-        names: dict[str, str],
-    ) -> dict[str, Any]:
-        """Compute the built-in metrics with `nearfar.evaluate`."""
-        labels = [as_ids(query_labels, reference_labels), as_ids(reference_labels, query_labels)]
-        ignore = [[row] for row in range(len(query_labels))] if ref_includes_query else None
-        if not torch.isin(labels[0], labels[1]).any():
-            return {}
-        scores = evaluate(
-            reference,
-            labels[1],
-            queries=(query, labels[0]),
-            ignore=ignore,
-            distance="euclidean",
-            metrics=list(names.values()),
-            device=self.device,
-        )
-        if len(scores.labels) == 0:
-            return {}
-        return {name: self._mean(scores, metric) for name, metric in names.items()}
-
-    def _mean(self, scores: Scores, name: str) -> float | list[float]:
-        if not (self.avg_of_avgs or self.return_per_class):
-            return scores[name]
-        _, kind = np.unique(scores.labels, return_inverse=True)
-        per_class = np.bincount(kind, scores.columns[name]) / np.bincount(kind)
-        return [float(value) for value in per_class] if self.return_per_class else float(per_class.mean())
-
     def find_neighbors(
         self, query: Tensor, query_labels: Tensor, reference: Tensor, reference_labels: Tensor, ref_includes_query: bool
     ) -> dict[str, Any]:
-        """Return the arguments of the methods `calculate_...` that describe the neighbors of the queries."""
+        """Find the neighbors of the queries and return them as keyword arguments for the methods `calculate_...`."""
         counts = get_label_match_counts(query_labels, reference_labels, self.label_comparison_fn)
         lone, kept = get_lone_query_labels(query_labels, counts, ref_includes_query, self.label_comparison_fn)
         if not kept.any():
@@ -255,7 +217,7 @@ class AccuracyCalculator:
         return int(self.k)
 
     def get_cluster_labels(self, query: Tensor, query_labels: Tensor, **kwargs: Any) -> Any:
-        """Return the clusters of the queries, as many as there are labels."""
+        """Return the cluster of each query. There are as many clusters as distinct labels."""
         kmeans = FaissKMeans(niter=20) if self.kmeans_func is None else self.kmeans_func
         return kmeans(query, len(torch.unique(query_labels.flatten())))
 
@@ -302,9 +264,9 @@ class AccuracyCalculator:
         ref_includes_query: bool = False,
         **kwargs: Any,
     ) -> Any:
-        """Average a metric over the queries that have a reference of their label.
+        """Average a metric over the queries whose label matches at least one reference.
 
-        `metric` is a function of the matches [Q, k] and the numbers of relevant references [Q].
+        `metric` takes the mask of neighbors that match the query [Q, k] and the number of matching references [Q].
         """
         if not not_lone_query_mask.any():
             return [float("nan")] * len(label_counts[0]) if self.return_per_class else float("nan")
@@ -332,19 +294,3 @@ def check_begins_with(reference: Tensor, reference_labels: Tensor, query: Tensor
             "ref_includes_query=True, but the references do not begin with the queries and their labels: put the "
             "queries first, or pass False"
         )
-
-
-def as_ids(labels: Tensor, others: Tensor) -> Tensor:
-    """Return labels as integers that are equal if and only if the labels are."""
-    if not labels.is_floating_point() and not others.is_floating_point():
-        return labels
-    return torch.searchsorted(torch.unique(torch.cat([labels.double(), others.double()])), labels.double())
-
-
-def clustering_score(name: str, labels: Tensor, clusters: Any) -> float:
-    """Compute NMI or AMI of labels and clusters."""
-    from sklearn import metrics  # imported here because it takes a second
-
-    function = {"nmi": metrics.normalized_mutual_info_score, "ami": metrics.adjusted_mutual_info_score}[name]
-    arrays = [x.cpu().numpy() if isinstance(x, Tensor) else np.asarray(x) for x in (labels, clusters)]
-    return float(function(*arrays))

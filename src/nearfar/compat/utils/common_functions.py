@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def set_logger_name(name: str) -> None:
-    """Use the logger of this name."""
+    """Set the module's logger to the one with this name."""
     global LOGGER_NAME, LOGGER
     LOGGER_NAME, LOGGER = name, logging.getLogger(name)
 
@@ -32,7 +32,7 @@ def pos_inf(dtype: torch.dtype) -> float:
 
 
 def neg_inf(dtype: torch.dtype) -> float:
-    """Return the smallest finite number of a dtype."""
+    """Return the lowest (most negative) finite number of a dtype."""
     return torch.finfo(dtype).min
 
 
@@ -80,12 +80,12 @@ def try_next_on_generator(gen: Iterator[T], iterable: Iterable[T]) -> tuple[Iter
 def process_label(
     labels: Any, hierarchy_level: int | str | Sequence[int], label_map: Callable[[Array, int], Any]
 ) -> Any:
-    """Map labels [N] or [N, levels], and select one or more columns of them.
+    """Apply `label_map` to labels [N] or [N, levels], and select one or more columns.
 
     Args:
         labels: An array or tensor of labels.
         hierarchy_level: The column, a list of columns, or "all".
-        label_map: A function of a column of labels and its number, such as `LabelMapper.map`.
+        label_map: A function that takes a column of labels and the index of the column, such as `LabelMapper.map`.
     """
     array = labels.cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
     if array.ndim == 2:
@@ -100,7 +100,7 @@ class LabelMapper:
     """Map labels to 0, 1, ... in sorted order, separately for each column of labels [N, levels].
 
     Args:
-        set_min_label_to_zero: Whether to map labels. If False, `map` returns them unchanged.
+        set_min_label_to_zero: If False, `map` returns labels unchanged.
         dataset_labels: All labels of the dataset.
     """
 
@@ -136,7 +136,7 @@ class EmbeddingDataset(Dataset[tuple[Any, Any]]):
 
 
 class TorchInitWrapper:
-    """An initialization function of `torch.nn.init` with fixed arguments."""
+    """An initialization function from `torch.nn.init` with fixed arguments."""
 
     def __init__(self, init_func: Callable[..., Any], **kwargs: Any) -> None:
         self.init_func, self.kwargs = init_func, kwargs
@@ -149,8 +149,8 @@ class Recorded(nn.Module):
     """Base class of losses, miners, distances, reducers and regularizers.
 
     Args:
-        collect_stats: Whether to store statistics of the last call in attributes. They cost a synchronization with the
-            device. The default is `COLLECT_STATS` of this module.
+        collect_stats: Whether to store statistics of the last call in attributes. On a GPU, this makes the
+            CPU wait for the GPU. The default is `COLLECT_STATS` of this module.
     """
 
     def __init__(self, *, collect_stats: bool | None = None) -> None:

@@ -21,7 +21,7 @@ def is_distributed() -> bool:
 
 
 def gather(x: Tensor) -> Tensor:
-    """Return the tensors of all processes, that of this process first. Only that one carries gradients."""
+    """Concatenate the tensors of all processes. The tensor of this process comes first; only it carries gradients."""
     parts = [torch.empty_like(x) for _ in range(torch.distributed.get_world_size())]
     torch.distributed.all_gather(parts, x.detach().contiguous())
     own = torch.distributed.get_rank()
@@ -29,20 +29,20 @@ def gather(x: Tensor) -> Tensor:
 
 
 def gather_optional(x: Tensor | None, like: Tensor) -> Tensor | None:
-    """Return the tensors of all processes as `gather` does, or None."""
+    """Concatenate the tensors of all processes as `gather` does. Return None if x is None."""
     return None if x is None else gather(x.to(like.device))
 
 
 class DistributedLossWrapper(nn.Module):
-    """Compute a loss over the samples of all processes, multiplied by their number.
+    """Compute a loss over the samples of all processes, multiplied by the number of processes.
 
-    DistributedDataParallel averages the gradients of the processes, and each process only has the gradients of its own
-    samples. With the factor, the gradient is that of the loss over all samples.
+    Each process computes gradients only through its own samples, and DistributedDataParallel averages the gradients of
+    the processes. With the factor, this average is the gradient of the loss over all samples.
 
     Args:
         loss: The loss. All processes must have batches of the same size.
-        efficient: Whether the anchors are the samples of this process only. Then the loss, but not its gradient,
-            depends on the process.
+        efficient: If True, only the samples of this process are anchors. This needs less memory, but the gradient is no
+            longer that of the loss over all samples, because samples of other processes are treated as constants.
     """
 
     def __init__(self, loss: nn.Module, efficient: bool = False) -> None:
@@ -62,13 +62,13 @@ class DistributedLossWrapper(nn.Module):
         ref_labels: Tensor | None = None,
         enqueue_mask: Tensor | None = None,
     ) -> Any:
-        """Compute the loss. `indices_tuple` refers to the samples of all processes, those of this process first."""
+        """Compute the loss. `indices_tuple` indexes the samples of all processes, with those of this process first."""
         memory = isinstance(self.loss, CrossBatchMemory)
         if memory and (ref_emb is not None or ref_labels is not None):
             raise ValueError("ref_emb is not supported with CrossBatchMemory: remove it")
         more = (enqueue_mask,) if memory else (ref_emb, ref_labels)
         if not is_distributed():
-            warnings.warn("DistributedLossWrapper is used without a process group: the loss is unchanged", stacklevel=2)
+            warnings.warn("DistributedLossWrapper is used without a process group: it has no effect", stacklevel=2)
             return self.loss(embeddings, labels, indices_tuple, *more)
         processes = torch.distributed.get_world_size()
         if processes <= 1:
@@ -88,7 +88,7 @@ class DistributedMinerWrapper(nn.Module):
 
     Args:
         miner: The miner.
-        efficient: Whether the anchors are the samples of this process only.
+        efficient: If True, only the samples of this process are anchors.
     """
 
     def __init__(self, miner: BaseMiner, efficient: bool = False) -> None:
@@ -100,7 +100,7 @@ class DistributedMinerWrapper(nn.Module):
     def forward(
         self, emb: Tensor, labels: Tensor, ref_emb: Tensor | None = None, ref_labels: Tensor | None = None
     ) -> Any:
-        """Return indices into the samples of all processes, those of this process first."""
+        """Return indices into the samples of all processes, with those of this process first."""
         if torch.distributed.get_world_size() <= 1:
             return self.miner(emb, labels, ref_emb, ref_labels)
         labels = labels.to(emb.device)

@@ -1,4 +1,4 @@
-"""Nearest neighbors, matches and k-means, as in pytorch-metric-learning's module of the same name."""
+"""Nearest neighbors, matching pairs and k-means. The API is that of pytorch-metric-learning's `utils.inference`."""
 
 from __future__ import annotations
 
@@ -14,16 +14,20 @@ from nearfar.compat.utils import common_functions as c_f
 
 
 class MatchFinder:
-    """Decide which pairs match: those at most `threshold` apart, or at least as similar as it for a similarity."""
+    """Decide which pairs match.
+
+    With a distance, the pairs at a distance of at most `threshold` match. With a similarity, the pairs with a
+    similarity of at least `threshold` match.
+    """
 
     def __init__(self, distance: BaseDistance, threshold: float | None = None) -> None:
         self.distance, self.threshold = distance, threshold
 
     def matches(self, values: Tensor, threshold: float | None) -> Tensor:
-        """Return which distances or similarities are matches."""
+        """Return the mask of the distances or similarities that are matches."""
         limit = self.threshold if threshold is None else threshold
         if limit is None:
-            raise ValueError("threshold is None: pass it here or to MatchFinder")
+            raise ValueError("threshold is None: pass a threshold to this method or to MatchFinder")
         return values >= limit if self.distance.is_inverted else values <= limit
 
     @torch.no_grad()
@@ -34,24 +38,24 @@ class MatchFinder:
         threshold: float | None = None,
         return_tuples: bool = False,
     ) -> Any:
-        """Return the boolean matrix of matches, or a list of pairs of indices."""
+        """Return the boolean matrix of matches [Q, R]. With `return_tuples`, return a list of index pairs instead."""
         found = self.matches(self.distance(query_emb, ref_emb), threshold).cpu().numpy()
         return list(zip(*np.where(found), strict=True)) if return_tuples else found
 
     @torch.no_grad()
     def is_match(self, x: Tensor, y: Tensor, threshold: float | None = None) -> Any:
-        """Return for each pair of vectors at the same position whether it is a match."""
+        """Return whether the i-th vectors of x and y match, for each i."""
         found = self.matches(self.distance.pairwise_distance(x, y), threshold)
         return bool(found) if found.numel() == 1 else found.cpu().numpy()
 
 
 class FaissKNN:
-    """Find the nearest neighbors with a faiss index, by default the exact Euclidean one.
+    """Find the nearest neighbors with a faiss index. The default index searches exactly, by squared Euclidean distance.
 
     Args:
-        reset_before: Whether each call makes a new index from its references.
-        reset_after: Whether each call removes the index.
-        index_init_fn: A function of the dimension that creates the index.
+        reset_before: If True, each call starts with a new, empty index.
+        reset_after: If True, each call deletes the index when it is done.
+        index_init_fn: A function that takes the dimension and creates the index.
         gpus: Not supported: nearfar uses faiss on the CPU.
     """
 
@@ -69,9 +73,9 @@ class FaissKNN:
     ) -> tuple[Tensor, Tensor]:
         """Return the distances and the indices [Q, k] of the k nearest references of each query.
 
-        With `ref_includes_query`, the references begin with the queries, and a query is not its own neighbor.
+        Set `ref_includes_query` if the references begin with the queries. A query is then not its own neighbor.
         """
-        c_f.LOGGER.info(f"searching the {k} nearest neighbors in {query.shape[1]} dimensions")
+        c_f.LOGGER.info(f"searching for the {k} nearest neighbors in {query.shape[1]} dimensions")
         if self.reset_before:
             self.index = self.index_init_fn(query.shape[1])
         if self.index is None:
@@ -85,7 +89,7 @@ class FaissKNN:
         return without_itself(distances, indices) if ref_includes_query else (distances, indices)
 
     def train(self, embeddings: Any) -> None:
-        """Make a new index of these embeddings."""
+        """Create a new index from these embeddings."""
         self.index = self.index_init_fn(embeddings.shape[1])
         self.add(embeddings)
 
@@ -102,7 +106,7 @@ class FaissKNN:
         self.index = faiss.read_index(filename)
 
     def reset(self) -> None:
-        """Remove the index."""
+        """Delete the index."""
         self.index = None
 
 
@@ -128,7 +132,7 @@ class CustomKNN:
 
 
 def without_itself(distances: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
-    """Remove each query from its own neighbors, or the last neighbor if the query is not among them."""
+    """Remove each query from its own neighbors. If it is not among them, remove the last neighbor instead."""
     own = indices == torch.arange(len(indices), device=indices.device)[:, None]
     own[:, -1] |= ~own.any(1)
     kept = ~own
@@ -136,13 +140,13 @@ def without_itself(distances: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class FaissKMeans:
-    """k-means of faiss. The arguments are those of `faiss.Kmeans`."""
+    """k-means with faiss. The arguments are those of `faiss.Kmeans`."""
 
     def __init__(self, **kwargs: Any) -> None:
         self.kwargs = kwargs
 
     def __call__(self, x: Tensor, nmb_clusters: int) -> Tensor:
-        """Return the cluster of each vector, [N]."""
+        """Return the cluster of each vector. The result has shape [N]."""
         rows = as_array(x)
         kmeans = faiss.Kmeans(rows.shape[1], nmb_clusters, **self.kwargs)
         kmeans.train(rows)
@@ -160,9 +164,9 @@ class InferenceModel:
 
     Args:
         trunk: The network.
-        embedder: A second network after it, or None.
-        match_finder: The MatchFinder, by default cosines of at least 0.9.
-        normalize_embeddings: Whether embeddings are unit vectors.
+        embedder: A second network, which is applied to the output of `trunk`, or None.
+        match_finder: The MatchFinder. By default, two inputs match if their cosine is at least 0.9.
+        normalize_embeddings: Whether to scale embeddings to unit length.
         knn_func: The function that finds neighbors, by default FaissKNN.
         data_device: The device of the inputs, by default a GPU if there is one.
         dtype: The dtype of the inputs, or None to keep it.
@@ -196,7 +200,7 @@ class InferenceModel:
         return nn.functional.normalize(embeddings, dim=1) if self.normalize_embeddings else embeddings
 
     def get_embeddings_from_tensor_or_dataset(self, inputs: Any, batch_size: int) -> Tensor:
-        """Embed a tensor, a list, or a dataset of (input, label), in batches."""
+        """Embed a tensor, a list, or a dataset of pairs (input, label), in batches."""
         inputs = _stacked(inputs)
         if isinstance(inputs, Tensor | list):
             blocks = (inputs[start : start + batch_size] for start in range(0, len(inputs), batch_size))
@@ -207,7 +211,7 @@ class InferenceModel:
         return torch.cat([self.get_embeddings(block) for block in blocks])
 
     def train_knn(self, inputs: Any, batch_size: int = 64) -> None:
-        """Make a new index of the embeddings of these inputs."""
+        """Create a new index from the embeddings of these inputs."""
         self.knn_func.train(self.get_embeddings_from_tensor_or_dataset(inputs, batch_size))
 
     def add_to_knn(self, inputs: Any, batch_size: int = 64) -> None:
@@ -221,13 +225,13 @@ class InferenceModel:
     def get_matches(
         self, query: Any, ref: Any = None, threshold: float | None = None, return_tuples: bool = False
     ) -> Any:
-        """Return the matches between queries and references, by default the queries."""
+        """Return the matches between queries and references. By default, the references are the queries."""
         embeddings = self.get_embeddings(query)
         refs = embeddings if ref is None else self.get_embeddings(ref)
         return self.match_finder.get_matching_pairs(embeddings, refs, threshold, return_tuples)
 
     def is_match(self, x: Any, y: Any, threshold: float | None = None) -> Any:
-        """Return for each pair of inputs at the same position whether it is a match."""
+        """Return whether the i-th inputs of x and y match, for each i."""
         return self.match_finder.is_match(self.get_embeddings(x), self.get_embeddings(y), threshold)
 
     def save_knn_func(self, filename: str) -> None:
@@ -240,7 +244,7 @@ class InferenceModel:
 
 
 class LogitGetter(nn.Module):
-    """Return the scores of all classes from a loss with proxies, for embeddings. The proxies are those of the loss."""
+    """Compute the scores of all classes for each embedding. `classifier` is a loss with proxies."""
 
     def __init__(self, classifier: nn.Module) -> None:
         super().__init__()

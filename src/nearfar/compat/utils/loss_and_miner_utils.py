@@ -1,6 +1,6 @@
-"""Index tuples of pairs and triplets, as in pytorch-metric-learning's module of the same name.
+"""Index tuples of pairs and triplets. The API is that of pytorch-metric-learning's `utils.loss_and_miner_utils`.
 
-The losses of nearfar do not list pairs or triplets. These functions are for user code.
+Most losses of nearfar.compat do not list pairs or triplets. These functions are mainly for user code.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ Triplets = tuple[Tensor, Tensor, Tensor]
 
 
 def logsumexp(x: Tensor, keep_mask: Tensor | None = None, add_one: bool = True, dim: int = 1) -> Tensor:
-    """Compute log(sum e^x) along a dimension of a matrix, over a mask, with 1 added to the sum if `add_one`.
+    """Compute log(sum e^x) over the entries of a mask, along a dimension of a matrix.
 
-    The dimension is kept. Where the mask is empty, the result is 0.
+    If `add_one` is True, 1 is added to the sum. The dimension is kept with size 1. Where the mask is empty, the result
+    is 0.
     """
     z, mask = (x, keep_mask) if dim == 1 else (x.T, None if keep_mask is None else keep_mask.T)
     mask = torch.ones_like(z, dtype=torch.bool) if mask is None else mask
@@ -27,7 +28,7 @@ def logsumexp(x: Tensor, keep_mask: Tensor | None = None, add_one: bool = True, 
 
 
 def get_matches_and_diffs(labels: Tensor, ref_labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return the matrices [A, R] of positive and of negative pairs, as bytes."""
+    """Return the mask of positive pairs and the mask of negative pairs, both [A, R] with dtype uint8."""
     same, diff = pair_masks(labels, None if ref_labels is labels else ref_labels)
     return same.byte(), diff.byte()
 
@@ -39,7 +40,7 @@ def get_all_pairs_indices(labels: Tensor, ref_labels: Tensor | None = None) -> P
 
 
 def convert_to_pairs(indices_tuple: Indices | None, labels: Tensor, ref_labels: Tensor | None = None) -> Pairs:
-    """Return pairs or triplets as (anchors, positives, anchors, negatives); all pairs if `indices_tuple` is None."""
+    """Return pairs or triplets as (anchors, positives, anchors, negatives). None stands for all pairs."""
     return get_all_pairs_indices(labels, ref_labels) if indices_tuple is None else as_pairs(indices_tuple)
 
 
@@ -49,7 +50,7 @@ def get_all_triplets_indices(labels: Tensor, ref_labels: Tensor | None = None) -
 
 
 def get_all_triplets_indices_vectorized_method(all_matches: Tensor, all_diffs: Tensor) -> Triplets:
-    """Return all triplets of the matrices of positive and negative pairs."""
+    """Return all triplets from the matrices of positive and negative pairs."""
     a, p = torch.where(all_matches)
     row, n = torch.where(all_diffs[a])
     return a[row], p[row], n
@@ -68,9 +69,9 @@ def get_random_triplet_indices(
     Args:
         labels: The labels of the anchors [A].
         ref_labels: The labels of the references [R], by default those of the anchors.
-        t_per_anchor: The number of triplets per anchor. By default, the number of references with its label.
-        weights: The weights [A, R] with which negatives are drawn. By default, all are equal. An anchor whose negatives
-            all have weight 0 has no triplets.
+        t_per_anchor: The number of triplets per anchor. By default, the number of references with the anchor's label.
+        weights: The weights [A, R] for drawing negatives. By default, all are equal. If all negatives of an anchor have
+            weight 0, the anchor has no triplets.
     """
     same, diff = (mask.bool() for mask in get_matches_and_diffs(labels, ref_labels))
     chances = diff.float() if weights is None else torch.where(diff, weights.float(), 0.0)
@@ -88,10 +89,10 @@ def get_random_triplet_indices(
 def convert_to_triplets(
     indices_tuple: Indices | None, labels: Tensor, ref_labels: Tensor | None = None, t_per_anchor: int | str = 100
 ) -> Triplets:
-    """Return triplets (anchors, positives, negatives).
+    """Convert pairs or triplets to triplets (anchors, positives, negatives).
 
-    Pairs are combined to all triplets of the same anchor. If `indices_tuple` is None, `t_per_anchor` triplets are drawn
-    for each anchor, or all are listed if it is "all".
+    If `indices_tuple` contains pairs, each positive pair is combined with each negative pair of the same anchor. If it
+    is None, `t_per_anchor` triplets are drawn for each anchor; t_per_anchor="all" returns all triplets.
     """
     if indices_tuple is None:
         if isinstance(t_per_anchor, str):
@@ -108,9 +109,10 @@ def convert_to_triplets(
 def convert_to_weights(
     indices_tuple: Indices | None, labels: Tensor, dtype: torch.dtype, using_ref: bool = False
 ) -> Tensor:
-    """Return how often each sample occurs in the tuple, divided by the maximum over samples. By default, all are 1.
+    """Return how often each sample occurs in the tuple, divided by the maximum over samples.
 
-    With `using_ref`, only anchors are counted, because the other indices refer to references.
+    If the tuple is None or empty, all weights are 1. With `using_ref`, only anchors are counted, because the other
+    indices refer to references.
     """
     if indices_tuple is None or all(len(part) == 0 for part in indices_tuple):
         return torch.ones(len(labels), dtype=dtype, device=labels.device)
@@ -124,14 +126,14 @@ def convert_to_weights(
 def remove_self_comparisons(
     indices_tuple: Indices, curr_batch_idx: Tensor, ref_size: int, ref_is_subset: bool = False
 ) -> tuple[Tensor, ...]:
-    """Remove the positive pairs of a sample with itself, for references that contain the batch.
+    """Remove the positive pairs of a sample with itself, which occur if the references contain the batch.
 
     Args:
         indices_tuple: The pairs or triplets.
         curr_batch_idx: The position of each sample of the batch among the references.
-        ref_size: The number of references.
-        ref_is_subset: Whether the references are a part of the batch instead. Then `curr_batch_idx` has the position
-            of each reference in the batch.
+        ref_size: The number of references. Not used; accepted for compatibility.
+        ref_is_subset: If True, the references are a part of the batch, and `curr_batch_idx` is the position of each
+            reference in the batch.
     """
     a, p = indices_tuple[0], indices_tuple[1]
     whole, part = (a, p) if ref_is_subset else (p, a)

@@ -14,13 +14,13 @@ EQUALITY: Compare = torch.eq
 
 
 def equal_rows(labels: Tensor, others: Tensor) -> Tensor:
-    """Compare every label with every other one, [N, M]. Labels may have several columns."""
+    """Return which of N labels equal which of M other labels, as a mask [N, M]. A label may have several columns."""
     same = labels[:, None] == others[None]
     return same if same.ndim == 2 else same.flatten(2).all(2)
 
 
 def get_label_match_counts(query_labels: Tensor, reference_labels: Tensor, label_comparison_fn: Compare) -> LabelCounts:
-    """Return the distinct labels of the queries, and the number of references that match each."""
+    """Return the distinct labels of the queries, and the number of references that match each label."""
     kinds = torch.unique(query_labels, dim=0)
     if label_comparison_fn is EQUALITY:
         return kinds, equal_rows(kinds, reference_labels).sum(1)
@@ -31,9 +31,9 @@ def get_label_match_counts(query_labels: Tensor, reference_labels: Tensor, label
 def get_lone_query_labels(
     query_labels: Tensor, label_counts: LabelCounts, ref_includes_query: bool, label_comparison_fn: Compare
 ) -> tuple[Tensor, Tensor]:
-    """Return the labels of queries without a matching reference, and the mask of the other queries [Q].
+    """Return the labels that match no reference, and the mask [Q] of the queries with other labels.
 
-    With `ref_includes_query`, a query is not a reference of itself.
+    With `ref_includes_query`, a query does not count as its own match.
     """
     kinds, counts = label_counts
     if ref_includes_query:
@@ -45,7 +45,11 @@ def get_lone_query_labels(
 
 
 def average(values: Tensor, labels: Tensor, avg_of_avgs: bool, return_per_class: bool) -> Any:
-    """Average values [Q] over the queries, or over the classes, or return a list with the average of each class."""
+    """Average values [Q] over the queries.
+
+    With `avg_of_avgs`, return the average of the class averages. With `return_per_class`, return a list of the class
+    averages.
+    """
     if not (avg_of_avgs or return_per_class):
         return values.mean().item()
     kinds, kind = torch.unique(labels, dim=0, return_inverse=True)
@@ -55,23 +59,26 @@ def average(values: Tensor, labels: Tensor, avg_of_avgs: bool, return_per_class:
 
 
 def precision_at_k(same: Tensor, k: int) -> Tensor:
-    """Compute the share of matches among the first k neighbors, [Q], from the matches [Q, n]."""
+    """Compute the fraction of matches among the first k neighbors of each query. `same` [Q, n] marks the matches."""
     return same[:, :k].sum(1).double() / k
 
 
 def r_precision(same: Tensor, relevant: Tensor) -> Tensor:
-    """Compute the share of matches among the first R neighbors, [Q], for R relevant references [Q]."""
+    """Compute the fraction of matches among the first R neighbors of each query, where R is its entry in `relevant`."""
     first = torch.arange(same.shape[1], device=same.device) < relevant[:, None]
     return (same & first).sum(1).double() / first.sum(1)
 
 
 def average_precision(same: Tensor, relevant: Tensor, *, at_r: bool) -> Tensor:
-    """Compute the average precision of all neighbors, or with `at_r` of the first R for R relevant references, [Q]."""
+    """Compute the average precision over all neighbors of each query. The result has shape [Q].
+
+    With `at_r`, use only the first R neighbors, where R is the number of relevant references of the query.
+    """
     position = torch.arange(1, same.shape[1] + 1, device=same.device)
     counted = same & (position <= relevant[:, None]) if at_r else same
     return (counted.cumsum(1).double() / position * counted).sum(1) / relevant
 
 
 def reciprocal_rank(same: Tensor) -> Tensor:
-    """Compute 1 / the position of the first match, [Q]; 0 without a match."""
+    """Compute 1 / (position of the first match) for each query. Without a match, the result is 0."""
     return torch.where(same.any(1), 1.0 / (same.int().argmax(1) + 1.0), 0.0)

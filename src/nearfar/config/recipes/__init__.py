@@ -39,7 +39,8 @@ ABOUT = ("name", "purpose", "group", "paper", "setup", "ours", "data")
 METHOD = ("loss", "batches", "pacing", "projection")
 # Keys that apply only with setting=paper.
 PAPER_ONLY = ("model", "images", "optimizer", "schedule", "epochs")
-# Keys that `ours` may set for a kind of data. The length is not among them: all recipes train for equally many steps.
+# Keys that `ours` may set for a kind of data. The length of training is not among them, because all recipes train for
+# the same number of steps.
 OURS_KEYS = (*METHOD, "model", "images", "optimizer", "schedule")
 KINDS = ("pixels", "features", "files", "text")
 # The headings under which `nearfar recipes` lists the recipes, in order.
@@ -97,7 +98,10 @@ def load(name: str, *, data: str | None = None) -> dict[str, Any]:
 
 @cache
 def sections() -> dict[str, tuple[str, ...] | None]:
-    """Map each key of a recipe to the keys allowed inside it, or to None for a plain value or arbitrary options."""
+    """Return a dict that maps each key of a recipe to the keys allowed inside it.
+
+    The value is None for a key that holds a plain value or arbitrary options.
+    """
     hints = type_hints(Config)
     own = {key: tuple(type_hints(hints[key])) if is_section(hints[key]) else None for key in (*METHOD, *PAPER_ONLY)}
     return {**dict.fromkeys(ABOUT), **own, "ours": KINDS, "data": BENCHMARKS}
@@ -108,7 +112,7 @@ def check(recipe: dict[str, Any]) -> None:
     known = sections()
     for section, value in recipe.items():
         if section not in known:
-            raise ValueError(f"a recipe has no {section!r}{suggest(section, known)} Known: {', '.join(known)}")
+            raise ValueError(f"a recipe has no key {section!r}{suggest(section, known)} Known: {', '.join(known)}")
         keys = known[section]
         for key in value if keys is not None else ():
             if keys is not None and key not in keys:
@@ -125,7 +129,7 @@ def check(recipe: dict[str, Any]) -> None:
 
 
 def overview() -> str:
-    """Return a list of all recipes with their purpose, grouped by need, as text."""
+    """Return a string that lists all recipes with their purpose, under the headings in GROUPS."""
     loaded = [load(name) for name in names()]
     lines = []
     for group in GROUPS:
@@ -136,10 +140,10 @@ def overview() -> str:
 
 
 def annotate(name: str) -> str:
-    """Return the YAML text of a recipe, with comments that say which settings each part of it needs to apply."""
+    """Return the YAML text of a recipe, with added comments that say with which settings each part applies."""
     marks = {
         METHOD: "# Applies by default:",
-        ("ours",): "# Applies by default to this kind of data, over the values above:",
+        ("ours",): "# Applies by default to this kind of data and overrides the values above:",
         PAPER_ONLY: "# Applies only with --set setting=paper:",
         ("data",): "# Values for one dataset. They apply with --set benchmark=NAME; those of model, images, optimizer, "
         "schedule and epochs also need --set setting=paper:",

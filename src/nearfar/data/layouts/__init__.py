@@ -1,8 +1,9 @@
 """Data layouts: one module for each way in which a dataset is stored.
 
 A layout registers a function that opens a path and a function that recognizes whether a path has this layout.
-`open_data` tries the layouts in a fixed order: ascending `order`, then by name. The built-in layouts use two values:
+`open_data` tries the layouts in a fixed order: ascending `order`, then by name. The built-in layouts use three values:
 
+- 99: pairs and shards, which must be tried before csv and archives;
 - 100: layouts that are recognized by specific files or by the file suffix (cub, cars, csv, npz, ...);
 - 200: class folders, a layout that accepts every directory.
 
@@ -22,7 +23,7 @@ from nearfar.registry import Registry
 
 LAYOUTS: Registry[Callable[..., Manifest]] = Registry("layout", package="nearfar.data.layouts")
 SPECIFIC, GENERIC = 100, 200
-PYTHON = "python:"  # start of the source of a manifest that was made from a Python object
+PYTHON = "python:"  # prefix of `Manifest.source` if the data is a Python object instead of a path
 Opener = TypeVar("Opener", bound=Callable[..., Manifest])
 
 
@@ -37,10 +38,10 @@ _recognition: dict[str, _Recognition] = {}
 def register(
     name: str, *, recognizes: Callable[[Path], bool] | None = None, order: int = 0
 ) -> Callable[[Opener], Opener]:
-    """Return a decorator that registers the opener of a layout: a function from a path to a `Manifest`.
+    """Return a decorator that registers the opener of a layout: a function that takes a path and returns a `Manifest`.
 
-    The opener may declare any of the keyword-only parameters `allow_partial`, `root`, `labels`, `text` and `label`,
-    which have the same meaning as in `open_data`.
+    The opener may declare any of the keyword-only parameters `allow_partial`, `root`, `labels`, `image`, `text`,
+    `label`, `separator`, `group`, `camera` and `levels`, which have the same meaning as in `open_data`.
 
     Args:
         name: Name of the layout. `open_data("NAME:PATH")` opens a path with this layout without calling `recognizes`.
@@ -63,7 +64,7 @@ def layout_names() -> list[str]:
 
 
 def embedded_names() -> list[str]:
-    """Return the names of the datasets that need no path."""
+    """Return the names of the datasets that need no path, such as "sketches"."""
     return [name for name in layout_names() if _recognition[name].recognizes is None]
 
 
@@ -78,7 +79,7 @@ def recognize(path: Path) -> tuple[str, Path] | None:
         try:
             inner = [entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
         except OSError as error:
-            raise NearfarError(f"{path}: cannot be read ({error.strerror}): check its permissions") from error
+            raise NearfarError(f"{path} cannot be read ({error.strerror}): check its permissions") from error
         candidates += inner if len(inner) == 1 else []
     for name in layout_names():
         recognizes = _recognition[name].recognizes
@@ -95,7 +96,7 @@ def accepts(name: str, *options: str) -> bool:
 
 
 def open_layout(name: str, path: Path | None = None, **options: Any) -> Manifest:
-    """Open a path with the layout `name`. Options that the opener has no keyword-only parameter for are ignored."""
+    """Open a path with the layout `name`. Options that are not keyword-only parameters of the opener are ignored."""
     options = {key: value for key, value in options.items() if accepts(name, key)}
     opener = LAYOUTS.get(name)
     return opener(**options) if path is None else opener(path, **options)

@@ -36,7 +36,7 @@ class Archive:
 
     Attributes:
         file: The archive, or its uncompressed copy.
-        members: Maps the name of each image to its (offset, size) in a tar, or to its place in a zip.
+        members: Maps the name of each image to its (offset, size) in a tar file, or to its `ZipMember` in a zip file.
         problems: Messages about members that were refused and about a truncated archive.
         others: Number of files that are not images.
         changed: Modification time of the archive in nanoseconds.
@@ -56,14 +56,14 @@ class Archive:
     def read(self, name: str) -> bytes:
         """Read a member. Threads and forked workers can call this concurrently, because each opens the file itself."""
         if name not in self.members:
-            raise NearfarError(f"{self.file}: has no member {name}: create the manifest again")
+            raise NearfarError(f"{self.file} has no member {name}: create the manifest again")
         member = self.members[name]
         if isinstance(member, ZipMember):
             return read_zip_member(partial(_read_at, self.file, self.changed), member, f"{self.file}: {name}")
         offset, size = member
         data = _read_at(self.file, self.changed, offset, size)
         if len(data) != size:
-            raise NearfarError(f"{self.file}: ends inside {name}: the archive is truncated, copy it again")
+            raise NearfarError(f"{self.file} is truncated (it ends inside {name}): copy it again")
         return data
 
 
@@ -74,11 +74,11 @@ def is_archive(path: Path) -> bool:
 
 @register("archive", recognizes=is_archive, order=SPECIFIC)
 def open_archive(path: Path, *, allow_partial: bool = False) -> Manifest:
-    """Open the images in a tar or zip archive. Classes and splits follow from the paths, as for a folder.
+    """Open the images in a tar or zip archive. Classes and splits are derived from the paths, as for a folder.
 
-    A member that is a link, a device or a sparse file, that is encrypted or larger than 256 MiB, or whose path is
-    absolute or contains `..`, raises an error. With `allow_partial`, such members are skipped and counted. If several
-    members have the same name, the last one is used, as when the archive is unpacked.
+    An error is raised for links, devices, sparse files, encrypted members, members larger than 256 MiB, and paths that
+    are absolute or contain `..`. With `allow_partial`, such members are skipped and counted. If several members have
+    the same name, the last one is used, as when the archive is unpacked.
     """
     archive = load_archive(path, allow_partial=allow_partial)
     manifest = manifest_from_paths(list(archive.members), root=path, source=path.name, notes=archive.notes)
@@ -90,7 +90,7 @@ def load_archive(path: Path, *, allow_partial: bool = False) -> Archive:
     try:
         state = os.stat(path)
     except OSError as error:
-        raise NearfarError(f"{path}: cannot be read ({error.strerror}): check the path") from error
+        raise NearfarError(f"{path} cannot be read ({error.strerror}): check the path") from error
     archive = _build_index(path.resolve(), state.st_size, state.st_mtime_ns)
     if archive.problems and not allow_partial:
         raise NearfarError(f"{path}: {archive.problems[0]}: create or copy the archive again, or set allow_partial")
@@ -125,7 +125,7 @@ def _build_index(path: Path, size: int, changed: int) -> Archive:
                 file.seek(tar.offset)
                 is_truncated = file.read(BLOCK) != bytes(BLOCK)
     except (tarfile.TarError, OSError, EOFError, ValueError, OverflowError) as error:
-        raise NearfarError(f"{path}: is not a readable tar archive ({error}): create or copy it again") from error
+        raise NearfarError(f"{path} is not a readable tar archive ({error}): create or copy it again") from error
     problems = ["the archive is truncated (the block of zeros at its end is missing)"] if is_truncated else []
     check_member_count(path, len(members))
     return Archive(plain, members, (*problems, *_count_refused(refused)), others, changed)
@@ -150,11 +150,14 @@ def _is_gzip(path: Path) -> bool:
         with open(path, "rb") as file:
             return file.read(2) == b"\x1f\x8b"
     except OSError as error:
-        raise NearfarError(f"{path}: cannot be read ({error.strerror}): check its permissions") from error
+        raise NearfarError(f"{path} cannot be read ({error.strerror}): check its permissions") from error
 
 
 def _uncompress(path: Path) -> Path:
-    """Write the uncompressed tar to a temporary file, because gzip has no random access. It is deleted at exit."""
+    """Write the uncompressed tar to a temporary file, which is deleted at exit, and return its path.
+
+    A gzip file has no random access, so its members cannot be read by their offset.
+    """
     plain = create_temporary(".tar")
     try:
         with gzip.open(path) as packed, open(plain, "wb") as out:
@@ -163,7 +166,7 @@ def _uncompress(path: Path) -> Path:
                 free -= len(block)
                 if free < 0:
                     raise NearfarError(
-                        f"{path}: does not fit into {plain.parent} uncompressed: "
+                        f"{path} does not fit into {plain.parent} uncompressed: "
                         "set TMPDIR to a larger disk, or use gunzip"
                     )
                 out.write(block)
@@ -171,7 +174,7 @@ def _uncompress(path: Path) -> Path:
         with contextlib.suppress(OSError):
             plain.unlink()
         if isinstance(error, OSError | EOFError | zlib.error):
-            raise NearfarError(f"{path}: cannot be uncompressed ({error}): copy it again") from error
+            raise NearfarError(f"{path} cannot be uncompressed ({error}): copy it again") from error
         raise
     return plain
 

@@ -29,7 +29,7 @@ LABEL_FILES = (
     "labels.txt",
 )
 FINITE_ROWS = 8192
-SMALLEST = 1e-18  # squares of smaller numbers are below the smallest normal number of float32
+SMALLEST = 1e-18  # the squares of much smaller numbers underflow in float32
 
 
 def _has_suffix(suffix: str) -> Callable[[Path], bool]:
@@ -57,15 +57,15 @@ def open_npz(path: Path) -> Manifest:
     arrays = _load_npz(path)
     nested = next((name for name in ("paths", "role", *NAMES) if name in arrays and arrays[name].ndim != 1), None)
     if nested is not None:
-        raise NearfarError(f"{path}: {nested} must be [N], got shape {list(arrays[nested].shape)}")
+        raise NearfarError(f"{path}: {nested} must have one dimension, got shape {list(arrays[nested].shape)}")
     key = next((name for name in CONTENT if name in arrays), None)
     label_key = next((name for name in LABELS if name in arrays), None)
     if key is None or label_key is None:
         required = "'features' (or 'x')" if key is None else "'labels' (or 'y')"
-        raise NearfarError(f"{path}: has no array {required}; it has {', '.join(arrays) or 'no arrays'}")
+        raise NearfarError(f"{path} has no array {required}; it has {', '.join(arrays) or 'no arrays'}")
     content = arrays[key]
     if not content.ndim:
-        raise NearfarError(f"{path}: {key} must be [N, ...], got a single value")
+        raise NearfarError(f"{path}: {key} must be an array of shape [N, ...], got a single value")
     names_key = next((name for name in NAMES if name in arrays), None)
     names = None if names_key is None else [str(name) for name in arrays[names_key].tolist()]
     labels, classes = _number_labels(path, label_key, arrays[label_key], names)
@@ -90,7 +90,7 @@ def open_npy(path: Path, *, labels: Path | None = None) -> Manifest:
     """
     content = _load_npy(path, mmap_mode="r")
     if not content.ndim:
-        raise NearfarError(f"{path}: must be [N, ...], got a single value")
+        raise NearfarError(f"{path} must hold an array of shape [N, ...], got a single value")
     if labels is None:
         files = [path.with_name(pattern.format(stem=path.stem)) for pattern in LABEL_FILES]
         labels = next((file for file in files if file.is_file() and file != path), None)
@@ -101,7 +101,7 @@ def open_npy(path: Path, *, labels: Path | None = None) -> Manifest:
     values = _read_labels(labels)
     numbers, classes = _number_labels(labels, "labels", values, None)
     if len(numbers) != len(content):
-        raise NearfarError(f"{labels}: has {len(numbers):,} labels but {path.name} has {len(content):,} rows")
+        raise NearfarError(f"{labels} has {len(numbers):,} labels but {path.name} has {len(content):,} rows")
     return _manifest(path, "array", content, numbers, classes, None, None).split_by_class_order()
 
 
@@ -118,7 +118,7 @@ def save_npz(manifest: Manifest, path: Path) -> None:
     elif manifest.features is not None:
         arrays["features"] = manifest.features
     else:
-        raise NearfarError(f"{path}: a manifest of files has no arrays: save it as .csv")
+        raise NearfarError(f"{path}: a manifest of {manifest.kind} has no arrays: save it as .csv")
     if manifest.paths is not None:
         arrays["paths"] = np.array(manifest.paths, dtype=np.str_)
     if manifest.role is not None:
@@ -133,7 +133,7 @@ def _load_npz(path: Path) -> dict[str, Array]:
             size, memory = sum(member.file_size for member in packed.infolist()), _memory_size()
         if size > memory:
             raise NearfarError(
-                f"{path}: needs {size:,} bytes of memory, but this machine has {memory:,}: use .npy files"
+                f"{path} needs {size:,} bytes of memory, but this machine has {memory:,}: use .npy files"
             )
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
@@ -141,12 +141,12 @@ def _load_npz(path: Path) -> dict[str, Array]:
         raise
     except Exception as error:  # numpy, zipfile and the decompressors raise many types of exception
         raise NearfarError(
-            f"{path}: is not a readable .npz file without pickled objects ({error}): save it again"
+            f"{path} is not a readable .npz file without pickled objects ({error}): save it again"
         ) from error
 
 
 def _memory_size() -> int:
-    # systems that do not report the size of their memory have no limit
+    # if the system does not report the size of its memory, there is no limit
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else sys.maxsize
 
 
@@ -154,9 +154,9 @@ def _load_npy(path: Path, *, mmap_mode: Literal["r"] | None = None) -> Array:
     try:
         array = np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
     except Exception as error:  # numpy raises many types of exception for a damaged header
-        raise NearfarError(f"{path}: is not a readable .npy array ({error}): save it again") from error
+        raise NearfarError(f"{path} is not a readable .npy array ({error}): save it again") from error
     if not isinstance(array, np.ndarray):
-        raise NearfarError(f"{path}: is an archive of arrays: rename it to .npz")
+        raise NearfarError(f"{path} is an archive of arrays: rename it to .npz")
     return array
 
 
@@ -166,7 +166,7 @@ def _read_names(path: Path, rows: int) -> Array | None:
         return None
     names = _read_labels(file)
     if len(names) != rows:
-        raise NearfarError(f"{file}: has {len(names):,} names but {path.name} has {rows:,} rows: remove or correct it")
+        raise NearfarError(f"{file} has {len(names):,} names but {path.name} has {rows:,} rows: remove or correct it")
     return names
 
 
@@ -176,7 +176,7 @@ def _read_labels(path: Path) -> Array:
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise NearfarError(f"{path}: cannot be read ({error})") from error
+        raise NearfarError(f"{path} cannot be read ({error})") from error
     return np.array([line.strip() for line in lines if line.strip()], dtype=np.str_)
 
 
@@ -184,7 +184,8 @@ def _number_labels(path: Path, key: str, values: Array, names: Sequence[str] | N
     if values.ndim != 1 or values.dtype.kind not in "iuU":
         reason = ": floats are refused, because class ids must be exact" if values.dtype.kind == "f" else ""
         raise NearfarError(
-            f"{path}: {key} must be integers or strings [N], got {values.dtype} of shape {list(values.shape)}{reason}"
+            f"{path}: {key} must be integers or strings of shape [N], got {values.dtype} of shape "
+            f"{list(values.shape)}{reason}"
         )
     if not len(values):
         raise NearfarError(f"{path}: {key} is empty")
@@ -236,7 +237,7 @@ def _manifest(
 
 
 def _check_values(path: Path, key: str, content: Array) -> None:
-    """Refuse vectors that are not finite, and vectors that are all so short that their squares are 0 in float32."""
+    """Raise an error if a value is not finite, or if the squares of all values underflow in float32."""
     if content.dtype.kind != "f":
         return
     largest = 0.0
@@ -248,8 +249,8 @@ def _check_values(path: Path, key: str, content: Array) -> None:
         largest = max(largest, float(np.abs(content[start : start + FINITE_ROWS]).max(initial=0.0)))
     if 0 < largest < SMALLEST:
         raise NearfarError(
-            f"{path}: {key} has values of at most {largest:.1e}, whose squares are 0 in float32: multiply them by a "
-            "constant"
+            f"{path}: {key} has values of at most {largest:.1e}, whose squares underflow in float32: multiply them by "
+            "a constant"
         )
 
 
@@ -275,4 +276,4 @@ def _expand_to_rows(path: Path, key: str, values: Array, manifest: Manifest) -> 
     if values.shape == (len(manifest.classes),):
         return values[manifest.labels]
     sizes = f"{len(manifest):,} rows or {len(manifest.classes):,} classes"
-    raise NearfarError(f"{path}: {key} must have one value for each of the {sizes}, got shape {values.shape}")
+    raise NearfarError(f"{path}: {key} must have one value for each of the {sizes}, got shape {list(values.shape)}")

@@ -44,7 +44,7 @@ def open_cars(root: Path, *, allow_partial: bool = False) -> Manifest:
     classes = tuple(listing.names)
     if listing.labels.min() < 1 or listing.labels.max() > len(classes):
         wrong = listing.labels.min() if listing.labels.min() < 1 else listing.labels.max()
-        raise NearfarError(f"{root / table}: has class {wrong}, but the class names are numbered 1 to {len(classes)}")
+        raise NearfarError(f"{root / table} has class {wrong}, but the class names are numbered 1 to {len(classes)}")
     labels = listing.labels - 1
     manifest = Manifest(
         labels=labels,
@@ -77,14 +77,14 @@ def _read_devkit(root: Path) -> _Listing:
     test = next((root / name for name in TEST if (root / name).is_file()), None)
     if not (root / TRAIN).is_file() or test is None:
         absent = root / (TEST[0] if (root / TRAIN).is_file() else TRAIN)
-        raise NearfarError(f"{absent}: is missing: Cars-196 needs the labels of both the train and the test images")
+        raise NearfarError(f"{absent} is missing: Cars-196 needs the labels of both the train and the test images")
     names = _strings(_field(_load(root / META), "class_names", root / META))
     paths: list[str] = []
     labels: list[Array] = []
     for folder, file in (("cars_train", root / TRAIN), ("cars_test", test)):
         annotations = _field(_load(file), "annotations", file)
         if "class" not in (annotations.dtype.names or ()):
-            raise NearfarError(f"{file}: has no field 'class': use cars_test_annos_withlabels.mat")
+            raise NearfarError(f"{file} has no field 'class': use cars_test_annos_withlabels.mat")
         paths += [f"{folder}/{name}" for name in _strings(annotations["fname"])]
         labels.append(_ints(annotations))
     return _Listing(names, paths, np.concatenate(labels))
@@ -98,13 +98,13 @@ def _load(path: Path) -> dict[str, Any]:
     try:
         data: dict[str, Any] = loadmat(path, squeeze_me=True)
     except Exception as error:  # scipy raises many types of exception for a damaged file
-        raise NearfarError(f"{path}: is not a readable .mat file ({error}): download it again") from error
+        raise NearfarError(f"{path} is not a readable .mat file ({error}): download it again") from error
     return data
 
 
 def _field(data: dict[str, Any], name: str, path: Path) -> Array:
     if name not in data:
-        raise NearfarError(f"{path}: has no variable {name!r}: it is not the file of Cars-196")
+        raise NearfarError(f"{path} has no variable {name!r}, so it is not a Cars-196 annotation file")
     return np.atleast_1d(data[name])
 
 

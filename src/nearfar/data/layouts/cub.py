@@ -16,7 +16,7 @@ FILES = ("images.txt", "image_class_labels.txt", "classes.txt")
 
 
 def is_cub(root: Path) -> bool:
-    """Return whether the folder has one of the tables of CUB. If other tables are missing, `open_cub` fails."""
+    """Return whether the folder has a table of CUB-200-2011. `open_cub` reports tables that are missing."""
     return (root / "image_class_labels.txt").is_file() or (
         (root / "images.txt").is_file() and (root / "images").is_dir()
     )
@@ -24,14 +24,14 @@ def is_cub(root: Path) -> bool:
 
 @register("cub", recognizes=is_cub, order=SPECIFIC)
 def open_cub(root: Path, *, allow_partial: bool = False) -> Manifest:
-    """Open a folder with three tables and `images/`.
+    """Open CUB-200-2011: a folder with three tables and `images/`.
 
     The tables are `images.txt` (image id, path), `image_class_labels.txt` (image id, class number) and `classes.txt`
     (class number, name).
     """
     for name in FILES:
         if not (root / name).is_file():
-            raise NearfarError(f"{root / name}: is missing: a complete copy of CUB-200-2011 has it next to images/")
+            raise NearfarError(f"{root / name} is missing: a complete copy of CUB-200-2011 has it next to images/")
     classes = {int(number): name for number, name in read_table(root / "classes.txt", 2)}
     class_of_image = dict(read_table(root / "image_class_labels.txt", 2))
     numbers = sorted(classes)
@@ -39,10 +39,10 @@ def open_cub(root: Path, *, allow_partial: bool = False) -> Manifest:
     paths, labels = [], []
     for image, path in read_table(root / "images.txt", 2):
         if image not in class_of_image:
-            raise NearfarError(f"{root / 'image_class_labels.txt'}: has no class for image {image} ({path})")
+            raise NearfarError(f"{root / 'image_class_labels.txt'} has no class for image {image} ({path})")
         number = int(class_of_image[image])
         if number not in position:
-            raise NearfarError(f"{root / 'classes.txt'}: has no class {number}, the class of image {image} ({path})")
+            raise NearfarError(f"{root / 'classes.txt'} has no class {number}, the class of image {image} ({path})")
         paths.append(f"images/{path}")
         labels.append(position[number])
     manifest = Manifest(

@@ -24,16 +24,18 @@ def is_in_shop(root: Path) -> bool:
 
 @register("in-shop", recognizes=is_in_shop, order=SPECIFIC)
 def open_in_shop(root: Path, *, allow_partial: bool = False) -> Manifest:
-    """Open a folder with `Eval/list_eval_partition.txt` and `Img/`.
+    """Open In-Shop: a folder with `Eval/list_eval_partition.txt` and `Img/`.
 
-    The list begins with a line with the number of images and a header line. Its columns are image_name, item_id and
+    The list begins with the number of images in one line and a header line. Its columns are image_name, item_id and
     evaluation_status. Query and gallery images have `split == "test"` and differ in `role`.
     """
     table = next(table for table in TABLES if (root / table).is_file())
     rows = read_table(root / table, 3, skip=2)
     unknown = next((row for row in rows if row[2] not in STATUS), None)
     if unknown:
-        raise NearfarError(f"{root / table}: {unknown[0]} has status {unknown[2]!r}, expected {', '.join(STATUS)}")
+        raise NearfarError(
+            f"{root / table}: {unknown[0]} has status {unknown[2]!r}, expected one of {', '.join(STATUS)}"
+        )
     labels, classes = number_labels([row[1] for row in rows])
     # The folder of the images differs between releases, so use the folder that contains the first image.
     folder = next((f for f in FOLDERS if rows and (root / f / rows[0][0]).is_file()), FOLDERS[0])

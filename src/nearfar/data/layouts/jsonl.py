@@ -1,4 +1,4 @@
-"""JSON Lines: one JSON object per line with the keys path or text, label, and optionally split and role."""
+"""JSON Lines: one JSON object per line with a key path or text, a key label, and optionally the keys split and role."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def open_jsonl(
     text: str | None = None,
     label: str | None = None,
 ) -> Manifest:
-    """Open a file with one JSON object per line.
+    """Open a file with one JSON object per line as a manifest.
 
     Texts and paths must be strings. Labels must be all strings or all integers. Other keys and empty lines are ignored.
     `nearfar.data.layouts.tables.open_csv` describes the arguments.
     """
     lines = [(n, line) for n, line in enumerate(read_text(path).split("\n"), start=1) if line.strip()]
     if not lines:
-        raise NearfarError(f'{path}: is empty: expected lines like {{"text": "...", "label": "..."}}')
+        raise NearfarError(f'{path} is empty: expected lines like {{"text": "...", "label": "..."}}')
     records = [(number, _parse(path, number, line)) for number, line in lines]
     keys = set(records[0][1])
     chosen = {"text": text or "text", "label": label or "label"}
@@ -51,7 +51,7 @@ def open_jsonl(
     for column in (text, label):
         if column is not None and column not in keys:
             known = ", ".join(sorted(keys))
-            raise NearfarError(f"{path}: has no key {column!r} (it has {known}){suggest(column, keys)}")
+            raise NearfarError(f"{path} has no key {column!r} (it has {known}){suggest(column, keys)}")
     columns = rename_columns(path, columns or {key: [] for key in sorted(keys)}, text=text, label=label)
     numbers = [number for number, _ in records]
     return drop_missing(build_manifest(path, columns, numbers, root=root), path, allow_partial=allow_partial)
@@ -61,7 +61,7 @@ def _parse(path: Path, number: int, line: str) -> dict[str, Any]:
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise NearfarError(f"{path}, line {number}: is not JSON ({error})") from None
+        raise NearfarError(f"{path}, line {number}: not valid JSON ({error})") from None
     if not isinstance(record, dict):
         raise NearfarError(f"{path}, line {number}: expected a JSON object, got {type(record).__name__}")
     return record
@@ -73,7 +73,7 @@ def _column(path: Path, records: list[tuple[int, dict[str, Any]]], name: str, ty
     first: tuple[int, type] | None = None
     for number, record in records:
         if name not in record:
-            raise NearfarError(f"{path}, line {number}: has no key {name!r}{suggest(name, record)}")
+            raise NearfarError(f"{path}, line {number}: there is no key {name!r}{suggest(name, record)}")
         kind = type(record[name])
         if kind not in types:
             wanted = " or ".join(KINDS[each] for each in types)

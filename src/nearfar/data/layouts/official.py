@@ -71,15 +71,16 @@ def check_copy(
         absent: Listed images that do not exist.
         table: Name of the file that lists the images, for error messages.
         root: Folder of the copy.
-        allow_partial: Add notes about what is missing to the manifest instead of raising an error.
+        allow_partial: If True, what is missing is described in the notes of the manifest instead of in an error.
 
     Raises:
-        NearfarError: If the copy is incomplete. The message names the first missing file and the counts that differ.
+        NearfarError: If the copy is incomplete and `allow_partial` is False. The message names the first missing file
+            and the counts that differ.
     """
     problems = []
     if absent:
         problems.append(
-            f"{root / absent[0]} is missing ({len(absent):,} of the {len(manifest):,} images in {table} are missing)"
+            f"{root / absent[0]} is missing (missing in total: {len(absent):,} of {len(manifest):,} images in {table})"
         )
     differences = find_differences(manifest, counts)
     if differences:
@@ -98,7 +99,7 @@ def check_copy(
 
 
 def note_partial_copy(manifest: Manifest) -> Manifest:
-    """Add a note if the class folders are those of a benchmark, but the number of images differs."""
+    """Return the manifest, with a note if it has the classes of CUB or Cars but a different number of images."""
     for counts in (CUB, CARS):
         is_copy = (manifest.classes[0], manifest.classes[-1]) == (counts.first_class, counts.last_class)
         if is_copy and len(manifest) != counts.images:
@@ -139,7 +140,7 @@ def read_table(path: Path, columns: int, *, skip: int = 0) -> list[list[str]]:
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise NearfarError(f"{path}: cannot be read ({error}): download the dataset again") from error
+        raise NearfarError(f"{path} cannot be read ({error}): download the dataset again") from error
     rows = []
     for number, line in enumerate(lines[skip:], start=skip + 1):
         cells = line.split()

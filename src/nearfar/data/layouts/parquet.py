@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from importlib import import_module
@@ -17,11 +17,12 @@ from nearfar.data.items import Items
 from nearfar.data.layouts import SPECIFIC, register
 from nearfar.data.layouts.tables import COLUMNS, build_manifest, drop_missing, rename_columns
 from nearfar.data.manifest import Manifest
+from nearfar.data.taxonomy import add_levels
 from nearfar.errors import NearfarError
 from nearfar.spelling import suggest
 
 IMAGE = "image"
-GROUPS_IN_MEMORY = 4  # row groups whose images stay in memory
+GROUPS_IN_MEMORY = 4  # number of row groups whose images stay in memory
 
 
 def _is_parquet(path: Path) -> bool:
@@ -40,17 +41,18 @@ def open_parquet(
     separator: str | None = None,
     group: str | None = None,
     camera: str | None = None,
+    levels: Sequence[str] = (),
 ) -> Manifest:
     """Open a Parquet table with the columns of `open_csv`, or with a column of image files as bytes.
 
     Labels must be strings or integers. Floats are refused, because class ids must be exact. A column of images holds
-    bytes, or objects {bytes, path} as Hugging Face datasets write them. The row groups of the file are read one at a
-    time, so the sampler `stream` reads them faster than one that jumps in the file.
+    bytes, or objects {bytes, path} as Hugging Face datasets write them. Images are read one whole row group at a time.
+    The sampler `stream` is therefore faster than a sampler that picks rows from the whole file.
 
     Args:
         path: The table.
-        root, allow_partial, text, label, separator, group, camera: See `open_csv`.
-        image: Name of the column with images. The default is "image", if it holds bytes.
+        root, allow_partial, text, label, separator, group, camera, levels: See `open_csv`.
+        image: Name of the column with images. The default is "image" if the table has such a column of bytes.
     """
     file = _open(path)
     types = {name: str(kind) for name, kind in zip(file.schema_arrow.names, file.schema_arrow.types, strict=True)}
@@ -62,8 +64,8 @@ def open_parquet(
     for key, name in {"text": text, "label": label, "group": group, "camera": camera}.items():
         if name is not None and name not in types:
             known = f"it has {', '.join(types)}"
-            raise NearfarError(f"{path}: has no column {name!r} for data.{key} ({known}){suggest(name, types)}")
-    wanted = {*COLUMNS, "text", text, label, group, camera}
+            raise NearfarError(f"{path} has no column {name!r} for data.{key} ({known}){suggest(name, types)}")
+    wanted = {*COLUMNS, "text", text, label, group, camera, *levels}
     names = [name for name in types if name in wanted and name != content]
     columns = {name: _as_strings(path, name, _read_column(path, file, name)) for name in names}
     rows = file.metadata.num_rows
@@ -73,6 +75,7 @@ def open_parquet(
     columns = rename_columns(path, columns, text=text, label=label)
     columns, annotations = read_annotations(path, columns, separator=separator, group=group, camera=camera)
     manifest = replace(build_manifest(path, columns, range(rows), root=root), annotations=annotations)
+    manifest = add_levels(manifest, path, columns, levels)
     if content is None:
         return drop_missing(manifest, path, allow_partial=allow_partial)
     items = Items(_Images(path, content), np.arange(rows), are_images=True, files=(path,))
@@ -87,14 +90,14 @@ def _open(path: Path) -> Any:
     try:
         return parquet.ParquetFile(path)
     except Exception as error:  # pyarrow raises many types of exception
-        raise NearfarError(f"{path}: is not readable as Parquet ({error})") from error
+        raise NearfarError(f"{path} is not readable as Parquet ({error}): save it again") from error
 
 
 def _read_column(path: Path, file: Any, name: str) -> list[Any]:
     try:
         values: list[Any] = file.read(columns=[name]).column(0).to_pylist()
     except Exception as error:  # pyarrow raises many types of exception
-        raise NearfarError(f"{path}: is not readable as Parquet ({error})") from error
+        raise NearfarError(f"{path} is not readable as Parquet ({error}): save it again") from error
     return values
 
 
@@ -126,14 +129,18 @@ class _Images:
         if isinstance(value, Mapping):
             value = value.get("bytes")
         if not isinstance(value, bytes):
-            raise NearfarError(f"{self.path}, column {self.column}, row {row}: has no bytes of an image")
+            kind = type(value).__name__
+            raise NearfarError(f"{self.path}, column {self.column}, row {row}: expected bytes of an image, got {kind}")
         return value
 
 
 @lru_cache(maxsize=GROUPS_IN_MEMORY)
 def _read_group(path: Path, changed: int, column: str, group: int) -> Any:
-    """Read the images of a row group. `changed` is the modification time, so that a new file is read again."""
+    """Read the images of a row group.
+
+    `changed` is the modification time of the file. It is part of the cache key, so that a changed file is read again.
+    """
     try:
         return _open(path).read_row_group(group, columns=[column]).column(0)
     except Exception as error:  # pyarrow raises many types of exception
-        raise NearfarError(f"{path}: is not readable as Parquet ({error})") from error
+        raise NearfarError(f"{path} is not readable as Parquet ({error}): save it again") from error

@@ -21,7 +21,7 @@ SUFFIXES = frozenset(
 SPLIT_FOLDERS = {"train": "train", "test": "test", "val": "val", "valid": "val", "validation": "val"}
 
 NOT_IMAGES = ("file that is not an image", "files that are not images")
-# singular and plural of what a scan skips
+# kinds of files and links that a scan skips, with their description in singular and plural
 SKIPPED = {
     "no regular file": (
         "image file that is a broken link, pipe or device",
@@ -43,15 +43,16 @@ def is_image(name: str) -> bool:
 
 
 def manifest_from_paths(paths: Sequence[str], *, root: Path, source: str, notes: Iterable[str] = ()) -> Manifest:
-    """Create a manifest from paths of the form `class/.../image` or `SPLIT/class/.../image`.
+    """Create a manifest from image paths of the form `class/.../image` or `SPLIT/class/.../image`.
 
-    SPLIT is train, test or val; there must be train and at least one other split. Outer folders that contain all
-    images, such as `images/`, are ignored. Without split folders, the split is by class order: the first half of the
-    classes is for training, the second half for testing.
+    SPLIT is train, val (or valid or validation) or test. Folders with these names are splits only if there is a folder
+    train, at least one other split folder, and no folder with another name next to them. Outer folders that contain all
+    images, such as `images/`, are ignored. Without split folders,
+    the split is by class order: the first half of the classes is for training, the second half for testing.
     """
     if not paths:
         raise NearfarError(
-            f"{source}: contains no images ({', '.join(sorted(SUFFIXES))}): expected one folder per class"
+            f"{source} contains no images ({', '.join(sorted(SUFFIXES))}): expected one folder per class"
         )
     paths = sorted(paths)
     parts = [path.split("/") for path in paths]
@@ -64,7 +65,8 @@ def manifest_from_paths(paths: Sequence[str], *, root: Path, source: str, notes:
     if loose:
         folder = "its split folder" if by_split else "the top folder"
         raise NearfarError(
-            f"{source}: {loose[0]} ({len(loose)} such images) is directly in {folder}: move it to a class folder"
+            f"{source}: {loose[0]} is directly in {folder} ({counted(len(loose), 'such image')}): "
+            "move it to a class folder"
         )
     depth = skip + by_split
     labels, classes = number_labels([part[depth] for part in parts])
@@ -91,11 +93,11 @@ def _common_folders(parts: list[list[str]]) -> int:
 
 @dataclass
 class FolderScan:
-    """The images in a folder tree as relative paths with forward slashes, and what was skipped.
+    """The images in a folder tree, and the files and links that were skipped.
 
     Attributes:
-        images: The paths.
-        others: The number of skipped files and links by kind.
+        images: Paths of the images relative to the root, with forward slashes.
+        others: Number of skipped files and links of each kind (the keys of `SKIPPED`).
         empty: Folders without images next to folders with images, such as an empty class.
     """
 
@@ -151,7 +153,7 @@ def _walk(root: Path) -> Iterator[tuple[str, os.DirEntry[str] | _Folder | None]]
 
     The entry of a folder is a `_Folder`, or None if the folder was already read, for example through a link.
     """
-    # folders wait in lists instead of being visited by recursion, because they can be nested deeper than the stack
+    # keep folders in lists instead of recursing, because they can be nested deeper than the recursion limit
     folders, links = [(root, "")], deque[tuple[Path, str]]()
     visited: set[tuple[int, int]] = set()
     while folders or links:
@@ -167,7 +169,7 @@ def _walk(root: Path) -> Iterator[tuple[str, os.DirEntry[str] | _Folder | None]]
             with os.scandir(folder) as listing:
                 entries = sorted(listing, key=lambda entry: entry.name)
         except OSError as error:
-            raise NearfarError(f"{folder}: cannot be read ({error.strerror}): check its permissions") from error
+            raise NearfarError(f"{folder} cannot be read ({error.strerror}): check its permissions") from error
         for entry in entries:
             if not _is_kind(entry.is_dir):
                 yield prefix + entry.name, entry
@@ -190,7 +192,8 @@ def find_missing(root: Path, paths: Iterable[str]) -> list[str]:
     for path in paths:
         folder, _, name = path.rpartition("/")
         if folder not in listed:
-            # if the path is absolute, `root / ...` is the absolute folder; for a file in /, the added slash is needed
+            # If the path is absolute, root / folder is the absolute folder. The added slash is needed for a file in /,
+            # whose folder would otherwise be an empty string.
             listed[folder] = _file_names(root / (f"{folder}/" if path.startswith("/") else folder))
         if name not in listed[folder]:
             absent.append(path)
@@ -212,9 +215,9 @@ def read_regular(path: Path) -> bytes:
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
         with open(handle, "rb") as file:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
-                raise NearfarError(f"{path}: is not a regular file")
+                raise NearfarError(f"{path} is not a regular file")
             return file.read()
     except OSError as error:
-        raise NearfarError(f"{path}: cannot be read ({error.strerror}): check the path and its permissions") from error
+        raise NearfarError(f"{path} cannot be read ({error.strerror}): check the path and its permissions") from error
     except ValueError as error:
-        raise NearfarError(f"{path}: is not a valid file name ({error})") from error
+        raise NearfarError(f"{path} is not a valid file name ({error})") from error

@@ -1,4 +1,4 @@
-"""Tar shards as WebDataset writes them: `key.jpg` beside `key.cls` or `key.json`. Nothing is unpacked."""
+"""Tar shards as WebDataset writes them, with `key.jpg` next to `key.cls` or `key.json`. Nothing is unpacked."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from nearfar.data.layouts.member_names import check_member_count, why_name_refus
 from nearfar.data.layouts.paths import is_image
 from nearfar.data.manifest import SPLITS, Manifest, number_labels
 from nearfar.errors import NearfarError
+from nearfar.formatting import counted
 
 LABELS = (".cls", ".json")
 PATTERN = re.compile(r"\{(\d+)\.\.(\d+)\}")
-MOST_RECOGNIZED = 20  # members that are read to recognize a shard
+MOST_RECOGNIZED = 20  # number of members that `_is_shards` reads
 MOST_SHARDS = 100_000
 
 
 def expand_pattern(source: str) -> list[str]:
-    """Return the names that a pattern such as data-{000..123}.tar stands for, or only the source itself.
+    """Return the names that a pattern such as data-{000..123}.tar stands for. Any other name is returned as it is.
 
     >>> expand_pattern("a-{08..10}.tar")
     ['a-08.tar', 'a-09.tar', 'a-10.tar']
@@ -37,7 +38,7 @@ def expand_pattern(source: str) -> list[str]:
         return [source]
     first, last = int(match[1]), int(match[2])
     if not 0 <= last - first < MOST_SHARDS:
-        raise NearfarError(f"{source}: the pattern {match[0]} must count up, to at most {MOST_SHARDS:,} shards")
+        raise NearfarError(f"{source}: the pattern {match[0]} must ascend and give at most {MOST_SHARDS:,} shards")
     width = len(match[1])
     return [f"{source[: match.start()]}{number:0{width}}{source[match.end() :]}" for number in range(first, last + 1)]
 
@@ -50,7 +51,7 @@ def _find_shards(path: Path) -> list[Path]:
 
 
 def _is_shards(path: Path) -> bool:
-    """Return whether a file, or the first .tar of a folder, begins with an image and its label under the same key."""
+    """Return whether a file, or the first .tar file of a folder, starts with images and labels that have equal keys."""
     shards = _find_shards(path) if path.is_dir() or path.suffix.lower() == ".tar" else []
     if not shards or not shards[0].is_file():
         return False
@@ -81,21 +82,22 @@ class _Sample:
 
 @register("shards", recognizes=_is_shards, order=SPECIFIC - 1)
 def open_shards(path: Path, *, label: str | None = None, allow_partial: bool = False) -> Manifest:
-    """Open tar shards, in which the members of a sample follow each other and have the same name up to the first dot.
+    """Open tar shards. The members of a sample follow each other and have the same name up to the first dot.
 
-    A sample is an image and its label: `key.cls` holds the label as text, `key.json` an object with the label. One pass
-    over the headers finds the position of each image, and images are read when they are needed. The key `split` of the
-    JSON object is used if it is there; otherwise the split is by class order.
+    A sample is an image and its label. `key.cls` holds the label as text; `key.json` holds a JSON object with the
+    label. One pass over the headers finds the position of each image, and images are read when they are needed. If the
+    JSON objects have a key `split`, it defines the split; otherwise the split is by class order.
 
     Args:
         path: A shard, a folder of shards, or a pattern such as data-{000..123}.tar.
         label: Key of the label in the JSON object, by default "label".
-        allow_partial: Skip samples without an image or a label, and count them in a note.
+        allow_partial: If True, samples without an image or a label are skipped and counted in a note. Otherwise they
+            raise an error.
     """
     files = _find_shards(path)
     absent = [file for file in files if not file.is_file()]
     if absent or not files:
-        raise NearfarError(f"{path}: {f'there is no shard {absent[0]}' if absent else 'has no .tar files'}")
+        raise NearfarError(f"{path}: {f'there is no shard {absent[0]}' if absent else 'the folder has no .tar files'}")
     samples: list[_Sample] = []
     skipped: list[str] = []
     for number, file in enumerate(files):
@@ -108,7 +110,7 @@ def open_shards(path: Path, *, label: str | None = None, allow_partial: bool = F
             else:
                 raise NearfarError(f"{file}: {problem}: complete the shard, or set allow_partial to skip the sample")
     if not samples:
-        raise NearfarError(f"{path}: has no samples with an image and a label")
+        raise NearfarError(f"{path} has no samples with an image and a label")
     check_member_count(path, len(samples))
     labels, classes = number_labels([str(sample.values["label"]) for sample in samples])
     source = _Members(files, samples)
@@ -119,7 +121,7 @@ def open_shards(path: Path, *, label: str | None = None, allow_partial: bool = F
         items=Items(source, np.arange(len(samples)), are_images=True, files=tuple(files)),
         paths=tuple(f"{files[sample.shard].name}/{sample.name}" for sample in samples),
         source=path.name,
-        notes=(f"skipped {len(skipped):,} samples, the first: {skipped[0]}",) if skipped else (),
+        notes=(f"skipped {counted(len(skipped), 'sample')}, the first: {skipped[0]}",) if skipped else (),
     )
     has_split = any("split" in sample.values for sample in samples)
     return manifest if has_split else manifest.split_by_class_order()
@@ -149,13 +151,13 @@ def _read_headers(file: Path, shard: int, label: str) -> Iterator[_Sample]:
                     assert content is not None
                     sample.values |= _parse(content.read(), member.name, file, label)
     except (tarfile.TarError, OSError, EOFError, OverflowError, ValueError) as error:
-        raise NearfarError(f"{file}: is not a readable tar archive ({error}): create or copy it again") from error
+        raise NearfarError(f"{file} is not a readable tar archive ({error}): create or copy it again") from error
     if sample is not None:
         yield sample
 
 
 def _parse(data: bytes, name: str, file: Path, label: str) -> dict[str, Any]:
-    """Return the label, and the split if there is one, of a .cls or .json member."""
+    """Return the label of a .cls or .json member, and its split if it has one."""
     try:
         text = data.decode("utf-8")
         if name.lower().endswith(".cls"):
@@ -197,7 +199,7 @@ class _Members:
                 file.seek(offset)
                 data = file.read(size)
         except OSError as error:
-            raise NearfarError(f"{self.files[shard]}: cannot be read ({error.strerror})") from error
+            raise NearfarError(f"{self.files[shard]} cannot be read ({error.strerror})") from error
         if len(data) != size:
-            raise NearfarError(f"{self.files[shard]}: is truncated: copy it again")
+            raise NearfarError(f"{self.files[shard]} is truncated: copy it again")
         return data

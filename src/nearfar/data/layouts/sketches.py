@@ -46,7 +46,7 @@ def credit(source: str) -> str:
 def load_sketches() -> Manifest:
     """Load the built-in drawings as uint8 [34500, 28, 28], white (255) on black.
 
-    In the order of their names, the first 172 classes are for training and the other 173 for testing.
+    In alphabetical order, the first 172 classes are for training and the other 173 for testing.
 
     >>> m = load_sketches()
     >>> len(m), len(m.classes), m.classes[3], m.summary().splits
@@ -69,7 +69,7 @@ def unpack(data: bytes, name: str) -> Manifest:
         columns = np.frombuffer(packed, np.uint8).reshape(-1, side // PER_BYTE, side)
         labels = np.repeat(np.arange(len(header["classes"])), per_class)
     except (ValueError, KeyError, zlib.error) as error:
-        raise NearfarError(f"{name}: is not a valid file of drawings ({error}): install nearfar again") from error
+        raise NearfarError(f"{name} is not a valid file of drawings ({error}): install nearfar again") from error
     # 85 = 255 / 3, so that the levels are 0, 85, 170, 255
     quarters = np.ascontiguousarray(columns.transpose(0, 2, 1))[..., None] >> SHIFTS
     pixels = ((quarters & 3) * np.uint8(85)).reshape(-1, side, side)

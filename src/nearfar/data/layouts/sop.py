@@ -22,7 +22,7 @@ def is_sop(root: Path) -> bool:
 
 @register("sop", recognizes=is_sop, order=SPECIFIC)
 def open_sop(root: Path, *, allow_partial: bool = False) -> Manifest:
-    """Open a folder with `Ebay_train.txt` and `Ebay_test.txt`.
+    """Open Stanford Online Products: a folder with `Ebay_train.txt` and `Ebay_test.txt`.
 
     Both lists have a header line and the columns image_id, class_id, super_class_id and path.
     """
@@ -31,7 +31,7 @@ def open_sop(root: Path, *, allow_partial: bool = False) -> Manifest:
     split: list[str] = []
     for part, name in LISTS.items():
         if not (root / name).is_file():
-            raise NearfarError(f"{root / name}: is missing: a complete copy of {SOP.name} has both lists")
+            raise NearfarError(f"{root / name} is missing: a complete copy of {SOP.name} has both lists")
         rows = read_table(root / name, 4, skip=1)
         paths += [row[3] for row in rows]
         ids += [row[1] for row in rows]

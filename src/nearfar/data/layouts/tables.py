@@ -1,4 +1,4 @@
-"""CSV tables with the columns path or text, label, and optionally split and role."""
+"""CSV tables with a column path or text, a column label, and optionally the columns split and role."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from nearfar.data.layouts.archive import is_archive, load_archive
 from nearfar.data.layouts.paths import find_missing
 from nearfar.data.layouts.text_checks import check_texts
 from nearfar.data.manifest import ROLES, SPLITS, Manifest, number_labels
+from nearfar.data.taxonomy import add_levels
 from nearfar.errors import NearfarError
 from nearfar.spelling import suggest
 
@@ -40,8 +41,9 @@ def open_csv(
     separator: str | None = None,
     group: str | None = None,
     camera: str | None = None,
+    levels: Sequence[str] = (),
 ) -> Manifest:
-    """Open a table with a header and the columns path or text, label and optionally split and role, in any order.
+    """Open a table with a header, a column path or text, a column label, and optionally the columns split and role.
 
     The samples are texts if there is a column text and no column path. Other columns are ignored. The cells of a .tsv
     file are separated by tabs. Labels are read as strings, so 007 and 7 are different classes. `nearfar.csv_files`
@@ -49,14 +51,17 @@ def open_csv(
 
     Args:
         path: The table.
-        root: Folder or tar archive that the paths are relative to. By default, the root in the header of a saved
-            manifest, or the folder of the table if there is no such header.
-        allow_partial: Skip listed files that do not exist and count them in a note, instead of raising an error.
+        root: Folder or archive (tar or zip) that the paths are relative to. By default, the root in the header of a
+            saved manifest, or the folder of the table if there is no such header.
+        allow_partial: If True, listed files that do not exist are skipped and counted in a note. Otherwise they raise
+            an error.
         text: Name of the column with texts.
         label: Name of the column with labels.
-        separator: Character between the labels of a row that has several, such as "|". The first one is its class.
-        group: Name of a column with groups. A query does not find samples of its own group.
-        camera: Name of a column with cameras. A query does not find samples of its class from its own camera.
+        separator: Character between the labels of a row, such as "|". The first label of a row is its class.
+        group: Name of a column with groups. The results of a query exclude samples of its own group.
+        camera: Name of a column with cameras. The results of a query exclude samples that have both its class and its
+            camera.
+        levels: Names of the columns with the ancestors of the class, from the parent to the root.
     """
     content = read_text(path)
     header: dict[str, Any] = {}
@@ -71,7 +76,7 @@ def open_csv(
     skipped = 1 if header else 0
     table = parse_csv(content, path, delimiter="\t" if path.suffix == ".tsv" else ",")
     if not table:
-        raise NearfarError(f"{path}: is empty: expected the columns path,label or text,label")
+        raise NearfarError(f"{path} is empty: expected the columns path,label or text,label")
     names = [name.strip() for name in table[0]]
     rows = [(number, row) for number, row in enumerate(table[1:], start=2 + skipped) if row]
     for number, row in rows:
@@ -83,7 +88,7 @@ def open_csv(
     columns = rename_columns(path, columns, text=text, label=label)
     columns, annotations = read_annotations(path, columns, separator=separator, group=group, camera=camera)
     manifest = build_manifest(path, columns, [number for number, _ in rows], root=root, header=header)
-    manifest = replace(manifest, annotations=annotations)
+    manifest = add_levels(replace(manifest, annotations=annotations), path, columns, levels)
     return drop_missing(manifest, path, allow_partial=allow_partial)
 
 
@@ -110,19 +115,19 @@ def _parse_header(text: str) -> dict[str, Any]:
 def rename_columns(
     path: Path, columns: Mapping[str, list[str]], *, text: str | None, label: str | None
 ) -> dict[str, list[str]]:
-    """Return the columns with those that `text` and `label` name under the names "text" and "label".
+    """Return the columns. Those named by `text` and `label` are also returned under the names "text" and "label".
 
-    If `text` is given, a column "path" is dropped, because the samples are the texts.
+    If `text` is given, the column "path" is dropped, because the samples are the texts.
 
     Raises:
-        NearfarError: If there is no such column.
+        NearfarError: If a named column does not exist.
     """
     renamed = dict(columns)
     for key, name in (("text", text), ("label", label)):
         if name is not None:
             if name not in columns:
                 raise NearfarError(
-                    f"{path}: has no column {name!r} for data.{key} (it has {', '.join(columns)})"
+                    f"{path} has no column {name!r} for data.{key} (it has {', '.join(columns)})"
                     f"{suggest(name, columns)}"
                 )
             renamed[key] = columns[name]
@@ -145,7 +150,8 @@ def build_manifest(
         path: The table.
         columns: The cells of each column. The samples are texts if there is a column text and no column path.
         numbers: The number of each row in the file, for messages.
-        root: Folder or archive that paths are relative to, by default that of the header or the folder of the table.
+        root: Folder or archive that paths are relative to. By default, the root in the header, or the folder of the
+            table if the header has none.
         header: The header of a manifest that nearfar saved.
     """
     header = header or {}
@@ -155,9 +161,9 @@ def build_manifest(
             similar = suggest(name, columns)
             if similar == ".":
                 similar = ": " + ("for texts, set data.text to their column" if name == "path" else "set data.label")
-            raise NearfarError(f"{path}: has no column {name!r} (it has {', '.join(columns)}){similar}")
+            raise NearfarError(f"{path} has no column {name!r} (it has {', '.join(columns)}){similar}")
     if not columns[content]:
-        raise NearfarError(f"{path}: has a header but no rows")
+        raise NearfarError(f"{path} has a header but no rows")
     for name in (content, "label"):
         empty = next((number for number, cell in zip(numbers, columns[name], strict=True) if not cell), None)
         if empty is not None:
@@ -195,7 +201,7 @@ def build_manifest(
 
 
 def drop_missing(manifest: Manifest, table: Path, *, allow_partial: bool) -> Manifest:
-    """Return a manifest of files without those that do not exist if `allow_partial`, or raise an error for them."""
+    """Return the manifest. If listed files do not exist, raise an error or, with `allow_partial`, leave them out."""
     if manifest.kind == "text":
         return manifest
     paths, root = manifest.paths or (), manifest.root or table.parent
@@ -217,14 +223,14 @@ def drop_missing(manifest: Manifest, table: Path, *, allow_partial: bool) -> Man
 
 
 def save_csv(manifest: Manifest, path: Path) -> None:
-    """Save a manifest of files or texts as a table with the columns path or text, label, split and role (if any).
+    """Save a manifest of files or texts as a table. Its columns are path or text, label, split and, if known, role.
 
     The first line is a comment with JSON: source, root (relative to the table if possible), notes, fingerprint, and the
     classes if their order is not that of `sort_classes`. To read the table with pandas, pass comment="#". The file is
     replaced atomically.
     """
     if manifest.annotations is not None:
-        raise NearfarError(f"{path}: several labels, groups or cameras cannot be saved: change the table itself")
+        raise NearfarError(f"{path}: label sets, groups, cameras, levels and pairs cannot be saved: edit the table")
     if manifest.items is not None:
         raise NearfarError(f"{path}: the samples of {manifest.source} are not files, so a table cannot refer to them")
     samples = manifest.texts if manifest.kind == "text" else manifest.paths

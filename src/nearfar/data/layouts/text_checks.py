@@ -8,7 +8,8 @@ from pathlib import Path
 
 from nearfar.errors import NearfarError
 
-# Networks read a few hundred tokens of a text, so a longer one is a mistake: a document, or an unclosed quote in a CSV.
+# Networks read only a few hundred tokens. A text of this length is probably a mistake, such as a whole document in one
+# cell, or an unclosed quote in a CSV file.
 MAX_CHARACTERS = 100_000
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -18,7 +19,7 @@ def check_texts(path: Path, texts: Sequence[str], numbers: Sequence[int]) -> Non
 
     Args:
         path: The file of the texts.
-        texts: The texts. Bytes that are not UTF-8 are surrogates.
+        texts: The texts. Surrogates stand for bytes that are not UTF-8.
         numbers: The number of each row in the file.
     """
     for number, text in zip(numbers, texts, strict=True):

@@ -1,4 +1,4 @@
-"""Zip archives: index the images, and read one by its offset. `nearfar.data.layouts.archive` opens them as data."""
+"""Zip archives: index the images and read each by its offset. `nearfar.data.layouts.archive` opens them as data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIGNATURE = b"PK\x03\x04"
 
 
 class ZipMember(NamedTuple):
-    """Where the bytes of a file are in a zip archive: offset of its header, sizes, whether deflated, and CRC-32."""
+    """Location of a file in a zip archive: header offset, size, compressed size, whether it is deflated, and CRC-32."""
 
     offset: int
     size: int
@@ -38,7 +38,7 @@ class ZipIndex(NamedTuple):
 
 
 def index_zip(path: Path) -> ZipIndex:
-    """Read the list of members at the end of a zip file. No member is decompressed."""
+    """Return the images in a zip file, from the list of members at its end. No member is decompressed."""
     members: dict[str, ZipMember] = {}
     refused: list[str] = []
     others = 0
@@ -46,7 +46,7 @@ def index_zip(path: Path) -> ZipIndex:
         with zipfile.ZipFile(path) as archive:
             listing = archive.infolist()
     except (zipfile.BadZipFile, OSError, EOFError, ValueError, NotImplementedError, RuntimeError) as error:
-        raise NearfarError(f"{path}: is not a readable zip archive ({error}): create or copy it again") from error
+        raise NearfarError(f"{path} is not a readable zip archive ({error}): create or copy it again") from error
     check_member_count(path, len(listing))
     for info in listing:
         if info.is_dir():
@@ -72,19 +72,19 @@ def _why_refused(info: zipfile.ZipInfo) -> str:
     if stat.S_IFMT(mode) not in (0, stat.S_IFREG):
         return "is a device or a pipe"
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        return f"has the compression type {info.compress_type}, but only deflate can be read"
-    # `filename` has forward slashes only on this system, so check the name as it is stored
+        return f"has the compression type {info.compress_type}, but only stored and deflated members can be read"
+    # zipfile changes the separators in `filename` depending on the system, so check the name as it is stored
     return why_name_refused(info.orig_filename) or why_size_refused(max(info.file_size, info.compress_size))
 
 
 def read_zip_member(read: Callable[[int, int], bytes], member: ZipMember, where: str) -> bytes:
-    """Read and decompress a member.
+    """Return the decompressed bytes of a member.
 
-    At most `member.size` bytes are decompressed, so a member that claims to be small cannot fill the memory.
+    At most `member.size` + 1 bytes are decompressed, so a member that claims to be small cannot exhaust memory.
 
     Args:
-        read: Function that reads (offset, size) bytes of the zip file.
-        member: Where the member is.
+        read: Function `read(offset, size)` that returns bytes of the zip file.
+        member: Location of the member.
         where: Description of the member for error messages.
 
     Raises:
@@ -92,14 +92,14 @@ def read_zip_member(read: Callable[[int, int], bytes], member: ZipMember, where:
     """
     header = read(member.offset, LOCAL_HEADER.size)
     if len(header) < LOCAL_HEADER.size or not header.startswith(SIGNATURE):
-        raise NearfarError(f"{where}: is damaged (its header is missing): create or copy the archive again")
+        raise NearfarError(f"{where} is damaged (its header is missing): create or copy the archive again")
     _, name_length, extra_length = LOCAL_HEADER.unpack(header)
     data = read(member.offset + LOCAL_HEADER.size + name_length + extra_length, member.packed_size)
     if member.is_deflated:
         try:
             data = zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, member.size + 1)
         except zlib.error as error:
-            raise NearfarError(f"{where}: is damaged ({error}): create or copy the archive again") from error
+            raise NearfarError(f"{where} is damaged ({error}): create or copy the archive again") from error
     if len(data) != member.size or zlib.crc32(data) != member.crc:
-        raise NearfarError(f"{where}: is damaged (its checksum differs): create or copy the archive again")
+        raise NearfarError(f"{where} is damaged (its checksum differs): create or copy the archive again")
     return data

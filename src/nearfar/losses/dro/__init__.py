@@ -1,4 +1,4 @@
-"""Distributionally robust optimization (DRO): pair losses with the worst-case pair weights of an uncertainty set.
+"""Distributionally robust optimization (DRO): weight pairs by the worst case within an uncertainty set.
 
 >>> names()
 ['chi2', 'kl', 'kl-g', 'max', 'mean', 'topk', 'topk-pn']

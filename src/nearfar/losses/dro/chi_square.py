@@ -1,4 +1,7 @@
-"""The chi-square uncertainty set. For small rho, its robust value is the mean loss plus a multiple of the std."""
+"""The chi-square uncertainty set.
+
+For small rho, the robust value is the mean loss plus a multiple of the standard deviation of the losses.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,10 @@ from nearfar.validation import check_positive
 class ChiSquare(UncertaintySet):
     """The chi-square ball around uniform weights (Qi et al., arXiv 1912.11194, the equation below Eq. 1).
 
-    See also Namkoong and Duchi, NeurIPS 2017. p maximizes sum_i p_i l_i for the losses l of the n unordered pairs,
-    subject to p >= 0, sum_i p_i = 1 and sum_i (n p_i - 1)^2 <= 2 rho. The last constraint is D(p || uniform) <= rho / n
-    for the divergence D of phi(t) = (t - 1)^2 / 2. Pairs of loss 0 are included. If pairs have weights w, n is the sum
-    of the weights, and the weights w / n take the place of the uniform weights.
+    See also Namkoong and Duchi, NeurIPS 2017. The weights p maximize sum_i p_i l_i for the losses l of the n unordered
+    pairs, subject to p >= 0, sum_i p_i = 1 and sum_i (n p_i - 1)^2 <= 2 rho. The last constraint is equivalent to
+    D(p || uniform) <= rho / n, where D is the phi-divergence with phi(t) = (t - 1)^2 / 2. Pairs with loss 0 are
+    included. If pairs have weights w, n is the sum of the weights, and w / n replaces the uniform weights.
 
     There are three cases:
 
@@ -50,7 +53,7 @@ class ChiSquare(UncertaintySet):
         return p
 
 
-# tagged because the host reads values, which a CUDA graph cannot record
+# The tag is needed because the host reads values, which a CUDA graph cannot record.
 @torch.library.custom_op("nearfar::chi2_weights", mutates_args=(), tags=(torch.Tag.cudagraph_unsafe,))
 def chi2_weights(losses: Tensor, mass: Tensor, rho: float, multiplicity: int) -> Tensor:
     """Compute the p that maximizes sum p l subject to p >= 0, sum p = 1 and sum q (p/q)^2 <= c.

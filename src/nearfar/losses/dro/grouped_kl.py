@@ -27,10 +27,9 @@ class GroupedKL(UncertaintySet):
 
     With reduction="sum" and the pair loss "pair-margin" with m so large that every pair has a loss above 0, the
     gradient equals that of other losses up to a factor:
-    - For gamma=1, it is the gradient of generalized lifted structure, `lifted` with form="anchor", where the hinge of
-      that loss is active.
-    - It is B times the gradient of `hap2s` with form="exponential" and the same gamma, where the hinge of that loss is
-      active.
+    - For gamma=1, it is the gradient of `lifted` with form="anchor", provided that the hinge of that loss is active.
+    - It is B times the gradient of `hap2s` with form="exponential" and the same gamma, provided that the hinge of that
+      loss is active.
     - With dummy=True, gamma=1/alpha and gamma_neg=1/beta, it is B times the gradient of `multi-similarity` without
       mining, with the threshold lambda + m for positives and lambda - m for negatives, where lambda is the threshold of
       "pair-margin". The paper claims lambda for both, which holds only for m = 0.
@@ -38,8 +37,8 @@ class GroupedKL(UncertaintySet):
     Args:
         gamma: Temperature of the positives. The default is one of the paper's values {1, 0.1, 0.01, 0.001}.
         gamma_neg: Temperature of the negatives. None uses gamma.
-        drop_zero: Whether to leave out pairs of loss 0 (section 4.2.1).
-        dummy: Whether to add an element of loss 0 to every group (Eq. 23).
+        drop_zero: If True, leave out pairs whose loss is 0 (section 4.2.1).
+        dummy: If True, add an element whose loss is 0 to every group (Eq. 23).
         reduction: "mean" divides by B, as in the released code. "sum" does not, as in Eq. 7.
 
     >>> pairs = Pairs(torch.zeros(1, 3), torch.tensor([[True, False, False]]), torch.tensor([[False, True, True]]))
@@ -68,7 +67,7 @@ class GroupedKL(UncertaintySet):
         return (same, self.gamma), (diff, self.gamma if self.gamma_neg is None else self.gamma_neg)
 
     def anchor_shares(self, losses: Tensor, pairs: Pairs) -> Tensor:
-        """Return the weight of each anchor in the loss, [A, 1]."""
+        """Return the weight of each anchor in the loss. The result has shape [A, 1]."""
         weights = torch.ones_like(losses[:, :1]) if pairs.weights is None else pairs.weights[:, None]
         return weights if self.reduction == "sum" else weights * inverse(weights.sum())
 
@@ -92,9 +91,9 @@ class GroupedKL(UncertaintySet):
 def row_softmax(
     losses: Tensor, mask: Tensor, weights: Tensor | None, gamma: float, share: Tensor, *, dummy: bool
 ) -> Tensor:
-    """Compute share_i w_j e^{l_ij/gamma} / sum_k w_k e^{l_ik/gamma} over the k in row i of the mask, [A, R].
+    """Compute share_i w_j e^{l_ij/gamma} / sum_k w_k e^{l_ik/gamma} over the k in row i of the mask.
 
-    Entries outside the mask are 0. With `dummy`, 1 is added to the sum.
+    The result has shape [A, R]. Entries outside the mask are 0. With `dummy`, 1 is added to the sum.
 
     Args:
         losses: The losses l [A, R].
@@ -102,7 +101,7 @@ def row_softmax(
         weights: The weights w of the references [R], or None if all are 1.
         gamma: The temperature.
         share: The weight of each anchor [A, 1].
-        dummy: Whether to add an element of loss 0 to every row.
+        dummy: If True, add an element whose loss is 0 to every row.
     """
     z = torch.where(mask, losses, -torch.inf)
     top = z.amax(1, keepdim=True)

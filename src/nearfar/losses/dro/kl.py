@@ -34,9 +34,9 @@ class KL(UncertaintySet):
         weights: "softmax_nonzero" (from the paper) gives weight only to pairs with l > 0. "softmax_all" gives weight to
             all pairs; use it for a loss that is never zero, such as binomial deviance. "expm1" (from the released code)
             makes p proportional to w (e^{l/gamma} - 1); it has no robust value.
-        truncate: If K is given, p is set to 0 for losses below the (K+1)-th largest loss and then normalized again, as
-            in the released code. K + 1 unordered pairs remain, or more if losses are equal. K is a number, or "2B" for
-            twice the number of anchors.
+        truncate: A number K of unordered pairs, or "2B" for twice the number of anchors. p is set to 0 for losses below
+            the (K+1)-th largest loss and then normalized again, as in the released code. K + 1 pairs remain, or more if
+            several losses are equal to the (K+1)-th largest. None keeps all pairs.
 
     >>> pairs = Pairs(torch.zeros(1, 3), torch.tensor([[True, False, False]]), torch.tensor([[False, True, True]]))
     >>> KL()(torch.tensor([[1.0, 1.0, 0.0]]), pairs)

@@ -1,4 +1,4 @@
-"""DRO: a pair loss with the worst-case pair weights of an uncertainty set."""
+"""DRO: a pair loss whose pair weights are the worst case within an uncertainty set."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from nearfar.ops.sparse_entries import draw, entries
 from nearfar.validation import check_choice
 
 # In the backward pass, a sparse matrix product is faster than a dense one if the dense product has at least SPARSE_FROM
-# multiplications and at most one in FEW entries is needed.
+# multiplications and at most 1 / FEW of the entries of the similarity matrix are needed.
 SPARSE_FROM, FEW = 10_000_000, 16
 
 PairFunction = Callable[[Tensor, Tensor], Tensor]
@@ -43,11 +43,12 @@ class DROLoss(PairLoss):
         uncertainty: The uncertainty set: one of the names in `nearfar.losses.dro.names()`, a mapping with the key
             "name" and the options of the set, or an instance.
         pair_options: The options of the pair loss, if `pair` is a name.
-        sampling: Whether to estimate the sum from `num_draws` pairs, which are drawn with replacement and with
+        sampling: If True, estimate the sum from `num_draws` pairs, which are drawn with replacement and with
             probabilities proportional to p. The estimate is unbiased. The draws depend on `seed` and on the number
             of calls in train() mode, which is stored in the state_dict.
-        num_draws: The number of draws. None uses 2K, as in the released code. K is the option `truncate` of the set. If
-            the set has no such option, or if it is None, K is twice the number of anchors.
+        num_draws: The number of draws. None uses 2K, as in the released code. K is the option `truncate` of the
+            uncertainty set. If the set has no option `truncate`, or if `truncate` is None, K is twice the number of
+            anchors.
         seed: The seed of the draws.
 
     >>> from nearfar.losses import create
@@ -97,7 +98,7 @@ class DROLoss(PairLoss):
         return self.pair.similarity(x, y) if isinstance(self.pair, PairLoss) else super().similarity(x, y)
 
     def losses(self, pairs: Pairs) -> Tensor:
-        """Compute the loss of every pair, [A, R]."""
+        """Compute the loss of every pair. The result has shape [A, R]."""
         if isinstance(self.pair, PairLoss):
             losses: Tensor = self.pair.elementwise(pairs)  # type: ignore[operator]
             return losses
@@ -106,7 +107,8 @@ class DROLoss(PairLoss):
         losses = self.pair(torch.where(pairs.same | pairs.diff, pairs.sim, 0.0), pairs.same)
         if losses.shape != pairs.sim.shape:
             raise ValueError(
-                f"pair must return one loss per entry, shape {list(pairs.sim.shape)}, got shape {list(losses.shape)}"
+                f"pair must return losses of shape {list(pairs.sim.shape)}, one per pair, got shape "
+                f"{list(losses.shape)}"
             )
         return losses
 
@@ -193,7 +195,9 @@ def as_pair_loss(
         loss: PairLoss = LOSSES.create(check_choice("pair", pair, elementwise), **options)
         return pair, loss
     if options:
-        raise ValueError(f"pair_options={options} needs pair to be a name, got {pair!r}: pass the options to that loss")
+        raise ValueError(
+            f"pair_options={options} is only allowed if pair is a name, got {pair!r}: pass the options to that loss"
+        )
     if isinstance(pair, PairLoss):
         if not hasattr(pair, "elementwise"):
             raise ValueError(f"pair must be an elementwise loss ({', '.join(elementwise)}), got {pair!r}")
@@ -204,13 +208,16 @@ def as_pair_loss(
 
 
 def as_uncertainty_set(uncertainty: str | Mapping[str, Any] | UncertaintySet) -> UncertaintySet:
-    """Create an uncertainty set from a name, or from a mapping with its name and options; return an instance as is."""
+    """Return an uncertainty set from its name, or from a mapping with its name and options.
+
+    An instance is returned unchanged.
+    """
     if isinstance(uncertainty, UncertaintySet):
         return uncertainty
     options: dict[str, Any] = {"name": uncertainty} if isinstance(uncertainty, str) else dict(uncertainty)
     if "name" not in options:
         raise ValueError(f"uncertainty={options} has no name: add one of {', '.join(UNCERTAINTY_SETS.names())}")
-    # An option that is None is left at its default, as in recipes.
+    # An option that is None keeps its default, as in recipe files.
     name = options.pop("name")
     created: UncertaintySet = UNCERTAINTY_SETS.create(
         name, **{option: value for option, value in options.items() if value is not None}

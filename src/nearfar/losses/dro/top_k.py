@@ -1,4 +1,4 @@
-"""Top-k uncertainty sets: the mean of the K largest losses of all pairs, or of K/2 positive and K/2 negative pairs."""
+"""Top-k uncertainty sets: the mean of the K largest losses, over all pairs or K/2 each of positives and negatives."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class TopK(SparseSet):
     """Equal weights for the K pairs with the largest losses (Qi et al., arXiv 1912.11194, section 3.2, DRO-TopK).
 
     The uncertainty set is 0 <= p <= 1/K. The divisor is K even if fewer than K losses are above 0. If the batch has
-    fewer than K pairs, the mean is over all of them. If several losses are equal to the K-th largest, which of their
-    pairs are taken is arbitrary; the value does not depend on it.
+    fewer than K pairs, the mean is over all of them. If several losses are equal to the K-th largest, the choice among
+    their pairs is arbitrary and does not change the value.
 
     If pairs have weights w_ij, the set is 0 <= p_ij <= w_ij / K. Pairs are taken in order of decreasing loss until
-    their weights add up to K, and the last pair counts only with the remaining weight. Weight 0 is then equivalent to
-    removing a sample. If references are passed, weight 2 is equivalent to duplicating a sample.
+    their weights add up to K, and the last pair counts only with the remaining weight. Giving a sample
+    weight 0 is then equivalent to removing it. If references are passed, weight 2 is equivalent to duplicating it.
 
     Args:
         k: K, a number of unordered pairs, or "2B" for twice the number of anchors (from the paper, sections 4.2.2 and
@@ -60,7 +60,7 @@ class TopK(SparseSet):
 @register("topk-pn")
 @dataclass(frozen=True)
 class TopKPN(SparseSet):
-    """Equal weights for the K/2 largest losses of positive pairs and of negative pairs (section 3.2, DRO-TopK-PN).
+    """Equal weights for the K/2 positive and the K/2 negative pairs with the largest losses (section 3.2, DRO-TopK-PN).
 
     From each kind, kk = min(K/2, number of positive pairs, number of negative pairs) pairs are taken, each with weight
     1 / (2 kk), so that both kinds have the same total weight. If the batch has no positive or no negative pairs, p is
@@ -97,10 +97,10 @@ def largest_losses(losses: Tensor, pairs: Pairs, masks: Tensor, budget: int | Te
         budget: The total weight to take from each set.
 
     Returns:
-        The indices of the pairs in the flattened matrix, and the weight that is taken of each, both [M, n]. Without
-        sample weights, n is the budget (or the number of entries, if that is smaller). With sample weights, n is
-        increased until the budget is reached. Under torch.compile and on a GPU, however, n must not depend on the
-        weights, so it is then the number of all entries.
+        The indices of the pairs in the flattened matrix, and the weight taken from each pair, both [M, n]. Without
+        sample weights, n is the budget or the number of entries A R, whichever is smaller. With sample weights, n is
+        increased until the budget is reached. Under torch.compile and on a GPU, n must not depend on the weights, so n
+        is then the number of entries A R.
     """
     values = torch.where(masks, keep_upper_triangle(losses, pairs), -torch.inf).flatten(1)
     size = values.shape[1]

@@ -1,8 +1,8 @@
 """The base classes of uncertainty sets, and their registry.
 
 An uncertainty set maps the losses l of all pairs to the weights p that maximize the weighted loss sum p l under the
-constraints of the set (Qi et al., arXiv 1912.11194, Eq. 1). A set can also subtract a penalty, a function of p, from
-the weighted loss.
+constraints of the set (Qi et al., arXiv 1912.11194, Eq. 1). Some sets also subtract a penalty, which is a function of
+p, from the weighted loss.
 
 Pairs are unordered, as in the paper. If a batch of B samples is compared with itself, it has n = B (B - 1) / 2 pairs.
 Each pair has two entries in the matrix, and its weight is p_ij + p_ji. If references are passed, every entry of the
@@ -75,7 +75,7 @@ register = UNCERTAINTY_SETS.register
 
 
 def keep_upper_triangle(losses: Tensor, pairs: Pairs) -> Tensor:
-    """Return losses [A, R] with each pair once: in a symmetric matrix, the diagonal and all below it become -inf."""
+    """Return losses [A, R] in which each pair occurs once: symmetric pairs get -inf on and below the diagonal."""
     return losses + torch.full_like(losses, -torch.inf).tril_() if pairs.symmetric else losses
 
 
@@ -100,5 +100,6 @@ def check_pair_count(name: str, k: int | str, minimum: int) -> None:
     """Check that a number of pairs is an integer of at least `minimum`, or "2B"."""
     if k != TWICE_BATCH and (not isinstance(k, int) or isinstance(k, bool) or k < minimum):
         raise ValueError(
-            f'{name} must be an integer of at least {minimum} (unordered pairs) or "2B" (twice the anchors), got {k!r}'
+            f'{name} must be an integer of at least {minimum} (a number of unordered pairs) or "2B" (twice the number '
+            f"of anchors), got {k!r}"
         )

@@ -1,4 +1,4 @@
-"""A memory of past embeddings with the sum of each class, in which rounding errors do not accumulate."""
+"""A memory of past embeddings that also keeps their sum per class, without accumulating rounding errors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class ClassMemory(nn.Module):
-    """A ring buffer of the last `size` unit embeddings and their class ids, with the sum of each class.
+    """A ring buffer of the last `size` unit embeddings and their class ids, with the sum of the embeddings per class.
 
     An embedding is added to the sum of its class when it is stored, and subtracted when it is overwritten. For the
     sums, values are rounded to multiples of 2^-bits, where bits is 36 for size 55,000 and 45 for size 100. float64 adds
@@ -47,7 +47,7 @@ class ClassMemory(nn.Module):
 
     @torch.no_grad()
     def add(self, rows: Tensor, labels: Tensor, keep: Tensor) -> None:
-        """Store the embeddings for which `keep` is true, in place of the oldest ones.
+        """Replace the oldest embeddings with those for which `keep` is true.
 
         Args:
             rows: Unit embeddings of the batch [B, d].
@@ -98,7 +98,7 @@ class ClassMemory(nn.Module):
     def mean_dot(self, labels: Tensor, vectors: Tensor) -> Tensor:
         """Compute the mean dot product of vectors[i] and the stored embeddings of class labels[i], for every i.
 
-        Return [N] in float64, with 0 for a class without embeddings.
+        The result is a float64 tensor [N] with 0 for a class without embeddings.
         """
         dot = (self.sums.index_select(0, labels) * vectors).sum(1)
         return dot * self.unit / self.counts[labels].clamp_min(1)

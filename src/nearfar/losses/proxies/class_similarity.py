@@ -1,4 +1,4 @@
-"""The similarities of samples and classes, and the log-sum-exps that proxy losses are built from.
+"""The similarities between samples and classes, and the log-sum-exps that proxy losses are built from.
 
 Matrices have the shape [C, B] for C classes and B samples. With K proxies per class, the similarities to the proxies
 have the shape [C, K, B], so that reductions over proxies, classes and samples all run along contiguous memory. The
@@ -14,12 +14,14 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from nearfar.ops.pairs import ratio
+from nearfar.ops.geometry import reciprocal_norms
+from nearfar.ops.pairs import ratio, softplus
+from nearfar.ops.precision import without_autocast
 
 
 @dataclass(frozen=True, eq=False)
 class ClassSimilarities:
-    """The similarities of classes and samples.
+    """The similarities between classes and samples.
 
     Args:
         matrix: The similarities [C, B].
@@ -38,22 +40,30 @@ class ClassSimilarities:
     norms: Tensor | None = None
 
     def own(self) -> Tensor:
-        """Return the similarity of each sample to its own class, [B]."""
+        """Return the similarity of each sample to its own class. The result has shape [B]."""
         return self.matrix.gather(0, self.labels[None])[0]
 
     def others(self, *, scale: float, shift: float = 0.0, plus_one: bool = False) -> Tensor:
-        """Compute log( sum over the other classes of e^{scale S + shift} ) for each sample, [B].
+        """Compute log( sum over the other classes of e^{scale S + shift} ) for each sample. The result has shape [B].
 
         With `plus_one`, 1 is added to the sum. See `others_per_sample`.
         """
         return others_per_sample(self.matrix, self.labels, scale=scale, shift=shift, plus_one=plus_one)
+
+    def softmax_terms(self, scale: float, own: Tensor) -> Tensor:
+        """Compute log( 1 + e^{-scale own} sum over the other classes of e^{scale S} ) for each sample, [B].
+
+        `own` [B] is the similarity of each sample to its own class, possibly with a margin.
+        """
+        result: Tensor = _SoftmaxTerms.apply(self.matrix, own, self.labels, scale)  # type: ignore[no-untyped-call]
+        return result
 
     def mean(self, values: Tensor) -> Tensor:
         """Compute the weighted mean of values [B] over the samples; 0, with gradient 0, if every weight is 0."""
         return values.mean() if self.weights is None else ratio((values * self.weights).sum(), self.weights.sum())
 
     def counts(self) -> Tensor:
-        """Count the samples of each class whose weight is above 0, [C]."""
+        """Count the samples of each class whose weight is above 0. The result has shape [C]."""
         counted = torch.ones_like(self.labels) if self.weights is None else (self.weights > 0).to(self.labels.dtype)
         return self.labels.new_zeros(len(self.matrix)).index_add(0, self.labels, counted)
 
@@ -75,9 +85,12 @@ def cosines(embeddings: Tensor, proxies: Tensor) -> Tensor:
     >>> cosines(torch.eye(2), torch.tensor([[3.0, 4.0]]))
     tensor([[0.6000, 0.8000]])
     """
-    stacked = proxies if proxies.ndim == 3 else proxies[:, None]
-    sim: Tensor = _Cosines.apply(embeddings, stacked, False)[0]  # type: ignore[no-untyped-call]
-    return sim if proxies.ndim == 3 else sim[:, 0]
+    sim: Tensor
+    if proxies.ndim == 2:
+        sim = _ClassCosines.apply(embeddings, proxies)  # type: ignore[no-untyped-call]
+    else:
+        sim = _Cosines.apply(embeddings, proxies, False)[0]  # type: ignore[no-untyped-call]
+    return sim
 
 
 def cosines_and_gram(embeddings: Tensor, proxies: Tensor) -> tuple[Tensor, Tensor]:
@@ -89,7 +102,7 @@ def cosines_and_gram(embeddings: Tensor, proxies: Tensor) -> tuple[Tensor, Tenso
 def others_per_sample(
     sim: Tensor, labels: Tensor, *, scale: float, shift: float = 0.0, plus_one: bool = False
 ) -> Tensor:
-    """Compute log( sum_{c != y_i} e^{scale S_ci + shift} ) for each sample i with class y_i, [B].
+    """Compute log( sum_{c != y_i} e^{scale S_ci + shift} ) for each sample i with class y_i. The result has shape [B].
 
     With `plus_one`, 1 is added to the sum. If there is only one class, the value is -inf, or 0 with `plus_one`.
 
@@ -103,7 +116,7 @@ def others_per_sample(
 def others_per_class(
     sim: Tensor, labels: Tensor, *, scale: float, shift: float = 0.0, weights: Tensor | None = None
 ) -> Tensor:
-    """Compute log( 1 + sum_{i: y_i != c} w_i e^{scale S_ci + shift} ) for each class c, [C].
+    """Compute log( 1 + sum_{i: y_i != c} w_i e^{scale S_ci + shift} ) for each class c. The result has shape [C].
 
     y_i is the class and w_i the weight of sample i.
     """
@@ -113,7 +126,7 @@ def others_per_class(
 
 
 def own_per_class(z: Tensor, labels: Tensor, classes: int, *, weights: Tensor | None = None) -> Tensor:
-    """Compute log( 1 + sum_{i: y_i = c} w_i e^{z_i} ) for each class c, [C].
+    """Compute log( 1 + sum_{i: y_i = c} w_i e^{z_i} ) for each class c. The result has shape [C].
 
     y_i is the class and w_i the weight of sample i. The value is 0 for a class without samples.
 
@@ -129,12 +142,32 @@ def own_per_class(z: Tensor, labels: Tensor, classes: int, *, weights: Tensor | 
     return top + (total + torch.expm1(-top)).log1p()
 
 
+class _ClassCosines(torch.autograd.Function):
+    """`_Cosines` for one proxy per class. For small batches, a third dimension would make it noticeably slower."""
+
+    @staticmethod
+    def forward(ctx: Any, embeddings: Tensor, proxies: Tensor) -> Tensor:
+        inverse = reciprocal_norms(proxies)
+        sim = (proxies @ embeddings.T).mul_(inverse)
+        ctx.save_for_backward(embeddings, proxies, inverse, sim)
+        return sim
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor]:
+        embeddings, proxies, inverse, sim = ctx.saved_tensors
+        with without_autocast(g.device.type):
+            scaled = g * inverse
+            # The component along each proxy is computed with the same rounding as in `_Cosines.gradients`.
+            along = (g * sim).sum(1, keepdim=True).mul_(inverse.square())
+            return scaled.T @ proxies, (scaled @ embeddings).addcmul_(proxies, along, value=-1)
+
+
 class _Cosines(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, embeddings: Tensor, proxies: Tensor, with_gram: bool) -> tuple[Tensor, Tensor]:
         c, k, d = proxies.shape
-        norm = torch.linalg.vector_norm(proxies, dim=2, keepdim=True)
-        inverse = torch.where(norm > torch.finfo(norm.dtype).tiny, norm.reciprocal(), 0.0)
+        inverse = reciprocal_norms(proxies)
         sim = (proxies.reshape(c * k, d) @ embeddings.T).view(c, k, len(embeddings)).mul_(inverse)
         gram = torch.bmm(proxies, proxies.mT).mul_(inverse).mul_(inverse.mT) if with_gram else proxies.new_empty(0)
         ctx.with_gram = with_gram
@@ -145,7 +178,7 @@ class _Cosines(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, g: Tensor, h: Tensor) -> tuple[Tensor, Tensor, None]:
         # backward() may be called under autocast, even though the forward pass disables it.
-        with torch.autocast(g.device.type, enabled=False):
+        with without_autocast(g.device.type):
             return (*_Cosines.gradients(ctx.with_gram, g, h, *ctx.saved_tensors), None)
 
     @staticmethod
@@ -214,3 +247,24 @@ class _OthersLogSumExp(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         e, total = ctx.saved_tensors
         return e * ratio(ctx.scale * g.unsqueeze(ctx.dim), total), None, None, None, None, None, None
+
+
+class _SoftmaxTerms(torch.autograd.Function):
+    """Compute softplus(others - scale * own) in one operation. Small operations take longer to launch than to run."""
+
+    @staticmethod
+    def forward(ctx: Any, sim: Tensor, own: Tensor, labels: Tensor, scale: float) -> Tensor:
+        e = (sim * scale).scatter_(0, labels[None], -torch.inf)
+        top = e.amax(0) if len(sim) > 1 else torch.zeros_like(own)  # with one class, all exponents are -inf
+        total = e.sub_(top).exp_().sum(0)
+        z = total.log().add_(top).sub_(own, alpha=scale)
+        ctx.scale = scale
+        ctx.save_for_backward(e, total if len(sim) > 1 else total + 1, z)
+        return softplus(z)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        e, total, z = ctx.saved_tensors
+        slope = torch.sigmoid(z).mul_(g).mul_(ctx.scale)
+        return e * (slope / total), -slope, None, None

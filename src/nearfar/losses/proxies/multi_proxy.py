@@ -66,8 +66,8 @@ def pool_similarities(sim: Tensor, strategy: str = "softmax", gamma: float = 0.1
     """Compute the class similarities S(x, c) [C, B] from the cosines s to the proxies [C, K, B] (MPA, Eq. 1).
 
     The strategy "softmax" computes sum_k q_k s_k with q = softmax(s / gamma). "max" and "mean" take the maximum or the
-    mean of the K cosines; they are the limits of "softmax" for gamma -> 0 and gamma -> inf. With K = 1 each is the
-    cosine itself. If several cosines are equal to the maximum, "max" divides the gradient equally among them.
+    mean of the K cosines; they are the limits of "softmax" for gamma -> 0 and gamma -> inf. With K = 1, all three are
+    the cosine itself. If several cosines are equal to the maximum, "max" divides the gradient equally among them.
 
     >>> pool_similarities(torch.tensor([[[0.0], [1.0]]]), "mean")
     tensor([[0.5000]])
@@ -86,8 +86,8 @@ def regularizer(gram: Tensor, eps: float = 1e-5) -> Tensor:
     """Compute R = sum_c sum_{t < s} sqrt(2 + eps - 2 w_cs.w_ct) / (C K (K - 1)), a scalar.
 
     For eps=0, R is half the mean distance between two proxies of the same class (MPA, Eq. 3). The default eps is that
-    of the released code of SoftTriple. With eps=0, the gradient is unbounded near two equal proxies, and it is set to 0
-    if they are exactly equal. R is 0 if K = 1.
+    of the released code of SoftTriple. With eps=0, the gradient grows without bound as two proxies approach each
+    other, and it is set to 0 if they are exactly equal. R is 0 if K = 1.
 
     Args:
         gram: The cosines w_cs.w_ct between the proxies of each class [C, K, K].

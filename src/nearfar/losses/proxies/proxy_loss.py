@@ -13,6 +13,7 @@ from nearfar.host_reads import should_check_values
 from nearfar.losses.base import Loss, full_precision
 from nearfar.losses.proxies.class_similarity import ClassSimilarities, cosines
 from nearfar.ops.geometry import unit
+from nearfar.ops.precision import without_autocast
 from nearfar.validation import (
     Labels,
     as_label_tensor,
@@ -98,9 +99,9 @@ class ProxyLoss(Loss):
     ) -> Tensor:
         """Compute the loss.
 
-        Half-precision embeddings are converted to float32, also under autocast. float64 embeddings are computed in
-        float64. The proxies are converted to the same dtype. If there is nothing to compare, for example because all
-        weights are 0, the value of `cost` is 0 and backward() still works.
+        Half-precision embeddings are converted to float32, even under autocast. float64 embeddings stay in float64. The
+        proxies are converted to the same dtype. If there is nothing to compare, for example because all weights are 0,
+        the value of `cost` is 0 and backward() still works.
 
         Args:
             embeddings: The embeddings [B, d]. They need not be normalized.
@@ -119,7 +120,7 @@ class ProxyLoss(Loss):
             if value is not None:
                 raise ValueError(f"{name} is not supported: proxy losses use proxies as references; remove {name}")
         sims = self.class_similarities(embeddings, labels, weights)
-        with torch.autocast(sims.matrix.device.type, enabled=False):
+        with without_autocast(sims.matrix.device.type):
             return self.cost(sims) + self.penalty(sims)
 
     def class_similarities(
@@ -129,13 +130,13 @@ class ProxyLoss(Loss):
         check_embeddings("embeddings", embeddings, dim=self.dim)
         labels = class_ids(labels, self.class_names, type(self).__name__)
         check_labels("labels", labels, rows=len(embeddings), rows_name="embeddings")
-        check_class_ids(labels, self.classes)  # before the copy, because labels on the CPU can be checked at no cost
+        check_class_ids(labels, self.classes)  # before the copy: checking on the CPU needs no wait for a GPU
         labels = labels.to(embeddings.device, non_blocking=True)
         if weights is not None:
             check_weights("weights", weights, rows=len(embeddings), rows_name="embeddings")
         emb = full_precision(embeddings)
         cast = None if weights is None else weights.detach().to(emb.device, emb.dtype, non_blocking=True)
-        with torch.autocast(emb.device.type, enabled=False):
+        with without_autocast(emb.device.type):
             return self.compare(unit(emb), self.proxies.to(emb.dtype), labels.long(), cast)
 
     def compare(self, embeddings: Tensor, proxies: Tensor, labels: Tensor, weights: Tensor | None) -> ClassSimilarities:
@@ -146,7 +147,7 @@ class ProxyLoss(Loss):
         return ClassSimilarities(cosines(embeddings, proxies), labels, weights, embeddings)
 
     def cost(self, sims: ClassSimilarities) -> Tensor:
-        """Compute the loss from the similarities, a scalar."""
+        """Compute the loss from the similarities. Return a scalar."""
         raise NotImplementedError
 
     def penalty(self, sims: ClassSimilarities) -> Tensor | float:
@@ -163,12 +164,12 @@ class DataWiseLoss(ProxyLoss):
         The loss is the sum of these terms divided by the sum of the weights, plus `penalty`.
         """
         sims = self.class_similarities(embeddings, labels, weights)
-        with torch.autocast(sims.matrix.device.type, enabled=False):
+        with without_autocast(sims.matrix.device.type):
             terms = self.terms(sims)
         return terms if sims.weights is None else terms * sims.weights
 
     def terms(self, sims: ClassSimilarities) -> Tensor:
-        """Compute the term of every sample without its weight, [B]."""
+        """Compute the term of every sample without its weight. The result has shape [B]."""
         raise NotImplementedError
 
     def cost(self, sims: ClassSimilarities) -> Tensor:
@@ -203,7 +204,10 @@ def class_ids(labels: Labels, names: Sequence[str] | None, loss: str) -> Tensor:
 def check_class_ids(labels: Tensor, classes: int) -> None:
     """Check that labels are class ids [N] from 0 to classes - 1."""
     if labels.ndim != 1:
-        raise ValueError(f"labels must be class ids [N], got shape {list(labels.shape)}")
+        raise ValueError(
+            f"labels must be class ids of shape [N], got shape {list(labels.shape)}: proxy losses need one label per "
+            "sample; for several labels per sample, use a pair loss such as supcon"
+        )
     if should_check_values(labels):
         low, high = (int(x) for x in labels.aminmax())
         if low < 0 or high >= classes:

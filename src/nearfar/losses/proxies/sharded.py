@@ -4,8 +4,8 @@ With N processes and C classes, rank r holds the proxies of the classes from r C
 (r + 1) C / N, both rounded down. Every process has all B embeddings of the batch and computes their similarities
 to its own classes, a matrix [C / N, B]. Only small tensors are communicated:
 
-- The similarity of each sample to its own class is known to one process. The others contribute 0 to a sum over the
-  processes, [B].
+- Only one process knows the similarity of a sample to its own class. The similarities to the own classes, [B], are
+  therefore a sum over the processes, to which all other processes contribute 0.
 - The log-sum-exp over the other classes of a sample needs the maximum of the exponents over the processes, and then the
   sum of the exponentials over the processes, [B] each.
 - In losses with one term per class, the process that holds a class computes its term. Only the sum of the terms is
@@ -42,10 +42,11 @@ from nearfar.losses.proxy_anchor import ProxyAnchorLoss, proxy_anchor_terms
 from nearfar.losses.proxy_nca import ProxyNCALoss
 from nearfar.losses.soft_triple import SoftTripleLoss
 from nearfar.losses.subcenter_arcface import SubCenterArcFaceLoss
-from nearfar.ops.pairs import ratio
+from nearfar.ops.pairs import ratio, softplus
+from nearfar.ops.precision import without_autocast
 from nearfar.validation import Labels
 
-# Proxy-ISA is not supported, because its memory and its statistics of each class would have to be split too.
+# Proxy-ISA is not supported, because its memory and its per-class statistics would have to be split too.
 SHARDABLE = (
     *(NormalizedSoftmaxLoss, CosFaceLoss, ArcFaceLoss, SubCenterArcFaceLoss, ProxyNCALoss, SoftTripleLoss),
     *(MPADWLoss, MPAAPLoss, ProxyAnchorLoss, MPALoss),
@@ -55,10 +56,10 @@ SHARDABLE = (
 class ShardedProxies(Loss):
     """A wrapper that splits the proxies of a proxy loss over the processes of the default process group.
 
-    It is called like the loss. All processes must create it from identical losses and call it with the same embeddings
-    and labels. It replaces `loss.proxies` by the proxies of the classes that this process holds. It needs a complete
-    loss, so that the proxies have the same initial values as without splitting; each process therefore needs memory for
-    all proxies at creation. Without a process group, the value is that of the loss itself.
+    Call it like the wrapped loss. All processes must create it from identical losses and call it with the same
+    embeddings and labels. It replaces `loss.proxies` by the proxies of the classes that this process holds. The loss
+    must be complete at creation, so that the proxies have the same initial values as without splitting. Each process
+    therefore needs memory for all proxies at creation. Without a process group, the value is that of the wrapped loss.
 
     Args:
         loss: The complete proxy loss, one of `SHARDABLE`.
@@ -92,7 +93,7 @@ class ShardedProxies(Loss):
         sims = ShardSimilarities(
             whole.matrix, whole.labels, whole.weights, whole.embeddings, whole.gram, start=self.start
         )
-        with torch.autocast(sims.matrix.device.type, enabled=False):
+        with without_autocast(sims.matrix.device.type):
             cost = self.loss.cost(sims) if isinstance(self.loss, DataWiseLoss) else self._per_class(sims)
             if not isinstance(self.loss, MultiProxyLoss) or sims.gram is None:
                 return cost
@@ -119,10 +120,10 @@ class ShardedProxies(Loss):
         """Concatenate the parts of all processes on rank 0. Every process must call this method.
 
         Args:
-            part: A tensor whose first dimension is the classes of this process.
+            part: A tensor with the classes of this process along dimension 0.
 
         Returns:
-            A tensor whose first dimension is all classes on rank 0, and an empty tensor on other ranks.
+            On rank 0, a tensor with all classes along dimension 0. On other ranks, an empty tensor.
         """
         rank, world = _group()
         if world == 1:
@@ -134,7 +135,7 @@ class ShardedProxies(Loss):
         return part[:0] if parts is None else torch.cat([p[:n] for p, n in zip(parts, sizes, strict=True)])
 
     def select_classes(self, whole: Tensor) -> Tensor:
-        """Select the classes of this process from a tensor whose first dimension is all classes."""
+        """Select the classes of this process from a tensor with all classes along dimension 0."""
         return whole[self.start : self.stop]
 
 
@@ -164,6 +165,9 @@ class ShardSimilarities(ClassSimilarities):
         result: Tensor = _Others.apply(self.matrix, *self.places(), scale, shift, plus_one)  # type: ignore[no-untyped-call]
         return result
 
+    def softmax_terms(self, scale: float, own: Tensor) -> Tensor:
+        return softplus(self.others(scale=scale) - scale * own)
+
     def with_other_shards(self) -> ClassSimilarities:
         """Return similarities with an additional last class, which replaces the classes of all other processes.
 
@@ -177,8 +181,8 @@ class ShardSimilarities(ClassSimilarities):
 def sum_over_processes(part: Tensor) -> Tensor:
     """Sum a tensor over the processes.
 
-    The backward pass does not sum the gradient over the processes. It is correct if all processes compute the same loss
-    from the sum.
+    The backward pass does not sum the gradient over the processes. The gradient is correct if all processes compute the
+    same loss from the sum.
     """
     total: Tensor = _Sum.apply(part)  # type: ignore[no-untyped-call]
     return total

@@ -6,8 +6,8 @@ and the queries J, ranking the samples I. Tiles below the diagonal are not compu
 
 The similarities of the positives are computed first, pair by pair. Each tile is then compared with the threshold of
 every query (`nearfar.metrics.exact.position_counter`) while the tile is in the CPU cache, and only the negatives above
-the threshold are examined. If there are many, because rankings are poor or ties are common, this method is slow: it
-stops and returns None.
+the threshold are examined. If there are many of them, because rankings are poor or ties are common, this method is
+slow, so it stops and returns None.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,8 +27,8 @@ from nearfar.validation import Ints
 TILE = 1024
 # below these sizes, the matrix product takes too little time for this method to pay off
 MIN_SAMPLES, MIN_DIM = 4 * TILE, 64
-# `evaluate_blocks` is faster if queries have more than MAX_POSITIVES positives on average, or if more than the fraction
-# MAX_ABOVE of the similarities is above the thresholds
+# `evaluate_blocks` is faster if queries have more than MAX_POSITIVES positives on average, or if the fraction of
+# similarities above the thresholds exceeds MAX_ABOVE
 MAX_POSITIVES, MAX_ABOVE = 32, 0.06
 # memory in bytes for each pair of a query and one of its positives
 PAIR_BYTES = 200
@@ -50,10 +50,10 @@ def try_half_matrix(names: Sequence[str], gallery: Gallery, relevance: Relevance
 def evaluate_tiles(
     names: Sequence[str], gallery: Gallery, relevance: Relevance, *, tile: int = TILE, max_above: float = MAX_ABOVE
 ) -> Columns | None:
-    """Compute the columns of `evaluate_blocks` from the tiles on and above the diagonal.
+    """Compute the result of `evaluate_blocks` from only the tiles of the similarity matrix on and above its diagonal.
 
-    Return None if more than the fraction `max_above` of the similarities is above the thresholds. Queries without a
-    positive are not ranked: their "nearest" is -1.
+    Return None if the fraction of similarities above the threshold of their query exceeds `max_above`. Queries without
+    a positive are not ranked: their "nearest" is -1.
     """
     similarity, size = make_symmetric(gallery), len(gallery.rows)
     query, index = list_positive_pairs(relevance)
@@ -76,7 +76,8 @@ def evaluate_tiles(
                     counter.count(candidates)
                     unused += len(candidates.query)
                 scanned += table.size * (1 if left == top else 2)
-                # thresholds are raised often at first, while they are low, and rarely later
+                # Raise the thresholds whenever there are more new candidates than positive pairs. Low thresholds let
+                # many candidates through, so this happens often at first and rarely later.
                 if unused > len(counter.index):
                     counter.raise_thresholds()
                     above, unused = above + unused, 0

@@ -1,4 +1,4 @@
-"""Positions of the positives, computed by counting the negatives ahead of each.
+"""Positions of the positives, computed by counting the negatives ahead of each positive.
 
 Let p_1, p_2, ... be the positives of a query, best first, with ties in order of gallery index. Then
 
@@ -120,9 +120,10 @@ class PositionCounter:
         self._update_nearest(candidates.query[ahead], candidates.index[ahead], candidates.score[ahead])
 
     def _update_nearest(self, query: Ints, index: Ints, score: Array) -> None:
-        """Update the nearest sample of each query with the samples `index`.
+        """Make sample `index[i]` the nearest sample of query `query[i]` if it is more similar than the nearest so far.
 
-        Exact similarities decide between samples whose similarities c are equal up to rounding.
+        `score[i]` is its similarity c, which has rounding error. If similarities are too close to decide, exact
+        similarities are compared; ties go to the lower index.
         """
         old = self.nearest_score[query]
         np.maximum.at(self.nearest_score, query, score)
@@ -150,7 +151,10 @@ class PositionCounter:
         return positions
 
     def raise_thresholds(self) -> None:
-        """Raise each threshold so that it ignores positives beyond the depth. The best positive is never ignored."""
+        """Raise the threshold of each query to that of its worst positive within the depth.
+
+        If no positive is within the depth, the best positive is used.
+        """
         sizes = np.diff(self.starts)
         some = np.flatnonzero(sizes)
         within = self.positions() <= np.repeat(self.depth, sizes)
@@ -215,7 +219,7 @@ def create_counter(names: Sequence[str], similarity: SymmetricSimilarity, query:
 
 
 def list_positive_pairs(relevance: Relevance) -> tuple[Ints, Ints]:
-    """Return all pairs (query, positive), where every gallery sample is a query. A query is no positive of itself."""
+    """Return all pairs (query, positive), where every gallery sample is a query. A query is not its own positive."""
     queries, indices = [], []
     for start in range(0, relevance.gallery, BLOCK):
         rows = np.arange(start, min(start + BLOCK, relevance.gallery))

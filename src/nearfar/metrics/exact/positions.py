@@ -8,7 +8,7 @@ similarity of the query to gallery sample g, the position of a positive p is
 This is its position in a stable descending sort: equal similarities are ordered by gallery index. Three methods give
 the same numbers, and the one with the lowest estimated cost is used:
 
-- For few positives, count with this formula: R passes over the similarities of the query.
+- For few positives, count with this formula. This takes R passes over the similarities of the query.
 - For many positives, look them up among the `depth` largest similarities of the query. If a positive is tied, use a
   stable sort for this query. Positions after `depth` are not needed and stay BEYOND, except that of the best positive.
 - If the positives are a large part of the gallery, sort all similarities of the query.
@@ -74,7 +74,7 @@ def select_positions(scores: Array, positives: Ints, depth: int) -> Ints:
     equal = top.shape[1] - torch.searchsorted(table, needles).numpy() - above
     inside = (values >= top[:, :1]) & (positives >= 0)
     positions: Ints = np.where(inside, 1 + above, BEYOND)
-    # samples outside the selection can have the same value as the smallest selected one, so that value counts as tied
+    # samples outside the selection can equal the smallest selected value, so this value always counts as tied
     tied = inside & ((equal > 1) | ((values == top[:, :1]) & (cut > 0)))
     has_tie = tied.any(axis=1)
     positions[has_tie] = sort_positions(scores[has_tie], positives[has_tie])
@@ -116,7 +116,7 @@ def stable_order(row: Array) -> Ints:
     """
     if row.dtype != np.float32:
         return np.argsort(-row, kind="stable")
-    bits = (0.0 - row).view(np.int32)  # 0.0 - x maps 0.0 and -0.0 to the same bits: they must tie
+    bits = (0.0 - row).view(np.int32)  # 0.0 - x maps 0.0 and -0.0 to the same bits, because they must tie
     bits ^= (bits >> 31) & np.int32(0x7FFFFFFF)
     keys: Ints = (bits.astype(np.int64) << 32) | np.arange(len(row))
     keys.sort()

@@ -28,7 +28,7 @@ class SymmetricSimilarity:
     Attributes:
         gallery: The gallery.
         shrink: Power of two that scales vectors to a length of at most 1 for Euclidean distance, without rounding.
-        error_bound: Upper bound of the rounding error of c in a matrix product.
+        error_bound: Upper bound on the rounding error of c in a matrix product.
     """
 
     gallery: Gallery
@@ -67,7 +67,7 @@ class SymmetricSimilarity:
         dot: Floats = np.einsum("ij,ij->i", left, right)
         if self.gallery.distance == "cosine":
             scale = self.gallery.scale.numpy()
-            # multiplying a query by a power of two does not change its ranking; this one prevents overflow
+            # multiplying a query by a power of two does not change its ranking; this factor prevents overflow
             scaled = np.ldexp(dot, np.frexp(scale[queries])[1]).astype(scale.dtype)
             c: Floats = dot * scale[queries].astype(np.float64) * scale[indices].astype(np.float64)
             return scaled * scale[indices], c
@@ -77,11 +77,12 @@ class SymmetricSimilarity:
 
 
 def make_symmetric(gallery: Gallery) -> SymmetricSimilarity:
-    """Return the symmetric similarity of a gallery with the bound of its rounding error.
+    """Return the symmetric similarity of a gallery, with a bound on its rounding error.
 
-    A sum of d products has an error of at most d u sum |x_k y_k| in any order, where u is the unit roundoff. The sum is
-    at most 1 for cosine and 2 for Euclidean distance. Another 32 u cover the rounding of factors, norms and thresholds
-    (at most 17 u). For float64 the bound is tripled, because single pairs have rounding errors of the same size.
+    A sum of d products has an error of at most d u T in any order, where u is the unit roundoff and T = sum |x_k y_k|.
+    T is at most 1 for cosine and 2 for Euclidean distance. Another 32 u cover the rounding of factors, norms and
+    thresholds (at most 17 u). For float64 the bound is tripled, because single pairs have rounding errors of the same
+    size.
     """
     u = torch.finfo(gallery.dtype).eps / 2
     terms = gallery.rows.shape[1] + 32

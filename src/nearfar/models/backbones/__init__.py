@@ -8,6 +8,7 @@ from typing import Any, TypeVar, overload
 
 from torch import nn
 
+from nearfar.formatting import counted
 from nearfar.models.backbones.base import Backbone
 from nearfar.models.own_network import LIBRARIES, OwnNetwork, is_own_code, load_constructor
 from nearfar.models.weights import WeightFile, find_weights, load_tensors, read_tensors, select_backbone
@@ -34,8 +35,8 @@ def register(
 
     Args:
         name: Name of the backbone in `create`, `create_embedder` and the setting model.backbone.
-        constructor: The class or function. If it has a parameter `channels`, it gets the number of input channels. By
-            default, return a decorator that registers a class or function.
+        constructor: The class or function. If it has a parameter `channels`, the number of input channels is passed to
+            it. If None, `register` returns a decorator for a class or function.
         weights: Description of the public weight file that pretrained=True loads. None if there is no such file.
 
     >>> net = register("tiny", lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()))
@@ -52,12 +53,12 @@ def register(
 
 
 def names() -> list[str]:
-    """Return the names of all registered backbones. `create` also accepts those of other libraries."""
+    """Return the names of all registered backbones. `create` also accepts models from other libraries."""
     return BACKBONES.names()
 
 
 def is_built_in(name: str) -> bool:
-    """Return whether nearfar itself defines this backbone. False for one that a user registered or will import."""
+    """Return whether nearfar itself defines this backbone, rather than the user or another library."""
     return name in BACKBONES.names() and BACKBONES.get(name).__module__.startswith("nearfar.")
 
 
@@ -76,21 +77,21 @@ def create(
     definition: dict[str, Any] | None = None,
     inputs: str | None = None,
 ) -> Backbone:
-    """Create a backbone by its name, or use a network as the backbone.
+    """Create a backbone by its name, or return a network as a backbone.
 
     Args:
         name: One of `names()`, "transformers:NAME_OR_DIRECTORY", "timm:NAME", "all-minilm-l6-v2" (for texts),
-            "MODULE:FUNCTION" or an `nn.Module`. If a model of transformers has a part for images and one for texts, as
-            CLIP has, "transformers:" uses the part for images, and "transformers-text:" the one for texts.
-            MODULE:FUNCTION imports the Python module and calls its function or class, so it runs the code in there.
+            "MODULE:FUNCTION" or an `nn.Module`. For a two-part model such as CLIP, "transformers:" uses the image
+            encoder and "transformers-text:" the text encoder. "MODULE:FUNCTION" imports the Python module, which runs
+            its code, and calls the function or class.
         channels: Number of image channels (3 by default, 1 for "small" and "small-conv"), or the length of the vectors
             for "features".
         pretrained: False initializes the weights randomly (He et al., arXiv 1502.01852). True loads the public weights
             from an installed package or from the folder of torch.hub; nothing is downloaded. A path loads a file
             (.safetensors or a PyTorch state dict) with the tensor names of the public file or of nearfar. If the file
             is the model.safetensors of a run, only its backbone is loaded.
-        download: Whether to download a model of transformers that is not on this machine.
-        definition: `Backbone.definition` of the same network, with which a transformer needs no files.
+        download: If True, a transformers model that is not on this machine is downloaded from the Hugging Face Hub.
+        definition: `Backbone.definition` of the same network. A transformers model is then created without its files.
         input_size: Side of the input images in pixels. The default depends on the backbone.
         inputs: For a network that is not a `Backbone`: "images" (the default) or "vectors".
 
@@ -120,7 +121,7 @@ def create(
         backbone = OwnNetwork(network, channels=channels, input_size=input_size, inputs=inputs or "images")
     if channels is not None and backbone.channels != channels:
         raise ValueError(
-            f"backbone {_describe(name)} has {backbone.channels} input channels, but the data has {channels}"
+            f"backbone {_describe(name)} has {counted(backbone.channels, 'input channel')}, but the data has {channels}"
         )
     if pretrained is not False and pretrained is not None:
         weights = _weights.get(name) if isinstance(name, str) else None
@@ -135,7 +136,7 @@ def create(
 
 
 def _construct(name: str, channels: int | None) -> nn.Module:
-    """Call the constructor that is registered under `name`, or that MODULE:FUNCTION names."""
+    """Build the backbone that is registered as `name`. A `name` MODULE:FUNCTION is imported and registered first."""
     if is_own_code(name) and name not in BACKBONES.names():
         register(name, load_constructor(name))
     options: dict[str, Any] = {} if channels is None else {"channels": check_count("channels", channels)}

@@ -31,8 +31,8 @@ class Backbone(nn.Module):
         has_text_input: Whether the inputs are texts, as tokens [B, L] padded with -1.
         has_map_output: Whether the outputs are feature maps. If False, they are vectors [B, features].
         pooling: Name of the default pooling of the feature maps.
-        definition: What `nearfar.models.create` needs to create the same network, besides its name. None if the name
-            is enough.
+        definition: Description of the architecture, which `nearfar.models.create` needs besides the name to create the
+            same network. None if the name is enough.
     """
 
     has_map_output = True
@@ -64,7 +64,7 @@ class Backbone(nn.Module):
         return []
 
     def set_input_size(self, size: int) -> None:
-        """Set the side of the input images in pixels, or the largest number of tokens."""
+        """Set the side of the input images in pixels, or the maximum number of tokens of a text."""
         self.input_size = check_count("input_size", size)
 
     def make_pooling(self, name: str | None = None, *, gem_p: float = 3.0) -> nn.Module:

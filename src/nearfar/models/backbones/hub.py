@@ -1,4 +1,4 @@
-"""Models of the libraries transformers and timm as backbones. Nothing is downloaded unless `download` is set."""
+"""Models from the libraries transformers and timm as backbones. Nothing is downloaded unless `download` is set."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def create_from_library(
     download: bool = False,
     definition: dict[str, Any] | None = None,
 ) -> Backbone:
-    """Create a backbone of another library (see `nearfar.models.create`)."""
+    """Create a backbone from another library (see `nearfar.models.create`)."""
     library, _, model = name.partition(":")
     if library == "timm":
         if pretrained is True:
-            raise ValueError("nearfar downloads no weights of timm: set pretrained to the path of a weight file")
+            raise ValueError("nearfar does not download timm weights: set pretrained to the path of a weight file")
         backbone: Backbone = Timm(model, weights=None if pretrained is False else pretrained)
     elif not isinstance(pretrained, bool):
         raise ValueError(
@@ -82,7 +82,10 @@ def _create_from_definition(definition: dict[str, Any]) -> Backbone:
 
 
 class Timm(Backbone):
-    """Model of the timm library, with weights from a file. The output [B, features] is pooled by timm."""
+    """Model from the timm library, with weights from a file or random weights.
+
+    The model pools its feature maps itself, so the output has shape [B, features].
+    """
 
     has_map_output = False
 

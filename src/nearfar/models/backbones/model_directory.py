@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nearfar.errors import NearfarError, install_hint
+from nearfar.formatting import counted
 
 # Files that a model needs. Weights in other formats, which can be several times as large, are not downloaded.
 PATTERNS = ("*.json", "*.safetensors", "*.txt", "*.model", "1_Pooling/*.json")
@@ -17,7 +18,7 @@ PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "pyt
 
 
 def import_library(library: str, solution: str) -> Any:
-    """Import an optional library, or raise a NearfarError that says how to get it."""
+    """Import and return an optional library, or raise a NearfarError that says how to install it."""
     try:
         return importlib.import_module(library)
     except (ImportError, RuntimeError, OSError) as error:
@@ -26,7 +27,7 @@ def import_library(library: str, solution: str) -> Any:
 
 
 def import_transformers() -> Any:
-    """Import the transformers library."""
+    """Import and return the transformers library, or raise a NearfarError that says how to install it."""
     return import_library("transformers", install_hint("hub"))
 
 
@@ -34,8 +35,8 @@ def find_directory(name: str, *, download: bool = False) -> Path:
     """Return the directory of a model: `name` itself, or its copy in the cache of huggingface_hub.
 
     Args:
-        name: A directory, or the name of a model on the Hugging Face hub.
-        download: Whether to download the model if the cache does not have it.
+        name: A directory, or the name of a model on the Hugging Face Hub.
+        download: If True, the model is downloaded if it is not in the cache.
 
     Raises:
         NearfarError: If there is no such model, or if it cannot be downloaded.
@@ -44,16 +45,16 @@ def find_directory(name: str, *, download: bool = False) -> Path:
     if (folder / "config.json").is_file():
         return folder
     if folder.is_dir():
-        raise NearfarError(f"{name}: is not the directory of a transformers model: config.json is missing")
+        raise NearfarError(f"{name} is not the directory of a transformers model: config.json is missing")
     hub = import_library("huggingface_hub", install_hint("hub"))
     try:
         return Path(hub.snapshot_download(name, allow_patterns=list(PATTERNS), local_files_only=not download))
     except Exception as error:  # huggingface_hub raises many types of exception, also for an invalid name
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         if download:
-            raise NearfarError(f"{name}: cannot be downloaded ({reason})") from None
+            raise NearfarError(f"{name} cannot be downloaded ({reason})") from None
         raise NearfarError(
-            f"no model {name!r} on this machine, and nearfar downloads nothing unless told to: add --download "
+            f"there is no model {name!r} on this machine, and nearfar downloads nothing unless told to: add --download "
             "(or download=True), or pass the directory of a model saved by save_pretrained"
         ) from None
 
@@ -65,7 +66,7 @@ def check_weights(folder: Path, name: str) -> None:
     pickled = next((file for file in PICKLED if (folder / file).is_file()), None)
     what = f"only has pickled weights ({pickled}), which can run code when they are read" if pickled else "has none"
     raise NearfarError(
-        f"{name}: needs weights in the safetensors format, but {what}. If you trust the source, convert it: python "
+        f"{name} needs weights in the safetensors format, but {what}. If you trust the source, convert it: python "
         f"-c \"from transformers import AutoModel; AutoModel.from_pretrained('{name}').save_pretrained('NEW')\" and "
         "copy the tokenizer and preprocessor files to NEW"
     )
@@ -79,9 +80,9 @@ def read_json(folder: Path, name: str) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise NearfarError(f"{path}: cannot be read as JSON ({error})") from None
+        raise NearfarError(f"{path} cannot be read as JSON ({error})") from None
     if not isinstance(content, dict):
-        raise NearfarError(f"{path}: must hold a JSON object, got {type(content).__name__}")
+        raise NearfarError(f"{path} must hold a JSON object, got {type(content).__name__}")
     return content
 
 
@@ -89,7 +90,7 @@ def load_model(folder: Path, name: str, *, pretrained: bool) -> tuple[Any, list[
     """Load a model with its weights, or with random weights.
 
     Returns:
-        The model, and the names of tensors of its pooler that the weights lack.
+        The model, and the names of the pooler's tensors that are missing from the weights.
 
     Raises:
         NearfarError: If the directory cannot be read, or if tensors other than those of a pooler are missing.
@@ -107,11 +108,12 @@ def load_model(folder: Path, name: str, *, pretrained: bool) -> tuple[Any, list[
             )
     except Exception as error:  # a damaged directory can raise anything
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise NearfarError(f"{name}: cannot be loaded as a transformers model ({reason})") from None
+        raise NearfarError(f"{name} cannot be loaded as a transformers model ({reason})") from None
     missing = [str(part) for part in report["missing_keys"]]
     required = [part for part in missing if "pooler" not in part]
     if required:
-        raise NearfarError(f"the weights of {name!r} lack {len(required)} tensors of the model, e.g. {required[0]}")
+        missing_tensors = f"{counted(len(required), 'tensor')} of the model, for example {required[0]}"
+        raise NearfarError(f"the weights of {name!r} lack {missing_tensors}")
     return model, missing
 
 

@@ -82,7 +82,7 @@ class SmallResNet(Backbone):
         init_convolutions(self)
 
     def named_layers(self) -> list[tuple[str, nn.Module]]:
-        """Return the layers of the blocks: three of "stem", then one residual block each for "block1", "block2", ..."""
+        """Return the layers: three in the block "stem", then one residual block each in "block1", "block2", ..."""
         stem = sum(not isinstance(layer, SmallResNetBlock) for layer in self.layers)
         return [(f"block{i - stem + 1}" if i >= stem else "stem", layer) for i, layer in enumerate(self.layers)]
 

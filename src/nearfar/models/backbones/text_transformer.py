@@ -1,7 +1,7 @@
-"""Text models of the transformers library, such as BERT, MiniLM and the text part of CLIP.
+"""Text models from the transformers library, such as BERT, MiniLM and the text encoder of CLIP.
 
 A batch holds texts of different lengths. The texts are sorted by length and pass through the network in groups, each
-padded only to its own longest text. A text does not influence the others, so the results are the same.
+padded only to its own longest text. Texts do not influence each other, so grouping does not change the results.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from nearfar.models.token_pooling import TOKEN_POOLINGS, create_token_pooling
 from nearfar.models.tokenizer import PADDING, TextTokenizer
 from nearfar.validation import check_choice
 
-GROUP = 32  # texts that pass through the network together
+GROUP = 32  # number of texts that pass through the network together
 MAX_TOKENS = 256
 POOLER = "pooler"
-UNSUPPORTED = ("siglip_text_model", "siglip2_text_model")  # pooled at the last position, which is padding here
+# These models use the last position as their pooled output, but here the last position can be padding.
+UNSUPPORTED = ("siglip_text_model", "siglip2_text_model")
 
 
 class TextTransformer(Backbone):
-    """Text model of the transformers library.
+    """Text model from the transformers library.
 
     The input is int64 [B, L], the tokens of each text padded with -1. The output is the tokens after the last layer
     (see `nearfar.models.token_pooling`), or [B, features] with the pooling "pooler".
@@ -35,7 +36,7 @@ class TextTransformer(Backbone):
         model: The model.
         tokenizer: Its tokenizer.
         pooling: The default pooling.
-        max_tokens: Number of tokens after which a text is cut, by default.
+        max_tokens: Default for the maximum number of tokens of a text. Longer texts are cut.
     """
 
     has_map_output = False
@@ -65,7 +66,7 @@ class TextTransformer(Backbone):
 
     @classmethod
     def from_directory(cls, model: Any, folder: Path) -> TextTransformer:
-        """Create the backbone of a loaded model, with the tokenizer and the pooling in its directory."""
+        """Create the backbone from a loaded model and the tokenizer and pooling settings in its directory."""
         tokenizer = TextTokenizer.from_directory(folder)
         limit = getattr(model.config, "max_position_embeddings", None) or MAX_TOKENS
         limit = min(limit, read_json(folder, "sentence_bert_config.json").get("max_seq_length") or MAX_TOKENS)
@@ -78,30 +79,36 @@ class TextTransformer(Backbone):
 
     @classmethod
     def from_definition(cls, model: Any, definition: dict[str, Any]) -> TextTransformer:
-        """Create the backbone of a new model with the settings in `Backbone.definition`."""
+        """Create the backbone from a new model and the settings in `Backbone.definition`."""
         tokenizer = TextTokenizer(definition["tokenizer"])
         return cls(model, tokenizer, pooling=definition["pooling"], max_tokens=definition["max_tokens"])
 
     def set_input_size(self, size: int) -> None:
-        """Set the number of tokens after which a text is cut."""
+        """Set the maximum number of tokens of a text. Longer texts are cut."""
         most = getattr(self.model.config, "max_position_embeddings", None) or size
         if not 1 < size <= most:
             raise ValueError(f"max_tokens must be at least 2 and at most {most} for this network, got {size}")
         self.input_size = size
 
     def make_pooling(self, name: str | None = None, *, gem_p: float = 3.0) -> nn.Module:
-        """Create the pooling "cls", "mean" or "attention", or nothing for "pooler"."""
+        """Return the token pooling "cls", "mean" or "attention". None selects the default pooling.
+
+        For "pooler", return an identity, because the output of the model is already pooled.
+        """
         name = name or self.pooling
         check_choice("pooling", name, (*TOKEN_POOLINGS, POOLER))
         self.outputs_tokens = name != POOLER
         if self.outputs_tokens and getattr(self.model, POOLER, None) is not None:
-            self.model.register_module(POOLER, None)  # so that no weights are trained and saved without being used
+            # remove the pooler, so that no unused weights are trained and saved
+            self.model.register_module(POOLER, None)
         return create_token_pooling(name, self.features) if self.outputs_tokens else nn.Identity()
 
     def named_layers(self) -> list[tuple[str, nn.Module]]:
-        """Return the blocks "embeddings", "layers.0", "layers.1", ... with all parameters of the model.
+        """Return the blocks "embeddings", "layers.0", "layers.1", ...
 
-        Unlike in networks for images, the network is not their composition, because the layers also take a mask.
+        Together they hold all parameters of the model. Remaining parameters are returned as another block with the name
+        of the last layer. The list is empty if the layers are not found. Unlike the blocks of an image network, these
+        cannot simply be applied in sequence, because the layers also take a mask.
         """
         count = getattr(self.model.config, "num_hidden_layers", 0)
         lists = [m for m in self.model.modules() if isinstance(m, nn.ModuleList) and len(m) == count]

@@ -1,4 +1,4 @@
-"""Vision models of the transformers library, such as ViT, DINOv2, SigLIP and the image part of CLIP."""
+"""Vision models from the transformers library, such as ViT, DINOv2, SigLIP and the image encoder of CLIP."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ POOLER, HEAD = "pooler", "head"  # SigLIP calls its pooler "head"
 
 
 class VisionTransformer(Backbone):
-    """Vision model of the transformers library.
+    """Vision model from the transformers library.
 
     By default, the output [B, features] is the `pooler_output` of the model. If the model has no pooler, or the
     checkpoint has no weights for it, the output is the first token: a randomly initialized pooler would degrade the
     features. With the pooling "cls", "mean" or "attention", the output is the tokens after the last layer norm (see
-    `nearfar.models.token_pooling`); "mean" and "attention" use the patches only.
+    `nearfar.models.token_pooling`). "mean" and "attention" use only the patches.
 
     Args:
-        model: The model, or a model whose `vision_model` is used.
+        model: The model. If it has a `vision_model`, as CLIP has, only this part is used.
         settings: Content of its preprocessor_config.json.
-        has_pooler: Whether the pooler of the model has weights.
+        has_pooler: Whether the model has a pooler with loaded weights.
     """
 
     has_map_output = False
@@ -59,34 +59,40 @@ class VisionTransformer(Backbone):
 
     @classmethod
     def from_directory(cls, model: Any, folder: Path, *, has_pooler: bool) -> VisionTransformer:
-        """Create the backbone of a loaded model and the preprocessing settings in its directory."""
+        """Create the backbone from a loaded model and the preprocessing settings in its directory."""
         known = ("image_mean", "image_std", "crop_size", "size")
         settings = read_json(folder, "preprocessor_config.json")
         return cls(model, {key: settings[key] for key in known if key in settings}, has_pooler=has_pooler)
 
     @classmethod
     def from_definition(cls, model: Any, definition: dict[str, Any]) -> VisionTransformer:
-        """Create the backbone of a new model with the settings in `Backbone.definition`."""
+        """Create the backbone from a new model and the settings in `Backbone.definition`."""
         return cls(model, definition["preprocessing"], has_pooler=definition["has_pooler"])
 
     def make_pooling(self, name: str | None = None, *, gem_p: float = 3.0) -> nn.Module:
-        """Create "cls", "mean" or "attention", or nothing if the output is pooled by the model."""
+        """Return the token pooling "cls", "mean" or "attention".
+
+        For None or "pooler", return an identity, because the output of the model is already pooled.
+        """
         if name is None or (name == POOLER and self.has_pooler):
             self.outputs_tokens = False
             return nn.Identity()
         check_choice("pooling", name, TOKEN_POOLINGS if not self.has_pooler else (*TOKEN_POOLINGS, POOLER))
         if not self._is_sequential:
-            raise ValueError(f"pooling={name!r} is for {', '.join(SEQUENTIAL)}: remove pooling")
+            raise ValueError(f"pooling={name!r} needs a model of type {', '.join(SEQUENTIAL)}: remove pooling")
         if name == "cls" and not self._has_cls:
             raise ValueError("pooling='cls' needs a model with a CLS token: use pooling='mean' or 'attention'")
         self.outputs_tokens = True
-        for unused in (POOLER, HEAD):  # so that no weights are saved without being used
+        for unused in (POOLER, HEAD):  # remove the pooler, so that no unused weights are saved
             if isinstance(getattr(self.model, unused, None), nn.Module):
                 self.model.register_module(unused, None)
         return create_token_pooling(name, self.features)
 
     def named_layers(self) -> list[tuple[str, nn.Module]]:
-        """Return the layers "embeddings", "layers.0", "layers.1", ..., or an empty list for other models."""
+        """Return the layers of the blocks "embeddings", "layers.0", "layers.1", ..., if the model is in `SEQUENTIAL`.
+
+        For other models, the list is empty.
+        """
         if not self._is_sequential:
             return []
         model: Any = self.model

@@ -33,7 +33,7 @@ export async function putJson(path, value) {
   await request(path, {method: 'PUT', body: JSON.stringify(value), headers: {'content-type': 'application/json'}});
 }
 
-// Searches with an image (a Blob), or with strokes or a vector (an object).
+// Searches with an image (a Blob), or with strokes, a vector or a text (an object).
 export async function postSearch(body, parameters, signal) {
   const isFile = body instanceof Blob;
   const type = isFile ? body.type || 'application/octet-stream' : 'application/json';
@@ -60,7 +60,7 @@ export function getFigures(path) {
     http.onload = () =>
       http.status === 200
         ? resolve([...http.response.querySelectorAll('figure')])
-        : reject(new ApiError('The training curves could not be loaded.'));
+        : reject(new ApiError('The figures could not be loaded.'));
     http.onerror = () => reject(new ApiError('The server does not respond.'));
     http.send();
   });

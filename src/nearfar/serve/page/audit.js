@@ -1,6 +1,7 @@
 // Shows samples whose label may be wrong, one at a time. The user decides with keys or buttons. The page shows a
 // decision only after the server has saved it.
 import {getJson, getWhenReady, putJson} from './api.js';
+import {auditTabs} from './audit_tabs.js';
 import {thumbnail} from './cards.js';
 import {busy, formatCount, h, optionsOf, showToast} from './dom.js';
 import {nameOf, state} from './state.js';
@@ -35,6 +36,7 @@ export async function showAudit(view, route, signal) {
         h(
           'div.tools',
           {},
+          auditTabs('audit'),
           h('a.button', {href: '/api/audit/decisions.csv', download: 'decisions.csv'}, 'Download decisions.csv'),
         ),
       ),

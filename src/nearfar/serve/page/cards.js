@@ -7,7 +7,7 @@ const CHECK_MARK = 'M4 8.5l3 3l5-6.5',
 
 export const imageUrl = (id, size = 'medium') => `/api/samples/${id}/image?size=${size}&v=${state.info.version}`;
 
-// A text is shown as it is; a path, which vectors can have, by its file name.
+// Texts are shown unchanged. If the name of a sample is a path, only the file name is shown.
 const shownName = name => (state.info.accepts.includes('text') ? name : name.split('/').at(-1));
 const badge = kind =>
   h(
@@ -25,7 +25,7 @@ export function thumbnail(sample, {size = 'medium', kind = '', alt = nameOf(samp
   return h(state.info.display === 'drawings' ? 'span.shot.drawing' : 'span.shot', {}, image, mark);
 }
 
-export function card(sample, {kind = '', note = '', href = `#/sample/${sample.id}`, rank = 0} = {}) {
+export function card(sample, {kind = '', note = '', mark = '', href = `#/sample/${sample.id}`, rank = 0} = {}) {
   const label = nameOf(sample.label);
   const relation = kind === 'right' ? ', same class' : kind === 'wrong' ? ', different class' : '';
   return h(
@@ -36,11 +36,11 @@ export function card(sample, {kind = '', note = '', href = `#/sample/${sample.id
       {
         href,
         title: sample.name,
-        'aria-label': `${rank ? `${rank}. ` : ''}${label}${note ? `, distance ${note}` : ''}${relation}`,
+        'aria-label': `${rank ? `${rank}. ` : ''}${label}${note ? `, distance ${note}` : ''}${mark && `, ${mark}`}${relation}`,
       },
       thumbnail(sample, {kind, alt: ''}),
       h('span.name', {title: label}, label),
-      note ? h('span.note', {}, note) : null,
+      note || mark ? h('span.note', {}, note || mark) : null,
     ),
   );
 }

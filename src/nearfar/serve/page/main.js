@@ -2,6 +2,7 @@
 import {showAudit} from './audit.js';
 import {showClass, showClasses} from './classes.js';
 import {busy, problem, showToast} from './dom.js';
+import {showDuplicates, showOutliers} from './groups.js';
 import {showMap} from './map.js';
 import {parseHash} from './route.js';
 import {showRun} from './run.js';
@@ -23,6 +24,8 @@ const VIEWS = {
   class: {tab: 'classes', show: showClass},
   map: {tab: 'map', show: showMap},
   audit: {tab: 'audit', show: showAudit},
+  duplicates: {tab: 'audit', show: showDuplicates},
+  outliers: {tab: 'audit', show: showOutliers},
   run: {tab: 'run', show: showRun},
 };
 const view = document.getElementById('view');

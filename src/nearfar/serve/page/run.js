@@ -1,10 +1,14 @@
-// Scores, training curves and settings of the run.
+// Scores, decisions, training curves and settings of the run.
 import {getFigures, getJson} from './api.js';
 import {h} from './dom.js';
 import {state} from './state.js';
 
 export async function showRun(view, route, signal) {
-  const [run, curves] = await Promise.all([getJson('/api/run', signal), getFigures('/api/run/curves')]);
+  const [run, curves, diagrams] = await Promise.all([
+    getJson('/api/run', signal),
+    getFigures('/api/run/curves'),
+    getFigures('/api/run/calibration'),
+  ]);
   signal.throwIfAborted();
   view.append(
     h(
@@ -14,16 +18,8 @@ export async function showRun(view, route, signal) {
       run.scores.length
         ? [h('h2', {}, 'Scores'), scoreTable(run)]
         : h('p', {}, 'This run has no test scores: its training is not finished, or its data has no test split.'),
-      curves.length
-        ? [
-            h('h2', {}, 'Training'),
-            h(
-              'div.curves',
-              {},
-              curves.map(figure => document.importNode(figure, true)),
-            ),
-          ]
-        : null,
+      run.calibration ? calibrationSection(run.calibration, diagrams) : null,
+      curves.length ? [h('h2', {}, 'Training'), figureRow(curves)] : null,
       h('h2', {}, 'Summary'),
       settingsTable(run.facts),
       h('details', {}, h('summary', {}, 'All settings'), settingsTable(run.settings)),
@@ -37,6 +33,52 @@ export async function showRun(view, route, signal) {
   );
 }
 
+const figureRow = figures =>
+  h(
+    'div.curves',
+    {},
+    figures.map(figure => document.importNode(figure, true)),
+  );
+
+function calibrationSection({facts, header, thresholds, warning}, diagrams) {
+  return [
+    h('h2', {}, 'Decisions'),
+    warning ? h('p.problem', {}, `${warning}.`) : null,
+    figureRow(diagrams),
+    settingsTable(facts),
+    h(
+      'div.wide',
+      {tabindex: '0'},
+      h(
+        'table.thresholds',
+        {},
+        h('caption', {}, 'Two samples are accepted as the same class if their distance is at most the threshold.'),
+        h(
+          'thead',
+          {},
+          h(
+            'tr',
+            {},
+            header.map(name => h('th', {scope: 'col'}, name)),
+          ),
+        ),
+        h(
+          'tbody',
+          {},
+          thresholds.map(([rate, ...cells]) =>
+            h(
+              'tr',
+              {},
+              h('th', {scope: 'row'}, rate),
+              cells.map(cell => h('td', {}, cell)),
+            ),
+          ),
+        ),
+      ),
+    ),
+  ];
+}
+
 function scoreTable({scores, titles}) {
   const metrics = Object.keys(scores[0].values).filter(name => scores.every(row => name in row.values));
   const last = scores.length - 1;
@@ -46,7 +88,7 @@ function scoreTable({scores, titles}) {
     h(
       'table',
       {},
-      h('caption', {}, 'In percent, on the test split.'),
+      h('caption', {}, `Values in percent, on the test split.${last ? ' Bold: the trained network.' : ''}`),
       h(
         'thead',
         {},

@@ -1,6 +1,7 @@
 // Search by a drawing, an image, a text, a vector or a sample. Every query has its own URL.
 import {getJson, postSearch} from './api.js';
 import {card} from './cards.js';
+import {decisionLine, formatPercent} from './class_decision.js';
 import {busy, formatCount, h, optionsOf, problem, showToast} from './dom.js';
 import {decodeStrokes, encodeStrokes} from './drawing_pad.js';
 import {accepts, createQueryPanel} from './query_panel.js';
@@ -114,17 +115,18 @@ export function showSearch(view, firstRoute, signal) {
   }
 
   function showHeading(response) {
-    const {query, neighbors, milliseconds} = response;
+    const {query, neighbors, decision, milliseconds} = response;
     const label = route.query.get('label');
     classInput.value = label === null ? '' : nameOf(Number(label));
     const title = query ? `Nearest to this ${nameOf(query.label)}` : `Nearest to your ${route.name}`;
     heading.replaceChildren(
       h('div.line', {}, h('h1', {}, title), h('label.only', {}, h('span.soft', {}, 'Only '), classInput)),
+      ...(decision ? [decisionLine(decision)] : []),
       neighbors.length ? classCounts(neighbors) : h('p', {}, 'No samples found.'),
       h(
         'p.soft.small',
         {},
-        `${neighbors.length} nearest samples by cosine distance, in ${milliseconds.toFixed(0)} ms. Click a sample to search from it.`,
+        `${neighbors.length} nearest samples by cosine distance, in ${milliseconds.toFixed(0)} ms. Click a sample to use it as the query.`,
       ),
     );
   }
@@ -164,7 +166,7 @@ export function showSearch(view, firstRoute, signal) {
       ...neighbors.map((sample, i) =>
         card(sample, {
           rank: i + 1,
-          note: sample.distance.toFixed(3),
+          note: distanceAndSame(sample),
           kind: !query ? '' : sample.label === query.label ? 'right' : 'wrong',
         }),
       ),
@@ -202,6 +204,11 @@ export function showSearch(view, firstRoute, signal) {
   panel.showInputs();
   openRoute(route);
   return {onRoute: openRoute};
+}
+
+// A calibrated model also gives the probability that a neighbor has the class of the query.
+function distanceAndSame({distance, same}) {
+  return same === null ? distance.toFixed(3) : `${distance.toFixed(3)}, same: ${formatPercent(same)}`;
 }
 
 function classCounts(samples) {

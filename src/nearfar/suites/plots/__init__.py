@@ -1,10 +1,10 @@
 """`nearfar bench plot`: plots of runs and results as in the Proxy-ISA paper (arXiv 2211.10382), as SVG or PNG.
 
-map           t-SNE of the embeddings of each run in two dimensions, with proxies as stars (Figs. 2 and 6)
+map           two-dimensional t-SNE of the embeddings of each run, with proxies as stars (Figs. 2 and 6)
 similarity    cosine similarity of random samples to proxies and to each other, for each run (Fig. 8)
 compactness   mean cosines of proxies and of training samples over the epochs of runs (appendix D)
 overfitting   a metric over the epochs of runs (Fig. 11)
-decay         the penalties of Proxy-ISA over the number of samples of a class seen so far (Fig. 5)
+decay         the penalties of Proxy-ISA against the number of samples of a class seen so far (Fig. 5)
 settings      a metric over two settings, from the results of a suite (Fig. 9)
 
 With the same version of matplotlib, the same input gives the same bytes.
@@ -40,11 +40,11 @@ PYTHON_ONLY = ("points", "per_class")  # options of the Python functions that th
 
 
 def write_plot(kind: str, sources: Sequence[Path], out: Path, **options: Any) -> None:
-    """Draw a plot to a file.
+    """Draw a plot and write it to a file.
 
     Args:
         kind: A key of KINDS.
-        sources: Run directories ("settings": a results file). "decay" and "settings" accept only one.
+        sources: Run directories, or a results file for "settings". "decay" and "settings" accept only one source.
         out: The .svg or .png file to write.
         options: Options of the plot; None means the default.
     """

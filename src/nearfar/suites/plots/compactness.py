@@ -1,4 +1,4 @@
-"""How compact the embedding space is over the epochs of runs: mean cosines of proxies and of training samples."""
+"""Plot the compactness of the embedding space over epochs: mean cosines of proxies and of training samples."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ LINE_STYLES = {"proxies": "-", "samples": ":"}
 def draw_compactness(runs: Sequence[Path]) -> Any:
     """Draw the mean cosine of all pairs of proxies and of all pairs of training samples, with a color for each run.
 
-    A run logs them with log_train=true. A loss without proxies has only the line of the samples.
+    Runs log these values if log_train=true. For a loss without proxies, only the line of the samples is drawn.
     """
     figure, (axes,) = new_figure(width=7.5)
     for number, path in enumerate(runs):
         entries = read_epochs(path)
         lines = {name: collect_points(entries, "compactness", name) for name in LINE_STYLES}
         if not any(lines.values()):
-            raise NearfarError(f"{path}: the log has no compactness over epochs: train with log_train=true")
+            raise NearfarError(f"{path}: the log has no compactness after each epoch: train with log_train=true")
         draw_run_lines(axes, path, number, lines, LINE_STYLES)
     finish_axes(axes, "mean cosine of pairs")
     return figure

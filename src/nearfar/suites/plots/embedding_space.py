@@ -19,17 +19,17 @@ MAX_LABELED = 12
 def draw_embedding_space(
     runs: Sequence[Path], *, split: str = "train", classes: int = 20, points: int = 800, seed: int = 0
 ) -> Any:
-    """Draw a t-SNE map of the embeddings of each run, with the proxies of the classes shown if the run has any.
+    """Draw a t-SNE map of the embeddings of each run. If the run has proxies, those of the drawn classes are added.
 
-    All panels show the same samples, with the same color and marker for a class. Each panel is a separate t-SNE, so
-    positions in two panels cannot be compared.
+    All panels show the same samples, and a class has the same color and marker in all panels. Each panel is a separate
+    t-SNE, so positions in different panels cannot be compared.
 
     Args:
         runs: Run directories with the same data; each gets a panel.
         split: Split to draw; proxies are drawn only with "train".
         classes: Number of random classes to draw if the split has more than `points` samples.
         points: Maximum number of samples.
-        seed: Seed of the random choice and of t-SNE.
+        seed: Seed for the random choice and for t-SNE.
     """
     trained = load_comparable_runs(runs, split)
     rows = choose_rows(trained[0].data.labels, points=points, classes=classes, seed=seed)

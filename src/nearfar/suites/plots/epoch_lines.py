@@ -1,4 +1,4 @@
-"""Lines over the epochs of runs, from the epoch entries of their logs."""
+"""Draw lines over the epochs of runs, from the epoch entries of their logs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Point = tuple[float, float]
 
 
 def read_epochs(path: Path) -> list[dict[str, Any]]:
-    """Return the epoch entries of a run's log, with epochs from 1 in place of steps."""
+    """Return the epoch entries of a run's log. In each entry, "step" is replaced with the epoch, counted from 1."""
     entries = [entry for entry in Run(path).log() if entry["kind"] == "epoch"]
     return [{**entry, "step": entry["epoch"] + 1} for entry in entries]
 
@@ -24,11 +24,11 @@ def draw_run_lines(
     """Draw the lines of one run in one color.
 
     Args:
-        axes: Where to draw.
-        path: The run directory, whose name is in the legend.
+        axes: The axes to draw on.
+        path: The run directory. Its name is shown in the legend.
         number: Number of the run, which determines color and marker.
-        lines: Points (epoch, value) by name. A line without points is not drawn.
-        styles: Line style by name.
+        lines: A dict that maps the name of each line to its points (epoch, value). A line without points is not drawn.
+        styles: A dict that maps the name of each line to its line style.
     """
     color, marker = list(COLORS.values())[number % len(COLORS)], MARKERS[number % len(MARKERS)]
     for name, points in lines.items():
@@ -44,7 +44,7 @@ def draw_run_lines(
 
 
 def finish_axes(axes: Any, y_label: str) -> None:
-    """Label the axes and add the legend, beside the lines so that it hides none."""
+    """Label the axes and add the legend. The legend is outside the plot, so that it does not hide lines."""
     axes.locator_params(axis="x", integer=True)
     axes.set(xlabel="epoch", ylabel=y_label)
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)

@@ -1,4 +1,4 @@
-"""A metric over the epochs of runs. A run overfits once the metric decreases for classes that it does not train on."""
+"""Plot a metric over the epochs of runs. A run overfits once the metric decreases on classes it does not train on."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def draw_overfitting(runs: Sequence[Path], *, metric: str = "recall@1") -> Any:
             remedy = (
                 f"choose from {', '.join(logged)}" if logged else "train with data.validation=0.2 or select.by=test"
             )
-            raise NearfarError(f"{path}: the log has no {metric} scores of epochs: {remedy}")
+            raise NearfarError(f"{path}: the log has no {metric} scores after each epoch: {remedy}")
         draw_run_lines(axes, path, number, lines, LINE_STYLES)
     finish_axes(axes, f"{metric}, percent")
     return figure

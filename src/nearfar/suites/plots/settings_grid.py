@@ -1,4 +1,4 @@
-"""A metric over two settings: the one that a suite sweeps and one in which its methods differ."""
+"""Plot a metric over two settings: the setting that a suite sweeps, and a setting in which its methods differ."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def draw_settings_grid(results: Path, *, x: str, y: str, metric: str = "recall@1
             f"{results}: {suite.name} does not sweep {x!r}: set x to the swept setting ({suite.sweep_key})"
         )
     if metric not in suite.metrics:
-        raise NearfarError(f"{results}: has no metric {metric!r}{suggest(metric, suite.metrics)}")
+        raise NearfarError(f"{results}: the suite has no metric {metric!r}{suggest(metric, suite.metrics)}")
     row_values = _collect_values(suite, y)
     if not row_values:
         raise NearfarError(
@@ -75,7 +75,7 @@ def draw_settings_grid(results: Path, *, x: str, y: str, metric: str = "recall@1
 
 
 def _collect_values(suite: Suite, key: str) -> dict[str, float]:
-    """Return the value of a setting by method name, for the methods that set it to a number."""
+    """Return the number to which each method sets `key`, by method name. Methods that set no number are left out."""
     values = {}
     for method in suite.methods:
         for setting in method.settings:

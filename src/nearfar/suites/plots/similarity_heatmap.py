@@ -21,14 +21,15 @@ def draw_similarity(
 ) -> Any:
     """Draw the cosine similarity of random samples to each other, and to the proxies of their classes if there are any.
 
-    The panels of one run are side by side. Several runs have a column each, with the same samples in every column.
+    For a single run, the panels are side by side. For several runs, each run has a column. All columns show the same
+    samples.
 
     Args:
         runs: Run directories with the same data.
         split: Split to draw; proxies are drawn only with "train".
         classes: Number of random classes.
         per_class: Number of random samples of each class.
-        seed: Seed of the random choice.
+        seed: Seed for the random choice.
     """
     trained = load_comparable_runs(runs, split)
     chosen, rows = _choose_samples(trained[0].data.labels, classes=classes, per_class=per_class, seed=seed)

@@ -1,4 +1,4 @@
-"""Embeddings and proxies of a run at its last training step."""
+"""Load the embeddings and proxies of a run at its last training step."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from nearfar.training.checkpoint import load_state
 
 @dataclass(frozen=True, eq=False)
 class TrainedRun:
-    """A split of a run's data with its embeddings.
+    """A split of a run's data with the embeddings of its samples, and the proxies of the run.
 
     Attributes:
         path: The run directory.
         method: The recipe, or the loss of a run without a recipe.
-        source: Name of the dataset, and the split.
+        source: Names of the dataset and of the split.
         data: The samples.
-        embeddings: Embeddings of the N samples, normalized, [N, d].
-        proxies: K proxies for each of the C classes, normalized, [C, K, d]; None if the loss has none or the split is
-            not "train".
+        embeddings: Normalized embeddings of the N samples, of shape [N, d].
+        proxies: K normalized proxies for each of the C classes, of shape [C, K, d]. None if the loss has no proxies or
+            the split is not "train".
     """
 
     path: Path
@@ -53,12 +53,12 @@ def load_trained_run(path: Path, split: str = "train") -> TrainedRun:
     if proxies is not None:
         rows = unit(proxies.float().reshape(-1, proxies.shape[-1]))
         proxies = rows.reshape(len(data.classes), -1, rows.shape[1])
-    method, source = config.recipe or config.loss["name"], f"{Path(config.data.source).stem}, {split}"
+    method, source = config.recipe or config.loss_name, f"{Path(config.data.source).stem}, {split}"
     return TrainedRun(path, method, source, data, unit(run.embed(data, network)), proxies)
 
 
 def load_comparable_runs(paths: Sequence[Path], split: str = "train") -> list[TrainedRun]:
-    """Load runs whose splits have the same samples, so that one choice of samples is valid for all of them.
+    """Load runs whose splits have the same samples, so that the same samples can be drawn for all runs.
 
     Raises:
         NearfarError: If the samples or labels of two runs differ.
@@ -69,14 +69,14 @@ def load_comparable_runs(paths: Sequence[Path], split: str = "train") -> list[Tr
         is_same = run.data.classes == first.data.classes and np.array_equal(run.data.labels, first.data.labels)
         if not is_same or run.data.paths != first.data.paths:
             raise NearfarError(
-                f"{run.path}: its {split} split has other samples or labels than that of {first.path}: "
+                f"{run.path}: its {split} split has different samples or labels than that of {first.path}: "
                 "compare runs with the same data and the same data.validation"
             )
     return runs
 
 
 def name_panels(runs: Sequence[TrainedRun]) -> list[str]:
-    """Return a title for each run: its method, with the name of the run directory where methods repeat."""
+    """Return a title for each run: its method. If several runs have the same method, add the name of the directory."""
     methods = [run.method for run in runs]
     return [
         run.method if methods.count(run.method) == 1 else f"{run.method} ({run.path.resolve().name})" for run in runs

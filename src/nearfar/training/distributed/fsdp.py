@@ -1,8 +1,8 @@
 """Train a network that does not fit on one device: each process stores a part of every parameter (PyTorch FSDP2).
 
 Parameters are gathered block by block when they are needed. Each process receives the summed gradients of its parts, so
-the moments of the optimizer are sharded as well. Each process needs 1 / N of the memory for parameters, gradients and
-moments if there are N processes.
+the moments of the optimizer are sharded as well. With N processes, each process needs 1 / N of the memory for
+parameters, gradients and moments.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def shard_network(config: Config, embedder: Embedder) -> None:
     }
     for name, is_set in unsupported.items():
         if is_set:
-            raise NearfarError(f"shard_network=true does not support {name}: remove one of them")
+            raise NearfarError(f"shard_network=true does not support {name}: remove one of the two settings")
     embedder.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]  # FSDP2 supports only this layout
     mesh = init_device_mesh(next(embedder.parameters()).device.type, (process_group.world_size(),))
     for block in _blocks(embedder.backbone):
@@ -60,7 +60,7 @@ def _blocks(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def unshard(tree: Any) -> Any:
-    """Gather all sharded tensors in a tree of dicts and lists. Every process must call this."""
+    """Return a tree of dicts and lists with all its sharded tensors gathered. Every process must call this."""
     if isinstance(tree, dict):
         return {key: unshard(value) for key, value in tree.items()}
     if isinstance(tree, list):
@@ -69,14 +69,14 @@ def unshard(tree: Any) -> Any:
 
 
 def shard_like(tensor: Tensor, example: Tensor) -> Tensor:
-    """Shard a tensor like `example`. Return it unchanged if `example` is not sharded or has another shape."""
+    """Return `tensor`, sharded like `example`. It is unchanged if `example` is not sharded or has another shape."""
     if not isinstance(example, DTensor) or tensor.shape != example.shape:
         return tensor
     return distribute_tensor(tensor.to(example.device).contiguous(), example.device_mesh, example.placements)
 
 
 def shard_optimizer_state(state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Shard the state of an optimizer in the same way as its parameters."""
+    """Return the state of an optimizer, sharded in the same way as the parameters of the optimizer."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     sharded = {
         i: {key: shard_like(value, parameters[i]) for key, value in values.items()}

@@ -5,7 +5,7 @@
 Rank r of N takes samples r, r + N, ... of every global batch and embeds them. The embeddings E of the global batch are
 gathered on every process, and each process computes the loss L of the whole batch. The loss, its proxies, its memory
 and its random numbers are therefore the same on every process as on a single one. Only the gradients of the network's
-parameters theta are summed over the processes, because each process has the terms of its own samples i:
+parameters theta are summed over the processes, because each process has only the terms of its own samples i:
 
     dL/d theta = sum over i of (dL/dE_i) (dE_i/d theta)
 
@@ -27,13 +27,13 @@ from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
 from nearfar.errors import NearfarError
-from nearfar.training.projection import group_by_size
 from nearfar.training.randomness import random_state, set_random_state
 
-# Maximum time to wait for a process that decodes images or computes scores. torchrun detects dead processes at once.
+# Maximum time to wait for another process, which may be decoding images or computing scores. It can be long, because
+# torchrun detects dead processes at once.
 TIMEOUT = timedelta(hours=2)
 
-DEVICE_VARIABLE = "NEARFAR_DEVICE"  # environment variable with the meaning of device=auto
+DEVICE_VARIABLE = "NEARFAR_DEVICE"  # environment variable with the device that device=auto uses
 
 S = TypeVar("S", bound=Sequence[Any])
 
@@ -44,7 +44,7 @@ def world_size() -> int:
 
 
 def rank() -> int:
-    """Return the rank of this process, from 0."""
+    """Return the rank of this process, counted from 0."""
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
@@ -86,7 +86,7 @@ def local_device(name: str) -> torch.device:
     if device.type == "mps":
         raise NearfarError("device=mps is not supported, because it has no float64: use device=cpu")
     if device.type == "cuda" and device.index is not None and int(os.environ.get("LOCAL_WORLD_SIZE", 1)) > 1:
-        raise NearfarError(f"device={name} would put all processes on one GPU: use device=cuda, one GPU per process")
+        raise NearfarError(f"device={name} would put all processes on one GPU: use device=cuda")
     if device.type == "cuda" and device.index is None and world_size() > 1:
         index, count = int(os.environ.get("LOCAL_RANK", 0)), torch.cuda.device_count()
         if index >= count:
@@ -98,14 +98,14 @@ def local_device(name: str) -> torch.device:
         reason = str(error).partition("\n")[0].rstrip(".")
         raise NearfarError(f"device={name} is not available ({reason}): use device=auto or cpu") from None
     if device.type == "cuda":
-        torch.cuda.set_device(device)  # the current GPU is the one whose random state is saved
+        torch.cuda.set_device(device)  # `random_state` saves the random state of the current GPU
     return device
 
 
 def backend() -> str:
-    """Return the backend of the process group: gloo for CPU tensors and, where there are GPUs, nccl for theirs.
+    """Return the backend of the process group: gloo for CPU tensors and, if there are GPUs, nccl for GPU tensors.
 
-    Settings, scores and the order of samples are exchanged as CPU tensors also if the network is on a GPU.
+    Settings, scores and the order of samples are exchanged as CPU tensors even if the network is on a GPU.
     """
     has_nccl = torch.cuda.is_available() and dist.is_nccl_available()
     return "cpu:gloo,cuda:nccl" if has_nccl else "gloo"
@@ -113,7 +113,7 @@ def backend() -> str:
 
 @contextmanager
 def join_process_group() -> Iterator[None]:
-    """Join the process group of torchrun, if there is one: gloo on CPUs, nccl on GPUs."""
+    """Join the process group of torchrun for the duration of the block. Without torchrun, do nothing."""
     if world_size() > 1 or int(os.environ.get("WORLD_SIZE", 1)) == 1:
         yield
         return
@@ -131,12 +131,12 @@ def join_process_group() -> Iterator[None]:
 def barrier() -> None:
     """Wait until every process has reached this call."""
     if world_size() > 1:
-        dist.all_reduce(torch.zeros(1))  # a CPU tensor: dist.barrier would wait for a GPU
+        dist.all_reduce(torch.zeros(1))  # a CPU tensor, because dist.barrier would also wait for the GPU
 
 
 @contextmanager
 def main_process_first() -> Iterator[None]:
-    """Run the block on the main process first, then on the others, which can then read files that the first wrote."""
+    """Run the block on the main process first, then on the others, which can then read the files that it wrote."""
     if not is_main_process():
         barrier()
     yield
@@ -168,7 +168,7 @@ def even_chunk_size(total: int, size: int) -> int:
 
 
 def gather_parts(part: Tensor, total: int) -> Tensor:
-    """Gather the parts that `local_part` selected on all processes into [total, ...], in the original order.
+    """Gather the parts that `local_part` selected into a tensor of shape [total, ...], in the original order.
 
     In the backward pass, each process takes the rows of the gradient that belong to its part. Gradients are not summed
     over the processes, because every process computes the same loss.
@@ -186,30 +186,13 @@ class _GatherParts(torch.autograd.Function):
         if len(part) < largest:
             part = torch.cat([part, part.new_zeros(largest - len(part), *part.shape[1:])])
         parts = part.new_empty(n, largest, *part.shape[1:])
-        dist.all_gather_into_tensor(parts.flatten(0, 1), part.contiguous())  # a view: gloo expects n * largest rows
+        # gloo expects an output with n * largest rows; flatten returns a view, so this call fills `parts`
+        dist.all_gather_into_tensor(parts.flatten(0, 1), part.contiguous())
         return parts.transpose(0, 1).flatten(0, 1)[:total]
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
         return g[rank() :: world_size()].contiguous(), None
-
-
-def all_reduce_gradients(parameters: Iterable[Tensor], *, mean: bool = False) -> None:
-    """Sum or average the gradients over all processes, in place, one group of tensors at a time (`group_by_size`)."""
-    if world_size() == 1:
-        return
-    pending = []
-    for group in group_by_size((p.grad,) for p in parameters if p.grad is not None):
-        gradients = [gradient for (gradient,) in group]
-        flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
-        pending.append((gradients, flat, dist.all_reduce(flat, async_op=True)))
-    for gradients, flat, handle in pending:
-        handle.wait()
-        if mean:
-            flat /= world_size()
-        parts = torch.split(flat, [gradient.numel() for gradient in gradients])
-        summed = [part.view(gradient.shape) for part, gradient in zip(parts, gradients, strict=True)]
-        torch._foreach_copy_(gradients, summed)
 
 
 def broadcast_from_main(tensors: Iterable[Tensor]) -> None:
@@ -238,7 +221,7 @@ def broadcast_text(make: Callable[[], str]) -> str:
 
 
 def check_ranks_agree(text: str, advice: str) -> None:
-    """Raise an error with this advice on every process unless `text` is the same on all."""
+    """Raise an error with this advice on every process unless `text` is the same on all processes."""
     differs = torch.tensor(int(broadcast_text(lambda: text) != text))
     if world_size() > 1:
         dist.all_reduce(differs)

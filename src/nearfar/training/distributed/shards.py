@@ -54,7 +54,7 @@ def match_layout(state: State, optimizer: torch.optim.Optimizer) -> State:
 def _map_moments(
     loss: ShardedProxies, optimizer: torch.optim.Optimizer, state: State, change: Callable[[Tensor], Tensor]
 ) -> State:
-    """Apply a function to the optimizer's moments of the proxies."""
+    """Return the state of the optimizer, with `change` applied to the moments of the proxies."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     index = next(i for i, p in enumerate(parameters) if p is loss.loss.proxies)
     moments = state["state"].get(index, {})

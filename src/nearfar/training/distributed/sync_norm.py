@@ -1,11 +1,12 @@
-"""Batch norm with the statistics of the global batch, on any device (PyTorch's SyncBatchNorm needs a GPU).
+"""Batch norm with the statistics of the global batch: PyTorch's SyncBatchNorm on a GPU, our own code on a CPU.
 
-Rank r has n_r of the n values of a channel. Their mean is m_r, and the sum of their squared deviations from it is q_r:
+SyncBatchNorm does not support CPUs. On CPUs, this module combines the statistics of each channel as follows. Rank r has
+n_r of the n values. Their mean is m_r, and the sum of their squared deviations from m_r is q_r:
 
     mean = sum_r n_r m_r / n,   variance = sum_r (q_r + n_r (m_r - mean)^2) / n
 
-These formulas (Chan, Golub and LeVeque 1979) avoid the cancellation of subtracting large numbers. The forward pass
-needs one gather and the backward pass one all-reduce, each of two numbers per channel.
+These formulas (Chan, Golub and LeVeque 1979) do not subtract large, nearly equal numbers, which would lose precision.
+The forward pass needs one gather and the backward pass one all-reduce, each of two numbers per channel.
 """
 
 from __future__ import annotations
@@ -29,15 +30,16 @@ def sync_batch_norms(network: nn.Module) -> None:
             module.__class__ = SyncedBatchNorm
 
 
-class SyncedBatchNorm(_BatchNorm):
-    """A batch norm that in training uses the samples of all processes. All processes must call it equally often."""
+class SyncedBatchNorm(nn.SyncBatchNorm):
+    """A batch norm that uses the samples of all processes in training. All processes must call it equally often."""
 
-    def _check_input_dim(self, x: Tensor) -> None:
-        pass
+    process_group = None  # all processes; an attribute of the class, because `sync_batch_norms` does not call __init__
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.training or process_group.world_size() == 1:
+        if x.device.type == "cuda":
             return super().forward(x)
+        if not self.training or process_group.world_size() == 1:
+            return _BatchNorm.forward(self, x)
         mean, variance, count = _statistics(x)
         with torch.no_grad():
             self._update_running_statistics(mean, variance * (count / (count - 1).clamp_min(1)))
@@ -56,7 +58,7 @@ class SyncedBatchNorm(_BatchNorm):
 
 @torch.no_grad()
 def _statistics(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute mean and variance of the global batch, [C] for C channels, and the number of values per channel."""
+    """Compute the mean and the variance of each channel over the global batch, and the number of values per channel."""
     x = x if x.dtype == torch.float64 else x.float()
     n = x.numel() // x.shape[1]
     if n:
@@ -65,7 +67,8 @@ def _statistics(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         mean = variance = x.new_zeros(x.shape[1])
     local = torch.cat([mean, variance * n, mean.new_full((1,), n)])
     gathered = local.new_empty(process_group.world_size(), len(local))
-    dist.all_gather_into_tensor(gathered.flatten(), local)  # a view: gloo expects one long vector
+    # gloo expects an output with one dimension; flatten returns a view, so this call fills `gathered`
+    dist.all_gather_into_tensor(gathered.flatten(), local)
     means, squares, counts = gathered[:, : len(mean)], gathered[:, len(mean) : -1], gathered[:, -1:]
     count = counts.sum()
     mean = (counts * means).sum(0) / count
@@ -117,7 +120,7 @@ class _Normalize(torch.autograd.Function):
 def _constant_statistics_backward(
     g: Tensor, x: Tensor, mean: Tensor, variance: Tensor, scale: Tensor, weight: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of x, weight and bias, treating mean and variance as constants, in one kernel call."""
+    """Compute the gradients of x, weight and bias in one kernel call, treating mean and variance as constants."""
     ones = torch.ones_like(scale) if weight is None else weight
     by_x, by_weight, by_bias = torch.ops.aten.native_batch_norm_backward(
         g, x, ones, mean, variance, mean, scale, False, eps, [True, True, True]
@@ -126,5 +129,5 @@ def _constant_statistics_backward(
 
 
 def _per_channel(x: Tensor, slope: Tensor, offset: Tensor) -> Tensor:
-    """Compute slope * x + offset with slope and offset [C] for C channels, in one call of a native kernel."""
+    """Compute slope * x + offset in one kernel call. Slope and offset have one value per channel."""
     return F.batch_norm(x, torch.zeros_like(slope), torch.ones_like(slope), slope, offset, training=False, eps=0.0)
