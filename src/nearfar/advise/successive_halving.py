@@ -1,9 +1,10 @@
 """Successive halving within a time budget: train all recipes briefly, keep the better half, double the steps, repeat.
 
-Jamieson and Talwalkar, Non-stochastic Best Arm Identification and Hyperparameter Optimization, AISTATS 2016. Two
-changes are ours. The number of steps of a round is planned from the measured times of earlier trials, so that all
-rounds fit into the budget. Later rounds use more class splits (1 in the first round, 3 in the last, 2 in between), and
-still more if there is time left.
+The method is from Jamieson and Talwalkar, Non-stochastic Best Arm Identification and Hyperparameter Optimization,
+AISTATS 2016. We made two changes. The number of steps of a round is planned from the measured times of earlier trials,
+so that all rounds fit into the budget. Later rounds repeat each trial on more class splits, which are random divisions
+of the classes into training classes and held-out classes: 1 split in the first round, 3 in the last, 2 in between, and
+more if there is time left.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class NoiseRecord:
     Attributes:
         kind: "symmetric" or "small-cluster".
         rate: Noise rate.
-        seed: Seed of the noise, or -1 if it was read from a list.
+        seed: Seed of the noise, or -1 if the noise was read from a file (see `apply_prism_lists`).
         true_labels: Label of each sample without noise [N].
         wrong: Mask of the samples whose noisy label is not their true label [N].
     """
@@ -129,7 +129,7 @@ def add_label_noise(
 def _symmetric(labels: Ints, members: list[Ints], classes: Ints, rate: float, rng: np.random.Generator) -> None:
     for position, rows in enumerate(members):
         selected = rng.choice(rows, round_half_up(rate, len(rows)), replace=False)
-        # draw from all classes but the current one: adding 1 to positions at or above `position` skips it
+        # draw from all classes but the current one: adding 1 to numbers at or above `position` skips this class
         other = rng.integers(len(classes) - 1, size=len(selected))
         labels[selected] = classes[other + (other >= position)]
 

@@ -15,8 +15,8 @@ def open_folder(root: Path) -> Manifest:
     """Open a folder of class folders.
 
     The class of an image is the name of the first folder below the root, or below train/, val/ or test/. Images in
-    deeper folders belong to the same class. An outer folder that contains all class folders, such as `images/`, is not
-    taken for a class. Hidden files and folders are ignored.
+    deeper folders belong to the same class. An outer folder that contains all class folders, such as `images/`, does
+    not count as a class. Hidden files and folders are ignored.
     """
     scan = scan_folder(root)
     manifest = manifest_from_paths(scan.images, root=root, source=root.name or str(root), notes=scan.notes)

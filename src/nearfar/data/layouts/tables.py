@@ -47,7 +47,9 @@ def open_csv(
 
     The samples are texts if there is a column text and no column path. Other columns are ignored. The cells of a .tsv
     file are separated by tabs. Labels are read as strings, so 007 and 7 are different classes. `nearfar.csv_files`
-    describes how unusual names are written. Without a split column, the split is by class order.
+    describes how unusual names are written. A split is train, val or test. Without a split column, the first half of
+    the classes is for training and the other half for testing. A role is query or gallery, for benchmarks that search
+    with separate queries.
 
     Args:
         path: The table.
