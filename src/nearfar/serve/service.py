@@ -211,7 +211,7 @@ class Service:
         return f"<!doctype html><title>curves</title>{figures}{details}".encode("utf-8", "replace")
 
     def calibration_figures(self) -> bytes:
-        """Return an HTML document with the figures of the calibration, without any if the model is not calibrated."""
+        """Return an HTML document with the figures of the calibration. It is empty if the model is not calibrated."""
         calibration = self.collection.calibration
         with _DRAWING:
             figures = "" if calibration is None else draw_decisions(calibration)

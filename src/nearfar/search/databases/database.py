@@ -165,7 +165,7 @@ class Database(Protocol):
         ...
 
     def fetch(self, id: int) -> tuple[Match, Vectors] | None:
-        """Return a row, with the distance 0, and its vector [dim]; None if there is no such row."""
+        """Return a row as a match at distance 0, and its vector [dim]; None if there is no such row."""
         ...
 
     def close(self) -> None:

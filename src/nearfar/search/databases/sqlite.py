@@ -20,7 +20,7 @@ from nearfar.search.exact import Vectors
 from nearfar.validation import Ints
 
 PAGE = 10_000
-MAX_K = 4096  # limit of sqlite-vec
+MAX_K = 4096  # the largest number of neighbors that sqlite-vec returns
 WAIT_MILLISECONDS = 30_000
 
 
