@@ -81,7 +81,7 @@ def finish_run(trainer: Trainer, monitor: Monitor) -> None:
 
 
 def _find_better_start(result: Mapping[str, Any], metric: str) -> str | None:
-    """Return a message if the test score is below that of the untrained network or the raw features, or None."""
+    """Return a message if the untrained network or the raw features have a better test score, and None otherwise."""
     after = result.get("test", {}).get(metric)
     for kind, name in (("untrained", "the network before training"), ("raw", "the raw features")):
         before = result.get(kind, {}).get(metric)
