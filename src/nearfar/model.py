@@ -202,7 +202,7 @@ class Model(ABC):
             split: train, val, test or all.
             metrics: Names of metrics. By default, those of the configuration.
             device: Device of the network.
-            truncate: Number of dimensions to keep, from the first. None keeps all.
+            truncate: Number of leading dimensions of the embeddings to keep. None keeps all.
             say: Function that prints a message.
 
         Raises:
