@@ -42,7 +42,7 @@ def check_budget(data: TrialData, candidates: Sequence[Candidate], *, seconds: f
     run_trial(candidates[0], data, steps=1, split=0)  # a warm-up whose time is not used, because it includes imports
     line = run_trial(candidates[0], data, steps=PROBE_STEPS, split=0)
     if "message" in line:
-        return  # the search reports candidates that fail
+        return  # `run_trials` reports candidates that fail
     step = float(line["step_seconds"])
     cost = TrialCost(max(0.0, float(line["seconds"]) - PROBE_STEPS * step), step)
     sizes = round_sizes(len(candidates))

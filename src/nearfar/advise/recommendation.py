@@ -14,7 +14,7 @@ from nearfar.advise.successive_halving import collect_scores, rank_candidates
 from nearfar.metrics.intervals import Interval, interval
 
 BASELINES = ("proxy-anchor", "contrastive")  # the winner is also compared with these if they are candidates
-SPEEDUP = 1.1  # a recipe counts as faster if the other takes more than this many times as long per step
+SPEEDUP = 1.1  # ratio of the times per step above which one of two recipes counts as the faster one
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ def find_near_duplicates(audit: Audit, embeddings: Embeddings, split: Array, *, 
 
 
 def _neighbor_distances(neighbors: Ints, embeddings: Embeddings, center: bool) -> Floats:
-    """Return the distances [N, k] to the neighbors, in their order."""
+    """Return the distance [N, k] of each sample to each of its neighbors, in the order of `neighbors`."""
     rows = as_embeddings(embeddings, name="embeddings")
     rows = rows if rows.dtype == torch.float64 else rows.float()
     x = unit(rows - rows.mean(0) if center else rows).cpu()

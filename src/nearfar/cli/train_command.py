@@ -97,7 +97,7 @@ def launch(processes: int, *, source: str | None, settings: tuple[str, ...], **o
         try:
             return process.wait()
         except BaseException:
-            process.terminate()  # torchrun ends its workers
+            process.terminate()  # torchrun then ends its workers
             raise
 
 

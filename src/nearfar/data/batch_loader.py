@@ -75,7 +75,7 @@ class BatchLoader:
                 num_workers=workers,
                 persistent_workers=True,
                 pin_memory=self._is_for_gpu,
-                # by default, a DataLoader draws its seed from torch's global generator, which would change its state
+                # without this generator, the DataLoader would draw its seed from torch's global generator and change it
                 generator=torch.Generator().manual_seed(0),
             )
 
@@ -102,7 +102,10 @@ class BatchLoader:
             yield Batch(x, self.dataset.labels[indices], indices)
 
     def _read(self, jobs: Iterator[Job], read_ahead: bool) -> Iterator[tuple[Tensor, list[int]]]:
-        """Yield the samples of each job and their rows. `to_input` is not yet applied. For a GPU, memory is pinned."""
+        """Yield the samples of each job and their rows. The caller must still pass the samples to `to_input`.
+
+        For a GPU, the samples are in pinned memory.
+        """
         if self._loader is not None and read_ahead:
             self._jobs.source = jobs
             for x, loaded, skipped, failure in self._loader:

@@ -29,7 +29,7 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), microphone=(), geolocation=()",
 }
-# The probes of containers need no token, because they reveal nothing about the data (see `nearfar.serve.health`).
+# Container health probes need no token, because they reveal nothing about the data (see `nearfar.serve.health`).
 PROBES = frozenset({"/health", "/ready"})
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 

@@ -1,4 +1,4 @@
-"""Cars-196 in its three layouts. All are split by class: 1 to 98 for training, 99 to 196 for testing.
+"""Cars-196 in its three layouts. In all of them, classes 1 to 98 are for training and 99 to 196 for testing.
 
 - `cars_annos.mat` + `car_ims/`: all images in one folder;
 - `cars_train/`, `cars_test/` and `devkit/`: the release of the challenge, which needs `cars_test_annos_withlabels.mat`;

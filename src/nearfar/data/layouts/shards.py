@@ -51,7 +51,7 @@ def _find_shards(path: Path) -> list[Path]:
 
 
 def _is_shards(path: Path) -> bool:
-    """Return whether a file, or the first .tar file of a folder, starts with images and labels that have equal keys."""
+    """Return whether a file, or the first .tar file of a folder, begins with images and labels of the same names."""
     shards = _find_shards(path) if path.is_dir() or path.suffix.lower() == ".tar" else []
     if not shards or not shards[0].is_file():
         return False

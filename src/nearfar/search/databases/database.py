@@ -160,7 +160,7 @@ class Database(Protocol):
             query: The query.
             k: Number of rows.
             header: The header of the table.
-            labels: If given, only rows of these classes are searched, exactly.
+            labels: If given, only rows of these classes are searched. Such a search must be exact.
         """
         ...
 

@@ -100,7 +100,7 @@ class Qdrant:
         self._client.delete(self._table, points_selector=self._models.PointIdsList(points=ids.tolist()), wait=True)
 
     def build(self, header: TableHeader) -> range:
-        """Wait until the server has built its HNSW graph. It starts to do this by itself if there are enough points."""
+        """Wait until the server has built its HNSW graph, which it does by itself once there are enough points."""
         if not self._is_server or header.kind == "exact":
             return range(0)
         deadline = time.monotonic() + INDEXING_SECONDS
