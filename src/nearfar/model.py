@@ -139,7 +139,7 @@ class Model(ABC):
         """Return the data of the model if its images are arrays, or None otherwise.
 
         Query images are converted to the shape of these arrays, and to white on black if the arrays are drawings. Data
-        in image files is not opened, because it is not needed for this and opening many files takes long.
+        in image files is not opened, because it is not needed for this and opening many files takes a long time.
         """
         source = self.config.data.source
         if self.data is None and source not in embedded_names() and not source.lower().endswith((".npz", ".npy")):

@@ -46,7 +46,7 @@ def finish_run(trainer: Trainer, monitor: Monitor) -> None:
     }
     about = {"classes": len(splits.train.classes), "recipe": config.recipe}
     model = out / "model.safetensors"
-    state.save_weights(selected, model, about)  # before scoring, so that an error there does not lose the model
+    state.save_weights(selected, model, about)  # save before scoring, so that an error in scoring does not lose them
     if config.model.interpolate and not state.selection.kept_start:
         process_group.barrier()
         start, end = (load_embedder(path, trainer.network).to(state.device) for path in (out / START, model))

@@ -65,7 +65,7 @@ def estimate_step_memory(
 
 
 def _measure_activations(embedder: Embedder, compute: Callable[[Tensor], Tensor], samples: Tensor) -> int:
-    """Return the bytes of the tensors that autograd saves, except for parameters."""
+    """Return the total size in bytes of the tensors that autograd saves, except for parameters."""
     own = {p.untyped_storage()._cdata for p in embedder.parameters()}
     sizes: dict[int, int] = {}
 

@@ -69,7 +69,8 @@ class Projection:
         trained = [(p, s, p.grad) for p, s in zip(self.parameters, self._start, strict=True) if p.grad is not None]
         for group in group_by_size(trained):
             parameters, start, gradients = (list(part) for part in zip(*group, strict=True))
-            # subtract in this order: an unchanged parameter then adds -0, which preserves a gradient of -0, unlike +0
+            # Subtract in this order, so that an unchanged parameter adds -0. Adding +0 would turn a gradient of -0 into
+            # +0, which is not bit-identical.
             torch._foreach_add_(gradients, torch._foreach_sub(start, parameters), alpha=-self.weight)
 
     @torch.no_grad()

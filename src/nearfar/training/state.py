@@ -180,7 +180,7 @@ class TrainState:
         return taken
 
     def end_epoch(self) -> None:
-        """Move on to the next epoch of the sampler."""
+        """Record the position of the sampler at the start of the next epoch."""
         self.epoch_start = self._sampler_position()
         self.consumed = 0
 
