@@ -131,7 +131,8 @@ class Model(ABC):
         if source is None and data.fingerprint and manifest.fingerprint != data.fingerprint:
             raise NearfarError(
                 f"{data.source}: not the data that {self.origin}: files, classes or split have changed "
-                f"(fingerprint {manifest.fingerprint[:12]}, expected {data.fingerprint[:12]})"
+                f"(fingerprint {manifest.fingerprint[:12]}, expected {data.fingerprint[:12]}): restore the data, or "
+                "name other data"
             )
         return manifest
 

@@ -62,7 +62,8 @@ class NoiseRecord:
             record: dict[str, Any] = json.loads(path.read_text("utf-8"))
             if record["samples"] != len(noisy):
                 raise NearfarError(
-                    f"{path} is the record of {record['samples']:,} samples, but the data has {len(noisy):,}"
+                    f"{path} is the record of {record['samples']:,} samples, but the data has {len(noisy):,}: pass the "
+                    "data that the record was saved for"
                 )
             truth, wrong = noisy.labels.copy(), np.zeros(len(noisy), dtype=np.bool_)
             truth[record["rows"]] = record["true_labels"]
@@ -172,7 +173,7 @@ def save_prism_lists(noisy: Manifest, record: NoiseRecord, folder: Path, name: s
     names is replaced by `smallclusternoised`.
     """
     if noisy.paths is None:
-        raise NearfarError(f"{noisy.source} has no paths to list")
+        raise NearfarError(f"{noisy.source} has no paths to list: use a dataset whose samples have paths")
     stem = f"{name}_{record.rate:g}{'smallcluster' if record.kind == 'small-cluster' else ''}noised"
     train = noisy.rows("train")
     files = folder / f"{stem}_train.csv", folder / f"{stem}_cleaned_train.csv"
@@ -212,7 +213,7 @@ def _read_list(path: Path) -> list[tuple[str, int]]:
 
 def _match(manifest: Manifest, train: Ints, listed: list[str], file: Path) -> Ints:
     if manifest.paths is None:
-        raise NearfarError(f"{manifest.source} has no paths to match with {file}")
+        raise NearfarError(f"{manifest.source} has no paths to match with {file}: use a dataset of image files")
 
     def tail(path: str) -> str:
         return "/".join(path.replace("\\", "/").split("/")[-2:])
@@ -220,8 +221,12 @@ def _match(manifest: Manifest, train: Ints, listed: list[str], file: Path) -> In
     row_of = {tail(manifest.paths[row]): row for row in train.tolist()}
     unknown = next((path for path in listed if tail(path) not in row_of), None)
     if unknown is not None:
-        raise NearfarError(f"{file}: {unknown} is not in the train split of {manifest.source}")
+        raise NearfarError(
+            f"{file}: {unknown} is not in the train split of {manifest.source}: use the list for this dataset"
+        )
     rows = np.array([row_of[tail(path)] for path in listed])
     if len(np.unique(rows)) != len(train) or len(rows) != len(train):
-        raise NearfarError(f"{file} lists {len(rows):,} images, but the train split has {len(train):,}")
+        raise NearfarError(
+            f"{file} lists {len(rows):,} images, but the train split has {len(train):,}: use the list for this dataset"
+        )
     return rows

@@ -92,7 +92,7 @@ def export_onnx(encoder: Encoder, folder: Path) -> tuple[Path, float]:
         if not difference <= TOLERANCE:
             raise NearfarError(
                 f"{path} was not written: its embeddings differ from those of torch by {difference:.1e}, "
-                f"but at most {TOLERANCE:.0e} is allowed"
+                f"but at most {TOLERANCE:.0e} is allowed: export with --format safetensors"
             )
     if takes_texts:
         _write(folder / "tokenizer.json", tokenizer_json(encoder))

@@ -112,7 +112,9 @@ def check_label_sets(config: Config, manifest: Manifest) -> None:
                 "example --recipe supcon"
             )
         if config.pacing:
-            raise NearfarError(f"pacing.name={config.pacing['name']} needs classes, but {manifest.source} has pairs")
+            raise NearfarError(
+                f"pacing.name={config.pacing['name']} needs classes, but {manifest.source} has pairs: set pacing=null"
+            )
     if manifest.targets.ndim == 1:
         return
     for name in (str(part["name"]) for part in loss_parts(config)):

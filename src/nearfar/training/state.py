@@ -53,8 +53,7 @@ class TrainState:
 
     Attributes:
         embedder: The network whose weights are trained.
-        network: Function that embeds a batch: the embedder, or, if the activations of its frozen blocks are cached, the
-            part above these blocks. It is compiled if `compile` is set.
+        network: Function that embeds a batch: the embedder, or its part above cached blocks. It may be compiled.
         pairs: The pairs of the training samples if the data has pairs instead of classes, else None.
         loss, sampler, optimizer, scaler, pacer, projection, ema: The other components. The last three may be None.
         network_gradients, loss_gradients: Sum or average the gradients over the processes.

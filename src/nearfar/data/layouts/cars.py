@@ -44,7 +44,10 @@ def open_cars(root: Path, *, allow_partial: bool = False) -> Manifest:
     classes = tuple(listing.names)
     if listing.labels.min() < 1 or listing.labels.max() > len(classes):
         wrong = listing.labels.min() if listing.labels.min() < 1 else listing.labels.max()
-        raise NearfarError(f"{root / table} has class {wrong}, but the class names are numbered 1 to {len(classes)}")
+        raise NearfarError(
+            f"{root / table} has class {wrong}, but the class names are numbered 1 to {len(classes)}: download the "
+            "dataset again"
+        )
     labels = listing.labels - 1
     manifest = Manifest(
         labels=labels,

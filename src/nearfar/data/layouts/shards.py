@@ -200,7 +200,7 @@ class _Members:
                 file.seek(offset)
                 data = file.read(size)
         except OSError as error:
-            raise NearfarError(f"{self.files[shard]} cannot be read ({error.strerror})") from error
+            raise NearfarError(f"{self.files[shard]} cannot be read ({error.strerror}): check the path") from error
         if len(data) != size:
             raise NearfarError(f"{self.files[shard]} is truncated: copy it again")
         return data

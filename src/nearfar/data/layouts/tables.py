@@ -232,7 +232,9 @@ def save_csv(manifest: Manifest, path: Path) -> None:
     replaced atomically.
     """
     if manifest.annotations is not None:
-        raise NearfarError(f"{path}: label sets, groups, cameras, levels and pairs cannot be saved: edit the table")
+        raise NearfarError(
+            f"{path}: label sets, groups, cameras, levels and pairs cannot be saved: edit the original table instead"
+        )
     if manifest.items is not None:
         raise NearfarError(f"{path}: the samples of {manifest.source} are not files, so a table cannot refer to them")
     samples = manifest.texts if manifest.kind == "text" else manifest.paths
