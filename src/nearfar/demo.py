@@ -40,7 +40,7 @@ from nearfar.training.log import read_log
 from nearfar.training.prepare import cache_or_check_images
 from nearfar.training.splits import open_manifest
 
-# Our settings, tuned on held-out classes of the training half (docs/training.md).
+# Settings of the two recipes for the drawings. We tuned them on held-out training classes (docs/training.md).
 RECIPES: dict[str, dict[str, Any]] = {
     "supcon": {"batches": {"classes": 16, "per_class": 4}},
     "proxy-anchor": {"batches": {"size": 64}},

@@ -131,7 +131,8 @@ class Model(ABC):
         if source is None and data.fingerprint and manifest.fingerprint != data.fingerprint:
             raise NearfarError(
                 f"{data.source}: not the data that {self.origin}: files, classes or split have changed "
-                f"(fingerprint {manifest.fingerprint[:12]}, expected {data.fingerprint[:12]})"
+                f"(fingerprint {manifest.fingerprint[:12]}, expected {data.fingerprint[:12]}): restore the data, or "
+                "name other data"
             )
         return manifest
 
@@ -139,7 +140,7 @@ class Model(ABC):
         """Return the data of the model if its images are arrays, or None otherwise.
 
         Query images are converted to the shape of these arrays, and to white on black if the arrays are drawings. Data
-        in image files is not opened, because it is not needed for this and opening many files takes long.
+        in image files is not opened, because it is not needed for this and opening many files takes a long time.
         """
         source = self.config.data.source
         if self.data is None and source not in embedded_names() and not source.lower().endswith((".npz", ".npy")):
@@ -202,7 +203,7 @@ class Model(ABC):
             split: train, val, test or all.
             metrics: Names of metrics. By default, those of the configuration.
             device: Device of the network.
-            truncate: Number of dimensions to keep, from the first. None keeps all.
+            truncate: Number of leading dimensions of the embeddings to keep. None keeps all.
             say: Function that prints a message.
 
         Raises:

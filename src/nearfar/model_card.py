@@ -133,7 +133,7 @@ def _threshold_advice(calibration: Calibration | None) -> str:
         return (
             "To decide whether two samples have the same class, measure a distance threshold with `nearfar calibrate`."
         )
-    return "To decide whether two samples have the same class, use a threshold of the section Decisions."
+    return "To decide whether two samples have the same class, use a threshold from the section Decisions."
 
 
 def _decisions(calibration: Calibration | None) -> list[str]:

@@ -46,7 +46,7 @@ PARAMETERS: dict[Any, Any] = {
     "text.parse_math": False,
     "lines.scale_dashes": False,
 }
-_LOCK = RLock()  # matplotlib's parameters are global
+_LOCK = RLock()  # matplotlib's parameters are global, so only one thread may change them at a time
 
 
 @dataclass(frozen=True)

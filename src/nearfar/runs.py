@@ -114,7 +114,7 @@ class Run(Model):
         return results
 
     def embedder(self, *, device: str | torch.device = "auto") -> Embedder:
-        """Load the trained embedder, in evaluation mode. By default, it is loaded to a CUDA GPU if there is one."""
+        """Load the trained embedder, in evaluation mode. By default, it is loaded onto a CUDA GPU if there is one."""
         path = self.path / "model.safetensors"
         if not path.is_file():
             raise NearfarError(

@@ -71,7 +71,7 @@ def as_embeddings(embeddings: Embeddings, *, name: str, device: torch.device | N
         try:
             array = np.asarray(embeddings)
             with warnings.catch_warnings():
-                # torch warns that a read-only array (for example a memory map) could be written to; nothing here writes
+                # torch warns that a read-only array, such as a memory map, could be written to; nothing writes to it
                 warnings.simplefilter("ignore", UserWarning)
                 x = torch.from_numpy(array if min(array.strides, default=0) >= 0 else array.copy())
         except (TypeError, ValueError) as error:

@@ -155,7 +155,7 @@ def test_unknown_is_shown_below_the_threshold(
 def test_the_run_tab_shows_the_calibration(browser: Browser, copied_address: str) -> None:
     browser.get(f"{copied_address}/#/run")
     until(lambda: "Decisions" in texts(browser, "h2"))
-    assert any("Reliability of “same”, calibration error" in text for text in texts(browser, "figcaption"))
+    assert any("Reliability of P(same class), calibration error" in text for text in texts(browser, "figcaption"))
     facts = dict(zip(texts(browser, ".settings th"), texts(browser, ".settings td"), strict=True))
     low, high = facts["unknown classes, AUROC"].partition("(")[2].rstrip(")").split(" to ")
     assert 0 <= float(low) <= float(facts["unknown classes, AUROC"].split()[0]) <= float(high) <= 1

@@ -17,11 +17,11 @@ from nearfar.advise.trial import count_full_steps, run_trial
 from nearfar.data import Manifest
 from nearfar.errors import NearfarError
 
-FEATURES = {"files": 1280, "text": 384}  # number of features of EfficientNet-Lite0 and all-MiniLM-L6-v2
+FEATURES = {"files": 1280, "text": 384}  # dimension of the embeddings of EfficientNet-Lite0 and all-MiniLM-L6-v2
 
 
 def check_budget(data: TrialData, candidates: Sequence[Candidate], *, seconds: float) -> None:
-    """Time a short trial, and raise an error if even the shortest comparison of all candidates exceeds the budget.
+    """Time a short trial, and raise an error if the budget is too small for even the shortest useful comparison.
 
     Image files and texts are replaced by the same number of random vectors, so that the check does not have to wait
     until they are embedded.
@@ -39,10 +39,10 @@ def check_budget(data: TrialData, candidates: Sequence[Candidate], *, seconds: f
     if data.manifest.kind in FEATURES:
         data = replace(data, manifest=_with_random_vectors(data.manifest))
         embedding = EMBEDDING_SHARE
-    run_trial(candidates[0], data, steps=1, split=0)  # not timed, because it includes imports
+    run_trial(candidates[0], data, steps=1, split=0)  # a warm-up whose time is not used, because it includes imports
     line = run_trial(candidates[0], data, steps=PROBE_STEPS, split=0)
     if "message" in line:
-        return  # the search reports candidates that fail
+        return  # `run_trials` reports candidates that fail
     step = float(line["step_seconds"])
     cost = TrialCost(max(0.0, float(line["seconds"]) - PROBE_STEPS * step), step)
     sizes = round_sizes(len(candidates))

@@ -9,8 +9,8 @@ from nearfar.config.tree import parse_setting
 from nearfar.errors import NearfarError
 from nearfar.spelling import suggest
 
-# One recipe of each kind of method, simple ones first. Trials have few epochs, so Proxy-ISA uses its memory from the
-# start.
+# One recipe of each kind of method, simple ones first. By default, Proxy-ISA uses its memory of past embeddings only
+# after some epochs. Trials have few epochs, so here it uses the memory from the start.
 DEFAULT = (
     "contrastive, normalized-softmax, supcon, multi-similarity, proxy-anchor, dro-topk, mpa-ap, "
     "proxy-isa loss.memory_epoch=0 loss.filter_epoch=1"

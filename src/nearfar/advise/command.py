@@ -18,7 +18,7 @@ from nearfar.errors import NearfarError
 def advise_command(
     source: str, *, minutes: float, recipes: str | None, whole: bool, out: Path | None, skip_broken: bool = False
 ) -> Recommendation:
-    """Run `nearfar advise`: print the progress and the recommendation, and return the recommendation."""
+    """Run `nearfar advise`: compare the recipes, print progress messages and the recommendation, and return it."""
     candidates = parse_candidates(recipes or DEFAULT)
     if not 0 < minutes < math.inf:
         raise NearfarError(f"--minutes must be a number above 0, got {minutes:g}")

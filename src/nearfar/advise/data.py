@@ -1,4 +1,4 @@
-"""The data of the trials: a subset of the training split. By default, images and texts are replaced by vectors."""
+"""The data of the trials: a subset of the training split. By default, images and texts are embedded once beforehand."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class TrialData:
         manifest: The samples.
         held_out: Fraction of the classes that a trial is scored on.
         description: One line about the data.
-        seconds: Time that it took to prepare the data.
+        seconds: Time that it took to prepare the data, in seconds.
     """
 
     source: str
@@ -66,7 +66,7 @@ def open_trial_data(
     Args:
         source: The dataset, as for `nearfar train`.
         out: Directory where the feature vectors of images and texts are cached.
-        seconds: Time budget; embedding takes at most a quarter of it.
+        seconds: Time budget in seconds; embedding takes at most about a quarter of it.
         whole: If True, keep images and texts, so that trials train the whole network; otherwise, embed them once with
             a frozen network.
         skip_broken: If True, leave out images that cannot be read; otherwise, raise an error.

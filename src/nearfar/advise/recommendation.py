@@ -1,4 +1,7 @@
-"""Derive a recommendation with confidence intervals from the results of the trials."""
+"""Derive a recommendation with confidence intervals from the results of the trials.
+
+Each trial uses a class split: a random division of the classes into training classes and held-out classes to score on.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +14,19 @@ from nearfar.advise.successive_halving import collect_scores, rank_candidates
 from nearfar.metrics.intervals import Interval, interval
 
 BASELINES = ("proxy-anchor", "contrastive")  # the winner is also compared with these if they are candidates
-SPEEDUP = 1.1  # a recipe counts as faster if the other takes more than this many times as long per step
+SPEEDUP = 1.1  # ratio of the times per step above which one of two recipes counts as the faster one
 
 
 @dataclass(frozen=True)
 class Comparison:
     """Difference in MAP@R between the winner and another candidate.
 
-    Of the trials that both candidates have on the same class splits, only the longest are compared.
+    Only trials with the same number of steps on the same class splits are compared, and of these only the longest.
 
     Attributes:
         other: The candidate that the winner is compared with.
         steps: Number of steps of the compared trials.
-        difference: Score of the winner minus score of the other, with its 95% interval over class splits.
+        difference: Score of the winner minus score of the other, with its 95% confidence interval over class splits.
     """
 
     other: str

@@ -1,9 +1,10 @@
 """Successive halving within a time budget: train all recipes briefly, keep the better half, double the steps, repeat.
 
-Jamieson and Talwalkar, Non-stochastic Best Arm Identification and Hyperparameter Optimization, AISTATS 2016. Two
-changes are ours. The number of steps of a round is planned from the measured times of earlier trials, so that all
-rounds fit into the budget. Later rounds use more class splits (1 in the first round, 3 in the last, 2 in between), and
-still more if there is time left.
+The method is from Jamieson and Talwalkar, Non-stochastic Best Arm Identification and Hyperparameter Optimization,
+AISTATS 2016. We made two changes. The number of steps of a round is planned from the measured times of earlier trials,
+so that all rounds fit into the budget. Later rounds repeat each trial on more class splits, which are random divisions
+of the classes into training classes and held-out classes: 1 split in the first round, 3 in the last, 2 in between, and
+more if there is time left.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ KINDS = ("advise", "probe", "round", "trial")
 TRIALS = "trials.jsonl"
 PROBE_STEPS = 3
 MIN_STEPS = 10  # with fewer steps, the scores of recipes hardly differ
-MAX_SPLITS = (5, 10)  # largest number of class splits in a round before the last, and in the last round
+MAX_SPLITS = (5, 10)  # largest number of class splits in every round but the last, and in the last round
 RESERVE = 0.05  # fraction of the remaining time held in reserve, in case trials take longer than estimated
 
 
@@ -163,7 +164,7 @@ class _SuccessiveHalving:
         return working
 
     def _cost(self, name: str) -> TrialCost:
-        """Estimate the cost of a trial of a candidate from the longest trial so far."""
+        """Estimate the cost of a trial of a candidate from its longest trial so far."""
         lines = [line for line in self.lines if line.get("candidate") == name and "score" in line]
         longest = max(lines, key=lambda line: int(line["steps"]))
         step = float(longest["step_seconds"])
@@ -230,9 +231,9 @@ class _SuccessiveHalving:
         return names
 
     def _best(self, count: int) -> tuple[str, ...]:
-        """Return the `count` best candidates of the last round (before the first round, all) in their original order.
+        """Return the `count` best candidates of the last round, in their original order.
 
-        Candidates that failed are left out.
+        Before the first round, all candidates are returned. Candidates that failed are left out.
         """
         working, rounds = self._working(), self._rounds()
         if not rounds:

@@ -24,7 +24,7 @@ Clock = Callable[[], float]
 
 
 class StepTimer:
-    """Measures the mean time of a training step. The first step is slower, so it counts only if it is the only one."""
+    """Timer for the mean time of a training step. The first step is slow, so it counts only if there is no other."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock, self.steps = clock, 0

@@ -15,9 +15,9 @@ from nearfar.validation import Floats
 
 
 def loss_ranking(embeddings: Tensor, labels: Tensor) -> Floats:
-    """Return the hardness G_p + G_n of each sample with respect to all other samples, [N].
+    """Return the multi-similarity loss of each sample with all other samples, [N].
 
-    G_p and G_n are the positive and the negative term of BSPML's multi-similarity loss, with all sample weights 1.
+    The loss is computed as in BSPML (balanced self-paced metric learning), with weight 1 for every sample.
     """
     pos, neg = hardness(embeddings, labels)
     problem = WeightProblem.of(pos.cpu().numpy(), neg.cpu().numpy(), labels.cpu().numpy(), age=0.0, mu=0.0)

@@ -37,7 +37,7 @@ def _rows(audit: Audit, manifest: Manifest) -> Iterator[tuple[object, ...]]:
 def write_duplicates(found: Neighborhoods, manifest: Manifest, path: Path) -> Path:
     """Write the groups of near duplicates as a CSV file atomically and return its path.
 
-    The columns up to `decision` are those of a table of decisions, so the file can be filled in and applied.
+    The file can serve as a table of decisions: fill in its column `decision`, and pass it to `apply_decisions`.
     """
     header = ("row", "path", "label", "suggested", "decision", "group", "split", "distance", "across_splits")
     rows = [
@@ -51,7 +51,7 @@ def write_duplicates(found: Neighborhoods, manifest: Manifest, path: Path) -> Pa
 def write_outliers(found: Neighborhoods, manifest: Manifest, path: Path) -> Path:
     """Write the outliers as a CSV file atomically, farthest first, and return its path.
 
-    Like the file of near duplicates, it can be filled in and applied.
+    The file can serve as a table of decisions: fill in its column `decision`, and pass it to `apply_decisions`.
     """
     header = ("row", "path", "label", "suggested", "decision", "split", "distance")
     rows = [

@@ -11,8 +11,8 @@ from nearfar.audit.ranking import Audit
 from nearfar.ops.geometry import unit
 from nearfar.validation import Array, Embeddings, Floats, Ints, as_embeddings
 
-# Pairs are near duplicates if their distance is below this fraction of the median distance to the nearest neighbor. The
-# value is that of cleanlab's datalab.
+# Two samples are near duplicates if their distance is below this fraction of the median distance between a sample and
+# its nearest neighbor. Datalab in the package cleanlab uses the same value.
 DUPLICATE_FRACTION = 0.13
 # An outlier is a sample whose mean distance to its OUTLIER_NEIGHBORS nearest neighbors is unusually large: it exceeds
 # the third quartile of all samples' mean distances by more than this multiple of their interquartile range. These are
@@ -30,7 +30,7 @@ class DuplicateGroup:
         rows: Rows of the samples, ascending.
         distance: The smallest distance (1 - cosine) between two of the samples.
         is_across_splits: Whether the samples are in different splits, which makes test scores too high.
-        has_several_labels: Whether the samples have different labels, so that at least one is wrong.
+        has_several_labels: Whether the samples have different labels, in which case at least one is probably wrong.
     """
 
     rows: Ints
@@ -83,7 +83,7 @@ def find_near_duplicates(audit: Audit, embeddings: Embeddings, split: Array, *, 
 
 
 def _neighbor_distances(neighbors: Ints, embeddings: Embeddings, center: bool) -> Floats:
-    """Return the distances [N, k] to the neighbors, in their order."""
+    """Return the distance [N, k] of each sample to each of its neighbors, in the order of `neighbors`."""
     rows = as_embeddings(embeddings, name="embeddings")
     rows = rows if rows.dtype == torch.float64 else rows.float()
     x = unit(rows - rows.mean(0) if center else rows).cpu()

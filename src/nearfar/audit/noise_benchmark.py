@@ -51,7 +51,7 @@ def compute_scores(x: Tensor, labels: Tensor, names: list[str]) -> dict[str, Flo
 
 
 def _detection_of(score: Floats, wrong: NDArray[np.bool_]) -> Detection:
-    """Return AUROC, precision at 100, and precision at the number of wrong labels."""
+    """Return the AUROC, and the precision among the n highest scores, for n = 100 and n = number of wrong labels."""
     detection = measure_detection(score, wrong)
     return detection["auroc"], precision_at(score, wrong, min(100, len(wrong))), detection["precision"]
 

@@ -3,7 +3,8 @@ const key = 'nearfar audit ' + bar.dataset.key;
 const classes = new Set([...document.querySelectorAll('#classes option')].map(option => option.value));
 const cell = text => '"' + text.replaceAll('"', '""') + '"';
 
-// Returns the decision on a sample as [decision, label], or null if there is none, or if the new label is not a class.
+// Returns the decision on a sample as [decision, label]. Returns null if nothing was decided yet, or if the new label
+// that was typed is not a class.
 function decision(article) {
   const value = article.querySelector('input[type=radio]:checked')?.value;
   const label = article.querySelector('.new').value;
@@ -22,7 +23,8 @@ function show() {
   document.getElementById('count').textContent = decided().length + ' decided';
 }
 
-// The browser keeps the decisions, so that a reload does not lose them. It may not allow this.
+// Saves the decisions in the browser's local storage, so that a reload does not lose them. If the browser forbids local
+// storage, a message asks the user to save the file.
 function keep() {
   const state = {};
   for (const article of articles) {

@@ -73,7 +73,7 @@ def write_page(
         manifest: The samples.
         path: The HTML file to write.
         shown: Maximum number of samples on the page.
-        neighborhoods: Near duplicates and outliers, which get sections of their own.
+        neighborhoods: Near duplicates and outliers. If given, the page has a section for each.
         beside: Number of nearest neighbors, and of the least suspicious samples of the class, shown with each sample.
     """
     check_same_rows(audit, manifest)

@@ -21,7 +21,7 @@ from nearfar.validation import Embeddings, as_embeddings
 
 SHARES = (0.6, 0.7, 0.8, 0.9)
 FACTORS = np.array([1.0, 1.0, 0.5])  # factors of the class centers, the votes and the self-paced weight in the score
-SWAPPED = 0.1  # fraction of the labels that are made wrong on purpose
+SWAPPED = 0.1  # fraction of the labels that `swap_labels` makes wrong on purpose, to see how wrong labels score
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +36,7 @@ class Audit:
         neighbors: Rows of the k nearest samples, nearest first, [N, k].
         votes: Number of neighbors with the given label and with the rival, [N, 2].
         similarity: Cosine to the center of the given class and of the rival, [N, 2].
-        weight: Self-paced weight, averaged over the argument `shares` of `audit`; low for suspicious labels.
+        weight: Self-paced weight, a mean over the fractions `shares` (see `audit`); low for suspicious labels.
         reference: Scores [M] of labels that were made wrong on purpose, on the scale of `score`; see `find_cutoff`.
             Empty if there are fewer than 20 samples.
         classes: Names of the labels, or None.
@@ -114,7 +114,8 @@ def audit(
       the given class, where a center is a mean of unit embeddings;
     - votes: log(1 + v) - log(1 + u), where u is the number of votes for the given label among the k nearest neighbors,
       and v the largest number of votes for any other label;
-    - self-paced: 1 minus BSPML's weight (mu=1, threshold=1), averaged over the fractions `shares`.
+    - self-paced: 1 minus the sample weight that BSPML (balanced self-paced metric learning) computes with mu=1 and
+      threshold=1, averaged over the fractions `shares`.
 
     We chose the factors 1, 1 and 0.5, k=20 and the fractions on CUB feature vectors and on pixels of drawings, both
     with injected noise (docs/methods/bspml.md has the numbers). The computation is blockwise: no N x N matrix is
@@ -193,7 +194,7 @@ def audit(
 def compute_self_paced_weight(
     x: Tensor, y: Tensor, *, shares: Sequence[float] = SHARES, memory_mb: int = MEMORY_MB
 ) -> Floats:
-    """Return BSPML's weights [N] of unit embeddings, averaged over the fractions of samples to keep."""
+    """Return the sample weights [N] of BSPML for unit embeddings, averaged over the fractions of samples to keep."""
     pos, neg = hardness(x, y, memory_mb=memory_mb)
     problem = WeightProblem.of(pos.cpu().numpy(), neg.cpu().numpy(), y.cpu().numpy(), age=0.0, mu=1.0)
     weight: Floats = np.mean([solve_for_share(problem, share, tolerance=1e-3)[0].weights for share in shares], axis=0)
@@ -260,8 +261,8 @@ def _collect_evidence(x: Tensor, y: Tensor, k: int, memory_mb: int) -> dict[str,
 
         to_center.scatter_(1, label, -torch.inf)
         by_center = to_center.argmax(1)
-        # If several labels have the most votes, the one with the nearest center wins: a difference of one vote counts
-        # 8, and cosines differ by at most 2.
+        # Choose the label with the most votes, and among equal votes the one with the nearest center. The factor 8
+        # ensures this order: one vote more outweighs any difference between two cosines, which is at most 2.
         by_votes = (votes.scatter(1, label, -1.0) * 8 + to_center).argmax(1)
         rivals = torch.stack([by_center, by_votes], 1)
         parts.append(

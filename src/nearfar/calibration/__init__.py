@@ -1,4 +1,4 @@
-"""Calibration: thresholds and probabilities for distances, and when a class is "unknown", from held-out classes."""
+"""Calibrate distances on held-out classes: find thresholds, probabilities, and when the class of a query is unknown."""
 
 from nearfar.calibration.fit import calibrate
 from nearfar.calibration.stored import CALIBRATION_FILE, Calibration, load_calibration

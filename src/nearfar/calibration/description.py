@@ -8,7 +8,7 @@ THRESHOLD_HEADER = ("FMR", "threshold", "95% interval", "FNMR", "95% interval")
 
 
 def threshold_rows(calibration: Calibration) -> list[tuple[str, str, str, str, str]]:
-    """Return a row for each operating point, with the columns of `THRESHOLD_HEADER`."""
+    """Return a row for each threshold of a calibration, with the columns of `THRESHOLD_HEADER`."""
     return [
         (
             f"{point.fmr:g}",
@@ -50,7 +50,7 @@ def describe(calibration: Calibration) -> list[tuple[str, str]]:
 
 
 def warning(calibration: Calibration) -> str:
-    """Return a sentence that the figures are too optimistic, or "" if the model was trained on none of the classes."""
+    """Return a warning if the model was trained on some of the classes, and "" otherwise."""
     if not calibration.trained:
         return ""
     return (

@@ -66,8 +66,8 @@ def calibrate(
 
     - Verification: do two given samples have the same class? All pairs count; see `nearfar.metrics.verification`.
     - Search: does a search result have the class of the query? A search result is the nearest of many samples, so it
-      has the class of the query more often than an arbitrary sample at the same distance. The curve is fitted on the
-      ten nearest neighbors of each sample.
+      has the class of the query more often than an arbitrary sample at the same distance. The curve from distance to
+      probability is therefore fitted on the ten nearest neighbors of each sample.
     - Classification: which of the known classes does a query have, or is its class unknown? Half of the classes are
       treated as known and the other half as unknown. Then the two halves are swapped.
 
@@ -133,7 +133,11 @@ def _verify(same: Pairs, different: Pairs, fmrs: tuple[float, ...], seed: int) -
 def _fit_neighbors(
     vectors: Tensor, numbers: Ints, halves: tuple[Ints, Ints], method: str, seed: int
 ) -> NeighborProbability:
-    """Fit the curve on all classes, and estimate its error: fit on each half of the classes, test on the other half."""
+    """Fit the curve from the distance of a neighbor to the probability that it has the class of the query.
+
+    The returned curve is fitted on all classes. Its error is estimated by fitting on each half of the classes and
+    testing on the other half.
+    """
     hits = [_collect_hits(vectors, numbers, np.flatnonzero(np.isin(numbers, half))) for half in halves]
     curves = [fit_curve(method, distance, truth, is_increasing=False) for distance, truth, _ in hits]
     predicted = np.concatenate([curves[1](hits[0][0]), curves[0](hits[1][0])])

@@ -83,7 +83,8 @@ class OpenSet:
         accuracy: The fraction of queries of known classes whose best class is right.
         error: The expected calibration error of `curve`.
         auroc: The probability that a query of a known class has a higher score than one of an unknown class.
-        fpr: The fraction of queries of unknown classes that are accepted at a threshold that accepts 95% of the known.
+        fpr: The fraction of queries of unknown classes that are accepted at a threshold that accepts 95% of the queries
+            of known classes.
         accepted: The fraction of queries of known classes that are accepted by a threshold chosen on other classes.
         rejected: The fraction of queries of unknown classes that are rejected by a threshold chosen on other classes.
     """
@@ -104,7 +105,7 @@ class Calibration:
 
     Attributes:
         model: The sha256 of the weights, "" if unknown.
-        dim: Number of dimensions of the embeddings. Truncated embeddings need a calibration of their own.
+        dim: Number of dimensions of the embeddings. Truncated embeddings need a separate calibration.
         data: Name of the data.
         split: The split that was used.
         samples: Number of samples.
@@ -132,7 +133,7 @@ class Calibration:
         return self.same.curve(distance)
 
     def threshold(self, fmr: float) -> OperatingPoint:
-        """Return the operating point at the false match rate `fmr`.
+        """Return the distance threshold for the false match rate `fmr`, with its error rates.
 
         Raises:
             NearfarError: If this rate was not measured.

@@ -6,7 +6,7 @@ import numpy as np
 
 from nearfar.validation import Floats, Ints
 
-VOTERS = 10  # neighbors that vote (our choice)
+VOTERS = 10  # number of nearest neighbors that vote for the class of a query
 
 
 def vote(probability: Floats, labels: Ints, sizes: Ints, *, shown: int = 1) -> tuple[Ints, Floats]:

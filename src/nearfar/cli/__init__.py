@@ -16,7 +16,7 @@ from nearfar.cli.edge import OneLineErrors
     "modules",
     multiple=True,
     metavar="MODULE",
-    help="Import (and so run) your Python module first, for example to register backbones, losses or layouts. "
+    help="Import and run this Python module first, for example to register your own backbones, losses or layouts. "
     "Repeatable.",
 )
 def main(modules: tuple[str, ...]) -> None:

@@ -32,7 +32,7 @@ def remember_run(path: Path) -> None:
 
 
 class OneLineErrors(click.Group):
-    """A group whose commands report every exception in one line, without a traceback.
+    """A click group whose commands report every exception in one line, without a traceback.
 
     A `NearfarError` is printed as it is. For any other exception, the traceback is saved in the run directory if there
     is one, or else in the temporary directory, and the line names the file. Unless memory ran out, such an exception is

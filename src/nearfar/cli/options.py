@@ -16,7 +16,7 @@ DEVICE_VARIABLE = "NEARFAR_DEVICE"
 
 @contextmanager
 def _device_variable(name: str) -> Iterator[None]:
-    """Set the environment variable that determines what device=auto means, here and in processes started from here."""
+    """Set the environment variable that device=auto reads, for this process and the processes that it starts."""
     old = os.environ.get(DEVICE_VARIABLE)
     os.environ[DEVICE_VARIABLE] = name
     try:
@@ -47,7 +47,7 @@ SKIP_BROKEN = click.option(
 TRUNCATE = click.option(
     "--truncate",
     type=click.IntRange(min=1),
-    help="Keep only the first dimensions of the embeddings, for a model trained with loss.matryoshka.",
+    help="Keep only this many leading dimensions of the embeddings, for a model trained with loss.matryoshka.",
 )
 
 MODEL = click.option(

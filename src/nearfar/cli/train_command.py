@@ -97,7 +97,7 @@ def launch(processes: int, *, source: str | None, settings: tuple[str, ...], **o
         try:
             return process.wait()
         except BaseException:
-            process.terminate()  # torchrun ends its workers
+            process.terminate()  # torchrun then ends its workers
             raise
 
 
@@ -110,7 +110,7 @@ def configure(
     cache: Path | None = None,
     allow_partial: bool = False,
 ) -> tuple[Config, Manifest]:
-    """Return the configuration that a command line describes, and its data. Defaults depend on the kind of the data.
+    """Return the configuration that a command line describes, and its data. Defaults depend on the kind of data.
 
     If `cache` is given and there is no GPU, training on image files uses activations that are cached in this folder.
     """

@@ -1,4 +1,4 @@
-"""Cached activations of the frozen part of a network as a dataset."""
+"""A dataset of cached activations: outputs of the frozen part of a network for each image."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nearfar.data.row_store import RowStore
 
 
 class ActivationDataset:
-    """Dataset of activations instead of images.
+    """Dataset of cached activations, which the trained part of the network takes as input instead of images.
 
     A view is one version of every image. There are several randomly augmented views, and one view for evaluation.
 

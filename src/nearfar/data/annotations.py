@@ -69,7 +69,7 @@ def read_annotations(
     group: str | None = None,
     camera: str | None = None,
 ) -> tuple[dict[str, list[str]], Annotations | None]:
-    """Return the columns of a table with one label in each row, and the annotations (None if there are none).
+    """Read the annotations of a table from its columns.
 
     Args:
         path: The table.
@@ -77,6 +77,10 @@ def read_annotations(
         label: Name of the column with labels. If a row has several labels, the first one becomes its class.
         separator: Character between the labels of a row, such as "|". None if each row has one label.
         group, camera: Names of the columns with groups and cameras.
+
+    Returns:
+        The columns, where the label column holds only the first label of each row, and the annotations (None if there
+        are none).
 
     Raises:
         NearfarError: If a column is missing.

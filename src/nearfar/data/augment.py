@@ -49,7 +49,7 @@ def _mix(z: Hashes) -> Hashes:
 
 @dataclass(frozen=True)
 class BatchAugment:
-    """Random affine maps and color changes for a batch of images. With the default arguments, nothing changes.
+    """Random affine maps and color changes for a batch of images. The default arguments leave images unchanged.
 
     The interpolation is bilinear without a low-pass filter. Shrinking by a factor of more than about 1.5 causes
     aliasing, so cached images should not be much larger than the training size.

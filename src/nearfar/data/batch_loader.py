@@ -17,7 +17,7 @@ from nearfar.data.pixel_dataset import PixelDataset
 from nearfar.data.tensor_dataset import TensorDataset
 from nearfar.errors import NearfarError
 
-Job = tuple[int, bool, list[int]]
+Job = tuple[int, bool, list[int]]  # a batch to read: epoch, whether to use the training transform, row numbers
 T = TypeVar("T")
 READ_AHEAD = 2  # number of batches that are read in advance for a GPU
 
@@ -75,7 +75,7 @@ class BatchLoader:
                 num_workers=workers,
                 persistent_workers=True,
                 pin_memory=self._is_for_gpu,
-                # by default, a DataLoader draws its seed from the global generator, which would change later draws
+                # without this generator, the DataLoader would draw its seed from torch's global generator and change it
                 generator=torch.Generator().manual_seed(0),
             )
 
@@ -102,7 +102,10 @@ class BatchLoader:
             yield Batch(x, self.dataset.labels[indices], indices)
 
     def _read(self, jobs: Iterator[Job], read_ahead: bool) -> Iterator[tuple[Tensor, list[int]]]:
-        """Yield the samples of each job before `to_input`, and their rows. For a GPU, samples are in pinned memory."""
+        """Yield the samples of each job and their rows. The caller must still pass the samples to `to_input`.
+
+        For a GPU, the samples are in pinned memory.
+        """
         if self._loader is not None and read_ahead:
             self._jobs.source = jobs
             for x, loaded, skipped, failure in self._loader:
@@ -148,7 +151,7 @@ class _Jobs(Sampler[Job]):
         return self.source
 
 
-Read = tuple[Tensor | None, list[int], dict[int, str], str]
+Read = tuple[Tensor | None, list[int], dict[int, str], str]  # batch, its rows, skipped rows with messages, error or ""
 
 
 class _BatchReader(Dataset[Read]):

@@ -118,7 +118,7 @@ def _build(
         rows = np.unique(np.linspace(0, len(manifest) - 1, CHECKED_IMAGES).astype(int)).tolist()
         checksums = {row: zlib.crc32(pixels[row]) for row in rows}
         del pixels
-        # write this list before `atomic` renames the array: if the array exists, both files are then complete
+        # write this list before `atomic` renames the array, so that an array file never exists without its list
         with atomic(broken_file) as listing:
             listing.write_text(json.dumps({"broken": broken, "checksums": checksums}), "utf-8")
 

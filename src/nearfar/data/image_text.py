@@ -58,7 +58,10 @@ def _open_csv(path: Path) -> tuple[Manifest, Manifest]:
     absent = find_missing(path.parent, files)
     if absent:
         count = f"{len(absent):,} of {len(files):,}"
-        raise NearfarError(f"{path}: {count} listed files do not exist, the first: {absent[0]}")
+        raise NearfarError(
+            f"{path}: {count} listed files do not exist, the first: {absent[0]}: correct the paths, which are relative "
+            f"to {path.parent}"
+        )
     check_texts(path, texts, range(2, len(rows) + 2))
     labels, classes = number_labels(texts)
     split = np.full(len(rows), "train")

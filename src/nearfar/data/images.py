@@ -24,7 +24,7 @@ from nearfar.data.near_duplicates import Hashes, describe_near_duplicates, hash_
 from nearfar.errors import NearfarError
 from nearfar.formatting import counted
 
-# Formats that Pillow decodes without other programs (EPS would start Ghostscript). Other formats are refused.
+# Supported formats. Pillow decodes all of them itself. It would start Ghostscript for EPS, which is why EPS is refused.
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM")
 MAX_PIXELS = 1 << 26
 SCAN_SIDE = 32

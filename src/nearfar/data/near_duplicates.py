@@ -11,10 +11,11 @@ from nearfar.formatting import counted
 
 Hashes = NDArray[np.uint64]
 
-# Largest number of different bits of near-duplicates. Re-encoded or slightly shifted copies rarely differ in more bits.
-# Unrelated images differ in about 32 of the 64 bits.
+# Two images are near-duplicates if their 64-bit hashes differ in at most this many bits. Re-encoded or slightly shifted
+# copies rarely differ in more bits. Unrelated images differ in about 32 bits.
 MAX_DISTANCE = 4
-# (shift, number of bits) of each band. Four different bits change at most four of the five bands.
+# The 64 bits of a hash are divided into five bands, each given as (shift, number of bits). If two hashes differ in at
+# most four bits, at least one band is equal.
 BANDS = ((0, 13), (13, 13), (26, 13), (39, 13), (52, 12))
 MIN_BITS = 6  # images whose hash has fewer one bits or fewer zero bits are not compared; most are almost uniform
 MAX_GROUP = 4096  # if more images than this share a band, only the first ones are compared with each other

@@ -31,7 +31,7 @@ class NoiseRecord:
     Attributes:
         kind: "symmetric" or "small-cluster".
         rate: Noise rate.
-        seed: Seed of the noise, or -1 if it was read from a list.
+        seed: Seed of the noise, or -1 if the noise was read from a file (see `apply_prism_lists`).
         true_labels: Label of each sample without noise [N].
         wrong: Mask of the samples whose noisy label is not their true label [N].
     """
@@ -62,7 +62,8 @@ class NoiseRecord:
             record: dict[str, Any] = json.loads(path.read_text("utf-8"))
             if record["samples"] != len(noisy):
                 raise NearfarError(
-                    f"{path} is the record of {record['samples']:,} samples, but the data has {len(noisy):,}"
+                    f"{path} is the record of {record['samples']:,} samples, but the data has {len(noisy):,}: pass the "
+                    "data that the record was saved for"
                 )
             truth, wrong = noisy.labels.copy(), np.zeros(len(noisy), dtype=np.bool_)
             truth[record["rows"]] = record["true_labels"]
@@ -129,7 +130,7 @@ def add_label_noise(
 def _symmetric(labels: Ints, members: list[Ints], classes: Ints, rate: float, rng: np.random.Generator) -> None:
     for position, rows in enumerate(members):
         selected = rng.choice(rows, round_half_up(rate, len(rows)), replace=False)
-        # draw from all classes but the current one: adding 1 to positions at or above `position` skips it
+        # draw from all classes but the current one: adding 1 to numbers at or above `position` skips this class
         other = rng.integers(len(classes) - 1, size=len(selected))
         labels[selected] = classes[other + (other >= position)]
 
@@ -172,7 +173,7 @@ def save_prism_lists(noisy: Manifest, record: NoiseRecord, folder: Path, name: s
     names is replaced by `smallclusternoised`.
     """
     if noisy.paths is None:
-        raise NearfarError(f"{noisy.source} has no paths to list")
+        raise NearfarError(f"{noisy.source} has no paths to list: use a dataset whose samples have paths")
     stem = f"{name}_{record.rate:g}{'smallcluster' if record.kind == 'small-cluster' else ''}noised"
     train = noisy.rows("train")
     files = folder / f"{stem}_train.csv", folder / f"{stem}_cleaned_train.csv"
@@ -212,7 +213,7 @@ def _read_list(path: Path) -> list[tuple[str, int]]:
 
 def _match(manifest: Manifest, train: Ints, listed: list[str], file: Path) -> Ints:
     if manifest.paths is None:
-        raise NearfarError(f"{manifest.source} has no paths to match with {file}")
+        raise NearfarError(f"{manifest.source} has no paths to match with {file}: use a dataset of image files")
 
     def tail(path: str) -> str:
         return "/".join(path.replace("\\", "/").split("/")[-2:])
@@ -220,8 +221,12 @@ def _match(manifest: Manifest, train: Ints, listed: list[str], file: Path) -> In
     row_of = {tail(manifest.paths[row]): row for row in train.tolist()}
     unknown = next((path for path in listed if tail(path) not in row_of), None)
     if unknown is not None:
-        raise NearfarError(f"{file}: {unknown} is not in the train split of {manifest.source}")
+        raise NearfarError(
+            f"{file}: {unknown} is not in the train split of {manifest.source}: use the list for this dataset"
+        )
     rows = np.array([row_of[tail(path)] for path in listed])
     if len(np.unique(rows)) != len(train) or len(rows) != len(train):
-        raise NearfarError(f"{file} lists {len(rows):,} images, but the train split has {len(train):,}")
+        raise NearfarError(
+            f"{file} lists {len(rows):,} images, but the train split has {len(train):,}: use the list for this dataset"
+        )
     return rows

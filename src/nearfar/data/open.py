@@ -41,9 +41,9 @@ def open_data(
     The source is one of:
 
     - `sketches`: the built-in dataset of drawings (use `./sketches` for a folder of this name);
-    - a folder with CUB-200-2011, Cars-196, Stanford Online Products or In-Shop in the official layout, or the folder
-      around it, if it contains no other folder;
-    - any other folder: class folders, or `train/` and `test/` with class folders;
+    - a folder with CUB-200-2011, Cars-196, Stanford Online Products or In-Shop in the official layout, or a folder
+      whose only subfolder is such a folder;
+    - any other folder: one subfolder per class, or `train/` and `test/` with one subfolder per class;
     - `.tar`, `.tar.gz`, `.tgz`, `.zip`: an archive of class folders, which is read without extracting its files;
     - `.csv`, `.tsv`, `.jsonl`: a table with a column path or text, a column label, and optionally the columns split and
       role;

@@ -1,4 +1,4 @@
-"""Small images in memory as a dataset."""
+"""A dataset of small images that are stored in one array."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ from nearfar.data.manifest import Array
 
 # pixels of a white-on-black drawing above this value belong to its lines
 INK = 32
-# Gray images whose median is below this value are taken for drawings on black: drawings are mostly background, with a
-# median of 0, whereas the median of other gray images is rarely this low.
+# Gray images whose median pixel is below this value are assumed to be drawings on black. Most pixels of a drawing are
+# background, so its median is 0. The median of other gray images is rarely this low.
 MAX_DARK_MEDIAN = 32
 
 

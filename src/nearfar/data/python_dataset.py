@@ -46,8 +46,8 @@ def as_manifest(
             into memory. Labels are read from the attribute `targets` or `labels` of a dataset if it has one, otherwise
             from every item. If labels are numbers, class names are read from the attribute `classes`.
         image, text, label: Keys of the image or text and of the label in items that are dicts.
-        split: "auto" uses the first half of the classes for training if `data` has no splits. "class-order" always
-            does.
+        split: "auto" uses the splits of `data`. If it has none, the first half of the classes is for training and the
+            other half for testing. "class-order" always splits the classes in this way.
 
     Raises:
         NearfarError: If an item has a different form, or a key is missing.

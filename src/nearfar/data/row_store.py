@@ -117,7 +117,7 @@ class RowStore:
             if not lock(handle, wait=False):
                 on_wait()
                 lock(handle)
-            remove_drafts(self.folder)  # all drafts are left over from killed processes, as no other process is writing
+            remove_drafts(self.folder)  # no other process is writing, so all drafts are left over from killed processes
             if not (self.folder / ABOUT).is_file():
                 with atomic(self.folder / ABOUT) as draft:
                     draft.write_text(json.dumps(self._about, indent=2) + "\n", encoding="utf-8")

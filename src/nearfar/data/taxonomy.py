@@ -1,6 +1,6 @@
-"""The ancestors of classes: the genus and the family of a species, the category of a product.
+"""The ancestors of classes, such as the genus and the family of a species, or the category of a product.
 
-They come from further columns of a table, or from a taxonomy file, a CSV with one row per class:
+The ancestors are read from additional columns of a table, or from a taxonomy file, a CSV with one row per class:
 
     label,genus,family
     lion,panthera,felidae

@@ -1,4 +1,4 @@
-"""Texts as a dataset. They are tokenized once."""
+"""A dataset of texts, which are tokenized once, when the dataset is created."""
 
 from __future__ import annotations
 

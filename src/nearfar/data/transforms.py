@@ -261,7 +261,8 @@ def train_transform(
         steps.append(HorizontalFlip(flip))
     if any(jitter):
         steps.append(ColorJitter(*jitter))
-    # if the shortest side of an image is s, the shortest side of the smallest crop is s * sqrt(scale * ratio)
+    # If the shortest side of an image is s, the shortest side of the smallest crop is s * sqrt(scale * ratio), with the
+    # smallest scale and the most extreme aspect ratio.
     needed = math.ceil(size / math.sqrt(scale[0] * min(ratio[0], 1 / ratio[1])))
     return Pipeline(tuple(steps), Normalize(mean, std), needed, gray=len(mean) == 1)
 

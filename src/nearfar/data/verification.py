@@ -66,7 +66,7 @@ def verify_images(
 
 
 def describe_broken(manifest: Manifest, broken: dict[int, str]) -> str:
-    """Return an error message of one line that lists the first broken images and says how to leave them out."""
+    """Return a one-line error message that names the first broken images and says how to leave them out."""
     first = "; ".join(list(broken.values())[:SHOWN])
     more = f"; and {len(broken) - SHOWN:,} more, which `nearfar data DATA --scan` lists" if len(broken) > SHOWN else ""
     return (

@@ -23,11 +23,11 @@ STEP_VALUES = {
     "active_pairs": "Fraction of pairs with a gradient",
     "without_positives": "Fraction of anchors without a positive",
     "rank": "Effective rank of 64 embeddings",
-    "spread": "Spread of 64 embeddings (0: all directions are equal)",
+    "spread": "Spread of 64 embeddings (0: all have the same direction)",
     "norm": "Mean norm of 64 embeddings",
 }
-# Placeholder colors, eight for lines and one for the grid. In the SVG, each is replaced with a class of style.css, so
-# that the page sets the actual color.
+# Placeholder colors for matplotlib, eight for lines and one for the grid. In the SVG, each of them is replaced with a
+# CSS class, so that style.css sets the actual color.
 LINE_COLORS = tuple(f"#0000{64 + i:02x}" for i in range(8))
 GRID_COLOR = "#000001"
 CLASSES = {**{color: f"c{i}" for i, color in enumerate(LINE_COLORS)}, GRID_COLOR: "grid"}

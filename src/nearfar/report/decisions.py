@@ -13,7 +13,7 @@ from nearfar.report.curves import CLASSES, GRID_COLOR, LINE_COLORS
 from nearfar.report.html import render
 
 SIDE = 260
-LARGEST, SMALLEST = 90.0, 8.0  # area of a mark of the reliability diagram, in square points
+LARGEST, SMALLEST = 90.0, 8.0  # largest and smallest area of a mark in the reliability diagram, in square points
 
 
 def collect_decisions(calibration: Calibration | None) -> dict[str, Any] | None:
@@ -52,7 +52,7 @@ def _draw_reliability(calibration: Calibration) -> Markup:
     axes.set_xlabel("predicted probability")
     axes.set_ylabel("observed frequency")
     error = 100 * calibration.same.error.value
-    title = f"Reliability of “same”, calibration error {error:.1f} points"
+    title = f"Reliability of P(same class), calibration error {error:.1f} points"
     pairs = ", ".join(f"{part.predicted:.2f}: {part.observed:.2f}" for part in bins)
     return _to_html(figure, title, f"{title}. Predicted and observed: {pairs}")
 

@@ -141,7 +141,7 @@ def draw_map(data: Manifest, layout: EmbeddingMap, thumbnails: Thumbnails) -> Ma
 
 
 def _fit_to_frame(y: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Rotate the points to the smallest bounding box that is wider than high, then stretch the box to the frame."""
+    """Rotate the points to the smallest bounding box that is wider than tall, then stretch the box to the frame."""
     angles = np.radians(np.arange(0, 180, 5))
     axes = np.stack([np.cos(angles), np.sin(angles), -np.sin(angles), np.cos(angles)], axis=1).reshape(-1, 2, 2)
     spans = np.ptp(y @ axes.transpose(0, 2, 1), axis=1)

@@ -171,7 +171,7 @@ def find_confusions(data: Manifest, ranked: RankedQueries, *, pairs: int = 8) ->
     """Return the pairs of classes that are confused most.
 
     Pairs are ordered by the fraction of their queries whose nearest neighbor belongs to the other class. Pairs with the
-    same fraction are in class order.
+    same fraction are ordered by class number.
     """
     actual, predicted = data.labels[ranked.rows], data.labels[ranked.nearest]
     sizes = np.bincount(actual, minlength=len(data.classes))

@@ -12,7 +12,7 @@ HEADLINE, MAX_COLUMNS = ("map@r", "nmi", "ami", "f1"), 7
 
 
 def make_score_tables(scores: Mapping[str, Scores]) -> list[dict[str, Any]]:
-    """Return at most two tables with a row for each name and a column for each metric that all names have.
+    """Return at most two tables with a row for each entry of `scores` and a column for each metric that all have.
 
     If there are several rows, the one with the best MAP@R is marked (without MAP@R, the one that is best in the first
     metric). If there are more than seven metrics, the first table has Recall@k, MAP@R, NMI, AMI and F1, and the second

@@ -86,7 +86,7 @@ def kl_gradient(p: Tensor, y: Tensor, kernel: Tensor, pull: Tensor) -> Tensor:
     Args:
         p: Joint probabilities P, [N, N].
         y: Positions, [N, 2].
-        kernel: Buffer [N, N] that is overwritten. A step that allocates both buffers takes 50% longer.
+        kernel: Buffer [N, N] that is overwritten. Allocating new buffers in every step would take 50% longer.
         pull: Second buffer [N, N] that is overwritten.
     """
     square = y.square().sum(1)

@@ -26,10 +26,10 @@ faiss: Any = import_module("faiss")
 
 APPROXIMATE = ("hnsw", "ivf-pq", *COMPRESSED)
 KINDS = ("exact", *APPROXIMATE)
-# Our choice: an exact scan of 200,000 vectors takes milliseconds, and an HNSW graph of 2,000,000 vectors fits into the
-# memory of a small machine.
+# "auto" selects an exact index up to the first limit, and HNSW up to the second. We chose these limits because an exact
+# scan of 200,000 vectors takes milliseconds, and an HNSW graph of 2,000,000 vectors fits into a small machine's memory.
 EXACT_UP_TO, HNSW_UP_TO = 200_000, 2_000_000
-LINKS, CONSTRUCTION = 32, 100
+LINKS, CONSTRUCTION = 32, 100  # the parameters M and efConstruction of HNSW
 CODE_BITS = 8
 MIN_VECTORS = 1 << CODE_BITS
 # Number of vectors per cluster center that k-means is trained on.
@@ -99,7 +99,7 @@ class ApproximateIndex:
 
     @property
     def max_effort(self) -> int:
-        """The largest effort that `tune` sets: 1,024 for HNSW (our choice), the number of lists for IVF-PQ.
+        """The largest effort that `tune` sets: 1,024 for HNSW, and the number of lists for IVF-PQ.
 
         For compressed vectors, it is 4,096 or a tenth of the number of vectors, whichever is smaller, but at least the
         initial effort.
@@ -135,7 +135,7 @@ class ApproximateIndex:
     def candidates(self, queries: Vectors, k: int) -> Neighbors:
         """Return similarities and rows, both [Q, w], of the approximately nearest vectors.
 
-        The width w is k for HNSW, up to 10 k for IVF-PQ, and about effort * k for compressed vectors (more if vectors
+        The width w is k for HNSW, up to 10 * k for IVF-PQ, and about effort * k for compressed vectors (more if vectors
         were removed). If fewer vectors are found, the remaining rows are -1.
         """
         if self.kind in COMPRESSED:
@@ -165,7 +165,7 @@ class ApproximateIndex:
         return similarity, np.where(slots < 0, -1, self.slots[slots])
 
     def tune(self, measure_recall: Callable[[], float]) -> None:
-        """Double the effort until `measure_recall()` reaches 0.95 (our choice) or the effort reaches its maximum."""
+        """Double the effort until `measure_recall()` returns at least 0.95 or the effort reaches its maximum."""
         while measure_recall() < TARGET_RECALL and self.effort < self.max_effort:
             self.effort = min(2 * self.effort, self.max_effort)
 

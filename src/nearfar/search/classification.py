@@ -88,7 +88,7 @@ def classify_neighbors(
     Args:
         index: The index, with labels.
         distances: Distances of the nearest neighbors, ascending [Q, k]. Those after the tenth have no vote.
-        found: Their ids, -1 for missing neighbors [Q, k]. The query itself must not be among them.
+        found: Ids of these neighbors, -1 for missing neighbors [Q, k]. The query itself must not be among them.
         calibration: The calibration of the model.
         ids: For each query, its id if it is a sample of the index, or -1 [Q].
         shown: Number of candidates to return for each query.

@@ -15,11 +15,11 @@ import numpy as np
 
 from nearfar.search.exact import Vectors
 
-# The type stubs of faiss are incomplete.
+# faiss has the type Any, because its type stubs are incomplete.
 faiss: Any = import_module("faiss")
 
 COMPRESSED = ("int8", "binary")
-# Number of candidates for each requested neighbor: the value before tuning, and the maximum (our choice).
+# Number of candidates for each requested neighbor: the value before tuning, and the maximum.
 START_EFFORT = {"int8": 2, "binary": 32}
 MAX_EFFORT = 4096
 # faiss processes four bits of a code at a time: it looks up their contribution in a table of 16 products.

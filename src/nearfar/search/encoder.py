@@ -44,8 +44,8 @@ class Encoder:
             an index.
         manifest: The data of the model, if it is already open.
         device: The device of the network. With "auto", a CUDA GPU is used if there is one.
-        truncate: Keep only the first dimensions of the embeddings, for models that were trained with
-            `loss.matryoshka`.
+        truncate: Number of leading dimensions of the embeddings to keep, for models that were trained with
+            `loss.matryoshka`. By default, all dimensions are kept.
 
     Attributes:
         run: The model.

@@ -68,8 +68,7 @@ def export_onnx(encoder: Encoder, folder: Path) -> tuple[Path, float]:
         The path of model.onnx, and the largest difference between its embeddings and those of torch.
 
     Raises:
-        NearfarError: If a package is missing, or if the difference is above 1e-4 (our choice). In both cases, no file
-            is written.
+        NearfarError: If a package is missing, or if the difference is above 1e-4. In both cases, no file is written.
     """
     _check_packages()
     takes_texts = encoder.network.backbone.has_text_input
@@ -93,7 +92,7 @@ def export_onnx(encoder: Encoder, folder: Path) -> tuple[Path, float]:
         if not difference <= TOLERANCE:
             raise NearfarError(
                 f"{path} was not written: its embeddings differ from those of torch by {difference:.1e}, "
-                f"but at most {TOLERANCE:.0e} is allowed"
+                f"but at most {TOLERANCE:.0e} is allowed: export with --format safetensors"
             )
     if takes_texts:
         _write(folder / "tokenizer.json", tokenizer_json(encoder))

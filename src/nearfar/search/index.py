@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from nearfar.data.python_dataset import Source
     from nearfar.model import Model
 
-# A faiss index is rebuilt when more than this fraction of its vectors has been removed (our choice).
+# A faiss index is rebuilt when more than this fraction of its vectors has been removed.
 MAX_REMOVED_SHARE = 0.25
 TUNING_QUERIES = 100
 

@@ -147,7 +147,7 @@ def _read_vectors(path: Path) -> Vectors:
     try:
         array = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise NearfarError(f"{path} cannot be read as a NumPy array ({error})") from None
+        raise NearfarError(f"{path} cannot be read as a NumPy array ({error}): save it with np.save") from None
     try:
         vectors = as_float32("the array", array[None] if array.ndim == 1 else array)
         check_finite("the array", vectors)

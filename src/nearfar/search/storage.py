@@ -240,5 +240,5 @@ def _load_faiss(path: Path, kind: str, rows: int) -> Any:
     else:
         is_expected = isinstance(index, faiss.IndexHNSWFlat if kind == "hnsw" else faiss.IndexIVFPQ)
     if not is_expected or index.ntotal != rows:
-        raise NearfarError(f"{path} is not an {kind} index of {rows} vectors: {REBUILD}")
+        raise NearfarError(f"{path} does not contain the expected {kind} index of {rows} vectors: {REBUILD}")
     return index

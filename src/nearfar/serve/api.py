@@ -195,7 +195,7 @@ def _map_and_run_routes(service: Service) -> APIRouter:
         "/run/calibration", tags=["run"], response_class=Response, responses={200: {"content": {"text/html": {}}}}
     )
     def calibration() -> Response:
-        """Return the reliability diagram and the ROC of the calibration, or no figures without a calibration."""
+        """Return the reliability diagram and the ROC curve. The document is empty if the model is not calibrated."""
         return Response(service.calibration_figures(), media_type="text/html; charset=utf-8")
 
     return router

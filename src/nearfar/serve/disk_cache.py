@@ -40,7 +40,7 @@ def lock_cached(path: Path) -> AbstractContextManager[None]:
     If another process is computing it, wait until that process has finished.
     """
     remedy = "wait until it ends"
-    return lock_directory(path.parent, path.name, state="is written", remedy=remedy, wait=lambda _: None)
+    return lock_directory(path.parent, path.name, state="is being written", remedy=remedy, wait=lambda _: None)
 
 
 def _load(path: Path, key: Mapping[str, Any]) -> dict[str, Tensor] | None:

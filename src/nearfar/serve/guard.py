@@ -29,7 +29,7 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), microphone=(), geolocation=()",
 }
-# The probes of containers need no token, because they reveal nothing about the data (see `nearfar.serve.health`).
+# Container health probes need no token, because they reveal nothing about the data (see `nearfar.serve.health`).
 PROBES = frozenset({"/health", "/ready"})
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
@@ -44,7 +44,7 @@ class Refusal:
 
 
 class Guard:
-    """ASGI middleware that refuses requests from pages of other sites, without the token, or with too large a body.
+    """ASGI middleware that refuses requests from pages of other sites, requests without the token, and large bodies.
 
     A page of another site can link to this server, but it cannot send any other request.
 
@@ -165,7 +165,10 @@ def _equal(value: str, token: str) -> bool:
 
 
 def _read_cookies(headers: dict[str, str]) -> list[str]:
-    """Return the values of all cookies of nearfar. Cookies of other programs on this host can be malformed."""
+    """Return the values of all cookies of nearfar.
+
+    The header is split by hand, because it can also contain malformed cookies of other programs on this host.
+    """
     pairs = [part.strip().partition("=") for part in headers.get("cookie", "").split(";")]
     return [value for name, _, value in pairs if name == COOKIE or name.startswith(f"{COOKIE}-")]
 

@@ -1,4 +1,4 @@
-"""Routes for the probes of containers: /health and /ready. They need no token and reveal nothing about the data."""
+"""Routes for container health probes: /health and /ready. They need no token and reveal nothing about the data."""
 
 from __future__ import annotations
 

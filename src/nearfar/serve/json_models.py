@@ -135,7 +135,7 @@ class EmbeddingScores(BaseModel):
 class CalibrationSummary(BaseModel):
     """The figures of a calibration as `facts`, and a table of thresholds with one row for each false match rate.
 
-    `warning` says why the figures are too good, or is empty.
+    `warning` says why the figures are too optimistic, or is empty.
     """
 
     facts: list[tuple[str, str]]

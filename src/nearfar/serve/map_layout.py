@@ -83,8 +83,8 @@ def relax(y: Tensor, neighbors: Tensor, generator: torch.Generator, *, steps: in
         2 (y_i - y_j) / ((0.01 + r^2) (1 + r^2)),                            r = ||y_i - y_j||
 
     The coordinates of each repulsion and of the sum are clipped to -4..4. The forces are those of LargeVis (Tang et
-    al., WWW 2016). Three things are our choice: all points move at once, the attraction is a mean instead of a sample
-    of single edges, and the values of all constants.
+    al., WWW 2016). Two things differ from LargeVis: all points move at once, and the attraction is a mean over all
+    neighbors instead of a random neighbor. We also chose our own values for all constants.
 
     Args:
         y: Positions [N, 2].

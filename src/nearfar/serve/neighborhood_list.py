@@ -9,7 +9,7 @@ from nearfar.data.manifest import Ints
 from nearfar.serve.decision_file import Decision
 from nearfar.serve.json_models import DuplicatePage, DuplicateSummary, NearSample, OutlierPage, Sample
 
-MAX_GROUP = 24  # samples of a group that are listed
+MAX_GROUP = 24  # largest number of samples that are listed for each group
 
 
 class NeighborhoodList:

@@ -49,7 +49,8 @@ from nearfar.validation import Ints
 
 MANY_SAMPLES = f"t-SNE of {LANDMARKS:,} random samples, extended to all samples by forces between nearest neighbors"
 
-# matplotlib is imported when the first figure is drawn. If two threads import it at the same time, it stays broken.
+# matplotlib is imported when the first figure is drawn. If two threads import it at the same time, the import can fail
+# and leave it unusable, so only one thread draws at a time.
 _DRAWING = threading.Lock()
 MAX_SHOWN = 2000  # the page shows at most this many characters of a text
 
@@ -211,7 +212,7 @@ class Service:
         return f"<!doctype html><title>curves</title>{figures}{details}".encode("utf-8", "replace")
 
     def calibration_figures(self) -> bytes:
-        """Return an HTML document with the figures of the calibration, without any if the model is not calibrated."""
+        """Return an HTML document with the figures of the calibration. It is empty if the model is not calibrated."""
         calibration = self.collection.calibration
         with _DRAWING:
             figures = "" if calibration is None else draw_decisions(calibration)

@@ -78,7 +78,7 @@ def serve_with_workers(work: Work, sockets: list[socket.socket], *, count: int, 
 
 
 def _run(work: Work, sockets: list[socket.socket], is_ready: Event) -> None:
-    """Serve in a process of its own, and end if the parent has been killed."""
+    """Serve in a worker process, and end this process if its parent has been killed."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 

@@ -184,7 +184,7 @@ class CellMaker:
 
 
 def check_losses_and_metrics(cells: Iterable[Cell]) -> None:
-    """Raise an error if a cell has an invalid loss, loss option or metric, so that no run starts in vain."""
+    """Raise an error if a cell has an invalid loss, loss option or metric, before any run starts."""
     checked = set()
     for cell in cells:
         config = cell.config

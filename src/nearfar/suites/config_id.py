@@ -90,4 +90,4 @@ def _hash_archive(path: Path, size: int, changed: int) -> str:
     try:
         return compute_sha256(path)
     except OSError as error:
-        raise NearfarError(f"data.source={path}: cannot be read ({error.strerror})") from None
+        raise NearfarError(f"data.source={path}: cannot be read ({error.strerror}): check its permissions") from None

@@ -17,7 +17,7 @@ from nearfar.training.components import make_loss
 
 
 def peer_name(method: str) -> str:
-    """Return the name of the table row for a method with its loss from pytorch-metric-learning."""
+    """Return the name of the table row that shows a method with the loss of pytorch-metric-learning."""
     return f"{method} ({NAME})"
 
 

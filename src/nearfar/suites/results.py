@@ -79,7 +79,7 @@ def read_lines(path: Path, *, kinds: tuple[str, ...] = KINDS) -> list[dict[str, 
     try:
         content, _, _ = path.read_bytes().rpartition(b"\n")
     except OSError as error:
-        raise NearfarError(f"{path}: cannot be read ({error.strerror})") from None
+        raise NearfarError(f"{path}: cannot be read ({error.strerror}): check the path") from None
     lines = []
     for number, line in enumerate(content.splitlines(), start=1):
         try:
@@ -123,7 +123,7 @@ class ResultsFile:
         try:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         except OSError as error:
-            raise NearfarError(f"{path}: cannot be written ({error.strerror})") from None
+            raise NearfarError(f"{path}: cannot be written ({error.strerror}): check the path") from None
         self.path = path
         try:
             if not lock(self._fd, wait=False):
@@ -150,7 +150,7 @@ class ResultsFile:
                 raise OSError(0, "the disk is full")
             os.fsync(self._fd)
         except OSError as error:
-            raise NearfarError(f"{self.path}: cannot be written ({error.strerror})") from None
+            raise NearfarError(f"{self.path}: cannot be written ({error.strerror}): check the disk") from None
 
     def __enter__(self) -> ResultsFile:
         return self

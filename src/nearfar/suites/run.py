@@ -190,7 +190,10 @@ def _unchanged_data(before: dict[str, Any], current: dict[str, Any]) -> set[str]
 
 
 def _tuned_place(cell: Cell) -> tuple[str, str]:
-    """Return the dataset and method whose tuned settings a cell uses. A peer loss uses those of our own loss."""
+    """Return the dataset and method whose tuned settings a cell uses.
+
+    A loss of pytorch-metric-learning uses the settings that were tuned for our loss.
+    """
     return cell.data, method_of(cell.method)
 
 

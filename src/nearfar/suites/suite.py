@@ -12,7 +12,7 @@
     settings                 list of KEY=VALUE for all cells, as for `nearfar train --set`
     sweep                    one setting and the list of values to train with: {KEY: [VALUE, ...]}
     folds                    number of class-disjoint folds of the training classes, used instead of data.validation as
-                             in MLRC (Musgrave et al., ECCV 2020): a cell trains one network per fold
+                             in Musgrave et al., ECCV 2020: a cell trains one network per fold
     last_epoch               true shows the scores of the last epoch in addition to those of the selected epoch
     metrics                  columns of the tables, in addition to the metrics of the paper's table
     compared                 metrics for which tables show differences from the baseline; `metrics` by default

@@ -72,7 +72,7 @@ def _collect(run: Run) -> dict[str, Any]:
 
 
 def _train_folds(config: Config, folds: int, folder: Path, initial_states: InitialStateCache | None) -> dict[str, Any]:
-    """Train one network per fold and return the two test scores of MLRC (Musgrave et al., ECCV 2020).
+    """Train one network per fold and return both test scores of Musgrave et al. (ECCV 2020).
 
     `test` is the mean score of the networks. `concatenated` is the score of their normalized embeddings, concatenated.
     Validation scores are averaged over folds; steps and seconds are summed.

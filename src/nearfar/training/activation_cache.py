@@ -87,7 +87,7 @@ class ActivationCache:
         self._fingerprints = {name: fingerprint_images(manifest) for name, (manifest, _) in parts.items()}
         self._shape = self.compute(parts[TRAIN][1].dataset.fetch([0])).shape[1:]
         self.views = self._fit_views()
-        self._stores: dict[Path, RowStore] = {}  # kept open, because other processes cannot remove an open store
+        self._stores: dict[Path, RowStore] = {}  # kept open, so that no other process removes them during the run
 
     def build(self) -> None:
         """Compute all views that the run will certainly read. Other views are computed when they are first read."""

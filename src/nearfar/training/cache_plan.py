@@ -71,7 +71,7 @@ def plan_run(cache: ActivationCache) -> CachePlan:
         computed = _now()
         forward, both = _time_upper(cache, activations)
     count = len(images)
-    # workers load images while the main process computes; together they cannot use more than all cores
+    # Workers load images while the main process computes. Together they cannot use more cores than the machine has.
     load, compute = (loaded - start) / count, (computed - loaded) / count
     cores, workers = os.cpu_count() or 1, max(1, loader.workers)
     threads = min(torch.get_num_threads(), cores) if cache.device.type == "cpu" else 1

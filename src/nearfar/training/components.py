@@ -104,7 +104,7 @@ def pairs_of(manifest: Manifest) -> PairTable | None:
 
 
 def check_label_sets(config: Config, manifest: Manifest) -> None:
-    """Raise an error if the data has pairs or several labels per sample, but the loss or the pacer needs one label."""
+    """Raise an error if the loss or the pacer needs one class per sample, but the data has pairs or several labels."""
     if pairs_of(manifest) is not None:
         if config.loss["name"] == SEVERAL or issubclass(loss_class(str(config.loss["name"])), ProxyLoss):
             raise NearfarError(
@@ -112,7 +112,9 @@ def check_label_sets(config: Config, manifest: Manifest) -> None:
                 "example --recipe supcon"
             )
         if config.pacing:
-            raise NearfarError(f"pacing.name={config.pacing['name']} needs classes, but {manifest.source} has pairs")
+            raise NearfarError(
+                f"pacing.name={config.pacing['name']} needs classes, but {manifest.source} has pairs: set pacing=null"
+            )
     if manifest.targets.ndim == 1:
         return
     for name in (str(part["name"]) for part in loss_parts(config)):

@@ -164,10 +164,10 @@ def batch_statistics(
 
     Returns:
         Three statistics of the first 64 embeddings: `norm`, their mean norm; `spread`, 1 minus the norm of the mean
-        unit vector, which is 0 if all directions are equal; and `rank`, the effective rank of the unit vectors. For
-        pair losses, the result also contains `active_pairs` and `without_positives` of the whole batch (see
-        `Diagnosis`). With `loss_sum`, it also contains `loss`, the mean loss of these steps. For a `CombinedLoss`, it
-        also contains `loss/NAME`, the mean of each single loss, and `active_pairs` is that of the first pair loss.
+        unit vector, which is 0 if all embeddings have the same direction; and `rank`, the effective rank of the unit
+        vectors. For pair losses, the result also contains `active_pairs` and `without_positives` of the whole batch
+        (see `Diagnosis`). With `loss_sum`, it also contains `loss`, the mean loss of these steps. For a `CombinedLoss`,
+        it also contains `loss/NAME`, the mean of each single loss, and `active_pairs` is that of the first pair loss.
     """
     some = embeddings[:MAX_EMBEDDINGS].float()
     parts = {"some": some}

@@ -62,7 +62,9 @@ def load_embedder(path: Path, network: nn.Module | None = None) -> Embedder:
         raise
     except Exception as error:  # a manipulated header can hold any name, type or size
         reason = str(error) or type(error).__name__
-        raise NearfarError(f"{path}: the file is damaged or is not a nearfar model ({reason})") from None
+        raise NearfarError(
+            f"{path}: the file is damaged or is not a nearfar model ({reason}): save or copy the model again"
+        ) from None
     embedder.eval()
     return embedder
 

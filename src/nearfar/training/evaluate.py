@@ -131,7 +131,8 @@ def embed(
     if shared:
         # a sharded network needs all processes for every batch, so all processes must have equally many batches
         batch_size = process_group.even_chunk_size(len(samples), batch_size)
-    hidden = None if progress and process_group.is_main_process() else True  # None: shown only in a terminal
+    # with disable=None, tqdm shows the bar only in a terminal
+    hidden = None if progress and process_group.is_main_process() else True
     parts = []
     done, last = 0, time.monotonic()
     with tqdm(total=len(local), desc=name, unit="sample", leave=False, disable=hidden) as bar, autocast(half, where):

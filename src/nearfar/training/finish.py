@@ -46,7 +46,7 @@ def finish_run(trainer: Trainer, monitor: Monitor) -> None:
     }
     about = {"classes": len(splits.train.classes), "recipe": config.recipe}
     model = out / "model.safetensors"
-    state.save_weights(selected, model, about)  # before scoring, so that an error there does not lose the model
+    state.save_weights(selected, model, about)  # save before scoring, so that an error in scoring does not lose them
     if config.model.interpolate and not state.selection.kept_start:
         process_group.barrier()
         start, end = (load_embedder(path, trainer.network).to(state.device) for path in (out / START, model))
@@ -81,7 +81,7 @@ def finish_run(trainer: Trainer, monitor: Monitor) -> None:
 
 
 def _find_better_start(result: Mapping[str, Any], metric: str) -> str | None:
-    """Return a message if the test score is below that of the untrained network or the raw features, or None."""
+    """Return a message if the untrained network or the raw features have a better test score, and None otherwise."""
     after = result.get("test", {}).get(metric)
     for kind, name in (("untrained", "the network before training"), ("raw", "the raw features")):
         before = result.get(kind, {}).get(metric)

@@ -134,7 +134,8 @@ def configure(
     else:
         columns = {key: tree.get("data", {}).get(key) for key in ("image", "text", "label")}
         manifest = as_manifest(data, **columns, split=tree.get("data", {}).get("split", "auto"))
-        # mark the source as Python data: the manifest may be a part of the source, so a run must not open it again
+        # Mark the source as Python data. The manifest may hold only a part of the source that it names, so a run must
+        # not open that source again.
         tree = merge_trees(tree, {"data": {"source": f"{PYTHON}{manifest.source.removeprefix(PYTHON)}"}})
     tree, recipe = choose_for_pairs(gather_losses(tree), manifest, recipe)
     network, base = _choose_network(model, manifest, tree)

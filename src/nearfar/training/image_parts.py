@@ -1,4 +1,4 @@
-"""Split batches of large images so that the activations of a part fit into the cache of a CPU."""
+"""Split batches of large images into parts whose activations fit into the CPU cache."""
 
 from __future__ import annotations
 

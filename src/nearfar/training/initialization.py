@@ -58,7 +58,8 @@ class InitialStateCache:
         del sections[0]["proxies"]  # runs that differ in their proxies share the head
         weights = config.model.pretrained
         file = expand_user(weights) if isinstance(weights, str) else None
-        # the key has the size and time of the weight file, because an overwritten file gives a different initial state
+        # The key contains the size and modification time of the weight file, because overwriting the file changes the
+        # initial state.
         version = (file.stat().st_size, file.stat().st_mtime_ns) if file is not None and file.is_file() else None
         key = json.dumps([*sections, version, config.seed, config.autocast, config.device, sorted(config.metrics)])
         state = self._states.pop(key, InitialState())
@@ -99,7 +100,8 @@ def initialize_from_data(
     if use_pca:
         embedder.head.load_state_dict(initial.head)
     for proxy_loss in proxy_losses:
-        embeddings = initial.embeddings[:, : proxy_loss.dim]  # losses in a Matryoshka loss use fewer dimensions
+        # the losses inside a Matryoshka loss use only the leading dimensions
+        embeddings = initial.embeddings[:, : proxy_loss.dim]
         try:
             init_proxies_from_class_means(proxy_loss, embeddings, train.dataset.labels, seed=config.seed)
         except ValueError as error:

@@ -101,7 +101,7 @@ def train(
 
 
 def _lock_run(out: Path) -> AbstractContextManager[None]:
-    """Lock a directory, so that no other training can use it. The main process holds the lock for all ranks."""
+    """Lock a run directory, so that no other run can use it. The main process holds the lock for all processes."""
     if not process_group.is_main_process():
         return nullcontext()
     remedy = "wait until it ends, stop it, or choose another --out"

@@ -16,7 +16,8 @@ from nearfar.training.evaluate import dtype_of, embedding_function, to_device
 from nearfar.training.state import TrainState
 
 OPTIMIZER_STATES = {"adam": 2, "adamw": 2, "sgd": 1, "rmsprop": 2}
-PAIR_MATRICES = 12  # for large B, a loss needs at most this many matrices of shape [B, B] (docs/benchmarks/speed.md)
+# For a large batch of B samples, a loss needs memory for at most this many [B, B] matrices (docs/benchmarks/speed.md).
+PAIR_MATRICES = 12
 
 
 def estimate_memory(state: TrainState, loader: BatchLoader) -> int | None:
@@ -64,7 +65,7 @@ def estimate_step_memory(
 
 
 def _measure_activations(embedder: Embedder, compute: Callable[[Tensor], Tensor], samples: Tensor) -> int:
-    """Return the bytes of the tensors that autograd saves, except for parameters."""
+    """Return the total size in bytes of the tensors that autograd saves, except for parameters."""
     own = {p.untyped_storage()._cdata for p in embedder.parameters()}
     sizes: dict[int, int] = {}
 

@@ -43,7 +43,8 @@ class Monitor:
         if process_group.is_main_process():
             trackers = open_trackers(state.config.track, out, state.config.to_dict())
             self.log = Log(out / "log.jsonl", step=state.step, epoch=state.epoch, trackers=trackers)
-        hidden = None if progress and process_group.is_main_process() else True  # None: shown only in a terminal
+        # with disable=None, tqdm shows the bar only in a terminal
+        hidden = None if progress and process_group.is_main_process() else True
         self.bar = tqdm(total=steps, initial=state.step, desc="train", unit="batch", leave=False, disable=hidden)
         self.first_step = state.step
         self.start = self.last_message = time.monotonic()

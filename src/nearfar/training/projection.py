@@ -1,4 +1,7 @@
-"""The projection term of PROFS, which keeps parameters near their values at the start of a cycle."""
+"""The projection term of PROFS, which keeps parameters near their values at the start of a cycle.
+
+A cycle is a number of training steps in which PROFS keeps the same sample as the representative of each class.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ GROUP_SIZE = 2**22
 def group_by_size(items: Iterable[tuple[Tensor, ...]]) -> Iterator[list[tuple[Tensor, ...]]]:
     """Group tuples of tensors so that the first tensors of a group have at most GROUP_SIZE elements in total.
 
-    A tuple with a larger first tensor is a group of its own. The intermediate results of a group fit into the CPU
+    A tuple with a larger first tensor forms a separate group. The intermediate results of a group fit into the CPU
     cache, so all groups together take a quarter of the time of one large group. There are still few groups, so a GPU
     needs few kernel launches.
     """
@@ -66,7 +69,8 @@ class Projection:
         trained = [(p, s, p.grad) for p, s in zip(self.parameters, self._start, strict=True) if p.grad is not None]
         for group in group_by_size(trained):
             parameters, start, gradients = (list(part) for part in zip(*group, strict=True))
-            # subtract in this order: an unchanged parameter then adds -0, which preserves a gradient of -0, unlike +0
+            # Subtract in this order, so that an unchanged parameter adds -0. Adding +0 would turn a gradient of -0 into
+            # +0, which is not bit-identical.
             torch._foreach_add_(gradients, torch._foreach_sub(start, parameters), alpha=-self.weight)
 
     @torch.no_grad()

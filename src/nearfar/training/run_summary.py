@@ -6,7 +6,7 @@ import math
 
 from nearfar.formatting import counted, memory_size
 
-# Our threshold: with fewer steps, fine-tuning has hardly begun.
+# A run with fewer steps than this gets the hint that it is short, because fine-tuning has hardly begun by then.
 FEW_STEPS = 50
 # The settings of Proxy-ISA that we recommend for runs of a few epochs.
 NO_WARMUP = "--set loss.memory_epoch=0 --set loss.filter_epoch=1"

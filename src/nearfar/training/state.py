@@ -53,7 +53,7 @@ class TrainState:
 
     Attributes:
         embedder: The network whose weights are trained.
-        network: Embeds a batch: the embedder, or its part above frozen blocks that are cached; maybe compiled.
+        network: Function that embeds a batch: the embedder, or its part above cached blocks. It may be compiled.
         pairs: The pairs of the training samples if the data has pairs instead of classes, else None.
         loss, sampler, optimizer, scaler, pacer, projection, ema: The other components. The last three may be None.
         network_gradients, loss_gradients: Sum or average the gradients over the processes.
@@ -62,9 +62,9 @@ class TrainState:
         step: Number of finished steps.
         epoch_start: Position of the sampler at the start of the current epoch.
         consumed: Number of batches of the current epoch that were trained on. The loader may have read further.
-        cycle: PROFS cycle of the last snapshot of the projection.
-        loss_sum: Sum of the losses since the last log entry, the number of losses in the sum, and the sum of each of
-            several losses.
+        cycle: Number of the PROFS cycle in which `projection` took its last snapshot.
+        loss_sum: A tensor with the sum of the losses since the last log entry, the number of these losses and, for a
+            `CombinedLoss`, the sum of each single loss.
         warned: Kinds of warnings that were already shown.
         untrained: Test scores before training.
         raw: Test scores of the input of the head before training, if they were computed.
@@ -124,8 +124,8 @@ class TrainState:
         )
         # FSDP sums the gradients of a sharded network itself
         self.network_gradients = GradientBuckets([] if self.is_network_sharded else embedder.parameters())
-        # Every process computes the same gradients of the loss. But GPU kernels may sum in any order, so without
-        # averaging, the processes' copies of the proxies would drift apart.
+        # Every process computes the same gradients of the loss's parameters, such as its proxies. But GPU kernels may
+        # sum in any order, so without averaging, the copies of these parameters on the processes would drift apart.
         is_loss_averaged = device.type != "cpu" and not config.shard_proxies
         self.loss_gradients = GradientBuckets(self.loss.parameters() if is_loss_averaged else [], mean=True)
         self.dtype = dtype_of(embedder)
@@ -179,7 +179,7 @@ class TrainState:
         return taken
 
     def end_epoch(self) -> None:
-        """Move on to the next epoch of the sampler."""
+        """Record the position of the sampler at the start of the next epoch."""
         self.epoch_start = self._sampler_position()
         self.consumed = 0
 

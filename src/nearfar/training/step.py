@@ -54,7 +54,8 @@ def train_step(state: TrainState, batch: Batch, *, steps: int) -> StepResult:
     weights: Tensor | None = None
     loss = embeddings = torch.empty(0)
 
-    # torch.compile would recompile the network for the size of a part, and FSDP needs all processes for every part
+    # Do not split the batch if the network is compiled or sharded: torch.compile would compile it again for the size of
+    # a part, and FSDP needs all processes for every part.
     is_splittable = not config.compile and not state.is_network_sharded
     part_size = training_part_size(state.embedder, x) if is_splittable else None
 

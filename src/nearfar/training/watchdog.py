@@ -83,7 +83,7 @@ class Watchdog:
 
 
 def _check(value: float, batch: LossError) -> None:
-    """Raise `batch` unless the value is finite. If the embeddings are not finite, the message says which one."""
+    """Raise the error `batch` unless the value is finite. If an embedding is not finite, the message says which one."""
     if math.isfinite(value):
         return
     message = f"the loss is {value}"

@@ -48,7 +48,8 @@ def open_npz(path: Path) -> Manifest:
     Optional arrays:
 
     - `classes` or `names`: class names. Integer labels are indices into them;
-    - `split`: "train", "val" or "test" for each sample or each class. By default, the split is by class order;
+    - `split`: "train", "val" or "test" for each sample or each class. By default, the first half of the classes is for
+      training and the other half for testing;
     - `is_eval`: a boolean for each sample or each class, where true means test;
     - `role`, `paths`: a string for each sample.
 
@@ -83,7 +84,9 @@ def open_npz(path: Path) -> Manifest:
 
 @register("npy", recognizes=_has_suffix(".npy"), order=SPECIFIC)
 def open_npy(path: Path, *, labels: Path | None = None) -> Manifest:
-    """Open an .npy file of vectors [N, d] or uint8 images as a memory map. The split is by class order.
+    """Open an .npy file of vectors [N, d] or uint8 images as a memory map.
+
+    The first half of the classes is for training and the other half for testing.
 
     The labels are read from the file `labels`, or from one of these files next to the .npy file: NAME.labels.npy,
     NAME.labels.txt (one label per line), NAME_labels.npy, NAME_labels.txt, labels.npy, labels.txt.

@@ -1,4 +1,4 @@
-"""Cars-196 in its three layouts. All are split by class: 1 to 98 for training, 99 to 196 for testing.
+"""Cars-196 in its three layouts. In all of them, classes 1 to 98 are for training and 99 to 196 for testing.
 
 - `cars_annos.mat` + `car_ims/`: all images in one folder;
 - `cars_train/`, `cars_test/` and `devkit/`: the release of the challenge, which needs `cars_test_annos_withlabels.mat`;
@@ -44,7 +44,10 @@ def open_cars(root: Path, *, allow_partial: bool = False) -> Manifest:
     classes = tuple(listing.names)
     if listing.labels.min() < 1 or listing.labels.max() > len(classes):
         wrong = listing.labels.min() if listing.labels.min() < 1 else listing.labels.max()
-        raise NearfarError(f"{root / table} has class {wrong}, but the class names are numbered 1 to {len(classes)}")
+        raise NearfarError(
+            f"{root / table} has class {wrong}, but the class names are numbered 1 to {len(classes)}: download the "
+            "dataset again"
+        )
     labels = listing.labels - 1
     manifest = Manifest(
         labels=labels,

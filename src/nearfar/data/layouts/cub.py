@@ -39,10 +39,15 @@ def open_cub(root: Path, *, allow_partial: bool = False) -> Manifest:
     paths, labels = [], []
     for image, path in read_table(root / "images.txt", 2):
         if image not in class_of_image:
-            raise NearfarError(f"{root / 'image_class_labels.txt'} has no class for image {image} ({path})")
+            raise NearfarError(
+                f"{root / 'image_class_labels.txt'} has no class for image {image} ({path}): download the dataset again"
+            )
         number = int(class_of_image[image])
         if number not in position:
-            raise NearfarError(f"{root / 'classes.txt'} has no class {number}, the class of image {image} ({path})")
+            raise NearfarError(
+                f"{root / 'classes.txt'} has no class {number}, the class of image {image} ({path}): download the "
+                "dataset again"
+            )
         paths.append(f"images/{path}")
         labels.append(position[number])
     manifest = Manifest(

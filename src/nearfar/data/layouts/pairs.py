@@ -1,4 +1,4 @@
-"""CSV tables of pairs: a,b,relation for image files, and text_a,text_b,relation for texts."""
+"""CSV tables of pairs: columns a, b and relation for image files, or text_a, text_b and relation for texts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def open_pair_table(path: Path, *, root: Path | None = None, allow_partial: bool
     `relation` is 1 or +1 if the two samples belong together, 0 or -1 if they do not, or a grade between 0 and 1.
     Without this column, all pairs belong together. Pairs with an empty relation are skipped. Samples that are connected
     by pairs with a grade of at least 0.5 form a group, and the groups are the classes of the manifest. Without a
-    column split, the groups are split by class order.
+    column split, the first half of the groups is for training and the other half for testing.
 
     Args:
         path: The table.

@@ -1,4 +1,4 @@
-"""Parquet tables with the bytes of images, with texts, or with paths. Images are read when they are needed."""
+"""Parquet tables with a column of images (as bytes), texts or paths. Images are read when they are needed."""
 
 from __future__ import annotations
 

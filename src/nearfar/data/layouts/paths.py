@@ -1,4 +1,4 @@
-"""The class and split of an image, derived from its path. Folders and archives follow the same rule."""
+"""Derive the class and split of an image from its path, in the same way for folders and archives."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def manifest_from_paths(paths: Sequence[str], *, root: Path, source: str, notes:
 
     SPLIT is train, val (or valid or validation) or test. Folders with these names are splits only if there is a folder
     train, at least one other split folder, and no folder with another name next to them. Outer folders that contain all
-    images, such as `images/`, are ignored. Without split folders,
-    the split is by class order: the first half of the classes is for training, the second half for testing.
+    images, such as `images/`, are ignored. Without split folders, the first half of the classes is for training and the
+    second half for testing.
     """
     if not paths:
         raise NearfarError(

@@ -51,7 +51,7 @@ def _find_shards(path: Path) -> list[Path]:
 
 
 def _is_shards(path: Path) -> bool:
-    """Return whether a file, or the first .tar file of a folder, starts with images and labels that have equal keys."""
+    """Return whether a file, or the first .tar file of a folder, begins with images and labels of the same names."""
     shards = _find_shards(path) if path.is_dir() or path.suffix.lower() == ".tar" else []
     if not shards or not shards[0].is_file():
         return False
@@ -86,7 +86,8 @@ def open_shards(path: Path, *, label: str | None = None, allow_partial: bool = F
 
     A sample is an image and its label. `key.cls` holds the label as text; `key.json` holds a JSON object with the
     label. One pass over the headers finds the position of each image, and images are read when they are needed. If the
-    JSON objects have a key `split`, it defines the split; otherwise the split is by class order.
+    JSON objects have a key `split`, it defines the split. Otherwise the first half of the classes is for training and
+    the other half for testing.
 
     Args:
         path: A shard, a folder of shards, or a pattern such as data-{000..123}.tar.
@@ -199,7 +200,7 @@ class _Members:
                 file.seek(offset)
                 data = file.read(size)
         except OSError as error:
-            raise NearfarError(f"{self.files[shard]} cannot be read ({error.strerror})") from error
+            raise NearfarError(f"{self.files[shard]} cannot be read ({error.strerror}): check the path") from error
         if len(data) != size:
             raise NearfarError(f"{self.files[shard]} is truncated: copy it again")
         return data

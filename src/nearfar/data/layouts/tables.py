@@ -47,7 +47,9 @@ def open_csv(
 
     The samples are texts if there is a column text and no column path. Other columns are ignored. The cells of a .tsv
     file are separated by tabs. Labels are read as strings, so 007 and 7 are different classes. `nearfar.csv_files`
-    describes how unusual names are written. Without a split column, the split is by class order.
+    describes how unusual names are written. A split is train, val or test. Without a split column, the first half of
+    the classes is for training and the other half for testing. A role is query or gallery, for benchmarks that search
+    with separate queries.
 
     Args:
         path: The table.
@@ -230,7 +232,9 @@ def save_csv(manifest: Manifest, path: Path) -> None:
     replaced atomically.
     """
     if manifest.annotations is not None:
-        raise NearfarError(f"{path}: label sets, groups, cameras, levels and pairs cannot be saved: edit the table")
+        raise NearfarError(
+            f"{path}: label sets, groups, cameras, levels and pairs cannot be saved: edit the original table instead"
+        )
     if manifest.items is not None:
         raise NearfarError(f"{path}: the samples of {manifest.source} are not files, so a table cannot refer to them")
     samples = manifest.texts if manifest.kind == "text" else manifest.paths

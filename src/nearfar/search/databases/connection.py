@@ -15,7 +15,7 @@ TABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,47}")
 
 
 def register(name: str) -> Callable[[D], D]:
-    """Return a decorator that registers a database class. It handles addresses that start with "NAME:"."""
+    """Return a decorator that registers a database class. The class handles addresses that start with "NAME:"."""
     return DATABASES.register(name)
 
 
@@ -58,7 +58,7 @@ def connect(address: str, *, table: str = DEFAULT_TABLE, create: bool = False) -
 
 
 def _refuse_password(place: str) -> None:
-    """Raise an error if the place of a database contains a password. The message does not repeat the password."""
+    """Raise an error if the address of a database contains a password. The message does not repeat the password."""
     try:
         has_password = bool(urlsplit(place).password) or re.search(r"\bpassword=[^&]", place) is not None
     except ValueError:

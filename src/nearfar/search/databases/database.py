@@ -160,12 +160,12 @@ class Database(Protocol):
             query: The query.
             k: Number of rows.
             header: The header of the table.
-            labels: If given, only rows of these classes are searched, exactly.
+            labels: If given, only rows of these classes are searched. Such a search must be exact.
         """
         ...
 
     def fetch(self, id: int) -> tuple[Match, Vectors] | None:
-        """Return a row, with the distance 0, and its vector [dim]; None if there is no such row."""
+        """Return a row as a match at distance 0, and its vector [dim]; None if there is no such row."""
         ...
 
     def close(self) -> None:

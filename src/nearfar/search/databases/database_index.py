@@ -53,7 +53,7 @@ class DatabaseIndex:
         check_count("k", k)
         unit = as_unit_vectors("query", query[None], dim=self.dim)[0]
         matches = self.database.search(unit, k, header=self.header, labels=label)
-        # Databases round differently. Distances are clipped to at least 0, and equal ones are ranked by id.
+        # Databases round differently, so a distance can be slightly below 0 and equal distances can be in any order.
         clipped = [match._replace(distance=max(0.0, match.distance)) for match in matches]
         return sorted(clipped, key=lambda match: (match.distance, match.id))
 
@@ -62,7 +62,7 @@ class DatabaseIndex:
         return self._fetch(id)[1]
 
     def row_of(self, id: int) -> Match:
-        """Return a row by its id, with the distance 0. An unknown id raises a ValueError."""
+        """Return the row with this id as a match at distance 0. An unknown id raises a ValueError."""
         return self._fetch(id)[0]
 
     def _fetch(self, id: int) -> tuple[Match, Vectors]:

@@ -96,7 +96,7 @@ class LanceDB:
         self._table.delete(f"id IN ({', '.join(map(str, ids.tolist()))})")
 
     def build(self, header: TableHeader) -> range:
-        """Merge the files of the batches, and build or remove the index.
+        """Merge the files that the uploaded batches created, and build or remove the index.
 
         The effort is the number of partitions that a search scans.
         """

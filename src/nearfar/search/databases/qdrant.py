@@ -23,7 +23,7 @@ from nearfar.validation import Ints
 
 KEY = "nearfar"
 API_KEY = "QDRANT_API_KEY"
-EFFORTS = range(64, 1025)  # hnsw_ef
+EFFORTS = range(64, 1025)  # values of the search parameter hnsw_ef
 PAGE = 10_000
 INDEXING_SECONDS = 3600.0
 
@@ -88,8 +88,9 @@ class Qdrant:
                 return
 
     def upsert(self, rows: Rows) -> None:
+        # A digest is stored as a string, because some JSON readers round large integers.
         payloads = [
-            {"label": label, "name": name, "digest": str(digest)}  # a string, because other JSON readers may round it
+            {"label": label, "name": name, "digest": str(digest)}
             for label, name, digest in zip(rows.labels, rows.names, rows.digests.tolist(), strict=True)
         ]
         batch = self._models.Batch(ids=rows.ids.tolist(), vectors=rows.vectors.tolist(), payloads=payloads)
@@ -99,7 +100,7 @@ class Qdrant:
         self._client.delete(self._table, points_selector=self._models.PointIdsList(points=ids.tolist()), wait=True)
 
     def build(self, header: TableHeader) -> range:
-        """Wait until the server has built its HNSW graph. It starts to do this by itself if there are enough points."""
+        """Wait until the server has built its HNSW graph, which it does by itself once there are enough points."""
         if not self._is_server or header.kind == "exact":
             return range(0)
         deadline = time.monotonic() + INDEXING_SECONDS

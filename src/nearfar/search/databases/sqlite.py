@@ -20,7 +20,7 @@ from nearfar.search.exact import Vectors
 from nearfar.validation import Ints
 
 PAGE = 10_000
-MAX_K = 4096  # limit of sqlite-vec
+MAX_K = 4096  # the largest number of neighbors that sqlite-vec returns
 WAIT_MILLISECONDS = 30_000
 
 
@@ -112,7 +112,7 @@ class SQLite:
 
     def search(self, query: Vectors, k: int, *, header: TableHeader, labels: Sequence[str] = ()) -> list[Match]:
         if k > MAX_K:
-            raise NearfarError(f"sqlite-vec returns at most {MAX_K:,} neighbors, got -k {k}")
+            raise NearfarError(f"sqlite-vec returns at most {MAX_K:,} neighbors, got -k {k}: use a smaller -k")
         among = f"AND id IN (SELECT id FROM {self._sample} WHERE label IN ({_marks(labels)}))" if labels else ""
         found = self._run(
             f"SELECT id, distance FROM {self._vector} WHERE embedding MATCH ? AND k = ? {among}",

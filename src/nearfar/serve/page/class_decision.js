@@ -37,7 +37,7 @@ export function decisionLine({label, probability, candidates}) {
     h(
       'span.soft',
       {title: 'The probability that this class is right if the query has one of the classes of this collection'},
-      listed.length ? ['Other votes: ', listed, '.'] : 'All votes.',
+      listed.length ? ['Other votes: ', listed, '.'] : 'All votes are for this class.',
     ),
   );
 }

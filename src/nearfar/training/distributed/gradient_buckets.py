@@ -54,7 +54,7 @@ class GradientBuckets:
     def reduce(self) -> Iterator[None]:
         """Reduce the gradients of the backward pass inside the block. They are complete after the block.
 
-        If a step has several backward passes, only the last one must be inside the block.
+        If a step has several backward passes, put only the last one inside the block.
         """
         if process_group.world_size() == 1:
             yield
@@ -65,7 +65,8 @@ class GradientBuckets:
             yield
         finally:
             self._is_active = False
-        while len(self._pending) < len(self._buckets):  # buckets with parameters that the loss does not depend on
+        # Start the remaining buckets. They have parameters that the loss does not depend on and that get no gradient.
+        while len(self._pending) < len(self._buckets):
             self._start()
         for gradients, flat, handle in self._pending:
             if handle is None:  # all parameters of the bucket are frozen

@@ -145,7 +145,7 @@ def main_process_first() -> Iterator[None]:
 
 
 def local_part(items: S) -> S:
-    """Return the part of this process: items rank, rank + world_size, ..."""
+    """Return the items of this process, which are at the positions rank, rank + world_size, ..."""
     part: S = items[rank() :: world_size()]  # type: ignore[assignment]
     return part
 
