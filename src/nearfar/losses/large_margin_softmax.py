@@ -38,7 +38,10 @@ class AngleMultipleLoss(DataWiseLoss):
         return replace(sims, matrix=sims.matrix * self.factors(norms), norms=norms)
 
     def factors(self, norms: Tensor) -> Tensor:
-        """Compute the factors of the cosines, of shape [C, B] or [1, B], from the norms of the embeddings [B]."""
+        """Compute the factors of the cosines from the norms of the embeddings [B].
+
+        The result has shape [C, B] for C classes, or [1, B] if the factors are the same for all classes.
+        """
         if not self.proxy_norms:
             return norms[None]
         proxy_norms: Tensor = torch.linalg.vector_norm(self.proxies.to(norms.dtype), dim=1)
@@ -50,7 +53,7 @@ class AngleMultipleLoss(DataWiseLoss):
 
 
 def large_margin_terms(sims: ClassSimilarities, factors: Tensor, margin: int, scale: float) -> Tensor:
-    """Compute the term of every sample in the loss. The result has shape [B].
+    """Compute the loss of each of the B samples. The result has shape [B].
 
     Args:
         sims: The similarities, which are cosines times `factors`.

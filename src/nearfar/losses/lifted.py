@@ -105,7 +105,8 @@ def song(pairs: Pairs, alpha: float) -> Tensor:
 def lifted_mean(pairs: Pairs, rows: Tensor, columns: Tensor) -> Tensor:
     """Compute the mean over positive pairs (i, j) of 1/2 [log(e^rows_i + e^columns_j) + D_ij]_+^2.
 
-    `columns` has the shape [R], or [A, R] if it depends on the pair.
+    `rows` [A] and `columns` are log-sum-exps over negatives. `columns` has the shape [R], or [A, R] if it depends on
+    the pair.
     """
     floor = -1e30  # a finite stand-in for log(0), because logaddexp(-inf, -inf) has a NaN gradient
     j = torch.logaddexp(rows.clamp_min(floor)[:, None], columns.clamp_min(floor)) - pairs.sim

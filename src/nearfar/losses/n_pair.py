@@ -34,8 +34,8 @@ def examples_against_representatives(batch: PairBatch, n: int) -> PairBatch:
 def first_against_second(batch: PairBatch, *, cure: str) -> PairBatch:
     """Return a batch with the first sample of each class as anchor and the second as reference.
 
-    If a class has more than two samples, an error is raised. Where values are not checked (see `nearfar.host_reads`),
-    the samples after the second are ignored instead. Samples of weight 0 are ignored.
+    A class with more than two samples raises a ValueError. Where values are not checked (see `nearfar.host_reads`), its
+    samples after the second are ignored instead. Samples of weight 0 are ignored.
 
     The number of anchors depends on the values of the labels. torch.compile does not support such shapes, and on a GPU
     the host would have to wait for the labels. In both cases, and if no class has a second sample, all samples are used

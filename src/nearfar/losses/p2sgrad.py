@@ -36,5 +36,5 @@ class P2SGradLoss(DataWiseLoss):
 
 
 def p2sgrad_terms(sims: ClassSimilarities) -> Tensor:
-    """Compute the mean over classes of (S_c - 1[c = y])^2 for each sample. The result has shape [B]."""
+    """Compute the mean over classes c of (S_c - 1[c = y])^2 for each sample with class y. The result has shape [B]."""
     return sims.matrix.square().mean(0) + (1 - 2 * sims.own()) / len(sims.matrix)

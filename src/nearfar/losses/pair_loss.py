@@ -131,7 +131,7 @@ class PairLoss(Loss):
         return batch.select(slice(n)).against(batch.select(slice(n, None)), representatives=True)
 
     def pairs(self, batch: PairBatch) -> Pairs:
-        """Compute the similarities and masks of a batch. Samples of weight 0 are in no pair."""
+        """Compute the similarities and masks of the pairs in a batch. Samples with weight 0 are in no pair."""
         same, diff = pair_masks(batch.labels, batch.ref_labels)
         return with_weights(
             Pairs(self.similarity(batch.emb, batch.ref_emb), same, diff, symmetric=batch.ref_emb is None),

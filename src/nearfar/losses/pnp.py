@@ -65,7 +65,7 @@ class PNPLoss(PairLoss):
 
 
 def penalty(r: Tensor, variant: str, alpha: float, b: float) -> tuple[Tensor, Tensor]:
-    """Compute f(R) and its derivative for a variant, elementwise."""
+    """Compute the function f(R) of a variant (see `PNPLoss`) and its derivative, elementwise."""
     if variant == "Ds":
         return torch.log1p(r), 1 / (1 + r)
     if variant == "Dq":
@@ -99,7 +99,7 @@ def pnp(
     scaled = torch.where(diff, sim, -torch.inf) / temperature
     value = sim.new_zeros(())
     for k in range(columns.shape[1]):
-        # Replace the infinite padding of the table by an arbitrary finite value, because its weight is 0.
+        # Replace the infinite padding of the table by 0. Any finite value works, because its weight is 0.
         own = torch.where(r_p[:, k] > 0, table[:, k], 0.0)[:, None] / temperature
         g = torch.sigmoid(scaled - own)
         f, slope = penalty(g @ r, variant, alpha, b)

@@ -51,7 +51,7 @@ def progress(
 ) -> Progress:
     """Compute the progress of each class from its number of samples n and its learned similarity L.
 
-    The formulas are Eqs. 8, 14, 15 and 17:
+    The formulas are Eqs. 8, 14, 15 and 17 of the Proxy-ISA paper (arXiv 2211.10382):
 
     E = (1 - beta^n) / (1 - beta) with beta = (V - 1) / V
     nu = 1 / (1 + log(1 + E))
@@ -64,12 +64,12 @@ def progress(
         volume: V, the limit of E for many samples.
         sensitivity: k, how strongly eta depends on L.
         margin: lambda, a constant that is added to eta.
-        tau: The drop of sigma is centered at E = V - tau.
+        tau: An offset. The drop of sigma is centered at E = V - tau.
     """
     effective = -volume * torch.expm1(seen.double() * math.log1p(-1 / volume))
     nu = 1 / (1 + effective.log1p())
     sigma = 1 + (1 + math.exp(-tau)) * (nu - 1) * torch.sigmoid(effective - volume + tau)
-    sigma = torch.maximum(sigma, nu)  # nu is a lower bound of sigma; correct rounding errors
+    sigma = torch.maximum(sigma, nu)  # sigma >= nu holds exactly; rounding could violate it
     learned = learned.double()
     eta = (1 + sensitivity * (1 - learned)) * nu + margin
     return Progress(effective, nu, sigma, eta, learned, learned - eta)

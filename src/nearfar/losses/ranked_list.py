@@ -20,7 +20,8 @@ class RankedListLoss(PairLoss):
     D - (alpha - margin) over the positives with D > alpha - margin, with weights
     e^{temperature_pos (D - (alpha - margin))}. L_N is the weighted mean of alpha - D over the negatives with D < alpha,
     with weights e^{temperature_neg (alpha - D)}. A mean over no samples is 0. Gradients flow through the weights.
-    The sample weight of a reference multiplies its weight in L_P or L_N. That of an anchor multiplies its term.
+    The sample weight of a reference multiplies its weight in L_P or L_N. The sample weight of an anchor multiplies its
+    term in the mean over anchors.
 
     Args:
         margin: The margin between positives and negatives. The default is ours.
@@ -70,7 +71,10 @@ def ranked_list_terms(
     balance: float,
     slack: float = 0.0,
 ) -> Tensor:
-    """Compute the term of every anchor, [A]. pairs.sim is -D. `slack` is added to the sums of the weights."""
+    """Compute the loss of every anchor, [A]; see `RankedListLoss`.
+
+    `pairs.sim` holds the negated distances -D. `slack` is added to the sums of the weights.
+    """
     pos = weighted_excess(margin - alpha - pairs.sim, pairs.same, temperature_pos, pairs.ref_weights, slack)
     neg = weighted_excess(alpha + pairs.sim, pairs.diff, temperature_neg, pairs.ref_weights, slack)
     return (1 - balance) * pos + balance * neg

@@ -43,8 +43,8 @@ class TupletMarginLoss(PairLoss):
 def tuplet_costs(pairs: Pairs, angle: float, scale: float) -> Tensor:
     """Compute the cost of every pair as if it were positive. The result has shape [A, R].
 
-    cos(theta - m) = cos theta cos m + sin theta sin m. At theta = 0, where the angle is not differentiable, the
-    gradient of sin theta is set to 0.
+    The margin m is subtracted from the angle theta = arccos S: cos(theta - m) = cos theta cos m + sin theta sin m. At
+    theta = 0, where sin theta = sqrt(1 - S^2) is not differentiable, its gradient is set to 0.
     """
     m = math.radians(angle)
     relaxed = pairs.sim * math.cos(m) + safe_sqrt(1 - pairs.sim * pairs.sim) * math.sin(m)

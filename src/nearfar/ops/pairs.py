@@ -50,7 +50,7 @@ class Pairs:
         return ratio((torch.where(mask, values, 0.0) * shares).sum(), shares.sum())
 
     def mass(self, mask: Tensor) -> Tensor:
-        """Return the weights of the pairs [A, R]: the product of the two sample weights in the mask, 0 outside."""
+        """Return the weight of each pair [A, R]: the product of its two sample weights, or 0 outside the mask."""
         if self.weights is None or self.ref_weights is None:
             return mask.to(self.sim.dtype)
         return torch.where(mask, self.weights[:, None] * self.ref_weights, 0.0)

@@ -1,8 +1,8 @@
 """Means over all triplets (anchor, positive, negative), computed from the similarity matrix.
 
-The cost of a triplet is phi(t) with t = margin + slope (sim_an - sim_ap). A batch of B samples has up to B^3 triplets,
-so they are not enumerated. Memory is O(B^2). Time is O(B^2 P) for P positives per anchor: one pass over the matrix per
-positive. The hinge with many positives takes O(B^2 log P) instead: the positives of each anchor are sorted, and each
+The cost of a triplet is phi(t) with t = margin + slope (sim_an - sim_ap), where phi is a function such as the hinge.
+A batch of B samples has up to B^3 triplets, so they are not enumerated. Memory is O(B^2). Time is O(B^2 P) for P
+positives per anchor: one pass over the matrix per positive. The hinge with many positives takes O(B^2 log P) instead: the positives of each anchor are sorted, and each
 negative is located among them by binary search.
 
 In the shapes, A is the number of anchors, R the number of references, and P the largest number of positives of an
@@ -38,7 +38,7 @@ def mean_over_triplets(
     eta: float,
     nonzero: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Compute the weighted mean of phi(margin + slope (sim_an - sim_ap)) over all triplets.
+    """Compute the weighted mean of phi(margin + slope (sim_an - sim_ap)) over all triplets (a, p, n).
 
     The weight of a triplet is the product of the weights of its three samples. The function body returns the mean and
     its gradient with respect to sim. The decorator turns it into an operator that returns only the mean.

@@ -133,7 +133,7 @@ class _Descent:
 
 
 def _minimizer(w: Floats, slope: Floats, size: Floats, mu: float) -> Floats:
-    """Return, for each weight, its minimizer in [0, 1] with all other weights fixed.
+    """Return the value in [0, 1] of each weight that minimizes the objective with all other weights fixed.
 
     As a function of one weight, the objective has the derivative slope / N_c and the second derivative 2 mu / N_c^2.
     """

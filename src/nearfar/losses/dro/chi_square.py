@@ -53,18 +53,18 @@ class ChiSquare(UncertaintySet):
         return p
 
 
-# The tag is needed because the host reads values, which a CUDA graph cannot record.
+# The tag is needed because the function copies values to the host, which a CUDA graph cannot record.
 @torch.library.custom_op("nearfar::chi2_weights", mutates_args=(), tags=(torch.Tag.cudagraph_unsafe,))
 def chi2_weights(losses: Tensor, mass: Tensor, rho: float, multiplicity: int) -> Tensor:
-    """Compute the p that maximizes sum p l subject to p >= 0, sum p = 1 and sum q (p/q)^2 <= c.
+    """Compute the weights p that maximize sum p l for losses l, subject to p >= 0, sum p = 1 and sum q (p/q)^2 <= c.
 
     Here q = mass / sum mass, n = sum mass / multiplicity and c = 1 + 2 rho / n. Unless the constraints allow all weight
-    on the largest loss, the solution is p = q [l - eta]_+ / s. Let Q be the total q of the pairs with l > eta, and M
-    and V the mean and the variance of their losses, weighted by q. The constraints then give
-    (M - eta)^2 = V / (c Q - 1) and s = Q (M - eta). eta is found by iteration: start with all pairs, compute eta,
-    remove the pairs with l <= eta, and repeat until no pair is removed. This usually takes a few rounds and needs no
-    sorting. The function is an opaque operator for torch.compile, because the number of remaining pairs depends on the
-    losses.
+    on the largest loss, the solution is p = q [l - eta]_+ / s with a threshold eta and a divisor s. Let Q be the total
+    q of the pairs with l > eta, and M and V the mean and the variance of their losses, weighted by q. The constraints
+    then give (M - eta)^2 = V / (c Q - 1) and s = Q (M - eta). eta is found by iteration: start with all pairs, compute
+    eta, remove the pairs with l <= eta, and repeat until no pair is removed. This usually takes a few rounds and needs
+    no sorting. The function is an opaque operator for torch.compile, because the number of remaining pairs depends on
+    the losses.
 
     Args:
         losses: The losses [A, R].

@@ -93,9 +93,9 @@ def exp_(z: Tensor) -> Tensor:
 
 
 def log_mean_exp(losses: Tensor, mask: Tensor, weights: Tensor, gamma: float, *, dummy: bool) -> Tensor:
-    """Compute gamma log( sum w e^{l/gamma} / sum w ) over each row of the mask, [A]; 0 where the row is empty.
+    """Compute gamma log( sum w e^{l/gamma} / sum w ) for each row of the mask, where l are losses and w are weights.
 
-    With `dummy`, 1 is added to both sums.
+    The result has one value per row; it is 0 for an empty row. With `dummy`, 1 is added to both sums.
     """
     count = torch.where(mask, weights, 0.0).sum(1) + float(dummy)
     value = log_sum_exp(losses / gamma, mask, weights=weights, plus_one=dummy)

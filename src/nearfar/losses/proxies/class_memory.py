@@ -1,4 +1,4 @@
-"""A memory of past embeddings that also keeps their sum per class, without accumulating rounding errors."""
+"""A memory of past embeddings that also stores their sum per class, without accumulating rounding errors."""
 
 from __future__ import annotations
 

@@ -53,7 +53,8 @@ class ClassSimilarities:
     def softmax_terms(self, scale: float, own: Tensor) -> Tensor:
         """Compute log( 1 + e^{-scale own} sum over the other classes of e^{scale S} ) for each sample, [B].
 
-        `own` [B] is the similarity of each sample to its own class, possibly with a margin.
+        S are the similarities to these classes. `own` [B] is the similarity of each sample to its own class, possibly
+        with a margin.
         """
         result: Tensor = _SoftmaxTerms.apply(self.matrix, own, self.labels, scale)  # type: ignore[no-untyped-call]
         return result
@@ -250,7 +251,10 @@ class _OthersLogSumExp(torch.autograd.Function):
 
 
 class _SoftmaxTerms(torch.autograd.Function):
-    """Compute softplus(others - scale * own) in one operation. Small operations take longer to launch than to run."""
+    """Compute softplus(z - scale * own), where z is the log-sum-exp of scale * sim over the other classes, [B].
+
+    This is a single autograd operation, because several small operations would take longer to launch than to run.
+    """
 
     @staticmethod
     def forward(ctx: Any, sim: Tensor, own: Tensor, labels: Tensor, scale: float) -> Tensor:
