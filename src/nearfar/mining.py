@@ -95,9 +95,9 @@ def distance_weighted(
 
     A negative at distance D has weight w = 1/q(D), where q is the density of the distance between random points on the
     unit sphere: log w = (2 - d) log D - (d - 3)/2 log(1 - D^2/4) (Wu et al., ICCV 2017, Eq. 5). To draw negatives
-    without replacement, Gumbel noise is added to log w, and the negatives with the largest sums are drawn. The weight w itself
-    is never computed, so high dimensions cause no underflow or overflow. If an anchor has too few negatives closer than
-    `nonzero_loss_cutoff`, the missing ones are drawn uniformly from the other negatives.
+    without replacement, Gumbel noise is added to log w, and the negatives with the largest sums are drawn. The
+    weight w itself is never computed, so high dimensions cause no underflow or overflow. If an anchor has too few
+    negatives closer than `nonzero_loss_cutoff`, the missing ones are drawn uniformly from the other negatives.
 
     Args:
         pairs: Pairs to select from.

@@ -37,7 +37,7 @@ def resolve(
     Later values in this order override earlier ones.
 
     Args:
-        kind: Kind of the manifest: "pixels", "features", "files" or "text".
+        kind: Kind of the data: "pixels", "features", "files" or "text".
         width: Length of the feature vectors. The default dimension of the embedding is at most this length.
         recipe: Name of a recipe.
         file: Settings as nested dicts, as read from a YAML file. A recipe named here replaces `recipe`.

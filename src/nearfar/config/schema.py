@@ -47,7 +47,9 @@ class Batches:
         None, "hncm: always add the class that is nearest to any class already in the batch. Default: false."
     )
     fill: bool | None = option(None, "hncm: embed all representatives at the start of a cycle. Default: false.")
-    patience: int | None = option(None, "PROFS: end a cycle after this many steps without progress; null: never.")
+    patience: int | None = option(
+        None, "PROFS: end a cycle when the loss has not improved for this many steps; null: a fixed number of steps."
+    )
     options: dict[str, Any] = table(
         "Other options of the sampler; `batches.KEY` is shorthand for `batches.options.KEY`."
     )
@@ -190,7 +192,8 @@ class Config:
     compile: bool = option(False, "Compile the network with torch.compile.")
     tf32: str = option(
         "convolutions",
-        "Operations in which a GPU rounds float32 to TF32, which has 3 digits and is several times faster.",
+        "Operations in which a GPU rounds float32 to TF32, which is several times faster but has only about 3 decimal "
+        "digits.",
         choices=("none", "convolutions", "all"),
         neutral=True,
     )

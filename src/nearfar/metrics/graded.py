@@ -105,10 +105,10 @@ def evaluate_grades(
     ignored: Sequence[Ints] | None,
     memory_mb: int,
 ) -> Columns:
-    """Compute graded metrics of all queries, each [Q]. The value is NaN for a query whose grades are all 0."""
+    """Compute graded metrics of all Q queries, each [Q]. The value is NaN for a query whose grades are all 0."""
     size, device = len(gallery.rows), gallery.rows.device
     columns = {name: np.full(len(queries), np.nan) for name in names}
-    # a query needs its similarities, their order, and about four arrays of float64
+    # The memory of a query is that of its similarities, their order, and about four arrays of float64.
     step = min(max(memory_mb * 2**20 // (48 * size), 1), MAX_ROWS)
     for start in range(0, len(queries), step):
         block = np.arange(start, min(start + step, len(queries)))
@@ -118,7 +118,7 @@ def evaluate_grades(
         order = scores.argsort(dim=1, descending=True, stable=True).cpu().numpy()
         ranked = np.take_along_axis(grades.rows(block), order, axis=1)
         is_left_out = (scores == -torch.inf).cpu().numpy()
-        ranked[np.take_along_axis(is_left_out, order, axis=1)] = 0.0  # they are last, so other positions do not change
+        ranked[np.take_along_axis(is_left_out, order, axis=1)] = 0.0  # ranked last, so other positions stay
         ranked = np.nan_to_num(ranked)
         for name in names:
             k = parse_cutoff(name)
@@ -127,7 +127,7 @@ def evaluate_grades(
 
 
 def graded_ndcg(grades: Floats, k: int) -> Floats:
-    """Compute graded-ndcg@k from the grades [b, N] in the order of each ranking, [b]. NaN where all grades are 0.
+    """Compute graded-ndcg@k of b rankings, [b], from their grades [b, N] in ranked order. NaN if all grades are 0.
 
     >>> graded_ndcg(np.array([[1.0, 0.5, 0.0], [0.0, 0.0, 1.0]]), 3).tolist()
     [1.0, 0.5]
@@ -141,7 +141,7 @@ def graded_ndcg(grades: Floats, k: int) -> Floats:
 
 
 def hierarchical_ap(grades: Floats) -> Floats:
-    """Compute h-ap from the grades [b, N] in the order of each ranking, [b]. NaN where all grades are 0.
+    """Compute h-ap of b rankings, [b], from their grades [b, N] in ranked order. NaN if all grades are 0.
 
     >>> hierarchical_ap(np.array([[1.0, 0.5, 0.0], [0.0, 1.0, 1.0]])).round(4).tolist()
     [1.0, 0.5833]

@@ -2,8 +2,8 @@
 
 The cost of a triplet is phi(t) with t = margin + slope (sim_an - sim_ap), where phi is a function such as the hinge.
 A batch of B samples has up to B^3 triplets, so they are not enumerated. Memory is O(B^2). Time is O(B^2 P) for P
-positives per anchor: one pass over the matrix per positive. The hinge with many positives takes O(B^2 log P) instead: the positives of each anchor are sorted, and each
-negative is located among them by binary search.
+positives per anchor: one pass over the matrix per positive. The hinge with many positives takes O(B^2 log P) instead:
+the positives of each anchor are sorted, and each negative is located among them by binary search.
 
 In the shapes, A is the number of anchors, R the number of references, and P the largest number of positives of an
 anchor.
