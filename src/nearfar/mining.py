@@ -102,8 +102,8 @@ def distance_weighted(
     Args:
         pairs: Pairs to select from.
         dim: The dimension d of the embeddings.
-        distances: The distances [A, R] between unit vectors. By default, they are computed from `pairs.sim`, which
-            must then contain cosines.
+        distances: The distances [A, R] between A anchors and R references, as unit vectors. By default, they are
+            computed from `pairs.sim`, which must then contain cosines.
         cutoff: Distances below this value are replaced with it.
         nonzero_loss_cutoff: Negatives at this distance or beyond are drawn only if there are too few closer ones.
         generator: Random generator. The default is torch's global generator.
@@ -174,7 +174,7 @@ def create_miner(mine: str | Mapping[str, Any]) -> Callable[[Pairs], Pairs]:
 
 
 def _first(score: Tensor, mask: Tensor, k: int | Tensor) -> Tensor:
-    """Return the mask [A, R] with only the k (or k[i]) true entries of each row i that have the largest scores.
+    """Keep only the k true entries with the largest scores in each row of a mask. If k is a tensor, row i keeps k[i].
 
     Among entries with equal scores, those with the lower column index are kept.
     """

@@ -79,7 +79,7 @@ def reduce_matrix(
     *,
     name: str = "loss",
 ) -> Any:
-    """Apply a reducer to the losses of pairs [A, R], or to the losses of anchors [A].
+    """Apply a reducer to the losses of pairs [A, R] of A anchors and R references, or to the losses of anchors [A].
 
     Args:
         reducer: The reducer.

@@ -97,5 +97,5 @@ class Data:
     )
     noise: Noise = section(Noise, "Injected label noise.")
     fingerprint: str | None = option(
-        None, "Fingerprint of the data, set by the run. Data with another fingerprint is refused; null accepts any data."
+        None, "Fingerprint of the data, set by the run. Data with another fingerprint is an error; null: no check."
     )

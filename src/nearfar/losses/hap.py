@@ -131,7 +131,10 @@ class HAPLoss(PairLoss):
 
 
 def relevances(grade: Tensor, ref_weights: Tensor | None, alpha: float) -> Tensor:
-    """Compute grade^alpha divided by the total weight of the references with the same grade, [A, R]; 0 for grade 0."""
+    """Compute the relevance of every reference for every anchor, with the shape of `grade`.
+
+    It is grade^alpha divided by the total weight of the anchor's references with the same grade, and 0 for grade 0.
+    """
     order = grade.sort(1)
     weights = torch.ones_like(grade) if ref_weights is None else ref_weights.expand_as(grade).gather(1, order.indices)
     total = torch.nn.functional.pad(weights.cumsum(1), (1, 0))

@@ -19,9 +19,9 @@ VARIANTS = ("O", "Ds", "Dq", "Iu", "Ib")
 class PNPLoss(PairLoss):
     """PNP loss (Li et al., AAAI 2022, arXiv 2102.04640), on cosines S.
 
-    For an anchor i and a positive p, R_ip = sum_{n in N_i} sigmoid((S_in - S_ip) / temperature) is a smooth count
-    of the negatives that are ranked before p. The loss is the mean of f(R_ip) over the positives of each anchor,
-    averaged over the anchors that have positives:
+    For an anchor i with negatives N_i and a positive p, R_ip = sum_{n in N_i} sigmoid((S_in - S_ip) / temperature) is a
+    smooth count of the negatives that are ranked before p. The loss is the mean of f(R_ip) over the positives of each
+    anchor, averaged over the anchors that have positives:
 
     - variant="O": f = R.
     - variant="Ds": f = log(1 + R).

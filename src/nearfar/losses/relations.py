@@ -139,7 +139,10 @@ class RelationLoss(Loss):
 
 
 def relation_masks(relation: Tensor, batch: PairBatch, *, graded: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Convert relations to the masks (same, diff) and the grades, each [A, R]. See `RelationLoss.forward`."""
+    """Convert relations to the mask of positive pairs, the mask of negative pairs and the grades.
+
+    All have the shape of `relation`. See `RelationLoss.forward` for the meaning of its values.
+    """
     shape = len(batch.emb), len(batch.emb if batch.ref_emb is None else batch.ref_emb)
     if relation.shape != shape:
         raise ValueError(f"relation must have shape {list(shape)}, got {list(relation.shape)}")

@@ -67,7 +67,7 @@ def chi2_weights(losses: Tensor, mass: Tensor, rho: float, multiplicity: int) ->
     the losses.
 
     Args:
-        losses: The losses [A, R].
+        losses: The losses [A, R] of A anchors and R references.
         mass: The weights of the entries [A, R]; 0 for entries that are not pairs.
         rho: The size of the ball.
         multiplicity: The number of entries per pair; see `entries_per_pair`.
@@ -94,7 +94,7 @@ def chi2_weights(losses: Tensor, mass: Tensor, rho: float, multiplicity: int) ->
 
 
 def _shrink_support(losses: Tensor, mass: Tensor, index: Tensor, c: float, total: float) -> Tensor:
-    """Compute p [A, R] for a solution in which only pairs in `index` have weight above 0; see `chi2_weights`.
+    """Compute the weights p [A, R] if only the pairs in `index` can have weight above 0; see `chi2_weights`.
 
     Args:
         losses: The losses [A, R].

@@ -97,7 +97,7 @@ def row_softmax(
     added to the sum.
 
     Args:
-        losses: The losses l [A, R].
+        losses: The losses l [A, R] of A anchors and R references.
         mask: The mask of the group [A, R].
         weights: The weights w of the references [R], or None if all are 1.
         gamma: The temperature.

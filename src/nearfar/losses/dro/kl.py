@@ -54,7 +54,7 @@ class KL(UncertaintySet):
             check_pair_count("truncate", self.truncate, 1)
 
     def support(self, losses: Tensor, pairs: Pairs) -> Tensor:
-        """Return the mask [A, R] of the pairs whose weight p can be above 0, given `weights` and `truncate`."""
+        """Return the mask of the pairs whose weight p can be above 0 with the options `weights` and `truncate`."""
         mask = pairs.same | pairs.diff
         if self.weights != "softmax_all":
             mask = mask & (losses > 0)
