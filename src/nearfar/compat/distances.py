@@ -72,7 +72,10 @@ class BaseDistance(Recorded):
         raise NotImplementedError
 
     def similarity(self, x: Tensor, y: Tensor | None) -> Tensor:
-        """Compute the similarities [A, R] of A vectors x and R vectors y. A distance is negated."""
+        """Compute the similarities [A, R] of A vectors x and R vectors y.
+
+        Larger means closer. Distances are therefore negated.
+        """
         matrix: Tensor = self(x, y)
         return matrix if self.is_inverted else -matrix
 

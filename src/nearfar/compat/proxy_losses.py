@@ -157,7 +157,7 @@ class ProxyBased(BaseMetricLossFunction):
         return self.logits(self.pool_centers(cosines), emb)
 
     def pool_centers(self, cosines: Tensor) -> Tensor:
-        """Combine the cosines with all K proxies of each class [B, C K] into one cosine per class [B, C]."""
+        """Combine the cosines of B samples with K proxies per class, [B, C K], into one cosine per class, [B, C]."""
         return cosines
 
     def logits(self, cosines: Tensor, embeddings: Tensor) -> Tensor:

@@ -190,7 +190,7 @@ class MultipleReducers(BaseReducer):
         self.default_reducer = MeanReducer() if default_reducer is None else default_reducer
 
     def of(self, name: str) -> BaseReducer:
-        """Return the reducer for a loss."""
+        """Return the reducer for the loss with this name."""
         reducer = self.reducers[name] if name in self.reducers else self.default_reducer  # noqa: SIM401 - ModuleDict has no get
         assert isinstance(reducer, BaseReducer)
         return reducer

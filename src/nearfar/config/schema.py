@@ -150,7 +150,7 @@ SEVERAL = "several"  # loss.name of a weighted sum of several losses, which are 
 
 @dataclass(frozen=True)
 class Config:
-    """A complete run."""
+    """The complete configuration of a run."""
 
     recipe: str | None = option(None, "Name of the recipe; `nearfar recipes` lists them. null: none.")
     setting: str = option(

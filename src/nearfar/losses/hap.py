@@ -97,7 +97,7 @@ class HAPLoss(PairLoss):
         return with_weights(pairs, *pair_weights(batch))
 
     def grade(self, batch: PairBatch) -> Tensor:
-        """Compute the fraction l / L of the levels of each anchor that each reference shares, [A, R]."""
+        """Compute the fraction of an anchor's levels that a reference shares, [A, R] for A anchors and R references."""
         labels, refs = batch.labels, batch.labels if batch.ref_labels is None else batch.ref_labels
         dtype = batch.emb.dtype
         if labels.ndim == 2:
@@ -122,7 +122,7 @@ class HAPLoss(PairLoss):
         return self.graded_cost(pairs, self.grade(batch))
 
     def graded_cost(self, pairs: Pairs, grade: Tensor) -> Tensor:
-        """Compute the loss from the grades l / L of all pairs, [A, R]."""
+        """Compute the loss from the grades of all pairs. See `grade` for the definition of a grade."""
         relevance = relevances(torch.where(pairs.same, grade, 0.0), pairs.ref_weights, self.alpha)
         shape = self.tau, self.rho, self.offset, self.delta, self.start
         return hierarchical_ap(

@@ -110,7 +110,7 @@ class SphereFaceLoss(AngleMultipleLoss):
 
 
 def multiply_angle(cos: Tensor, margin: int) -> Tensor:
-    """Compute psi(theta) = (-1)^k cos(m theta) - 2k from cos theta, elementwise, with k = floor(m theta / pi).
+    """Compute psi(theta) = (-1)^k cos(m theta) - 2k from cos theta, with m = margin and k = floor(m theta / pi).
 
     cos(m theta) is the Chebyshev polynomial T_m of cos theta, so the gradient is finite everywhere.
 

@@ -153,7 +153,8 @@ def relation_masks(relation: Tensor, batch: PairBatch, *, graded: bool) -> tuple
         grade, known = torch.where(known, grade, grade.T), (known | known.T).fill_diagonal_(False)
     else:
         is_conflict = torch.zeros_like(known)
-    if not torch.compiler.is_compiling() and relation.device.type == "cpu":  # on a GPU, the host would have to wait
+    # On a GPU, values are not checked, because the host would have to wait for them.
+    if not torch.compiler.is_compiling() and relation.device.type == "cpu":
         if graded and not bool(((grade >= 0) & (grade <= 1)).all()):
             raise ValueError("relation must be between 0 and 1, or NaN for unknown pairs: scale the relations")
         if not graded and not bool(((grade == 0) | (grade == 1)).all()):

@@ -118,7 +118,8 @@ def evaluate_grades(
         order = scores.argsort(dim=1, descending=True, stable=True).cpu().numpy()
         ranked = np.take_along_axis(grades.rows(block), order, axis=1)
         is_left_out = (scores == -torch.inf).cpu().numpy()
-        ranked[np.take_along_axis(is_left_out, order, axis=1)] = 0.0  # ranked last, so other positions stay
+        # The samples that are left out are ranked last, so the positions of the others do not change.
+        ranked[np.take_along_axis(is_left_out, order, axis=1)] = 0.0
         ranked = np.nan_to_num(ranked)
         for name in names:
             k = parse_cutoff(name)
@@ -157,6 +158,6 @@ def _one_hierarchical_ap(grades: Floats) -> float:
     by_kind = values / counts
     relevance = by_kind[kind]
     h_rank = np.zeros(len(positions))
-    for number, value in enumerate(by_kind):  # a pass per grade needs no matrix of all pairs
+    for number, value in enumerate(by_kind):  # one pass per grade avoids a matrix of all pairs
         h_rank += np.cumsum(kind == number) * np.minimum(relevance, value)
     return float((h_rank / (positions + 1)).sum() / relevance.sum())

@@ -175,7 +175,8 @@ def _pass_per_positive(
         if nonzero:
             active[:, k] = _row_sum(slopes if term != "softplus" else t.sign(), ref_weights)
         if term == "rescaled":
-            # phi = expm1(-eta t) / expm1(-eta), phi' = -eta e^{-eta t} / expm1(-eta) where t > 0
+            # phi = expm1(-eta t) / expm1(-eta), phi' = -eta e^{-eta t} / expm1(-eta) where t > 0; phi' is the
+            # derivative
             t.mul_(-eta).expm1_()
             slopes.addcmul_(slopes, t).mul_(-eta / math.expm1(-eta))
             t.div_(math.expm1(-eta))
@@ -219,7 +220,8 @@ def _sorted_hinges(
 def _total_weight(same: Tensor, diff: Tensor, w_a: Tensor, ref_weights: Tensor | None) -> Tensor:
     """Compute the total weight of all triplets.
 
-    This is the sum over anchors a of w_a times the total weight of a's positives times that of a's negatives.
+    This is the sum over anchors of the anchor's weight times the total weight of its positives times the total weight
+    of its negatives.
     """
     if ref_weights is None:
         return row_count(same).double() @ row_count(diff).double()

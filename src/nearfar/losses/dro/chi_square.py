@@ -85,10 +85,11 @@ def chi2_weights(losses: Tensor, mass: Tensor, rho: float, multiplicity: int) ->
         return mass / total
     p = mass * (past_mean + gap)
     if p.amin() >= 0:
-        # Divide by the actual sum instead of s. If all losses are equal up to rounding, s is mostly rounding error.
+        # Divide by the actual sum instead of the divisor s in the docstring. If all losses are equal up to rounding, s
+        # is mostly rounding error.
         return p / p.sum()
     index = (p > 0).flatten().nonzero()[:, 0]
-    if not len(index):  # all losses are equal up to rounding, and rounding puts all of them at or below eta
+    if not len(index):  # all losses are equal up to rounding, and none is above the rounded threshold eta
         index = (mass > 0).flatten().nonzero()[:, 0]
     return _shrink_support(losses, mass, index, float(c), float(total))
 

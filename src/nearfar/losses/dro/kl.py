@@ -105,7 +105,8 @@ def log_mean_exp(losses: Tensor, mask: Tensor, weights: Tensor, gamma: float, *,
 def next_largest(losses: Tensor, pairs: Pairs, k: int | str) -> Tensor:
     """Return the (K+1)-th largest loss of the unordered pairs, or -inf if there are at most K pairs.
 
-    With sample weights, it is the loss at which the total weight of the pairs, sorted by decreasing loss, exceeds K.
+    K is `k`, or the number that "2B" stands for. With sample weights, it is the loss at which the total weight of the
+    pairs, sorted by decreasing loss, exceeds K.
     """
     budget = entries_per_pair(pairs) * count_pairs(k, pairs)
     mask = pairs.same | pairs.diff

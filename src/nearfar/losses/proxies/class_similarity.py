@@ -46,7 +46,7 @@ class ClassSimilarities:
     def others(self, *, scale: float, shift: float = 0.0, plus_one: bool = False) -> Tensor:
         """Compute log( sum over the other classes of e^{scale S + shift} ) for each sample. The result has shape [B].
 
-        With `plus_one`, 1 is added to the sum. See `others_per_sample`.
+        S is the similarity to a class. With `plus_one`, 1 is added to the sum. See `others_per_sample`.
         """
         return others_per_sample(self.matrix, self.labels, scale=scale, shift=shift, plus_one=plus_one)
 
@@ -105,7 +105,8 @@ def others_per_sample(
 ) -> Tensor:
     """Compute log( sum_{c != y_i} e^{scale S_ci + shift} ) for each sample i with class y_i. The result has shape [B].
 
-    With `plus_one`, 1 is added to the sum. If there is only one class, the value is -inf, or 0 with `plus_one`.
+    S_ci is the similarity of sample i to class c. With `plus_one`, 1 is added to the sum. If there is only one class,
+    the value is -inf, or 0 with `plus_one`.
 
     >>> others_per_sample(torch.zeros(3, 1), torch.tensor([1]), scale=5.0).exp()
     tensor([2.])
@@ -119,7 +120,7 @@ def others_per_class(
 ) -> Tensor:
     """Compute log( 1 + sum_{i: y_i != c} w_i e^{scale S_ci + shift} ) for each class c. The result has shape [C].
 
-    y_i is the class and w_i the weight of sample i.
+    S_ci is the similarity of sample i to class c. y_i is the class and w_i the weight of sample i.
     """
     bias = None if weights is None else weights.log()
     result: Tensor = _OthersLogSumExp.apply(sim, labels, bias, scale, shift, 1, True)  # type: ignore[no-untyped-call]
@@ -129,7 +130,7 @@ def others_per_class(
 def own_per_class(z: Tensor, labels: Tensor, classes: int, *, weights: Tensor | None = None) -> Tensor:
     """Compute log( 1 + sum_{i: y_i = c} w_i e^{z_i} ) for each class c. The result has shape [C].
 
-    y_i is the class and w_i the weight of sample i. The value is 0 for a class without samples.
+    z_i is the exponent, y_i the class and w_i the weight of sample i. The value is 0 for a class without samples.
 
     >>> own_per_class(torch.zeros(3), torch.tensor([0, 0, 2]), 3).exp()
     tensor([3., 1., 2.])

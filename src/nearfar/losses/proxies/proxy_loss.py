@@ -130,7 +130,7 @@ class ProxyLoss(Loss):
         check_embeddings("embeddings", embeddings, dim=self.dim)
         labels = class_ids(labels, self.class_names, type(self).__name__)
         check_labels("labels", labels, rows=len(embeddings), rows_name="embeddings")
-        check_class_ids(labels, self.classes)  # before the copy: reading values from a GPU is slow
+        check_class_ids(labels, self.classes)  # check before the copy: reading values from a GPU is slow
         labels = labels.to(embeddings.device, non_blocking=True)
         if weights is not None:
             check_weights("weights", weights, rows=len(embeddings), rows_name="embeddings")

@@ -99,7 +99,8 @@ class ShardedProxies(Loss):
             cost = self.loss.cost(sims) if isinstance(self.loss, DataWiseLoss) else self._per_class(sims)
             if not isinstance(self.loss, MultiProxyLoss) or sims.gram is None:
                 return cost
-            share = (self.stop - self.start) / self.classes  # the penalty is a mean over classes
+            # The penalty is a mean over the classes of this process, so it is weighted by their share of all classes.
+            share = (self.stop - self.start) / self.classes
             return cost + sum_over_processes(torch.as_tensor(self.loss.penalty(sims) * share))
 
     def _per_class(self, sims: ShardSimilarities) -> Tensor:

@@ -191,7 +191,7 @@ def create_counter(names: Sequence[str], similarity: SymmetricSimilarity, query:
     positives = np.bincount(query, minlength=size)
     counts, which = np.unique(positives, return_inverse=True)
     depth = np.array([required_depth(names, max(int(count), 1), size) for count in counts])[which]
-    # the position of p_k is at least k, so positives with k > depth do not matter
+    # The k-th best positive is at position k or later, so positives with k > depth do not matter.
     first = np.concatenate([[0], np.cumsum(positives)])
     matters = np.arange(len(query)) - first[query] < depth[query]
     query, index, value, c = query[matters], index[matters], value[matters], c[matters]

@@ -74,7 +74,7 @@ def select_positions(scores: Array, positives: Ints, depth: int) -> Ints:
     equal = top.shape[1] - torch.searchsorted(table, needles).numpy() - above
     inside = (values >= top[:, :1]) & (positives >= 0)
     positions: Ints = np.where(inside, 1 + above, BEYOND)
-    # samples outside the selection can equal the smallest selected value, so this value always counts as tied
+    # Samples outside the selection can have the smallest selected value too, so this value always counts as tied.
     tied = inside & ((equal > 1) | ((values == top[:, :1]) & (cut > 0)))
     has_tie = tied.any(axis=1)
     positions[has_tie] = sort_positions(scores[has_tie], positives[has_tie])
