@@ -132,7 +132,7 @@ def gather_losses(tree: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(loss, list):
         return tree  # type: ignore[return-value]
     if not loss or not all(isinstance(part, Mapping) and part.get("name") for part in loss):
-        raise NearfarError(f"loss must be a list of tables, each with a name, got {loss!r}")
+        raise NearfarError(f"loss must be a list of mappings, each with a name, got {loss!r}")
     return {**tree, "loss": {"name": SEVERAL, "losses": loss}}
 
 

@@ -163,7 +163,7 @@ class Config:
     seed: int = option(0, "Seed for the initial weights, batches and augmentation.", least=0, below=2**63)
     data: Data = section(Data, "What to train on.")
     loss: dict[str, Any] = table(
-        "The name of the loss and its options; `nearfar losses NAME` shows the options. A list of such tables, each "
+        "The name of the loss and its options; `nearfar losses NAME` shows the options. A list of such mappings, each "
         "optionally with a weight, trains with the weighted sum of the losses."
     )
     batches: Batches = section(Batches, "How samples are grouped into batches.")

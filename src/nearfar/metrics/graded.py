@@ -87,7 +87,7 @@ def level_ids(names: Sequence[Any], hierarchy: Mapping[Any, Sequence[Any]]) -> I
         raise ValueError(f"hierarchy has no entry for the label {missing[0]!r}: add its ancestors")
     chains = [(name, *hierarchy[name]) for name in names]
     if len({len(chain) for chain in chains}) > 1:
-        raise ValueError("hierarchy must have equally many ancestors for every label: repeat the last one if needed")
+        raise ValueError("hierarchy must have the same number of ancestors for every label: repeat the last one")
     columns = []
     for level in range(len(chains[0])):
         number: dict[Any, int] = {}
