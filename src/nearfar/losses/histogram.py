@@ -21,7 +21,7 @@ class HistogramLoss(PairLoss):
     histogram in proportion to its weight.
 
     Args:
-        bins: The number of intervals between nodes. The default is ours.
+        bins: The number of intervals between nodes. The default is our choice.
 
     >>> x = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
     >>> HistogramLoss()(x, torch.tensor([0, 0, 1])), HistogramLoss()(x, torch.tensor([0, 1, 0]))

@@ -34,7 +34,7 @@ class PNPLoss(PairLoss):
     the similarity matrix per positive.
 
     Args:
-        variant: "O", "Ds", "Dq", "Iu" or "Ib". The default is ours.
+        variant: "O", "Ds", "Dq", "Iu" or "Ib". The default is our choice.
         alpha: The exponent of variant "Dq". The default is from pytorch-metric-learning.
         b: The parameter of variant "Ib". The default is from pytorch-metric-learning.
         temperature: The temperature of the sigmoid. The default is that of pytorch-metric-learning.

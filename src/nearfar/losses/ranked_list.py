@@ -24,11 +24,11 @@ class RankedListLoss(PairLoss):
     term in the mean over anchors.
 
     Args:
-        margin: The margin between positives and negatives. The default is ours.
-        alpha: The radius that negatives are pushed out of. The default is ours.
-        temperature_neg: The temperature of the negatives. The default is ours.
+        margin: The margin between positives and negatives. The default is our choice.
+        alpha: The radius that negatives are pushed out of. The default is our choice.
+        temperature_neg: The temperature of the negatives. The default is our choice.
         temperature_pos: The temperature of the positives. The default 0 gives all positives the same weight.
-        balance: The weight of the negatives, from 0 to 1. The default is ours.
+        balance: The weight of the negatives, from 0 to 1. The default is our choice.
 
     >>> loss = RankedListLoss(temperature_neg=0.0)
     >>> loss(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0]))  # 1/2 (sqrt(2) - 0.8)

@@ -24,11 +24,11 @@ class ClassSimilarities:
     """The similarities between classes and samples.
 
     Args:
-        matrix: The similarities [C, B].
+        matrix: The similarities [C, B] of C classes and B samples.
         labels: The class ids of the samples [B].
         weights: The sample weights [B]; None if all are 1.
         embeddings: The unit embeddings of the samples [B, d].
-        gram: The cosines between the proxies of each class [C, K, K], or None if the loss does not need them.
+        gram: The cosines between the K proxies of each class [C, K, K], or None if the loss does not need them.
         norms: The norms of the embeddings before normalization [B], or None if the loss does not need them.
     """
 
