@@ -59,7 +59,7 @@ def semi_hard(pairs: Pairs, *, margin: float = 0.2, threshold: float | None = No
     if threshold is not None:
         near = pairs.diff & (sim > threshold - margin) & (sim < threshold)
         return replace(pairs, diff=_first(sim, near, row_count(pairs.same)))
-    # It suffices to check the smallest S_ap above S_an.
+    # It suffices to check the smallest S_ap above S_an: if it is not within the margin, no larger S_ap is.
     above = torch.where(pairs.same, sim, torch.inf).sort(1).values
     index = torch.searchsorted(above, sim, right=True).clamp_max(sim.shape[1] - 1)
     next_positive = above.gather(1, index)
@@ -95,15 +95,15 @@ def distance_weighted(
 
     A negative at distance D has weight w = 1/q(D), where q is the density of the distance between random points on the
     unit sphere: log w = (2 - d) log D - (d - 3)/2 log(1 - D^2/4) (Wu et al., ICCV 2017, Eq. 5). To draw negatives
-    without replacement, Gumbel noise is added to log w, and each anchor takes its largest values. The weight w itself
-    is never computed, so high dimensions cause no underflow or overflow. If an anchor has too few negatives closer than
-    `nonzero_loss_cutoff`, the missing ones are drawn uniformly from the other negatives.
+    without replacement, Gumbel noise is added to log w, and the negatives with the largest sums are drawn. The
+    weight w itself is never computed, so high dimensions cause no underflow or overflow. If an anchor has too few
+    negatives closer than `nonzero_loss_cutoff`, the missing ones are drawn uniformly from the other negatives.
 
     Args:
         pairs: Pairs to select from.
         dim: The dimension d of the embeddings.
-        distances: The distances [A, R] between unit vectors. By default, they are computed from `pairs.sim`, which
-            must then contain cosines.
+        distances: The distances [A, R] between A anchors and R references, as unit vectors. By default, they are
+            computed from `pairs.sim`, which must then contain cosines.
         cutoff: Distances below this value are replaced with it.
         nonzero_loss_cutoff: Negatives at this distance or beyond are drawn only if there are too few closer ones.
         generator: Random generator. The default is torch's global generator.
@@ -174,7 +174,7 @@ def create_miner(mine: str | Mapping[str, Any]) -> Callable[[Pairs], Pairs]:
 
 
 def _first(score: Tensor, mask: Tensor, k: int | Tensor) -> Tensor:
-    """Return the mask [A, R] with only the k (or k[i]) true entries of each row i that have the largest scores.
+    """Keep only the k true entries with the largest scores in each row of a mask. If k is a tensor, row i keeps k[i].
 
     Among entries with equal scores, those with the lower column index are kept.
     """

@@ -154,7 +154,7 @@ def test_steps_replace_epochs_and_vice_versa() -> None:
         ("optimiser.lr=1", "the configuration has no 'optimiser'; did you mean 'optimizer'"),
         ("optimizer.lr=fast", "optimizer.lr must be a number, got 'fast'"),
         ("optimizer.lr=0", "optimizer.lr must be above 0"),
-        ("optimizer=3", "optimizer must be a table"),
+        ("optimizer=3", "optimizer must be a mapping"),
         ("optimizer.name=adma", "did you mean 'adam'"),
         ("data.validation=1", "data.validation must be below 1"),
         ("steps=2.5", "steps must be a whole number or null"),
@@ -185,7 +185,7 @@ def test_values_are_read_as_yaml() -> None:
 def test_a_file_without_a_table_of_settings_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     path.write_text("- 1\n")
-    with pytest.raises(NearfarError, match="must contain a table"):
+    with pytest.raises(NearfarError, match="must contain a mapping"):
         read_config(path)
     path.write_text("a: [")
     with pytest.raises(NearfarError, match="cannot be read as YAML"):

@@ -51,7 +51,7 @@ def test_epochs_reach_every_loss() -> None:
     ("parts", "message"),
     [
         ([], "one or more losses"),
-        (["supcon"], "mapping with a name"),
+        (["supcon"], "mapping with the key"),
         ([{"name": "supcn"}], "did you mean 'supcon'"),
         ([{"name": "supcon", "weight": -1}], "weights must be finite and not negative, got -1"),
         ([{"name": "supcon", "margn": 1}], "no option 'margn'"),

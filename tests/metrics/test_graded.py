@@ -98,7 +98,7 @@ def test_unknown_pairs_leave_the_ranking() -> None:
         ({"relation": np.ones((3, 3)), "metrics": "nmi"}, "nmi needs labels"),
         ({}, "labels is missing"),
         ({"labels": [0, 0, 1], "hierarchy": {0: ["a"]}, "metrics": "h-ap"}, "no entry for the label 1"),
-        ({"labels": [0, 0, 1], "hierarchy": {0: ["a"], 1: []}, "metrics": "h-ap"}, "equally many ancestors"),
+        ({"labels": [0, 0, 1], "hierarchy": {0: ["a"], 1: []}, "metrics": "h-ap"}, "same number of ancestors"),
     ],
 )
 def test_bad_input_is_named(arguments: dict[str, object], message: str) -> None:

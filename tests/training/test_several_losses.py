@@ -49,7 +49,7 @@ def test_a_later_setting_replaces_the_list(vectors: str) -> None:
     ("setting", "message"),
     [
         ("loss=[{name: supcn}]", "did you mean 'supcon'"),
-        ("loss=[supcon]", "list of tables, each with a name"),
+        ("loss=[supcon]", "list of mappings, each with a name"),
         ("loss=[{name: supcon, weight: heavy}]", "could not convert"),
         ("loss.name=several", "needs a list of losses"),
     ],

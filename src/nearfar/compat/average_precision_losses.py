@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class FastAPLoss(PairBased):
-    """The formula of `nearfar.losses.FastAPLoss`, on all pairs.
+    """A loss with the formula of `nearfar.losses.FastAPLoss`, on all pairs.
 
     Samples are weighted by how often a miner selects them, as in pytorch-metric-learning.
     """
@@ -52,10 +52,11 @@ class FastAPLoss(PairBased):
 
 
 class SmoothAPLoss(PairBased):
-    """The formula of `nearfar.losses.SmoothAPLoss`, with the anchor as one of its positives, as in the released code.
+    """A loss with the formula of `nearfar.losses.SmoothAPLoss`, on all pairs.
 
-    The values are correct for every batch. The values of pytorch-metric-learning are wrong unless the batch is sorted
-    by class and has as many classes as samples per class. Samples are weighted by how often a miner selects them.
+    Unlike in that class, the anchor is one of its own positives, as in the released code of the paper. The values are
+    correct for every batch. The values of pytorch-metric-learning are wrong unless the batch is sorted by class and has
+    as many classes as samples per class. Samples are weighted by how often a miner selects them.
     """
 
     def get_default_distance(self) -> BaseDistance:
@@ -84,7 +85,10 @@ class SmoothAPLoss(PairBased):
 
 
 class PNPLoss(PairBased):
-    """The formula of `nearfar.losses.PNPLoss`, with the anchor as one of its positives, as in the released code."""
+    """A loss with the formula of `nearfar.losses.PNPLoss`, on all pairs.
+
+    Unlike in that class, the anchor is one of its own positives, as in the released code of the paper.
+    """
 
     VARIANTS = ("Ds", "Dq", "Iu", "Ib", "O")
     takes_references = False

@@ -61,7 +61,10 @@ class BaseDistance(Recorded):
         return matrix if self.power == 1 else matrix**self.power
 
     def compute_mat(self, query_emb: Tensor, ref_emb: Tensor) -> Tensor:
-        """Compute the distance matrix [A, R] of vectors that `forward` has normalized. Do not apply `power`."""
+        """Compute the distance matrix [A, R] of A queries and R references that are already normalized.
+
+        Do not apply `power`; `forward` does.
+        """
         raise NotImplementedError
 
     def pairwise_distance(self, query_emb: Tensor, ref_emb: Tensor) -> Tensor:
@@ -69,7 +72,10 @@ class BaseDistance(Recorded):
         raise NotImplementedError
 
     def similarity(self, x: Tensor, y: Tensor | None) -> Tensor:
-        """Compute the matrix [A, R] of similarities: larger means closer. Distances are therefore negated."""
+        """Compute the similarities [A, R] of A vectors x and R vectors y.
+
+        Larger means closer. Distances are therefore negated.
+        """
         matrix: Tensor = self(x, y)
         return matrix if self.is_inverted else -matrix
 

@@ -154,5 +154,5 @@ def comparable_labels(labels: Tensor, *others: Tensor | None) -> Tensor:
     that the caller compares with these labels. If one of them is floating point, integer labels are converted too.
     """
     if any(each is not None and each.is_floating_point() for each in (labels, *others)):
-        return (labels.double() + 0.0).view(torch.int64)  # -0.0 + 0.0 is 0.0
+        return (labels.double() + 0.0).view(torch.int64)  # adding 0.0 maps -0.0 to 0.0
     return labels

@@ -117,7 +117,7 @@ class TripletMarginMiner(Miner):
         self.type_of_triplets = check_choice("type_of_triplets", type_of_triplets, ("all", "hard", "semihard", "easy"))
 
     def is_selected(self, t: Tensor) -> Tensor:
-        """Return the mask of the values of t to select."""
+        """Return the mask of the triplets to select, given their values t (see the class)."""
         if self.type_of_triplets == "easy":
             return t > self.margin
         if self.type_of_triplets == "hard":

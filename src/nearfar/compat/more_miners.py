@@ -85,7 +85,7 @@ class BatchEasyHardMiner(Miner):
 def closest(sim: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """Find the largest similarity in each row of a mask.
 
-    Return the column of the largest similarity [A, 1], and whether the row has any entry [A].
+    For A rows, return the column of the largest similarity [A, 1], and whether the row has any entry [A].
     """
     return torch.where(mask, sim, -torch.inf).argmax(1, keepdim=True), mask.any(1)
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class NCALoss(PairBased):
-    """The formula of `nearfar.losses.NCALoss`, on all pairs.
+    """A loss with the formula of `nearfar.losses.NCALoss`, on all pairs.
 
     Anchors are weighted by how often a miner selects them, as in pytorch-metric-learning.
     """
@@ -61,7 +61,7 @@ class NCALoss(PairBased):
 
 
 class TupletMarginLoss(PairBased):
-    """The formula of `nearfar.losses.TupletMarginLoss`, with a reducer. `margin` is in degrees.
+    """A loss with the formula of `nearfar.losses.TupletMarginLoss`, for any reducer. `margin` is in degrees.
 
     The gradient is finite at cosines of 1 and -1; in pytorch-metric-learning it is not.
     """
@@ -83,7 +83,10 @@ class TupletMarginLoss(PairBased):
 
 
 class IntraPairVarianceLoss(PairBased):
-    """The formula of `nearfar.losses.IntraPairVarianceLoss`, with any distance and a reducer for each kind of pair."""
+    """A loss with the formula of `nearfar.losses.IntraPairVarianceLoss`, for any distance.
+
+    The reducer is applied to positive and negative pairs separately.
+    """
 
     def get_default_distance(self) -> BaseDistance:
         return CosineSimilarity()
@@ -107,7 +110,7 @@ class IntraPairVarianceLoss(PairBased):
 
 
 class GeneralizedLiftedStructureLoss(PairBased):
-    """The formula of `nearfar.losses.GeneralizedLiftedStructureLoss`, with a distance and a reducer."""
+    """A loss with the formula of `nearfar.losses.GeneralizedLiftedStructureLoss`, for any distance and any reducer."""
 
     def __init__(self, neg_margin: float = 1, pos_margin: float = 0, **options: Unpack[LossOptions]) -> None:
         super().__init__(**options)
@@ -119,7 +122,7 @@ class GeneralizedLiftedStructureLoss(PairBased):
 
 
 class RankedListLoss(PairBased):
-    """The formula of `nearfar.losses.RankedListLoss` on all pairs.
+    """A loss with the formula of `nearfar.losses.RankedListLoss` on all pairs.
 
     As in pytorch-metric-learning, 1e-5 times the batch size is added to the sums of weights that the loss divides by.
     """
@@ -154,7 +157,7 @@ class RankedListLoss(PairBased):
 
 
 class HistogramLoss(PairBased):
-    """The formula of `nearfar.losses.HistogramLoss`, on the pairs of the mined triplets, or of all triplets.
+    """A loss with the formula of `nearfar.losses.HistogramLoss`, on the pairs of mined triplets or of all triplets.
 
     A pair that is selected in both directions, or more than once, counts once.
     """
@@ -182,7 +185,7 @@ class HistogramLoss(PairBased):
 
 
 class ThresholdConsistentMarginLoss(PairBased):
-    """The formula of `nearfar.losses.ThresholdConsistentMarginLoss`, on mined pairs or on all pairs."""
+    """A loss with the formula of `nearfar.losses.ThresholdConsistentMarginLoss`, on mined pairs or on all pairs."""
 
     few_is_none = False
     reducer_kinds = (MeanReducer,)

@@ -79,7 +79,7 @@ def reduce_matrix(
     *,
     name: str = "loss",
 ) -> Any:
-    """Apply a reducer to the losses of pairs [A, R], or to the losses of anchors [A].
+    """Apply a reducer to the losses of pairs [A, R] of A anchors and R references, or to the losses of anchors [A].
 
     Args:
         reducer: The reducer.
@@ -92,7 +92,8 @@ def reduce_matrix(
     """
     if isinstance(reducer, MultipleReducers):
         reducer = reducer.of(name)
-    if isinstance(reducer, MaskedReducer) and type(reducer) in MASKED:  # a subclass may override methods
+    # Compare exact types, because a subclass may override the methods that `masked` replaces.
+    if isinstance(reducer, MaskedReducer) and type(reducer) in MASKED:
         return reducer.masked(values, counts)
     index = torch.where(counts)
     if counts.dtype != torch.bool:

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 
 class ContrastiveLoss(PairBased):
-    """The hinges of `nearfar.losses.contrastive`, with the reducer applied to positives and negatives separately."""
+    """A loss with the hinges of `nearfar.losses.ContrastiveLoss`, for any distance.
+
+    The reducer is applied to positive and negative pairs separately.
+    """
 
     def get_default_reducer(self) -> BaseReducer:
         return AvgNonZeroReducer()
@@ -63,7 +66,7 @@ class SignalToNoiseRatioContrastiveLoss(ContrastiveLoss):
 
 
 class MultiSimilarityLoss(PairBased):
-    """The formula of `nearfar.losses.MultiSimilarityLoss`, on the pairs that a miner selects, or on all pairs."""
+    """A loss with the formula of `nearfar.losses.MultiSimilarityLoss`, on mined pairs or on all pairs."""
 
     def get_default_distance(self) -> BaseDistance:
         return CosineSimilarity()
@@ -87,7 +90,7 @@ class MultiSimilarityLoss(PairBased):
 
 
 class LiftedStructureLoss(PairBased):
-    """The formula of `nearfar.losses.lifted.song`.
+    """A loss with the formula of `nearfar.losses.LiftedStructureLoss` with form="song".
 
     If neither sample of a positive pair with distance D has negatives, the pair adds 1/2 [D - pos_margin]_+^2, as in
     pytorch-metric-learning. If there are references, pytorch-metric-learning uses the negatives of the j-th anchor for
@@ -125,7 +128,7 @@ class LiftedStructureLoss(PairBased):
 
 
 class NTXentLoss(PairBased):
-    """The formula of `nearfar.losses.NTXentLoss`, with a distance and a reducer."""
+    """A loss with the formula of `nearfar.losses.NTXentLoss`, for any distance and any reducer."""
 
     def get_default_distance(self) -> BaseDistance:
         return CosineSimilarity()
@@ -145,7 +148,7 @@ class NTXentLoss(PairBased):
 
 
 class SupConLoss(PairBased):
-    """The formula of `nearfar.losses.SupConLoss`, with a distance and a reducer."""
+    """A loss with the formula of `nearfar.losses.SupConLoss`, for any distance and any reducer."""
 
     def get_default_distance(self) -> BaseDistance:
         return CosineSimilarity()
@@ -168,7 +171,7 @@ class SupConLoss(PairBased):
 
 
 class CircleLoss(PairBased):
-    """The formula of `nearfar.losses.CircleLoss`, with a reducer."""
+    """A loss with the formula of `nearfar.losses.CircleLoss`, for any reducer."""
 
     def get_default_distance(self) -> BaseDistance:
         return CosineSimilarity()
@@ -192,7 +195,7 @@ class CircleLoss(PairBased):
 
 
 class NPairsLoss(PairBased):
-    """The formula of `nearfar.losses.NPairsLoss`, on the first positive pair of each class.
+    """A loss with the formula of `nearfar.losses.NPairsLoss`, on the first positive pair of each class.
 
     All other samples are ignored, as in pytorch-metric-learning.
     """
@@ -220,7 +223,7 @@ class NPairsLoss(PairBased):
 
 
 class AngularLoss(PairBased):
-    """The formula of `nearfar.losses.AngularLoss`, on the selected positive pairs and all negatives.
+    """A loss with the formula of `nearfar.losses.AngularLoss`, on the selected positive pairs and all negatives.
 
     The negatives are normalized, as in the paper. pytorch-metric-learning does not normalize them, so its values grow
     with the norms of the embeddings. For unit vectors, the values are equal.

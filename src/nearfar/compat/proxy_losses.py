@@ -157,7 +157,7 @@ class ProxyBased(BaseMetricLossFunction):
         return self.logits(self.pool_centers(cosines), emb)
 
     def pool_centers(self, cosines: Tensor) -> Tensor:
-        """Combine the cosines with all K proxies of each class [B, C K] into one cosine per class [B, C]."""
+        """Combine the cosines of B samples with K proxies per class, [B, C K], into one cosine per class, [B, C]."""
         return cosines
 
     def logits(self, cosines: Tensor, embeddings: Tensor) -> Tensor:
@@ -169,7 +169,7 @@ class ProxyBased(BaseMetricLossFunction):
 
 
 class ProxyNCALoss(ProxyBased):
-    """The formula of `nearfar.losses.ProxyNCALoss`, with the sample's own class in the denominator."""
+    """A loss with the formula of `nearfar.losses.ProxyNCALoss`, with the sample's own class in the denominator."""
 
     def get_default_distance(self) -> BaseDistance:
         return LpDistance(power=2)
@@ -201,7 +201,7 @@ class ProxyNCALoss(ProxyBased):
 
 
 class ProxyAnchorLoss(ProxyBased):
-    """The formula of `nearfar.losses.ProxyAnchorLoss`.
+    """A loss with the formula of `nearfar.losses.ProxyAnchorLoss`.
 
     If a miner gives a sample the weight w, the exponentials of the sample are multiplied by e^{w - 1}.
     """
@@ -235,7 +235,7 @@ class ProxyAnchorLoss(ProxyBased):
 
 
 class SoftTripleLoss(ProxyBased):
-    """The formula of `nearfar.losses.SoftTripleLoss`, without a regularizer.
+    """A loss with the formula of `nearfar.losses.SoftTripleLoss`, without a regularizer.
 
     For the regularizer of the paper, pass weight_regularizer=SparseCentersRegularizer(...).
     """

@@ -109,8 +109,9 @@ class PerAnchorReducer(BaseReducer):
 
     Args:
         reducer: The reducer for the anchors, by default the mean. An anchor without pairs has the loss 0.
-        aggregation_func: A function that takes the matrix of losses [B, R], with 0 where there is no pair, and the
-            number of pairs in each row [B]. The default is the mean over the pairs.
+        aggregation_func: A function that takes the matrix of losses, with one row per anchor and 0 where there is no
+            pair, and the number of pairs in each row. It returns one loss per row. The default is the mean over the
+            pairs.
         collect_stats: Whether to store statistics.
     """
 
@@ -189,7 +190,7 @@ class MultipleReducers(BaseReducer):
         self.default_reducer = MeanReducer() if default_reducer is None else default_reducer
 
     def of(self, name: str) -> BaseReducer:
-        """Return the reducer for a loss."""
+        """Return the reducer for the loss with this name."""
         reducer = self.reducers[name] if name in self.reducers else self.default_reducer  # noqa: SIM401 - ModuleDict has no get
         assert isinstance(reducer, BaseReducer)
         return reducer

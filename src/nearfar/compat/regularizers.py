@@ -89,7 +89,10 @@ class ZeroMeanRegularizer(BaseRegularizer):
 
 
 class CenterInvariantRegularizer(BaseRegularizer):
-    """(||w_c||^2 - mean of ||w||^2)^2 / 4 for each proxy w_c (Wu et al., CVPR 2017, center invariant loss)."""
+    """The penalty (||w_c||^2 - m)^2 / 4 of each proxy w_c, where m is the mean squared norm of all proxies.
+
+    See Wu et al., CVPR 2017, center invariant loss.
+    """
 
     def get_default_distance(self) -> BaseDistance:
         return LpDistance(normalize_embeddings=False)

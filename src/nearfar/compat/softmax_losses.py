@@ -42,7 +42,7 @@ class Softmax(ProxyBased):
 
 
 class NormalizedSoftmaxLoss(Softmax):
-    """The formula of `nearfar.losses.NormalizedSoftmaxLoss`, with a reducer.
+    """A loss with the formula of `nearfar.losses.NormalizedSoftmaxLoss`, for any reducer.
 
     With DotProductSimilarity(normalize_embeddings=False), only the proxies are normalized.
     """
@@ -75,7 +75,7 @@ class NormalizedSoftmaxLoss(Softmax):
 
 
 class CosFaceLoss(Softmax):
-    """The formula of `nearfar.losses.CosFaceLoss`, with a reducer."""
+    """A loss with the formula of `nearfar.losses.CosFaceLoss`, for any reducer."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class CosFaceLoss(Softmax):
 
 
 class ArcFaceLoss(Softmax):
-    """The formula of `nearfar.losses.ArcFaceLoss`, with a reducer. `margin` is in degrees.
+    """A loss with the formula of `nearfar.losses.ArcFaceLoss`, for any reducer. `margin` is in degrees.
 
     The gradient is finite for all cosines, including 1 and -1.
     """
@@ -122,7 +122,7 @@ class ArcFaceLoss(Softmax):
 
 
 class SubCenterArcFaceLoss(ArcFaceLoss):
-    """The formula of `nearfar.losses.SubCenterArcFaceLoss`, with a reducer."""
+    """A loss with the formula of `nearfar.losses.SubCenterArcFaceLoss`, for any reducer."""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class SubCenterArcFaceLoss(ArcFaceLoss):
 
 
 class LargeMarginSoftmaxLoss(Softmax):
-    """The formula of `nearfar.losses.LargeMarginSoftmaxLoss`, with a reducer."""
+    """A loss with the formula of `nearfar.losses.LargeMarginSoftmaxLoss`, for any reducer."""
 
     def __init__(
         self,
@@ -188,7 +188,7 @@ class LargeMarginSoftmaxLoss(Softmax):
         self.margin, self.scale = int(margin), scale
 
     def factors(self, norms: Tensor) -> Tensor:
-        """Return the factors of the cosines, as [C, B] or [1, B]. `norms` [B] are those of the embeddings."""
+        """Compute the factors of the cosines, [C, B] or [1, B], for C classes and B embeddings with the given norms."""
         proxy_norms: Tensor = torch.linalg.vector_norm(self.W, dim=0)
         return proxy_norms[:, None] * norms
 
@@ -206,14 +206,17 @@ class LargeMarginSoftmaxLoss(Softmax):
 
 
 class SphereFaceLoss(LargeMarginSoftmaxLoss):
-    """The formula of `nearfar.losses.SphereFaceLoss`, with a reducer."""
+    """A loss with the formula of `nearfar.losses.SphereFaceLoss`, for any reducer."""
 
     def factors(self, norms: Tensor) -> Tensor:
         return norms[None]
 
 
 class P2SGradLoss(ProxyBased):
-    """The formula of `nearfar.losses.P2SGradLoss`. The proxies are the columns of `weight` [d, C], unit vectors."""
+    """A loss with the formula of `nearfar.losses.P2SGradLoss`.
+
+    The proxies are the columns of `weight` [d, C] for C classes. They have unit length.
+    """
 
     parameter_name = "weight"
 

@@ -29,7 +29,7 @@ def reduced(value: Tensor) -> dict[str, Any]:
 
 
 class VICRegLoss(BaseMetricLossFunction):
-    """The terms of `nearfar.losses.vicreg`, with a reducer.
+    """A loss with the terms of `nearfar.losses.vicreg`, for any reducer.
 
     The loss is called without labels, as `loss(embeddings, ref_emb=ref_emb)`.
     """
@@ -116,7 +116,7 @@ class DynamicSoftMarginLoss(BaseMetricLossFunction):
 
 
 class ManifoldLoss(BaseMetricLossFunction):
-    """The formula of `nearfar.losses.manifold`, with trainable proxies. It is called without labels.
+    """A loss with the formula of `nearfar.losses.manifold`, with trainable proxies. It is called without labels.
 
     Args:
         l: The dimension of the embeddings.

@@ -42,7 +42,7 @@ def list_triplets(
 
 
 class TripletMarginLoss(PairBased):
-    """The formula of `nearfar.losses.TripletMarginLoss`, on the triplets that a miner selects, or on all triplets.
+    """A loss with the formula of `nearfar.losses.TripletMarginLoss`, on mined triplets or on all triplets.
 
     Triplets are not listed if the loss uses all of them, the reducer is AvgNonZeroReducer or MeanReducer, and `swap` is
     False.
@@ -101,7 +101,7 @@ class TripletMarginLoss(PairBased):
 
 
 class MarginLoss(PairBased):
-    """The hinges of `nearfar.losses.margin.boundary_hinges`. A pair counts once for each triplet that contains it.
+    """A loss with the hinges of `nearfar.losses.MarginLoss`. A pair counts once for each triplet that contains it.
 
     With learn_beta=True, `beta` is a parameter, and nu * beta is added to the loss. With num_classes, each class has
     its own beta. The sum of nu * beta over the triplets is then divided by the number of nonzero hinges, as is the sum

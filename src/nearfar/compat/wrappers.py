@@ -45,7 +45,7 @@ class BaseLossWrapper(Recorded):
 
     @staticmethod
     def supported_losses() -> list[str]:
-        """Return the names of the supported classes."""
+        """Return the class names of the supported losses."""
         raise NotImplementedError
 
     @classmethod

@@ -28,8 +28,8 @@ class Data:
 
     source: str = option(
         "sketches",
-        "Folder with one subfolder per class, tar or zip of such a folder, CSV, JSONL or .npz file, folder of a "
-        "benchmark, or sketches (built-in drawings).",
+        "A folder with one subfolder per class, a tar or zip archive of such a folder, a CSV, JSONL or .npz file, the "
+        "folder of a benchmark, or sketches (built-in drawings).",
     )
     split: str = option(
         "auto",
@@ -81,7 +81,7 @@ class Data:
         None, "Maximum number of training samples per class, the same ones in every run; null uses all.", least=2
     )
     long_tail: tuple[int, ...] = option(
-        (), "[5, 60] keeps 5 to 60 training samples per class, in a geometric sequence over the classes; [] keeps all."
+        (), "[5, 60] keeps 5 to 60 training samples per class; class sizes form a geometric sequence. [] keeps all."
     )
     swap_halves: bool = option(False, "Train on the test split and test on the training split, as the MPA paper did.")
     ignore_roles: bool = option(
@@ -97,5 +97,5 @@ class Data:
     )
     noise: Noise = section(Noise, "Injected label noise.")
     fingerprint: str | None = option(
-        None, "Fingerprint of the data, set by the run. Other data raises an error; null accepts any data."
+        None, "Fingerprint of the data, set by the run. Data with another fingerprint is an error; null: no check."
     )

@@ -27,7 +27,7 @@ OURS: dict[str, Tree] = {
         "steps": 300,
     },
     "text": {
-        # 0.45 trains the upper 3 of the 6 layers of MiniLM
+        # train_from=0.45 trains the upper 3 of the 6 layers of MiniLM.
         "model": {
             "backbone": "all-minilm-l6-v2",
             "pretrained": True,
@@ -70,7 +70,7 @@ PLAIN_FILES: Tree = {
 
 # Changes to the fine-tuning defaults if the lower blocks are frozen and their output is cached. `nearfar train` does
 # this if there is no GPU.
-# 0.5 trains the upper half of the blocks, which is blocks.8 and above in EfficientNet-Lite0.
+# train_from=0.5 trains the upper half of the blocks: in EfficientNet-Lite0, blocks.8 and above.
 CACHED: Tree = {"model": {"train_from": 0.5}, "cache": {"views": 4}}
 
 # A small dataset has few steps per epoch. Fine-tuning therefore has at least as many epochs as are needed to draw this

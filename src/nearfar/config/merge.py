@@ -37,7 +37,7 @@ def resolve(
     Later values in this order override earlier ones.
 
     Args:
-        kind: Kind of the manifest: "pixels", "features", "files" or "text".
+        kind: Kind of the data: "pixels", "features", "files" or "text".
         width: Length of the feature vectors. The default dimension of the embedding is at most this length.
         recipe: Name of a recipe.
         file: Settings as nested dicts, as read from a YAML file. A recipe named here replaces `recipe`.
@@ -132,7 +132,7 @@ def gather_losses(tree: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(loss, list):
         return tree  # type: ignore[return-value]
     if not loss or not all(isinstance(part, Mapping) and part.get("name") for part in loss):
-        raise NearfarError(f"loss must be a list of tables, each with a name, got {loss!r}")
+        raise NearfarError(f"loss must be a list of mappings, each with a name, got {loss!r}")
     return {**tree, "loss": {"name": SEVERAL, "losses": loss}}
 
 

@@ -47,7 +47,9 @@ class Batches:
         None, "hncm: always add the class that is nearest to any class already in the batch. Default: false."
     )
     fill: bool | None = option(None, "hncm: embed all representatives at the start of a cycle. Default: false.")
-    patience: int | None = option(None, "PROFS: end a cycle after this many steps without progress; null: never.")
+    patience: int | None = option(
+        None, "PROFS: end a cycle when the loss has not improved for this many steps; null: a fixed number of steps."
+    )
     options: dict[str, Any] = table(
         "Other options of the sampler; `batches.KEY` is shorthand for `batches.options.KEY`."
     )
@@ -148,7 +150,7 @@ SEVERAL = "several"  # loss.name of a weighted sum of several losses, which are 
 
 @dataclass(frozen=True)
 class Config:
-    """A complete run."""
+    """The complete configuration of a run."""
 
     recipe: str | None = option(None, "Name of the recipe; `nearfar recipes` lists them. null: none.")
     setting: str = option(
@@ -161,7 +163,7 @@ class Config:
     seed: int = option(0, "Seed for the initial weights, batches and augmentation.", least=0, below=2**63)
     data: Data = section(Data, "What to train on.")
     loss: dict[str, Any] = table(
-        "The name of the loss and its options; `nearfar losses NAME` shows the options. A list of such tables, each "
+        "The name of the loss and its options; `nearfar losses NAME` shows the options. A list of such mappings, each "
         "optionally with a weight, trains with the weighted sum of the losses."
     )
     batches: Batches = section(Batches, "How samples are grouped into batches.")
@@ -190,7 +192,8 @@ class Config:
     compile: bool = option(False, "Compile the network with torch.compile.")
     tf32: str = option(
         "convolutions",
-        "Operations in which a GPU rounds float32 to TF32, which has 3 digits and is several times faster.",
+        "Operations in which a GPU rounds float32 to TF32, which is several times faster but has only about 3 decimal "
+        "digits.",
         choices=("none", "convolutions", "all"),
         neutral=True,
     )

@@ -21,7 +21,7 @@ from nearfar.spelling import suggest
 KINDS: dict[Any, str] = {
     type(None): "null",
     tuple: "a list",
-    dict: "a table",
+    dict: "a mapping",
     int: "a whole number",
     float: "a number",
     str: "text",
@@ -132,7 +132,7 @@ def build(table: type, tree: Any, where: str = "", *, root: type | None = None) 
         NearfarError: If a key is unknown, or a value has the wrong type or is out of bounds.
     """
     if not isinstance(tree, Mapping):
-        raise NearfarError(f"{where or 'the configuration'} must be a table of settings, got {tree!r}")
+        raise NearfarError(f"{where or 'the configuration'} must be a mapping of settings, got {tree!r}")
     known = {each.name: each for each in fields(table)}
     values: dict[str, Any] = {}
     for key, value in tree.items():

@@ -23,7 +23,7 @@ def read_config(path: Path) -> dict[str, Any]:
     if tree is None:
         return {}
     if not isinstance(tree, dict):
-        raise NearfarError(f"{path}: the file must contain a table of settings, got {type(tree).__name__}")
+        raise NearfarError(f"{path}: the file must contain a mapping of settings, got {type(tree).__name__}")
     return tree
 
 

@@ -133,7 +133,7 @@ def _create_combined(
     losses, weights = [], []
     for part in parts:
         if not isinstance(part, Mapping) or "name" not in part:
-            raise ValueError(f"each loss of a list must be a mapping with a name, got {part!r}")
+            raise ValueError(f"each loss in the list must be a mapping with the key 'name', got {part!r}")
         options = {key: value for key, value in part.items() if key not in ("name", "weight")}
         if issubclass(loss_class(part["name"]), ProxyLoss):
             sizes = {"classes": classes, "dim": dim}

@@ -47,7 +47,7 @@ class BinomialDevianceLoss(PairLoss):
         self.threshold = threshold
 
     def elementwise(self, pairs: Pairs) -> Tensor:
-        """Compute the loss of every pair. The result has shape [A, R]."""
+        """Compute the loss of every pair. The result has shape [A, R] for A anchors and R references."""
         return binomial(pairs.sim, pairs.same, self.scale_pos, self.scale_neg, self.threshold)
 
     def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:

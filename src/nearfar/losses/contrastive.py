@@ -39,8 +39,8 @@ class ContrastiveLoss(PairLoss):
     - form="cosine": the same with the terms [pos_margin - S]_+ and [S - neg_margin]_+. The default margins are 1 and 0,
       as in the baseline of BSPML (arXiv 2211.11751).
 
-    In a batch from the PROFS sampler (`nearfar.samplers.Profs`), each class representative uses only its closest
-    negatives, as many as it has positives.
+    In a batch from the PROFS sampler (`nearfar.samplers.Profs`), each class representative uses as many
+    negatives as it has positives: the closest ones.
 
     Args:
         form: "squared", "distance" or "cosine".
@@ -65,7 +65,7 @@ class ContrastiveLoss(PairLoss):
         return cosine_matrix(x, y) if self.form == "cosine" else -unit_distance_matrix(x, y)
 
     def elementwise(self, pairs: Pairs) -> Tensor:
-        """Compute the loss of every pair. The result has shape [A, R]."""
+        """Compute the loss of every pair. The result has shape [A, R] for A anchors and R references."""
         if self.form == "cosine":
             return hinges(pairs.sim, pairs.same, self.pos_margin, self.neg_margin)
         losses = hinges(pairs.sim, pairs.same, -self.pos_margin, -self.neg_margin)

@@ -12,9 +12,10 @@ from torch import Tensor
 
 
 def closest_gaps(distances: Tensor) -> Tensor:
-    """Compute D_ii - min(min_{j != i} D_ij, min_{j != i} D_ji) for aligned pairs, from their distances [B, B].
+    """Compute the distance of each positive pair minus the distance of its closest negative pair.
 
-    Row i and column i belong together. The matrix can also have a shape [A, R] with A != R. D_ii is then 0 for a sample
+    For the distances D [B, B], the result for pair i is D_ii - min(min_{j != i} D_ij, min_{j != i} D_ji). Row i and
+    column i are a positive pair. The matrix can also have a shape [A, R] with A != R. D_ii is then 0 for a sample
     without a partner, and the minimum over a missing row or column is 0, as in pytorch-metric-learning.
     """
     rows, columns = distances.shape
@@ -50,5 +51,5 @@ def update_histogram(histogram: Tensor, position: Tensor, momentum: float) -> Te
 
 
 def cumulative_share(histogram: Tensor, position: Tensor) -> Tensor:
-    """Return, for each value, the sum of the histogram up to the node at or below the value. The shape is [N]."""
+    """Sum the histogram up to the node at or below each of the N values in `position`. The result has shape [N]."""
     return histogram.cumsum(0)[position.floor().long().clamp(0, len(histogram) - 1)]

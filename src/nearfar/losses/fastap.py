@@ -49,7 +49,7 @@ class FastAPLoss(PairLoss):
 
 
 def bin_sums(pairs: Pairs, bins: int) -> tuple[Tensor, Tensor]:
-    """Compute the two tensors of sums over the pairs in each bin, each [A, 2, bins + 1]; see `_BinSums`."""
+    """Compute two tensors [A, 2, bins + 1] of sums over the pairs in each bin, for A anchors; see `_BinSums`."""
     sums: tuple[Tensor, Tensor] = _BinSums.apply(  # type: ignore[no-untyped-call]
         pairs.sim, pairs.same, pairs.diff, None if pairs.ref_weights is None else to_one(pairs.ref_weights), bins
     )

@@ -43,7 +43,7 @@ class GeneralizedLiftedStructureLoss(PairLoss):
 
 
 def anchor_costs(pairs: Pairs, pos_margin: float, neg_margin: float) -> Tensor:
-    """Compute the term of every anchor, [A]. pairs.sim is -D."""
+    """Compute the loss of every anchor, [A]. `pairs.sim` holds the negated distances -D."""
     pos = or_zero(pairs.log_sum_exp(-pairs.sim - pos_margin, pairs.same))
     neg = or_zero(pairs.log_sum_exp(neg_margin + pairs.sim, pairs.diff))
     return (pos + neg).relu()

@@ -32,7 +32,7 @@ class HAPLoss(PairLoss):
 
         R(x) = sigmoid(x / tau) for x <= 0, start + sigmoid(x / tau) for 0 < x <= delta, else offset + rho (x - delta)
 
-    The slope of this R pushes samples j that are ranked before k behind k. Hrank has no gradient.
+    The gradient of this R moves samples j that are ranked before k behind k. Hrank has no gradient.
 
     The formula of R and the defaults are those of the released code. Its option with_hrank is not implemented. Unlike
     in the released code, an anchor is not part of its own ranking. The released code trains with 0.9 times this loss
@@ -61,7 +61,7 @@ class HAPLoss(PairLoss):
     >>> loss = HAPLoss(levels=[[0], [0], [1]])  # classes 0 and 1 have the same parent
     >>> loss(x, torch.tensor([0, 0, 1, 2])) < 1e-6  # all rankings are correct
     tensor(True)
-    >>> loss(x, torch.tensor([0, 1, 0, 2])) > 0.1  # the sibling class is ranked before the own class
+    >>> loss(x, torch.tensor([0, 1, 0, 2])) > 0.1  # for sample 0, class 1 is ranked before class 0
     tensor(True)
     """
 
@@ -97,7 +97,7 @@ class HAPLoss(PairLoss):
         return with_weights(pairs, *pair_weights(batch))
 
     def grade(self, batch: PairBatch) -> Tensor:
-        """Compute l / L, the fraction of the levels of each anchor that each reference shares, [A, R]."""
+        """Compute the fraction of an anchor's levels that a reference shares, [A, R] for A anchors and R references."""
         labels, refs = batch.labels, batch.labels if batch.ref_labels is None else batch.ref_labels
         dtype = batch.emb.dtype
         if labels.ndim == 2:
@@ -122,7 +122,7 @@ class HAPLoss(PairLoss):
         return self.graded_cost(pairs, self.grade(batch))
 
     def graded_cost(self, pairs: Pairs, grade: Tensor) -> Tensor:
-        """Compute the loss from the grades l / L of all pairs, [A, R]."""
+        """Compute the loss from the grades of all pairs. See `grade` for the definition of a grade."""
         relevance = relevances(torch.where(pairs.same, grade, 0.0), pairs.ref_weights, self.alpha)
         shape = self.tau, self.rho, self.offset, self.delta, self.start
         return hierarchical_ap(
@@ -131,7 +131,10 @@ class HAPLoss(PairLoss):
 
 
 def relevances(grade: Tensor, ref_weights: Tensor | None, alpha: float) -> Tensor:
-    """Compute grade^alpha divided by the total weight of the references with the same grade, [A, R]; 0 for grade 0."""
+    """Compute the relevance of every reference for every anchor, with the shape of `grade`.
+
+    It is grade^alpha divided by the total weight of the anchor's references with the same grade, and 0 for grade 0.
+    """
     order = grade.sort(1)
     weights = torch.ones_like(grade) if ref_weights is None else ref_weights.expand_as(grade).gather(1, order.indices)
     total = torch.nn.functional.pad(weights.cumsum(1), (1, 0))

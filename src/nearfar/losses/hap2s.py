@@ -59,9 +59,9 @@ class HAP2SLoss(PairLoss):
 
 
 def soft_mean(pairs: Pairs, log_weights: Tensor, mask: Tensor) -> Tensor:
-    """Compute, for each anchor, the mean similarity over its row of the mask, with weights e^{log_weights}.
+    """Compute the weighted mean similarity of each anchor to the references in its row of the mask.
 
-    The result has shape [A] and is 0 where the row of the mask is empty.
+    The weights are e^{log_weights}. The result has shape [A] and is 0 where the row of the mask is empty.
     """
     z = torch.where(mask, log_weights, -torch.inf)
     top = z.amax(1, keepdim=True)

@@ -21,7 +21,7 @@ class HistogramLoss(PairLoss):
     histogram in proportion to its weight.
 
     Args:
-        bins: The number of intervals between nodes. The default is ours.
+        bins: The number of intervals between nodes. The default is our choice.
 
     >>> x = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
     >>> HistogramLoss()(x, torch.tensor([0, 0, 1])), HistogramLoss()(x, torch.tensor([0, 1, 0]))
@@ -37,7 +37,10 @@ class HistogramLoss(PairLoss):
 
 
 def overlap(sim: Tensor, pos: Tensor, neg: Tensor, bins: int) -> Tensor:
-    """Compute sum_r h-_r sum_{q <= r} h+_q from cosines and the weights of positive and negative pairs, each [A, R]."""
+    """Compute the histogram loss from the cosines and the weights of the positive and of the negative pairs.
+
+    The three matrices have one row per anchor and one column per reference. See `HistogramLoss` for the formula.
+    """
     z = (sim.clamp(-1, 1) + 1) * (bins / 2)
     node = z.detach().floor().clamp(0, bins - 1).long().flatten()
     above = z.flatten() - node

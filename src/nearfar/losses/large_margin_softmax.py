@@ -38,7 +38,10 @@ class AngleMultipleLoss(DataWiseLoss):
         return replace(sims, matrix=sims.matrix * self.factors(norms), norms=norms)
 
     def factors(self, norms: Tensor) -> Tensor:
-        """Compute the factors of the cosines, of shape [C, B] or [1, B], from the norms of the embeddings [B]."""
+        """Compute the factors of the cosines from the norms of the embeddings [B].
+
+        The result has shape [C, B] for C classes, or [1, B] if the factors are the same for all classes.
+        """
         if not self.proxy_norms:
             return norms[None]
         proxy_norms: Tensor = torch.linalg.vector_norm(self.proxies.to(norms.dtype), dim=1)
@@ -50,7 +53,7 @@ class AngleMultipleLoss(DataWiseLoss):
 
 
 def large_margin_terms(sims: ClassSimilarities, factors: Tensor, margin: int, scale: float) -> Tensor:
-    """Compute the term of every sample in the loss. The result has shape [B].
+    """Compute the loss of each of the B samples. The result has shape [B].
 
     Args:
         sims: The similarities, which are cosines times `factors`.
@@ -67,11 +70,11 @@ class LargeMarginSoftmaxLoss(AngleMultipleLoss):
     """Large-margin softmax loss (Liu et al., ICML 2016, arXiv 1612.02295).
 
     The loss is the mean over samples x of class y of -log( e^{f_y} / (e^{f_y} + sum_{c != y} e^{f_c}) ) with f_c =
-    scale ||w_c|| ||x|| cos(theta_c) for the other classes and f_y = scale ||w_y|| ||x|| psi(theta_y). The function
-    psi(theta) = (-1)^k cos(margin theta) - 2k, for theta in [k pi / margin, (k + 1) pi / margin], decreases from 1 at 0
-    degrees to 1 - 2 margin at 180 degrees. Neither embeddings nor proxies are normalized. The paper trains with a
-    weighted mean of psi and the cosine, in which the weight of psi grows during training; this loss always uses psi
-    alone.
+    scale ||w_c|| ||x|| cos(theta_c) for the other classes and f_y = scale ||w_y|| ||x|| psi(theta_y). w_c is the
+    proxy of class c, and theta_c is the angle between x and w_c. The function psi(theta) = (-1)^k cos(margin theta) -
+    2k, for theta in [k pi / margin, (k + 1) pi / margin], decreases from 1 at 0 degrees to 1 - 2 margin at 180 degrees.
+    Neither embeddings nor proxies are normalized. The paper trains with a weighted mean of psi and the cosine, in which
+    the weight of psi grows during training; this loss always uses psi alone.
 
     Args:
         classes: The number of classes, or a list of class names. With names, labels may be names too.
@@ -92,7 +95,7 @@ class SphereFaceLoss(AngleMultipleLoss):
     """SphereFace, the angular softmax loss (Liu et al., CVPR 2017, arXiv 1704.08063).
 
     The loss is that of `LargeMarginSoftmaxLoss` with unit proxies: f_c = scale ||x|| cos(theta_c) and
-    f_y = scale ||x|| psi(theta_y). The embeddings are not normalized.
+    f_y = scale ||x|| psi(theta_y) for a sample x of class y. The embeddings are not normalized.
 
     Args:
         classes: The number of classes, or a list of class names. With names, labels may be names too.
@@ -107,7 +110,7 @@ class SphereFaceLoss(AngleMultipleLoss):
 
 
 def multiply_angle(cos: Tensor, margin: int) -> Tensor:
-    """Compute psi(theta) = (-1)^k cos(m theta) - 2k from cos theta, elementwise, with k = floor(m theta / pi).
+    """Compute psi(theta) = (-1)^k cos(m theta) - 2k from cos theta, with m = margin and k = floor(m theta / pi).
 
     cos(m theta) is the Chebyshev polynomial T_m of cos theta, so the gradient is finite everywhere.
 

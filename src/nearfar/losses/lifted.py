@@ -95,7 +95,7 @@ class LiftedStructureLoss(PairLoss):
 
 
 def song(pairs: Pairs, alpha: float) -> Tensor:
-    """Compute the mean over positive pairs of 1/2 [J]_+^2, where pairs.sim is -D (see `LiftedStructureLoss`)."""
+    """Compute `LiftedStructureLoss` with form="song" and margin alpha. `pairs.sim` holds the negated distances -D."""
     z = pairs.sim + alpha
     rows = log_sum_exp(z, pairs.diff, weights=pairs.ref_weights)
     columns = rows if pairs.symmetric else log_sum_exp(z.T, pairs.diff.T, weights=pairs.weights)
@@ -105,7 +105,8 @@ def song(pairs: Pairs, alpha: float) -> Tensor:
 def lifted_mean(pairs: Pairs, rows: Tensor, columns: Tensor) -> Tensor:
     """Compute the mean over positive pairs (i, j) of 1/2 [log(e^rows_i + e^columns_j) + D_ij]_+^2.
 
-    `columns` has the shape [R], or [A, R] if it depends on the pair.
+    i is an anchor, j is a reference, and D_ij is their distance. `rows` and `columns` are log-sum-exps over negatives.
+    `rows` has one value per anchor. `columns` has one value per reference, or one per pair if it depends on the anchor.
     """
     floor = -1e30  # a finite stand-in for log(0), because logaddexp(-inf, -inf) has a NaN gradient
     j = torch.logaddexp(rows.clamp_min(floor)[:, None], columns.clamp_min(floor)) - pairs.sim

@@ -35,7 +35,11 @@ def manifold(sim: Tensor, chosen: Tensor, alpha: float, margin: float) -> tuple[
 
 
 def margin_loss(f: Tensor, chosen: Tensor, margin: float) -> Tensor:
-    """Compute the mean over rows of log(1 + sum of e^{f_k - f_y + margin}) over the k != y whose exponent is >= 0."""
+    """Compute the mean over samples of log(1 + sum_{k != y} e^{f_k - f_y + margin}).
+
+    A row of f [N, K] has the values f_k of a sample for the K proxies, and y is its entry in `chosen`. The sum includes
+    only exponents >= 0.
+    """
     gaps = f - f.gather(1, chosen[:, None]) + margin
     own = torch.zeros_like(gaps, dtype=torch.bool).scatter_(1, chosen[:, None], True)
     counted = ~own & (gaps.detach() >= 0)

@@ -18,7 +18,7 @@ from nearfar.validation import Labels, check_choice, check_not_negative
 
 
 def boundary_hinges(dist: Tensor, same: Tensor, beta: Tensor | float, delta: float) -> Tensor:
-    """Compute [D - beta + delta]_+ for positives and [beta + delta - D]_+ for negatives, elementwise."""
+    """Compute [D - beta + delta]_+ for positives and [beta + delta - D]_+ for negatives, where D is the distance."""
     past = dist - beta
     return (torch.where(same, past, -past) + delta).relu()
 
@@ -29,8 +29,8 @@ class MarginLoss(PairLoss):
 
     The loss is the mean over all pairs of [D - beta + delta]_+ for positives and [beta + delta - D]_+ for negatives,
     where D is the Euclidean distance and the boundary beta is a trainable parameter. In a batch from the
-    PROFS sampler (`nearfar.samplers.Profs`), each class representative uses only its closest negatives, as many as it
-    has positives.
+    PROFS sampler (`nearfar.samplers.Profs`), each class representative uses as many negatives as it has positives:
+    the closest ones.
 
     Args:
         beta: The initial boundary. The default is from Wu et al.

@@ -85,7 +85,7 @@ class MultiSimilarityLoss(PairLoss):
 
 
 def mean_weight(pairs: Pairs, mask: Tensor) -> Tensor:
-    """Compute, for each anchor, the mean of the reference weights over its row of a mask.
+    """Compute the mean weight of the references in each anchor's row of the mask.
 
     The result has shape [A] and is 0 where the row of the mask is empty.
     """

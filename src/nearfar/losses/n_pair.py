@@ -15,9 +15,9 @@ from nearfar.ops.pairs import Pairs, ratio, row_count, softplus
 
 
 def positives_against_negatives(pairs: Pairs, logits: Tensor) -> Tensor:
-    """Compute the mean over positive pairs (i, p) of log(1 + sum_{n in N_i} e^{z_in - z_ip}), with logits z [A, R].
+    """Compute the mean over positive pairs (i, p) of log(1 + sum_{n in N_i} e^{z_in - z_ip}), with logits z.
 
-    N_i are the negatives of anchor i.
+    N_i are the negatives of anchor i. z has one row per anchor and one column per reference.
     """
     negatives = pairs.log_sum_exp(logits, pairs.diff)
     return pairs.mean(softplus(negatives[:, None] - logits), pairs.same)
@@ -34,8 +34,8 @@ def examples_against_representatives(batch: PairBatch, n: int) -> PairBatch:
 def first_against_second(batch: PairBatch, *, cure: str) -> PairBatch:
     """Return a batch with the first sample of each class as anchor and the second as reference.
 
-    If a class has more than two samples, an error is raised. Where values are not checked (see `nearfar.host_reads`),
-    the samples after the second are ignored instead. Samples of weight 0 are ignored.
+    A class with more than two samples raises a ValueError. Where values are not checked (see `nearfar.host_reads`), its
+    samples after the second are ignored instead. Samples of weight 0 are ignored.
 
     The number of anchors depends on the values of the labels. torch.compile does not support such shapes, and on a GPU
     the host would have to wait for the labels. In both cases, and if no class has a second sample, all samples are used

@@ -44,7 +44,10 @@ class NCALoss(PairLoss):
 
 
 def nca(pairs: Pairs, scale: float) -> Tensor:
-    """Compute the mean over anchors with positives of -log(sum_P e^{scale S} / sum_{P, N} e^{scale S})."""
+    """Compute the mean over anchors with positives of -log(sum_P e^{scale S} / sum_{P, N} e^{scale S}).
+
+    P and N are the positives and the negatives of the anchor, and S is `pairs.sim`.
+    """
     terms: Tensor = _LogShares.apply(pairs.sim, pairs.same, pairs.diff, pairs.ref_weights, scale)  # type: ignore[no-untyped-call]
     return pairs.anchor_mean(terms, pairs.same.any(1))
 
@@ -52,7 +55,8 @@ def nca(pairs: Pairs, scale: float) -> Tensor:
 class _LogShares(torch.autograd.Function):
     """Compute the terms of `nca` [A] in one operation. The term of an anchor without positives is 0.
 
-    Each of the two sums subtracts its own largest exponent. With a shared one, distant positives would underflow.
+    Each of the two sums subtracts its largest exponent for numerical stability. With one shared maximum, the
+    exponentials of distant positives would underflow.
     """
 
     @staticmethod

@@ -42,6 +42,7 @@ class NormalizedSoftmaxLoss(DataWiseLoss):
 def softmax_terms(sims: ClassSimilarities, scale: float, own: Tensor) -> Tensor:
     """Compute -log( e^{scale own} / (e^{scale own} + sum_{c != y} e^{scale S_c}) ) for each sample.
 
-    The result has shape [B]. `own` [B] is the similarity of each sample to its own class y, possibly with a margin.
+    S_c is the similarity of the sample to class c. `own` is its similarity to its own class y, possibly with a margin.
+    Both `own` and the result have shape [B].
     """
     return sims.softmax_terms(scale, own)

@@ -16,8 +16,9 @@ class P2SGradLoss(DataWiseLoss):
     """P2SGrad (Zhang et al., CVPR 2019, arXiv 1905.02479) as a loss, on cosines S.
 
     The loss is the mean over samples and classes of (S_c - 1[c = y])^2, where S_c is the cosine between the sample and
-    the proxy of class c, and y is the class of the sample. The paper defines a gradient instead of a loss. This loss
-    has a gradient of the same form and follows pytorch-metric-learning. It has no hyperparameters.
+    the proxy of class c, y is the class of the sample, and 1[c = y] is 1 if c = y, else 0. The paper defines a gradient
+    instead of a loss. This loss has a gradient of the same form and follows pytorch-metric-learning. It has no
+    hyperparameters.
 
     Args:
         classes: The number of classes, or a list of class names. With names, labels may be names too.
@@ -36,5 +37,5 @@ class P2SGradLoss(DataWiseLoss):
 
 
 def p2sgrad_terms(sims: ClassSimilarities) -> Tensor:
-    """Compute the mean over classes of (S_c - 1[c = y])^2 for each sample. The result has shape [B]."""
+    """Compute the mean over classes c of (S_c - 1[c = y])^2 for each sample with class y. The result has shape [B]."""
     return sims.matrix.square().mean(0) + (1 - 2 * sims.own()) / len(sims.matrix)

@@ -131,7 +131,7 @@ class PairLoss(Loss):
         return batch.select(slice(n)).against(batch.select(slice(n, None)), representatives=True)
 
     def pairs(self, batch: PairBatch) -> Pairs:
-        """Compute the similarities and masks of a batch. Samples of weight 0 are in no pair."""
+        """Compute the similarities and masks of the pairs in a batch. Samples with weight 0 are in no pair."""
         same, diff = pair_masks(batch.labels, batch.ref_labels)
         return with_weights(
             Pairs(self.similarity(batch.emb, batch.ref_emb), same, diff, symmetric=batch.ref_emb is None),
@@ -143,7 +143,7 @@ class PairLoss(Loss):
         raise NotImplementedError
 
     def graded_cost(self, pairs: Pairs, grade: Tensor) -> Tensor:
-        """Compute the loss of pairs with grades [A, R] between 0 (negative) and 1 (positive). Return a scalar.
+        """Compute the loss of pairs that have grades between 0 (negative) and 1 (positive). Return a scalar.
 
         `pairs.same` is the mask of the pairs with a grade above 0. If all grades are 0 or 1, the result equals `cost`.
         Losses that do not support grades raise a ValueError.
@@ -156,7 +156,7 @@ class PairLoss(Loss):
 def graded_mean(pairs: Pairs, grade: Tensor, elementwise: Callable[[Pairs], Tensor]) -> Tensor:
     """Compute the mean over all pairs of grade * (loss as a positive) + (1 - grade) * (loss as a negative).
 
-    `elementwise` computes the loss of every pair [A, R]. It is called twice: with all pairs as positives, and with all
+    `elementwise` computes the loss of every pair. It is called twice: with all pairs as positives, and with all
     pairs as negatives.
     """
     every = torch.ones_like(pairs.same)
@@ -217,7 +217,7 @@ def cast_weights(name: str, weights: Tensor | None, like: Tensor) -> Tensor | No
 
 
 def check_representatives(n: int, batch: PairBatch) -> None:
-    """Check that the number of representatives is between 1 and B - 1 and that there are no references."""
+    """Check that there are no references, and that n representatives leave at least one other sample in the batch."""
     if batch.ref_emb is not None:
         raise ValueError(
             f"representatives={n} cannot be combined with ref_emb, because representatives are samples of the batch: "

@@ -32,7 +32,7 @@ class PairMarginLoss(PairLoss):
         self.m, self.threshold = check_not_negative("m", m), threshold
 
     def elementwise(self, pairs: Pairs) -> Tensor:
-        """Compute the loss of every pair. The result has shape [A, R]."""
+        """Compute the loss of every pair. The result has shape [A, R] for A anchors and R references."""
         return hinges(pairs.sim, pairs.same, self.threshold + self.m, self.threshold - self.m)
 
     def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:

@@ -19,9 +19,9 @@ VARIANTS = ("O", "Ds", "Dq", "Iu", "Ib")
 class PNPLoss(PairLoss):
     """PNP loss (Li et al., AAAI 2022, arXiv 2102.04640), on cosines S.
 
-    For an anchor i and a positive p, R_ip = sum_{n in N_i} sigmoid((S_in - S_ip) / temperature) is a smooth count
-    of the negatives that are ranked before p. The loss is the mean of f(R_ip) over the positives of each anchor,
-    averaged over the anchors that have positives:
+    For an anchor i with negatives N_i and a positive p, R_ip = sum_{n in N_i} sigmoid((S_in - S_ip) / temperature) is a
+    smooth count of the negatives that are ranked before p. The loss is the mean of f(R_ip) over the positives of each
+    anchor, averaged over the anchors that have positives:
 
     - variant="O": f = R.
     - variant="Ds": f = log(1 + R).
@@ -34,7 +34,7 @@ class PNPLoss(PairLoss):
     the similarity matrix per positive.
 
     Args:
-        variant: "O", "Ds", "Dq", "Iu" or "Ib". The default is ours.
+        variant: "O", "Ds", "Dq", "Iu" or "Ib". The default is our choice.
         alpha: The exponent of variant "Dq". The default is from pytorch-metric-learning.
         b: The parameter of variant "Ib". The default is from pytorch-metric-learning.
         temperature: The temperature of the sigmoid. The default is that of pytorch-metric-learning.
@@ -65,7 +65,7 @@ class PNPLoss(PairLoss):
 
 
 def penalty(r: Tensor, variant: str, alpha: float, b: float) -> tuple[Tensor, Tensor]:
-    """Compute f(R) and its derivative for a variant, elementwise."""
+    """Compute the function f(R) of a variant (see `PNPLoss`) and its derivative, elementwise."""
     if variant == "Ds":
         return torch.log1p(r), 1 / (1 + r)
     if variant == "Dq":
@@ -99,7 +99,7 @@ def pnp(
     scaled = torch.where(diff, sim, -torch.inf) / temperature
     value = sim.new_zeros(())
     for k in range(columns.shape[1]):
-        # Replace the infinite padding of the table by an arbitrary finite value, because its weight is 0.
+        # Replace the infinite padding of the table by 0. Any finite value works, because its weight is 0.
         own = torch.where(r_p[:, k] > 0, table[:, k], 0.0)[:, None] / temperature
         g = torch.sigmoid(scaled - own)
         f, slope = penalty(g @ r, variant, alpha, b)

@@ -47,9 +47,9 @@ class ProxyAnchorLoss(ProxyLoss):
 
 
 def proxy_anchor_terms(sims: ClassSimilarities, alpha: float, delta: float) -> tuple[Tensor, Tensor]:
-    """Compute the positive and the negative term of every class, each [C].
+    """Compute the positive and the negative term of every class, each [C]; see `ProxyAnchorLoss`.
 
-    A term is 0 if the class has no positives or no negatives in the batch, respectively.
+    The positive term is 0 if the batch has no sample of the class. The negative term is 0 if it has no other samples.
     """
     pos = own_per_class(alpha * (delta - sims.own()), sims.labels, len(sims.matrix), weights=sims.weights)
     neg = others_per_class(sims.matrix, sims.labels, scale=alpha, shift=alpha * delta, weights=sims.weights)

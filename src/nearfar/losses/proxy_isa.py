@@ -51,7 +51,7 @@ def progress(
 ) -> Progress:
     """Compute the progress of each class from its number of samples n and its learned similarity L.
 
-    The formulas are Eqs. 8, 14, 15 and 17:
+    The formulas are Eqs. 8, 14, 15 and 17 of the Proxy-ISA paper (arXiv 2211.10382):
 
     E = (1 - beta^n) / (1 - beta) with beta = (V - 1) / V
     nu = 1 / (1 + log(1 + E))
@@ -64,12 +64,12 @@ def progress(
         volume: V, the limit of E for many samples.
         sensitivity: k, how strongly eta depends on L.
         margin: lambda, a constant that is added to eta.
-        tau: The drop of sigma is centered at E = V - tau.
+        tau: An offset. The drop of sigma is centered at E = V - tau.
     """
     effective = -volume * torch.expm1(seen.double() * math.log1p(-1 / volume))
     nu = 1 / (1 + effective.log1p())
     sigma = 1 + (1 + math.exp(-tau)) * (nu - 1) * torch.sigmoid(effective - volume + tau)
-    sigma = torch.maximum(sigma, nu)  # nu is a lower bound of sigma; correct rounding errors
+    sigma = torch.maximum(sigma, nu)  # without rounding errors, sigma >= nu always holds
     learned = learned.double()
     eta = (1 + sensitivity * (1 - learned)) * nu + margin
     return Progress(effective, nu, sigma, eta, learned, learned - eta)
@@ -182,8 +182,9 @@ class ProxyISALoss(ProxyLoss):
     def warmup_epochs(self) -> int:
         """Return the number of epochs before the memory is used.
 
-        During these epochs, L keeps its initial value. If this value is 1, nearly all negatives get the small weight
-        1 / E. With negative_penalty="none" there is no such effect, and the number is 0.
+        During these epochs, the learned similarity L keeps its initial value. If this value is 1, nearly all negatives
+        get the small weight 1 / E, where E is the effective number of samples of the class. With
+        negative_penalty="none" there is no such effect, and the number is 0.
         """
         return self.memory_epoch if self.negative_penalty == "inverse" else 0
 
@@ -206,7 +207,7 @@ class ProxyISALoss(ProxyLoss):
 
     @torch.no_grad()
     def similarity_weights(self, sims: ClassSimilarities) -> tuple[Tensor, Tensor, Tensor]:
-        """Return w+ [B], w- [C, B] and the mask of the outliers [B].
+        """Return the weights w+ [B] of the positives, the weights w- [C, B] of the negatives, and the outlier mask [B].
 
         w- is 0 for the pairs of a sample and its own class.
         """
@@ -224,7 +225,8 @@ class ProxyISALoss(ProxyLoss):
             positive = penalty.to(sim.dtype)[sims.labels] + informative
             positive = torch.where(filtering, positive, 1.0)
 
-        # `negative` is 1 where S < outlier, else 0. Arithmetic is ten times faster here than a broadcast torch.where.
+        # `negative` is 1 where the similarity is below `outlier`, else 0. Arithmetic is ten times faster here than a
+        # broadcast torch.where.
         negative = (outlier[:, None] - sim).sign_().clamp_min_(0)
         factor = inverse if self.negative_penalty == "inverse" else torch.ones_like(inverse)
         negative = (1 - negative).addcmul_(negative, factor.to(sim.dtype)[:, None])
@@ -238,7 +240,7 @@ class ProxyISALoss(ProxyLoss):
         return value
 
     def anchor(self, sims: ClassSimilarities, positive: Tensor, negative: Tensor) -> Tensor:
-        """Compute the loss with base "proxy-anchor" (Eq. 13) from the weights w+ [B] and w- [C, B]."""
+        """Compute the loss with base "proxy-anchor" (Eq. 13) from the weights of positives [B] and negatives [C, B]."""
         classes, labels, weights, alpha, delta = len(sims.matrix), sims.labels, sims.weights, self.alpha, self.delta
         pos = own_per_class(alpha * positive * (delta - sims.own()), labels, classes, weights=weights)
         neg = others_per_class(negative * (sims.matrix + delta), labels, scale=alpha, weights=weights)
@@ -253,18 +255,19 @@ class ProxyISALoss(ProxyLoss):
         return ratio(pos.sum(), mean_pos.sum().to(pos.dtype)) + ratio(neg.sum(), mean_neg.sum().to(neg.dtype))
 
     def nca(self, sims: ClassSimilarities, positive: Tensor, negative: Tensor) -> Tensor:
-        """Compute the loss with base "proxy-nca" from the weights w+ [B] and w- [C, B]."""
+        """Compute the loss with base "proxy-nca" from the weights of positives [B] and negatives [C, B]."""
         if len(sims.matrix) == 1:
             return sims.mean(0.0 * sims.own())
-        scale = 2 * self.nca_scale  # s D^2 = 2 s (1 - S)
+        scale = 2 * self.nca_scale  # for unit vectors, s D^2 = 2 s (1 - S)
         others = others_per_sample(negative * (sims.matrix - 1), sims.labels, scale=scale)
         return sims.mean(scale * positive * (1 - sims.own()) + others)
 
     @torch.no_grad()
     def update(self, sims: ClassSimilarities, filtered: Tensor) -> None:
-        """Count the samples that are not outliers. From epoch `memory_epoch` on, also update the memory and L.
+        """Count the samples that are not outliers. From epoch `memory_epoch` on, also update the memory.
 
-        The samples that are not outliers are added to the memory, and L is recomputed for the classes of the batch.
+        The samples that are not outliers are added to the memory. Then the learned similarity L is recomputed for the
+        classes of the batch.
 
         Args:
             sims: The class similarities of the batch.

@@ -60,7 +60,7 @@ class ProxyNCALoss(DataWiseLoss):
 def proxy_nca(sims: ClassSimilarities, scale: float, *, positive_in_denominator: bool = False) -> Tensor:
     """Compute -log( e^{scale S_y} / sum_{c != y} e^{scale S_c} ) for each sample [B], optionally with c = y in the sum.
 
-    If there is only one class, the value is 0.
+    S_c is the similarity of the sample to class c, and y is its class. If there is only one class, the value is 0.
     """
     if len(sims.matrix) == 1:
         return 0.0 * sims.own()

@@ -20,14 +20,15 @@ class RankedListLoss(PairLoss):
     D - (alpha - margin) over the positives with D > alpha - margin, with weights
     e^{temperature_pos (D - (alpha - margin))}. L_N is the weighted mean of alpha - D over the negatives with D < alpha,
     with weights e^{temperature_neg (alpha - D)}. A mean over no samples is 0. Gradients flow through the weights.
-    The sample weight of a reference multiplies its weight in L_P or L_N. That of an anchor multiplies its term.
+    The sample weight of a reference multiplies its weight in L_P or L_N. The sample weight of an anchor multiplies its
+    term in the mean over anchors.
 
     Args:
-        margin: The margin between positives and negatives. The default is ours.
-        alpha: The radius that negatives are pushed out of. The default is ours.
-        temperature_neg: The temperature of the negatives. The default is ours.
+        margin: The margin between positives and negatives. The default is our choice.
+        alpha: The radius that negatives are pushed out of. The default is our choice.
+        temperature_neg: The temperature of the negatives. The default is our choice.
         temperature_pos: The temperature of the positives. The default 0 gives all positives the same weight.
-        balance: The weight of the negatives, from 0 to 1. The default is ours.
+        balance: The weight of the negatives, from 0 to 1. The default is our choice.
 
     >>> loss = RankedListLoss(temperature_neg=0.0)
     >>> loss(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0]))  # 1/2 (sqrt(2) - 0.8)
@@ -70,7 +71,10 @@ def ranked_list_terms(
     balance: float,
     slack: float = 0.0,
 ) -> Tensor:
-    """Compute the term of every anchor, [A]. pairs.sim is -D. `slack` is added to the sums of the weights."""
+    """Compute the loss of every anchor, [A]; see `RankedListLoss`.
+
+    `pairs.sim` holds the negated distances -D. `slack` is added to the sums of the weights.
+    """
     pos = weighted_excess(margin - alpha - pairs.sim, pairs.same, temperature_pos, pairs.ref_weights, slack)
     neg = weighted_excess(alpha + pairs.sim, pairs.diff, temperature_neg, pairs.ref_weights, slack)
     return (1 - balance) * pos + balance * neg

@@ -61,7 +61,7 @@ class RDMLLoss(PairLoss):
             pairs.weights,
             pairs.ref_weights,
             self.margin,
-            2.0,  # D_ap^2 - D_an^2 = 2 (S_an - S_ap)
+            2.0,  # for unit vectors, D_ap^2 - D_an^2 = 2 (S_an - S_ap)
             "rescaled" if self.eta > 0 else "hinge",
             self.eta,
             False,

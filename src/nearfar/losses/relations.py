@@ -139,7 +139,10 @@ class RelationLoss(Loss):
 
 
 def relation_masks(relation: Tensor, batch: PairBatch, *, graded: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Convert relations to the masks (same, diff) and the grades, each [A, R]. See `RelationLoss.forward`."""
+    """Convert relations to the mask of positive pairs, the mask of negative pairs and the grades.
+
+    All have the shape of `relation`. See `RelationLoss.forward` for the meaning of its values.
+    """
     shape = len(batch.emb), len(batch.emb if batch.ref_emb is None else batch.ref_emb)
     if relation.shape != shape:
         raise ValueError(f"relation must have shape {list(shape)}, got {list(relation.shape)}")
@@ -150,7 +153,8 @@ def relation_masks(relation: Tensor, batch: PairBatch, *, graded: bool) -> tuple
         grade, known = torch.where(known, grade, grade.T), (known | known.T).fill_diagonal_(False)
     else:
         is_conflict = torch.zeros_like(known)
-    if not torch.compiler.is_compiling() and relation.device.type == "cpu":  # on a GPU, the host would have to wait
+    # On a GPU, values are not checked, because the host would have to wait for them.
+    if not torch.compiler.is_compiling() and relation.device.type == "cpu":
         if graded and not bool(((grade >= 0) & (grade <= 1)).all()):
             raise ValueError("relation must be between 0 and 1, or NaN for unknown pairs: scale the relations")
         if not graded and not bool(((grade == 0) | (grade == 1)).all()):

@@ -73,7 +73,8 @@ def smooth_ap(
         rank = 1 + (g.sum(1) if ref_weights is None else g @ r)[:, None]
         w = r_p[:, k : k + 1] * share[:, None]
         value = value - (w * rank_pos / rank).sum()
-        # d(-rank+/rank)/dg_j = r_j rank+/rank^2, minus r_j/rank if j is a positive. r_j is the weight of sample j.
+        # d(-rank+/rank)/dg_j = r_j rank+/rank^2, minus r_j/rank if j is a positive. g_j is the sigmoid and r_j the
+        # weight of sample j.
         all_terms = w * rank_pos / rank.square()
         positive_terms = torch.where(r_p > 0, slope.gather(1, columns), 0.0) * (w / rank)
         gradient.addcmul_(slope, all_terms)

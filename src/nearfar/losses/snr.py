@@ -15,7 +15,7 @@ from nearfar.ops.pairs import Pairs
 
 
 def snr_distance(x: Tensor, y: Tensor | None = None) -> Tensor:
-    """Compute the SNR distances var(x_i - y_j) / var(x_i) [A, R] of x [A, d] and y [R, d] with one matrix product.
+    """Compute the SNR distances var(x_i - y_j) / var(x_i) of the vectors x [A, d] and y [R, d], a matrix [A, R].
 
     The variance is taken over the d features, and var(x - y) = var(x) + var(y) - 2 cov(x, y). By default y is x. The
     matrix is not symmetric, because only the variance of x is in the denominator. If all features of x_i are equal up

@@ -38,7 +38,7 @@ class SupConLoss(PairLoss):
         return pairs.anchor_mean(everything - pairs.row_mean(logits, pairs.same), pairs.same.any(1))
 
     def graded_cost(self, pairs: Pairs, grade: Tensor) -> Tensor:
-        """Compute the softmax cross-entropy whose targets are the grades of each anchor, divided by their sum."""
+        """Compute the softmax cross-entropy. The targets of an anchor are its grades, divided by their sum."""
         logits = pairs.sim / self.temperature
         everything = pairs.log_sum_exp(logits, pairs.same | pairs.diff)
         mean = ratio(pairs.row_sum(grade * logits, pairs.same), pairs.row_sum(grade, pairs.same))

@@ -99,7 +99,7 @@ class TripletMarginLoss(PairLoss):
 
 
 def hardest_triplets(pairs: Pairs) -> tuple[Tensor, Tensor]:
-    """Return sim_an - sim_ap and the weights of the hard triplets, each [A].
+    """Return sim_an - sim_ap and the weights of the hard triplets (anchor a, positive p, negative n), each [A].
 
     Each anchor has one triplet, with its farthest positive and its closest negative.
     """
@@ -113,9 +113,10 @@ def hardest_triplets(pairs: Pairs) -> tuple[Tensor, Tensor]:
 
 
 def semi_hard_triplets(pairs: Pairs) -> tuple[Tensor, Tensor]:
-    """Return sim_an - sim_ap and the weights of the semi-hard triplets, each [A, R].
+    """Return sim_an - sim_ap and the weights of the semi-hard triplets (anchor a, positive p, negative n).
 
-    Each positive pair has one triplet, with the closest negative that is farther from the anchor than the positive.
+    Both results are matrices with one row per anchor and one column per reference. Each positive pair has one triplet,
+    with the closest negative that is farther from the anchor than the positive.
     """
     n = semi_hard_negatives(pairs.sim.detach(), pairs.same, pairs.diff)
     mass = (n >= 0).to(pairs.sim.dtype)
@@ -127,10 +128,11 @@ def semi_hard_triplets(pairs: Pairs) -> tuple[Tensor, Tensor]:
 
 
 def paired_triplets(pairs: Pairs, *, by_similarity: bool) -> tuple[Tensor, Tensor]:
-    """Return sim_an - sim_ap and the weights of triplets, each [A, R].
+    """Return sim_an - sim_ap and the weights of triplets (anchor a, positive p, negative n).
 
-    The j-th positive of each anchor is combined with its j-th closest negative. Positives are counted by decreasing
-    similarity (mining="paired") or in the order of the batch (PROFS).
+    Both results are matrices with one row per anchor and one column per reference, which is the positive of the
+    triplet. The j-th positive of each anchor is combined with its j-th closest negative. Positives are counted by
+    decreasing similarity (mining="paired") or in the order of the batch (PROFS).
     """
     closest, n = torch.where(pairs.diff, pairs.sim, -torch.inf).sort(dim=1, descending=True, stable=True)
     if by_similarity:

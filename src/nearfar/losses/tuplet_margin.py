@@ -19,8 +19,9 @@ class TupletMarginLoss(PairLoss):
     """Tuplet margin loss (Yu and Tao, ICCV 2019), on cosines S.
 
     The loss is the mean over positive pairs (a, p) of
-    log(1 + sum_{n in N_a} e^{scale (S_an - cos(theta_ap - angle))}) with theta_ap = arccos S_ap. The loss does not pull
-    a positive closer than the slack `angle`. A positive pair whose anchor has no negatives costs 0.
+    log(1 + sum_{n in N_a} e^{scale (S_an - cos(theta_ap - angle))}) with theta_ap = arccos S_ap, where N_a are the
+    negatives of anchor a. The loss does not pull a positive closer than the slack `angle`. A positive pair whose anchor
+    has no negatives costs 0.
 
     Args:
         angle: The slack margin in degrees. The default is that of pytorch-metric-learning, 0.1 radians.
@@ -41,10 +42,10 @@ class TupletMarginLoss(PairLoss):
 
 
 def tuplet_costs(pairs: Pairs, angle: float, scale: float) -> Tensor:
-    """Compute the cost of every pair as if it were positive. The result has shape [A, R].
+    """Compute the cost of every pair as if it were positive. The result has the shape of `pairs.sim`.
 
-    cos(theta - m) = cos theta cos m + sin theta sin m. At theta = 0, where the angle is not differentiable, the
-    gradient of sin theta is set to 0.
+    The margin m is subtracted from the angle theta = arccos S: cos(theta - m) = cos theta cos m + sin theta sin m. At
+    theta = 0, where sin theta = sqrt(1 - S^2) is not differentiable, its gradient is set to 0.
     """
     m = math.radians(angle)
     relaxed = pairs.sim * math.cos(m) + safe_sqrt(1 - pairs.sim * pairs.sim) * math.sin(m)

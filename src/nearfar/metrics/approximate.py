@@ -14,7 +14,7 @@ from nearfar.metrics.retrieval import Columns, compute_metrics, empty_columns
 from nearfar.validation import Ints
 
 BLOCK = 1024
-# request at least this many neighbors: mrr is 0 if no positive is among them
+# Request at least this many neighbors, because mrr is 0 if no positive is among them.
 MIN_NEIGHBORS = 1000
 
 
@@ -59,7 +59,7 @@ def evaluate_with_index(
     same_set: bool,
     ignored: Sequence[Ints] | None,
 ) -> Columns:
-    """Compute the columns of `evaluate_blocks` from the rankings that `index` returns.
+    """Compute the metrics of every query from the rankings that `index` returns. See `evaluate_blocks` for the result.
 
     Samples with equal similarities stay in the order in which the index returns them. The search requests 1,000
     neighbors, or more if the metrics need them. A positive that the index does not return counts as not found: mrr and
@@ -96,8 +96,8 @@ def measure_error(names: Sequence[str], approximate: Columns, exact: Columns, ro
 
     Args:
         names: Metrics to compare.
-        approximate: Columns of all queries.
-        exact: Columns of the queries `rows` only.
+        approximate: Approximate values of each metric for all queries.
+        exact: Exact values of each metric for the queries `rows` only.
         rows: Indices of the sampled queries.
 
     Returns:

@@ -102,9 +102,10 @@ def _mutual_info(table: Contingency) -> float:
 
 
 def _expected_mutual_info(table: Contingency) -> float:
-    """Return sum_ij sum_m (m/n) log(n m / (a_i b_j)) P(n_ij = m), where P is the hypergeometric distribution.
+    """Return the expected mutual information of random partitions with the same class and cluster sizes.
 
-    The inner sum depends only on the sizes a_i and b_j, so it is computed once per pair of distinct sizes.
+    It is sum_ij sum_m (m/n) log(n m / (a_i b_j)) P(n_ij = m), where P is the hypergeometric distribution. The inner sum
+    depends only on the sizes a_i and b_j, so it is computed once per pair of distinct sizes.
     """
     n = int(table.a.sum())
     log_factorial: NDArray[np.float64] = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, n + 1)))])

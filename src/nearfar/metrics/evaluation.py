@@ -204,7 +204,10 @@ def _cluster(
     if not names:
         return values, spread
     if labels.ndim != 1:
-        raise ValueError(f"{names[0]} needs one label per sample, but labels are multi-hot of shape {labels.shape}")
+        raise ValueError(
+            f"{names[0]} needs one label per sample, but labels are multi-hot of shape {labels.shape}: remove "
+            f"{names[0]} from metrics"
+        )
     if not seeds:
         raise ValueError("seeds is empty: pass at least one seed for k-means")
     points = _center(rows, distance)

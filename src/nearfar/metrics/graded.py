@@ -87,7 +87,7 @@ def level_ids(names: Sequence[Any], hierarchy: Mapping[Any, Sequence[Any]]) -> I
         raise ValueError(f"hierarchy has no entry for the label {missing[0]!r}: add its ancestors")
     chains = [(name, *hierarchy[name]) for name in names]
     if len({len(chain) for chain in chains}) > 1:
-        raise ValueError("hierarchy must have equally many ancestors for every label: repeat the last one if needed")
+        raise ValueError("hierarchy must have the same number of ancestors for every label: repeat the last one")
     columns = []
     for level in range(len(chains[0])):
         number: dict[Any, int] = {}
@@ -105,10 +105,10 @@ def evaluate_grades(
     ignored: Sequence[Ints] | None,
     memory_mb: int,
 ) -> Columns:
-    """Compute graded metrics of all queries, each [Q]. The value is NaN for a query whose grades are all 0."""
+    """Compute graded metrics of all Q queries, each [Q]. The value is NaN for a query whose grades are all 0."""
     size, device = len(gallery.rows), gallery.rows.device
     columns = {name: np.full(len(queries), np.nan) for name in names}
-    # a query needs its similarities, their order, and about four arrays of float64
+    # The memory of a query is that of its similarities, their order, and about four arrays of float64.
     step = min(max(memory_mb * 2**20 // (48 * size), 1), MAX_ROWS)
     for start in range(0, len(queries), step):
         block = np.arange(start, min(start + step, len(queries)))
@@ -118,7 +118,8 @@ def evaluate_grades(
         order = scores.argsort(dim=1, descending=True, stable=True).cpu().numpy()
         ranked = np.take_along_axis(grades.rows(block), order, axis=1)
         is_left_out = (scores == -torch.inf).cpu().numpy()
-        ranked[np.take_along_axis(is_left_out, order, axis=1)] = 0.0  # they are last, so other positions do not change
+        # The samples that are left out are ranked last, so the positions of the others do not change.
+        ranked[np.take_along_axis(is_left_out, order, axis=1)] = 0.0
         ranked = np.nan_to_num(ranked)
         for name in names:
             k = parse_cutoff(name)
@@ -127,7 +128,7 @@ def evaluate_grades(
 
 
 def graded_ndcg(grades: Floats, k: int) -> Floats:
-    """Compute graded-ndcg@k from the grades [b, N] in the order of each ranking, [b]. NaN where all grades are 0.
+    """Compute graded-ndcg@k of b rankings, [b], from their grades [b, N] in ranked order. NaN if all grades are 0.
 
     >>> graded_ndcg(np.array([[1.0, 0.5, 0.0], [0.0, 0.0, 1.0]]), 3).tolist()
     [1.0, 0.5]
@@ -141,7 +142,7 @@ def graded_ndcg(grades: Floats, k: int) -> Floats:
 
 
 def hierarchical_ap(grades: Floats) -> Floats:
-    """Compute h-ap from the grades [b, N] in the order of each ranking, [b]. NaN where all grades are 0.
+    """Compute h-ap of b rankings, [b], from their grades [b, N] in ranked order. NaN if all grades are 0.
 
     >>> hierarchical_ap(np.array([[1.0, 0.5, 0.0], [0.0, 1.0, 1.0]])).round(4).tolist()
     [1.0, 0.5833]
@@ -157,6 +158,6 @@ def _one_hierarchical_ap(grades: Floats) -> float:
     by_kind = values / counts
     relevance = by_kind[kind]
     h_rank = np.zeros(len(positions))
-    for number, value in enumerate(by_kind):  # a pass per grade needs no matrix of all pairs
+    for number, value in enumerate(by_kind):  # one pass per grade avoids a matrix of all pairs
         h_rank += np.cumsum(kind == number) * np.minimum(relevance, value)
     return float((h_rank / (positions + 1)).sum() / relevance.sum())

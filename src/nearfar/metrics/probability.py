@@ -27,7 +27,7 @@ class Curve(Protocol):
 
 @dataclass(frozen=True)
 class LogisticCurve:
-    """p = 1 / (1 + exp(-(intercept + slope * score)))."""
+    """The logistic curve: probability = 1 / (1 + exp(-(intercept + slope * score)))."""
 
     intercept: float
     slope: float

@@ -126,7 +126,7 @@ def class_disjoint_split(labels: Labels, *, fraction: float = 0.2, seed: int | N
 
 
 def concatenate(models: Sequence[Embeddings]) -> Tensor:
-    """Normalize the embeddings of each model and concatenate them, as in the concatenated evaluation of MLRC.
+    """Normalize the embeddings of each model and concatenate them, as in Musgrave et al., ECCV 2020 (MLRC).
 
     >>> concatenate([[[3.0, 4.0]], [[2.0]]]).tolist()
     [[0.6000000238418579, 0.800000011920929, 1.0]]
@@ -159,7 +159,7 @@ class FoldScores:
 def evaluate_folds(
     models: Sequence[Embeddings], labels: Labels, *, metrics: Iterable[str] = ("recall@1", "r-precision", "map@r")
 ) -> FoldScores:
-    """Compute the separated and concatenated test scores of MLRC.
+    """Compute the separated and concatenated test scores of A Metric Learning Reality Check (MLRC, ECCV 2020).
 
     Args:
         models: Test embeddings from the model of each fold. MLRC uses 4 models with 128 dimensions each.

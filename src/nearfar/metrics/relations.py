@@ -23,7 +23,7 @@ class Relation:
 
     @property
     def relevance(self) -> Relevance:
-        """Return the positives of each query. Each query has its own class, whose members are its positives."""
+        """Return the positives of each query. Every query is a class of its own, whose members are its positives."""
         owner, members = np.nonzero(self.matrix >= POSITIVE)  # NaN is never positive
         queries = len(self.matrix)
         return Relevance(

@@ -28,7 +28,7 @@ Columns = dict[str, Floats]
 
 
 def empty_columns(names: Sequence[str], queries: int) -> Columns:
-    """Return arrays of NaN, one value per query, for each metric and for "positives", "first" and "nearest"."""
+    """Return a dict of arrays with one NaN per query, for each metric and for "positives", "first" and "nearest"."""
     return {name: np.full(queries, np.nan) for name in (*names, "positives", "first", "nearest")}
 
 

@@ -111,7 +111,7 @@ class Scores(Mapping[str, float]):
         return {"query": self.rows, "label": self.labels, **counted, **metrics}
 
     def per_class(self) -> dict[Any, dict[str, float]]:
-        """Return, for each class, the number of its queries and the mean of every retrieval metric over its queries.
+        """Return a dict for each class with the number of its queries and the mean of every retrieval metric over them.
 
         Queries without a positive are excluded. With multi-hot labels, a class is a column number, and a query counts
         in each of its classes.

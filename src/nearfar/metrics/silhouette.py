@@ -34,8 +34,8 @@ def silhouette(points: Tensor, codes: Ints, *, distance: str, memory_mb: int = 2
         block = torch.arange(start, min(start + rows, len(points)), device=points.device)
         line, mine = torch.arange(len(block), device=points.device), own[block]
         if distance == "cosine":
-            # 1 - cos is linear in the second sample, so the sum of each class is enough;
-            # the second line corrects the distance of a sample to itself to 0
+            # 1 - cos is linear in the second sample, so the sum of the vectors of each class is enough. The second line
+            # sets the distance of a sample to itself to 0.
             to_class = sizes - points[block] @ sums.T
             to_class[line, mine] -= 1 - points[block].square().sum(1)
         else:

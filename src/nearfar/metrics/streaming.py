@@ -42,8 +42,8 @@ def evaluate_blocks(
     start = 0
     while start < len(order):
         widest = max(int(bound[order[start]]), 1)
-        # memory of a query: its similarities, their copy in select_positions (on a GPU, the tensors of the sort
-        # instead), and its positives
+        # A query needs memory for its similarities and its positives. On a CPU, `select_positions` copies the
+        # similarities; on a GPU, sorting them needs several more tensors.
         row_bytes = (2 if device.type == "cpu" else 8) * store.element_size() * size + 64 * widest
         part = order[start : start + min(max(memory_mb * 2**20 // row_bytes, 1), MAX_ROWS)]
         start += len(part)

@@ -27,7 +27,8 @@ class Embedder(nn.Module):
         channels: Number of input channels.
         input_size: Side of the input images in pixels, or the maximum number of tokens of a text.
         channels_last: Whether input images should have the channels-last layout.
-        mean, std: Mean and standard deviation of each input channel. They are not used if your network has `transform`.
+        mean, std: Mean and standard deviation of each input channel. They are not used if the network has an attribute
+            `transform`.
         config: Arguments with which `create_embedder` creates the same architecture.
         truncated: Number of dimensions that are kept, see `truncate`. None keeps all.
         first_trained: Name of the first trained block, or "head". None if nothing is frozen.
@@ -42,7 +43,8 @@ class Embedder(nn.Module):
         self.channels, self.input_size = backbone.channels, backbone.input_size
         self.mean, self.std = backbone.mean, backbone.std
         self.transform: Callable[..., Tensor] | None = getattr(backbone, "transform", None)
-        self.takes_pixels = backbone.has_image_input and self.transform is None  # mean and std normalize its images
+        # whether the input is images that the caller normalizes with mean and std
+        self.takes_pixels = backbone.has_image_input and self.transform is None
         self.channels_last = True
         self.has_frozen_batchnorm = False
         self.truncated: int | None = None

@@ -18,7 +18,7 @@ class AveragePooling(nn.Module):
 
 
 class MaxPooling(nn.Module):
-    """Largest value of each channel, as in the released code of DRO."""
+    """Largest value of each channel over all positions, as in the released code of DRO (arXiv 1912.11194)."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.amax((-2, -1))

@@ -36,7 +36,7 @@ class MeanTokenPooling(nn.Module):
 class AttentionTokenPooling(nn.Module):
     """Average of the tokens with the weights softmax(w . token / sqrt(features)), where w is a trained vector.
 
-    At the start, w is 0 and the result is the mean. Tokens with weight 0 are left out.
+    At the start, w is 0 and the result is the mean. Padding and other tokens whose last number is 0 are left out.
     """
 
     def __init__(self, features: int) -> None:

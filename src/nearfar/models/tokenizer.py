@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from nearfar.errors import NearfarError, install_hint
 
 Ids = NDArray[np.int32]
-PADDING = -1  # not the id of any token, unlike the padding token of some networks, which can also occur in a text
+PADDING = -1  # We do not use the padding token of the network, because it can also occur in a text.
 ALTERNATIVES = ("vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
 
 

@@ -132,7 +132,7 @@ class _SafeSqrt(torch.autograd.Function):
 
 
 class _Chord(torch.autograd.Function):
-    """sqrt(2 - 2 S) and its gradient, computed in as few passes over the matrix as possible."""
+    """The function `chord`, sqrt(2 - 2 S), and its gradient, in as few passes over the matrix as possible."""
 
     @staticmethod
     def forward(ctx: Any, s: Tensor) -> Tensor:

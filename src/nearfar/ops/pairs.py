@@ -50,7 +50,7 @@ class Pairs:
         return ratio((torch.where(mask, values, 0.0) * shares).sum(), shares.sum())
 
     def mass(self, mask: Tensor) -> Tensor:
-        """Return the weights of the pairs [A, R]: the product of the two sample weights in the mask, 0 outside."""
+        """Return the weight of each pair [A, R]: the product of its two sample weights, or 0 outside the mask."""
         if self.weights is None or self.ref_weights is None:
             return mask.to(self.sim.dtype)
         return torch.where(mask, self.weights[:, None] * self.ref_weights, 0.0)
@@ -143,8 +143,9 @@ def pair_masks(labels: Tensor, ref_labels: Tensor | None = None) -> tuple[Tensor
 def log_sum_exp(z: Tensor, mask: Tensor, *, weights: Tensor | None = None, plus_one: bool = False) -> Tensor:
     """Compute log( sum_j w_j e^{z_ij} ) over the j in row i of the mask, for each row i, without overflow.
 
-    With `plus_one`, 1 is added to the sum. A row without true entries gives -inf, or 0 with `plus_one`, and its
-    gradient is 0. The exponentials are saved, so the backward pass is a single elementwise product.
+    w are the weights of the columns. With `plus_one`, 1 is added to the sum. A row without true entries gives -inf, or
+    0 with `plus_one`, and its gradient is 0. The exponentials are saved, so the backward pass is a single elementwise
+    product.
 
     >>> log_sum_exp(torch.zeros(2, 3), torch.tensor([[True, True, False], [False] * 3]), plus_one=True).exp()
     tensor([3., 1.])

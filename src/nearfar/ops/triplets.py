@@ -1,9 +1,9 @@
 """Means over all triplets (anchor, positive, negative), computed from the similarity matrix.
 
-The cost of a triplet is phi(t) with t = margin + slope (sim_an - sim_ap). A batch of B samples has up to B^3 triplets,
-so they are not enumerated. Memory is O(B^2). Time is O(B^2 P) for P positives per anchor: one pass over the matrix per
-positive. The hinge with many positives takes O(B^2 log P) instead: the positives of each anchor are sorted, and each
-negative is located among them by binary search.
+The cost of a triplet is phi(t) with t = margin + slope (sim_an - sim_ap), where phi is a function such as the hinge.
+A batch of B samples has up to B^3 triplets, so they are not enumerated. Memory is O(B^2). Time is O(B^2 P) for P
+positives per anchor: one pass over the matrix per positive. The hinge with many positives takes O(B^2 log P) instead:
+the positives of each anchor are sorted, and each negative is located among them by binary search.
 
 In the shapes, A is the number of anchors, R the number of references, and P the largest number of positives of an
 anchor.
@@ -38,7 +38,7 @@ def mean_over_triplets(
     eta: float,
     nonzero: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Compute the weighted mean of phi(margin + slope (sim_an - sim_ap)) over all triplets.
+    """Compute the weighted mean of phi(margin + slope (sim_an - sim_ap)) over all triplets (a, p, n).
 
     The weight of a triplet is the product of the weights of its three samples. The function body returns the mean and
     its gradient with respect to sim. The decorator turns it into an operator that returns only the mean.
@@ -175,7 +175,8 @@ def _pass_per_positive(
         if nonzero:
             active[:, k] = _row_sum(slopes if term != "softplus" else t.sign(), ref_weights)
         if term == "rescaled":
-            # phi = expm1(-eta t) / expm1(-eta), phi' = -eta e^{-eta t} / expm1(-eta) where t > 0
+            # phi = expm1(-eta t) / expm1(-eta), phi' = -eta e^{-eta t} / expm1(-eta) where t > 0; phi' is the
+            # derivative
             t.mul_(-eta).expm1_()
             slopes.addcmul_(slopes, t).mul_(-eta / math.expm1(-eta))
             t.div_(math.expm1(-eta))
@@ -219,7 +220,8 @@ def _sorted_hinges(
 def _total_weight(same: Tensor, diff: Tensor, w_a: Tensor, ref_weights: Tensor | None) -> Tensor:
     """Compute the total weight of all triplets.
 
-    This is the sum over anchors a of w_a times the total weight of a's positives times that of a's negatives.
+    This is the sum over anchors of the anchor's weight times the total weight of its positives times the total weight
+    of its negatives.
     """
     if ref_weights is None:
         return row_count(same).double() @ row_count(diff).double()

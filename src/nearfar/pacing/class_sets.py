@@ -33,9 +33,10 @@ def classes_by_size(labels: Ints) -> list[Ints]:
 def best_sets(problem: WeightProblem, w: Floats, sums: ClassSums, tables: list[Ints]) -> Floats:
     """Return new weights: in each class, 1 for the samples of its best set and 0 for its other samples.
 
-    The best set of a class minimizes the objective with the weights of all other classes fixed. For a class of n
-    samples, let m be the average over the other classes of their mean w, and v the average over the other classes of
-    their mean w xi-. The part of the objective that depends on the class is, for a set S of s samples,
+    The best set of a class minimizes the objective of `WeightProblem` with the weights w of all other classes fixed.
+    `WeightProblem` also defines xi+, xi-, age and mu. For a class of n samples, let m be the average over the other
+    classes of their mean w, and v the average over the other classes of their mean w xi-. The part of the objective
+    that depends on the class is, for a set S of s samples,
 
         (1/n) [sum_{a in S} ((s - 1)/(n - 1) xi+_a + m xi-_a) + s (v - age)] + mu ((s/n)^2 - 2 m s/n)
 

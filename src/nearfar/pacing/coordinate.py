@@ -15,11 +15,12 @@ CHUNK = 4096  # number of steps whose random numbers are drawn at once
 def stochastic_gradient(
     problem: WeightProblem, w: Floats, mean: Floats, total: float, anchor: int, pos: Ints, negs: Ints
 ) -> float:
-    """Estimate the partial derivative of the objective with respect to w_a from random samples (G(w_a) in Eq. 8).
+    """Estimate the partial derivative of the objective with respect to w_a from random samples (BSPML, Eq. 8).
 
     G = (1/N_c) (G_p + G_n + G_b - age) with G_p = mean_p w_p (xi+_p + xi+_a) and G_n = mean_n w_n (xi-_n + xi-_a).
     The means are over the random samples p in `pos` and n in `negs`. c is the class of sample a, and N_c is its size.
-    G_b is the gradient of the balance term, which needs no sampling.
+    xi+ and xi- measure how hard a sample is (see `WeightProblem`). G_b is the gradient of the balance term, which needs
+    no sampling.
 
     Args:
         problem: The objective.
@@ -48,11 +49,12 @@ def coordinate_descent(
     seed: int = 0,
     trace: Callable[[int, Floats], None] | None = None,
 ) -> Floats:
-    """Run doubly stochastic projected coordinate gradient descent (Algorithm 3): w_a <- clip(w_a - rate G, 0, 1).
+    """Run doubly stochastic projected coordinate gradient descent (BSPML, Algorithm 3).
 
-    Each step draws a sample uniformly, K other samples of its class, and K samples from each of P other classes,
-    without replacement. If fewer samples or classes are available, it uses all of them. The paper does not specify P, K
-    or the step size; the defaults are our choice.
+    A step changes the weight w_a of one sample to clip(w_a - rate G, 0, 1), where G is its `stochastic_gradient`. Each
+    step draws a sample uniformly, K other samples of its class, and K samples from each of P other classes, without
+    replacement. If fewer samples or classes are available, it uses all of them. The paper does not specify P, K or the
+    step size; the defaults are our choice.
 
     Args:
         problem: The objective.

@@ -19,7 +19,8 @@ Ints = NDArray[np.int64]
 class ClassSums:
     """Sums and means over the samples of each class, "class sums" for short. They are linear in the weights w.
 
-    The objective is a function of these values, except for one term in w^2 xi+ (`WeightProblem.own_term`).
+    The objective is a function of these values, except for one term in w^2 xi+ (`WeightProblem.own_term`). xi+ and xi-
+    measure how hard a sample is (see `nearfar.pacing.xi.hardness`).
 
     Attributes:
         mean: The mean weight of each class [C].
@@ -102,7 +103,10 @@ class WeightProblem:
         return ClassSums(zeta / self.sizes, positive, negative / self.sizes)
 
     def quadratic_part(self, sums: ClassSums, own: float) -> float:
-        """Return the part of L that is quadratic in w, from the class sums and the value `own` of `own_term`."""
+        """Return the part of the objective that is quadratic in the weights.
+
+        It is computed from the class sums and from `own`, the value of `own_term`.
+        """
         mean, others = sums.mean, self.classes - 1
         total = mean.sum()
         positives = (mean * sums.pos * self.pair_norm).sum() - own
@@ -111,21 +115,21 @@ class WeightProblem:
         return float(positives + negatives + balance)
 
     def value(self, w: Floats) -> float:
-        """Return L(w)."""
+        """Return the objective L(w)."""
         sums = self.sums(w)
         return self.quadratic_part(sums, self.own_term(w)) - self.age * float(sums.mean.sum())
 
     def own_term(self, w: Floats) -> float:
-        """Return sum_a w_a^2 xi+_a / (N_c (N_c - 1)).
+        """Return the sum over samples a of w_a^2 xi+_a / (N_c (N_c - 1)), where N_c is the size of the sample's class.
 
         `quadratic_part` subtracts it, because the class sums also pair each sample with itself.
         """
         return float((w * w * self.pos * (self.pair_norm / self.sizes)[self.labels]).sum())
 
     def hardness(self, w: Floats, sums: ClassSums | None = None) -> Floats:
-        """Return g_a = G_p + G_n of Eq. 8 for every sample [N], computed from all samples.
+        """Return the cost of every sample given the weights of the other samples, [N].
 
-        It is the cost of sample a given the weights of the other samples.
+        This is the part G_p + G_n of the gradient in BSPML, Eq. 8, computed from all samples.
         """
         sums = self.sums(w) if sums is None else sums
         c, others = self.labels, self.classes - 1
@@ -135,7 +139,7 @@ class WeightProblem:
         return result
 
     def balance(self, sums: ClassSums) -> Floats:
-        """Return G_b of Eq. 8 for every class [C].
+        """Return the part of the gradient that balances the classes, for every class [C] (G_b in BSPML, Eq. 8).
 
         It is 2 mu times the difference between the mean weight of the class and the average over the other classes.
         """
@@ -144,13 +148,19 @@ class WeightProblem:
         return result
 
     def gradient(self, w: Floats) -> Floats:
-        """Return the gradient [N], dL/dw_a = (1/N_c) (G_p + G_n + G_b - age): Eq. 8 computed from all samples."""
+        """Return the gradient of the objective with respect to the weights, [N] (BSPML, Eq. 8, with all samples).
+
+        For a sample of class c, it is (its `hardness` + the `balance` of class c - age) / N_c.
+        """
         sums = self.sums(w)
         slope: Floats = (self.hardness(w, sums) + self.balance(sums)[self.labels] - self.age) / self.sizes[self.labels]
         return slope
 
     def residual(self, w: Floats) -> float:
-        """Return max |w - clip(w - N_c dL/dw, 0, 1)|, which is 0 if and only if w is stationary (Definition 1)."""
+        """Return max |w - clip(w - N_c dL/dw, 0, 1)| over the samples, where N_c is the size of the class.
+
+        It is 0 if and only if w is stationary (BSPML, Definition 1).
+        """
         step = self.gradient(w) * self.sizes[self.labels]
         return float(np.abs(w - np.clip(w - step, 0, 1)).max())
 

@@ -94,9 +94,15 @@ class Pacer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state. It must come from a pacer of the same name with the same number of samples."""
         if state["name"] != self.name:
-            raise ValueError(f"the state is from the pacer {state['name']!r}, but this pacer is {self.name!r}")
+            raise ValueError(
+                f"the state is from the pacer {state['name']!r}, but this pacer is {self.name!r}: use the pacer of the "
+                "saved run"
+            )
         if len(state["weights"]) != self.samples:
-            raise ValueError(f"the state has {len(state['weights'])} samples, but this pacer has {self.samples}")
+            raise ValueError(
+                f"the state has {len(state['weights'])} samples, but this pacer has {self.samples}: use the training "
+                "data of the saved run"
+            )
         self.rounds, self.weights = int(state["rounds"]), state["weights"].clone().float()
 
 

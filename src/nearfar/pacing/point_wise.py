@@ -60,7 +60,7 @@ class PointWise(Pacer):
                 f"the pacer 'point-wise' needs a loss with the method per_sample, got {type(loss).__name__}: use "
                 "a proxy loss such as mpa-ap, soft-triple or arcface, or the pacer 'self-paced'"
             )
-        # the embeddings may be on a different device than the loss
+        # The embeddings may be on a different device than the loss.
         parameter = next(loss.parameters(), None) if loss is not None else None
         device = embeddings.device if parameter is None else parameter.device
         values = torch.cat(

@@ -159,7 +159,9 @@ class PRISM(Pacer):
 
 @torch.no_grad()
 def clean_probability(x: Tensor, labels: Tensor, memory: ClassMemory) -> Tensor:
-    """Compute P_clean [B] of the unit vectors x [B, d], in float64. It is 1 for classes without embeddings in memory.
+    """Compute the probability that each label is correct, P_clean [B] (see `PRISM`), from unit vectors x [B, d].
+
+    The result is float64. It is 1 for samples whose class has no embeddings in the memory.
 
     >>> memory = ClassMemory(classes=2, dim=2, size=4)
     >>> memory.add(torch.eye(2), torch.tensor([0, 1]), torch.tensor([True, True]))

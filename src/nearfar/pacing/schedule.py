@@ -66,10 +66,10 @@ def share_count(share: float, samples: int) -> int:
 def select_easiest(problem: WeightProblem, share: float) -> tuple[Floats, float]:
     """Return weights w0 that are 1 for the easiest fraction `share` of the samples, and an age that separates them.
 
-    The cost of a sample is g(w) = G_p + G_n of Eq. 8 (`WeightProblem.hardness`). w0 is 1 for the samples with the
-    smallest cost when all weights are 1. The age is the quantile `share` of the costs g(w0). The same quantile of the
-    costs with all weights 1 would be too high: after some samples are dropped, the costs of all samples are lower, and
-    no sample would be above the age.
+    The cost of a sample is g(w) = G_p + G_n of BSPML, Eq. 8 (`WeightProblem.hardness`). w0 is 1 for the samples with
+    the smallest cost when all weights are 1. The age is the quantile `share` of the costs g(w0). The same quantile of
+    the costs with all weights 1 would be too high: after some samples are dropped, the costs of all samples are lower,
+    and no sample would be above the age.
     """
     count = share_count(share, len(problem.labels))
     w0 = np.zeros(len(problem.labels))

@@ -114,7 +114,8 @@ class _Descent:
         pos, neg, size, norm = problem.pos[rows], problem.neg[rows], problem.sizes[c], problem.pair_norm[c]
         mean = sums.mean[c]
         rest = (sums.mean.sum() - mean) / others
-        # slope is N_c dL/dw. The first line is the term with xi+, the second line adds all other terms.
+        # slope is the derivative of the objective with respect to the weight, times the class size. The first line is
+        # the term with xi+, the second line adds all other terms.
         slope = (sums.pos[c] + (mean * size - 2 * w) * pos) * norm
         slope += (sums.neg.sum() - sums.neg[c]) / others + rest * neg + 2 * problem.mu * (mean - rest) - problem.age
         if target is None:
@@ -133,9 +134,10 @@ class _Descent:
 
 
 def _minimizer(w: Floats, slope: Floats, size: Floats, mu: float) -> Floats:
-    """Return, for each weight, its minimizer in [0, 1] with all other weights fixed.
+    """Return the value in [0, 1] of each weight that minimizes the objective with all other weights fixed.
 
-    As a function of one weight, the objective has the derivative slope / N_c and the second derivative 2 mu / N_c^2.
+    As a function of one weight, the objective has the derivative slope / N_c and the second derivative 2 mu / N_c^2,
+    where N_c is the size of the class.
     """
     if mu == 0:
         return np.where(slope < 0, 1.0, np.where(slope > 0, 0.0, w))

@@ -56,7 +56,7 @@ class HNCM:
         self.written[classes] = True
 
     def distances(self, c: int) -> NDArray[np.float32]:
-        """Return the squared distances [L] of all classes from class c.
+        """Return the squared distances of all L classes from class c, [L].
 
         The distance of a class without a stored embedding is inf. If class c has none, all distances are inf.
         """

@@ -43,7 +43,7 @@ class PairBatches(BatchSampler):
     ) -> None:
         super().__init__(seed=seed, rank=rank, world=world)
         if pairs is None or not len(pairs):
-            raise ValueError("the sampler pairs needs a table of pairs, such as a CSV with the columns a,b,relation")
+            raise ValueError("the sampler 'pairs' needs a table of pairs: use a CSV with the columns a,b,relation")
         if size < 4:
             raise ValueError(f"size must be at least 4, so that a batch has two pairs, got size={size}")
         self.samples, self.pairs = len(as_labels(labels)), np.asarray(pairs, dtype=np.int64)

@@ -15,8 +15,8 @@ from nearfar.samplers.plateau import Plateau
 from nearfar.samplers.representatives import RepresentativeQueues
 from nearfar.validation import Labels, check_choice, check_positive
 
-# Part of the seed of each random generator, so that generators for different purposes draw independent numbers. See
-# also QUEUE in `nearfar.samplers.representatives`.
+# These numbers are part of the seeds of random generators, so that generators for different purposes draw independent
+# numbers. See also QUEUE in `nearfar.samplers.representatives`.
 ORDER, BATCH = 2, 3
 
 

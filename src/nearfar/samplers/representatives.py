@@ -6,7 +6,7 @@ import numpy as np
 
 from nearfar.samplers.class_index import ClassIndex, Indices
 
-# Part of the seed, so that these random numbers are independent of those drawn in `nearfar.samplers.profs`.
+# This number is part of the seed, so that the draws here are independent of those in `nearfar.samplers.profs`.
 QUEUE = 1
 
 

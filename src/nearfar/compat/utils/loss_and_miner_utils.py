@@ -28,7 +28,10 @@ def logsumexp(x: Tensor, keep_mask: Tensor | None = None, add_one: bool = True, 
 
 
 def get_matches_and_diffs(labels: Tensor, ref_labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return the mask of positive pairs and the mask of negative pairs, both [A, R] with dtype uint8."""
+    """Return the mask of the positive pairs and the mask of the negative pairs, with dtype uint8.
+
+    They have one row per label and one column per reference label.
+    """
     same, diff = pair_masks(labels, None if ref_labels is labels else ref_labels)
     return same.byte(), diff.byte()
 

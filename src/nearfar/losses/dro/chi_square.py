@@ -53,21 +53,21 @@ class ChiSquare(UncertaintySet):
         return p
 
 
-# The tag is needed because the host reads values, which a CUDA graph cannot record.
+# The tag is needed because the function copies values to the host, which a CUDA graph cannot record.
 @torch.library.custom_op("nearfar::chi2_weights", mutates_args=(), tags=(torch.Tag.cudagraph_unsafe,))
 def chi2_weights(losses: Tensor, mass: Tensor, rho: float, multiplicity: int) -> Tensor:
-    """Compute the p that maximizes sum p l subject to p >= 0, sum p = 1 and sum q (p/q)^2 <= c.
+    """Compute the weights p that maximize sum p l for losses l, subject to p >= 0, sum p = 1 and sum q (p/q)^2 <= c.
 
     Here q = mass / sum mass, n = sum mass / multiplicity and c = 1 + 2 rho / n. Unless the constraints allow all weight
-    on the largest loss, the solution is p = q [l - eta]_+ / s. Let Q be the total q of the pairs with l > eta, and M
-    and V the mean and the variance of their losses, weighted by q. The constraints then give
-    (M - eta)^2 = V / (c Q - 1) and s = Q (M - eta). eta is found by iteration: start with all pairs, compute eta,
-    remove the pairs with l <= eta, and repeat until no pair is removed. This usually takes a few rounds and needs no
-    sorting. The function is an opaque operator for torch.compile, because the number of remaining pairs depends on the
-    losses.
+    on the largest loss, the solution is p = q [l - eta]_+ / s with a threshold eta and a divisor s. Let Q be the total
+    q of the pairs with l > eta, and M and V the mean and the variance of their losses, weighted by q. The constraints
+    then give (M - eta)^2 = V / (c Q - 1) and s = Q (M - eta). eta is found by iteration: start with all pairs, compute
+    eta, remove the pairs with l <= eta, and repeat until no pair is removed. This usually takes a few rounds and needs
+    no sorting. The function is an opaque operator for torch.compile, because the number of remaining pairs depends on
+    the losses.
 
     Args:
-        losses: The losses [A, R].
+        losses: The losses [A, R] of A anchors and R references.
         mass: The weights of the entries [A, R]; 0 for entries that are not pairs.
         rho: The size of the ball.
         multiplicity: The number of entries per pair; see `entries_per_pair`.
@@ -85,16 +85,17 @@ def chi2_weights(losses: Tensor, mass: Tensor, rho: float, multiplicity: int) ->
         return mass / total
     p = mass * (past_mean + gap)
     if p.amin() >= 0:
-        # Divide by the actual sum instead of s. If all losses are equal up to rounding, s is mostly rounding error.
+        # Divide by the actual sum instead of the divisor s in the docstring. If all losses are equal up to rounding, s
+        # is mostly rounding error.
         return p / p.sum()
     index = (p > 0).flatten().nonzero()[:, 0]
-    if not len(index):  # all losses are equal up to rounding, and rounding puts all of them at or below eta
+    if not len(index):  # all losses are equal up to rounding, and none is above the rounded threshold eta
         index = (mass > 0).flatten().nonzero()[:, 0]
     return _shrink_support(losses, mass, index, float(c), float(total))
 
 
 def _shrink_support(losses: Tensor, mass: Tensor, index: Tensor, c: float, total: float) -> Tensor:
-    """Compute p [A, R] for a solution in which only pairs in `index` have weight above 0; see `chi2_weights`.
+    """Compute the weights p [A, R] if only the pairs in `index` can have weight above 0; see `chi2_weights`.
 
     Args:
         losses: The losses [A, R].

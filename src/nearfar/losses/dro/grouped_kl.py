@@ -67,7 +67,7 @@ class GroupedKL(UncertaintySet):
         return (same, self.gamma), (diff, self.gamma if self.gamma_neg is None else self.gamma_neg)
 
     def anchor_shares(self, losses: Tensor, pairs: Pairs) -> Tensor:
-        """Return the weight of each anchor in the loss. The result has shape [A, 1]."""
+        """Return the weight of each of the A anchors in the loss. The result has shape [A, 1]."""
         weights = torch.ones_like(losses[:, :1]) if pairs.weights is None else pairs.weights[:, None]
         return weights if self.reduction == "sum" else weights * inverse(weights.sum())
 
@@ -93,10 +93,11 @@ def row_softmax(
 ) -> Tensor:
     """Compute share_i w_j e^{l_ij/gamma} / sum_k w_k e^{l_ik/gamma} over the k in row i of the mask.
 
-    The result has shape [A, R]. Entries outside the mask are 0. With `dummy`, 1 is added to the sum.
+    Row i belongs to anchor i and column j to reference j. Entries outside the mask are 0. With `dummy`, e^0 = 1 is
+    added to the sum.
 
     Args:
-        losses: The losses l [A, R].
+        losses: The losses l [A, R] of A anchors and R references.
         mask: The mask of the group [A, R].
         weights: The weights w of the references [R], or None if all are 1.
         gamma: The temperature.

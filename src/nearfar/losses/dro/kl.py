@@ -54,7 +54,7 @@ class KL(UncertaintySet):
             check_pair_count("truncate", self.truncate, 1)
 
     def support(self, losses: Tensor, pairs: Pairs) -> Tensor:
-        """Return the mask [A, R] of the pairs whose weight p can be above 0, given `weights` and `truncate`."""
+        """Return the mask of the pairs whose weight p can be above 0 with the options `weights` and `truncate`."""
         mask = pairs.same | pairs.diff
         if self.weights != "softmax_all":
             mask = mask & (losses > 0)
@@ -93,9 +93,9 @@ def exp_(z: Tensor) -> Tensor:
 
 
 def log_mean_exp(losses: Tensor, mask: Tensor, weights: Tensor, gamma: float, *, dummy: bool) -> Tensor:
-    """Compute gamma log( sum w e^{l/gamma} / sum w ) over each row of the mask, [A]; 0 where the row is empty.
+    """Compute gamma log( sum w e^{l/gamma} / sum w ) for each row of the mask, where l are losses and w are weights.
 
-    With `dummy`, 1 is added to both sums.
+    The result has one value per row; it is 0 for an empty row. With `dummy`, 1 is added to both sums.
     """
     count = torch.where(mask, weights, 0.0).sum(1) + float(dummy)
     value = log_sum_exp(losses / gamma, mask, weights=weights, plus_one=dummy)
@@ -105,7 +105,8 @@ def log_mean_exp(losses: Tensor, mask: Tensor, weights: Tensor, gamma: float, *,
 def next_largest(losses: Tensor, pairs: Pairs, k: int | str) -> Tensor:
     """Return the (K+1)-th largest loss of the unordered pairs, or -inf if there are at most K pairs.
 
-    With sample weights, it is the loss at which the total weight of the pairs, sorted by decreasing loss, exceeds K.
+    K is `k`, or the number that "2B" stands for. With sample weights, it is the loss at which the total weight of the
+    pairs, sorted by decreasing loss, exceeds K.
     """
     budget = entries_per_pair(pairs) * count_pairs(k, pairs)
     mask = pairs.same | pairs.diff

@@ -98,7 +98,7 @@ class DROLoss(PairLoss):
         return self.pair.similarity(x, y) if isinstance(self.pair, PairLoss) else super().similarity(x, y)
 
     def losses(self, pairs: Pairs) -> Tensor:
-        """Compute the loss of every pair. The result has shape [A, R]."""
+        """Compute the loss of every pair. The result has shape [A, R] for A anchors and R references."""
         if isinstance(self.pair, PairLoss):
             losses: Tensor = self.pair.elementwise(pairs)  # type: ignore[operator]
             return losses

@@ -60,11 +60,11 @@ class TopK(SparseSet):
 @register("topk-pn")
 @dataclass(frozen=True)
 class TopKPN(SparseSet):
-    """Equal weights for the K/2 positive and the K/2 negative pairs with the largest losses (section 3.2, DRO-TopK-PN).
+    """Equal weights for the K/2 positive and the K/2 negative pairs with the largest losses (DRO-TopK-PN).
 
-    From each kind, kk = min(K/2, number of positive pairs, number of negative pairs) pairs are taken, each with weight
-    1 / (2 kk), so that both kinds have the same total weight. If the batch has no positive or no negative pairs, p is
-    0. Sample weights work as in `TopK`.
+    See Qi et al., arXiv 1912.11194, section 3.2. The same number of positive and negative pairs is taken:
+    kk = min(K/2, number of positive pairs, number of negative pairs) of each kind. Each pair gets weight 1 / (2 kk). If
+    the batch has no positive or no negative pairs, all weights are 0. Sample weights work as in `TopK`.
 
     Args:
         k: K as in `TopK`, but at least 2. An odd K is rounded down to an even number.

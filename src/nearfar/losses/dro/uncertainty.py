@@ -27,7 +27,8 @@ TWICE_BATCH = "2B"  # option value for a number of pairs that is twice the numbe
 class UncertaintySet:
     """Base class of uncertainty sets.
 
-    A subclass is a frozen dataclass. Calling it returns the p in the set that maximizes sum p l minus any penalty.
+    A subclass is a frozen dataclass. Calling it with losses l returns the weights p in the set that maximize sum p l
+    minus any penalty.
     """
 
     def __call__(self, losses: Tensor, pairs: Pairs) -> Tensor:
@@ -43,7 +44,7 @@ class UncertaintySet:
         raise NotImplementedError
 
     def value(self, losses: Tensor, pairs: Pairs) -> Tensor:
-        """Return the robust value F, the maximum of sum p l minus any penalty of the set.
+        """Return the robust value F, the maximum over the weights p of sum p l minus any penalty, for losses l.
 
         By Danskin's theorem, its gradient is the gradient of sum p l with constant p.
         """
@@ -52,7 +53,7 @@ class UncertaintySet:
 
 @dataclass(frozen=True)
 class SparseSet(UncertaintySet):
-    """Base class of uncertainty sets whose p is zero for all but a few pairs.
+    """Base class of uncertainty sets whose weights p are zero for all but a few pairs.
 
     A subclass implements `select`. The DRO loss then differentiates only the losses of the selected pairs.
     """
@@ -75,7 +76,7 @@ register = UNCERTAINTY_SETS.register
 
 
 def keep_upper_triangle(losses: Tensor, pairs: Pairs) -> Tensor:
-    """Return losses [A, R] in which each pair occurs once: symmetric pairs get -inf on and below the diagonal."""
+    """Keep one entry per pair: if anchors and references are the same, set the diagonal and all below it to -inf."""
     return losses + torch.full_like(losses, -torch.inf).tril_() if pairs.symmetric else losses
 
 

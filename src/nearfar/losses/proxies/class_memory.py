@@ -1,4 +1,4 @@
-"""A memory of past embeddings that also keeps their sum per class, without accumulating rounding errors."""
+"""A memory of past embeddings that also stores their sum per class, without accumulating rounding errors."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ class ClassMemory(nn.Module):
                 f"memory_size (loss proxy-isa) or size (pacer prism) must be at least the batch size {len(rows)}, got "
                 f"{self.size}"
             )
-        # Always write B slots, so that shapes do not depend on `keep`. The kept embeddings come first. The slots after
-        # them are overwritten with their old content.
+        # Always write as many slots as the batch has samples, so that shapes do not depend on `keep`. The kept
+        # embeddings come first. The slots after them are overwritten with their old content.
         kept = keep.long()
         offset = torch.where(keep, kept.cumsum(0) - 1, kept.sum() + (1 - kept).cumsum(0) - 1)
         slots = (self.position + offset) % self.size

@@ -24,11 +24,11 @@ class ClassSimilarities:
     """The similarities between classes and samples.
 
     Args:
-        matrix: The similarities [C, B].
+        matrix: The similarities [C, B] of C classes and B samples.
         labels: The class ids of the samples [B].
         weights: The sample weights [B]; None if all are 1.
         embeddings: The unit embeddings of the samples [B, d].
-        gram: The cosines between the proxies of each class [C, K, K], or None if the loss does not need them.
+        gram: The cosines between the K proxies of each class [C, K, K], or None if the loss does not need them.
         norms: The norms of the embeddings before normalization [B], or None if the loss does not need them.
     """
 
@@ -46,14 +46,15 @@ class ClassSimilarities:
     def others(self, *, scale: float, shift: float = 0.0, plus_one: bool = False) -> Tensor:
         """Compute log( sum over the other classes of e^{scale S + shift} ) for each sample. The result has shape [B].
 
-        With `plus_one`, 1 is added to the sum. See `others_per_sample`.
+        S is the similarity to a class. With `plus_one`, 1 is added to the sum. See `others_per_sample`.
         """
         return others_per_sample(self.matrix, self.labels, scale=scale, shift=shift, plus_one=plus_one)
 
     def softmax_terms(self, scale: float, own: Tensor) -> Tensor:
         """Compute log( 1 + e^{-scale own} sum over the other classes of e^{scale S} ) for each sample, [B].
 
-        `own` [B] is the similarity of each sample to its own class, possibly with a margin.
+        S are the similarities to these classes. `own` [B] is the similarity of each sample to its own class, possibly
+        with a margin.
         """
         result: Tensor = _SoftmaxTerms.apply(self.matrix, own, self.labels, scale)  # type: ignore[no-untyped-call]
         return result
@@ -104,7 +105,8 @@ def others_per_sample(
 ) -> Tensor:
     """Compute log( sum_{c != y_i} e^{scale S_ci + shift} ) for each sample i with class y_i. The result has shape [B].
 
-    With `plus_one`, 1 is added to the sum. If there is only one class, the value is -inf, or 0 with `plus_one`.
+    S_ci is the similarity of sample i to class c. With `plus_one`, 1 is added to the sum. If there is only one class,
+    the value is -inf, or 0 with `plus_one`.
 
     >>> others_per_sample(torch.zeros(3, 1), torch.tensor([1]), scale=5.0).exp()
     tensor([2.])
@@ -118,7 +120,7 @@ def others_per_class(
 ) -> Tensor:
     """Compute log( 1 + sum_{i: y_i != c} w_i e^{scale S_ci + shift} ) for each class c. The result has shape [C].
 
-    y_i is the class and w_i the weight of sample i.
+    S_ci is the similarity of sample i to class c. y_i is the class and w_i the weight of sample i.
     """
     bias = None if weights is None else weights.log()
     result: Tensor = _OthersLogSumExp.apply(sim, labels, bias, scale, shift, 1, True)  # type: ignore[no-untyped-call]
@@ -128,7 +130,7 @@ def others_per_class(
 def own_per_class(z: Tensor, labels: Tensor, classes: int, *, weights: Tensor | None = None) -> Tensor:
     """Compute log( 1 + sum_{i: y_i = c} w_i e^{z_i} ) for each class c. The result has shape [C].
 
-    y_i is the class and w_i the weight of sample i. The value is 0 for a class without samples.
+    z_i is the exponent, y_i the class and w_i the weight of sample i. The value is 0 for a class without samples.
 
     >>> own_per_class(torch.zeros(3), torch.tensor([0, 0, 2]), 3).exp()
     tensor([3., 1., 2.])
@@ -250,7 +252,10 @@ class _OthersLogSumExp(torch.autograd.Function):
 
 
 class _SoftmaxTerms(torch.autograd.Function):
-    """Compute softplus(others - scale * own) in one operation. Small operations take longer to launch than to run."""
+    """Compute softplus(z - scale * own), where z is the log-sum-exp of scale * sim over the other classes, [B].
+
+    This is a single autograd operation, because several small operations would take longer to launch than to run.
+    """
 
     @staticmethod
     def forward(ctx: Any, sim: Tensor, own: Tensor, labels: Tensor, scale: float) -> Tensor:

@@ -112,7 +112,7 @@ class _SoftmaxMean(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
-        # The derivative is dS/ds_k = q_k (1 + (s_k - S) / gamma).
+        # The derivative of S = sum_k q_k s_k with q = softmax(s / gamma) is dS/ds_k = q_k (1 + (s_k - S) / gamma).
         sim, q, mean = ctx.saved_tensors
         g = g.unsqueeze(1)
         return (sim * (g / ctx.gamma)).add_(g * (1 - mean / ctx.gamma)).mul_(q), None

@@ -130,7 +130,7 @@ class ProxyLoss(Loss):
         check_embeddings("embeddings", embeddings, dim=self.dim)
         labels = class_ids(labels, self.class_names, type(self).__name__)
         check_labels("labels", labels, rows=len(embeddings), rows_name="embeddings")
-        check_class_ids(labels, self.classes)  # before the copy: checking on the CPU needs no wait for a GPU
+        check_class_ids(labels, self.classes)  # check before the copy: reading values from a GPU is slow
         labels = labels.to(embeddings.device, non_blocking=True)
         if weights is not None:
             check_weights("weights", weights, rows=len(embeddings), rows_name="embeddings")
@@ -159,9 +159,9 @@ class DataWiseLoss(ProxyLoss):
     """Base class of proxy losses that are a mean over samples. A subclass implements `terms` instead of `cost`."""
 
     def per_sample(self, embeddings: Tensor, labels: Labels, *, weights: Tensor | None = None) -> Tensor:
-        """Compute the term of every sample, [B], multiplied by its weight if weights are passed.
+        """Compute the loss of every sample, [B], multiplied by its weight if weights are passed.
 
-        The loss is the sum of these terms divided by the sum of the weights, plus `penalty`.
+        The loss of the batch is the sum of these values divided by the sum of the weights, plus `penalty`.
         """
         sims = self.class_similarities(embeddings, labels, weights)
         with without_autocast(sims.matrix.device.type):
@@ -169,7 +169,7 @@ class DataWiseLoss(ProxyLoss):
         return terms if sims.weights is None else terms * sims.weights
 
     def terms(self, sims: ClassSimilarities) -> Tensor:
-        """Compute the term of every sample without its weight. The result has shape [B]."""
+        """Compute the loss of every sample without its weight. The result has shape [B]."""
         raise NotImplementedError
 
     def cost(self, sims: ClassSimilarities) -> Tensor:

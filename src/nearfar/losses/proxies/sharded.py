@@ -2,10 +2,10 @@
 
 With N processes and C classes, rank r holds the proxies of the classes from r C / N up to, but not including,
 (r + 1) C / N, both rounded down. Every process has all B embeddings of the batch and computes their similarities
-to its own classes, a matrix [C / N, B]. Only small tensors are communicated:
+to the classes that it holds, a matrix [C / N, B]. Only small tensors are communicated:
 
-- Only one process knows the similarity of a sample to its own class. The similarities to the own classes, [B], are
-  therefore a sum over the processes, to which all other processes contribute 0.
+- Only one process holds the class of a sample. The similarities of the samples to their classes, [B], are therefore
+  summed over the processes, and the processes that do not hold the class contribute 0.
 - The log-sum-exp over the other classes of a sample needs the maximum of the exponents over the processes, and then the
   sum of the exponentials over the processes, [B] each.
 - In losses with one term per class, the process that holds a class computes its term. Only the sum of the terms is
@@ -79,7 +79,9 @@ class ShardedProxies(Loss):
             raise ValueError(f"the proxies of {type(loss).__name__} cannot be split: use one of {names}")
         self.classes, (rank, world) = loss.classes, _group()
         if self.classes < 2 * world:
-            raise ValueError(f"{world} processes need at least two classes each, got classes={self.classes}")
+            raise ValueError(
+                f"{world} processes need at least two classes each, got classes={self.classes}: use fewer processes"
+            )
         self.start, self.stop = rank * self.classes // world, (rank + 1) * self.classes // world
         loss.proxies = nn.Parameter(loss.proxies.detach()[self.start : self.stop].clone())
         self.loss = loss
@@ -97,7 +99,8 @@ class ShardedProxies(Loss):
             cost = self.loss.cost(sims) if isinstance(self.loss, DataWiseLoss) else self._per_class(sims)
             if not isinstance(self.loss, MultiProxyLoss) or sims.gram is None:
                 return cost
-            share = (self.stop - self.start) / self.classes  # the penalty is a mean over classes
+            # The penalty is a mean over the classes of this process, so it is weighted by their share of all classes.
+            share = (self.stop - self.start) / self.classes
             return cost + sum_over_processes(torch.as_tensor(self.loss.penalty(sims) * share))
 
     def _per_class(self, sims: ShardSimilarities) -> Tensor:
@@ -149,9 +152,10 @@ class ShardSimilarities(ClassSimilarities):
     start: int = 0
 
     def places(self) -> tuple[Tensor, Tensor]:
-        """Return, for each sample, whether this process holds its class, and the row of its class in the matrix.
+        """Find the classes of the samples in this process. Return a mask [B] and row numbers [B].
 
-        If the process does not hold the class, the row is arbitrary.
+        The mask is true if this process holds the class of the sample. The row number is the row of this class in the
+        matrix; it is arbitrary if the process does not hold the class.
         """
         place = self.labels - self.start
         here = (place >= 0) & (place < len(self.matrix))
@@ -229,9 +233,9 @@ class _SumGradients(torch.autograd.Function):
 
 
 class _Others(torch.autograd.Function):
-    """For each sample, the log-sum-exp of scale * sim + shift over all classes but its own, on all processes, [B].
+    """Compute the log-sum-exp of scale * sim + shift for each sample, [B].
 
-    With `plus_one`, 1 is added to the sum.
+    The sum is over the classes of all processes, except the sample's own class. With `plus_one`, 1 is added to it.
     """
 
     @staticmethod

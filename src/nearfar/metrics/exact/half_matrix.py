@@ -35,7 +35,7 @@ PAIR_BYTES = 200
 
 
 def try_half_matrix(names: Sequence[str], gallery: Gallery, relevance: Relevance, *, memory_mb: int) -> Columns | None:
-    """Return the columns of `evaluate_blocks` for every sample against all others, or None.
+    """Compute the metrics of every sample as a query against all others, as `evaluate_blocks` does, or return None.
 
     None means that the caller should use `evaluate_blocks` instead: on a GPU, for small inputs, with many positives, or
     if `evaluate_tiles` returns None.

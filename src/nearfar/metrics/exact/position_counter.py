@@ -31,7 +31,7 @@ BLOCK = 1024
 
 @dataclass(frozen=True)
 class Candidates:
-    """Negatives above the threshold of a query.
+    """Negatives above the threshold of a query. c is the similarity that `SymmetricSimilarity` defines.
 
     Attributes:
         query: Query of each candidate.
@@ -53,7 +53,8 @@ class Candidates:
 class PositionCounter:
     """The positives of all queries in flat arrays, best first, with the number of negatives counted at each.
 
-    The methods update the arrays in place.
+    The methods update the arrays in place. c and s are the two similarities that `SymmetricSimilarity` defines: c is
+    computed with rounding errors, s is exact.
 
     Attributes:
         similarity: The similarity c.
@@ -86,7 +87,7 @@ class PositionCounter:
     nearest_score: Array
 
     def find_candidates(self, scores: Array, top: int, left: int) -> Candidates:
-        """Return the negatives above the thresholds in `scores`, a strip of the matrix c that begins at (top, left).
+        """Return the negatives above the thresholds in `scores`, a strip of the similarity matrix at (top, left).
 
         Both the rows and the columns of the strip are queries. If the strip belongs to a tile on the diagonal, only its
         rows are used: the tile's columns are the same queries as its rows.
@@ -151,9 +152,9 @@ class PositionCounter:
         return positions
 
     def raise_thresholds(self) -> None:
-        """Raise the threshold of each query to that of its worst positive within the depth.
+        """Raise the threshold of each query to the similarity of its worst positive, minus the rounding error.
 
-        If no positive is within the depth, the best positive is used.
+        Only positives whose position is still within the depth count. If there are none, the best positive is used.
         """
         sizes = np.diff(self.starts)
         some = np.flatnonzero(sizes)
@@ -162,7 +163,7 @@ class PositionCounter:
         self.threshold[some] = self.low[self.starts[some] + left - 1]
 
     def columns(self) -> Columns:
-        """Return the columns of `evaluate_blocks` for all queries."""
+        """Return the metrics of all queries in the format of `evaluate_blocks`."""
         columns = empty_columns(self.names, len(self.positives))
         positions, sizes = self.positions(), np.diff(self.starts)
         for start in range(0, len(sizes), BLOCK):
@@ -190,7 +191,7 @@ def create_counter(names: Sequence[str], similarity: SymmetricSimilarity, query:
     positives = np.bincount(query, minlength=size)
     counts, which = np.unique(positives, return_inverse=True)
     depth = np.array([required_depth(names, max(int(count), 1), size) for count in counts])[which]
-    # the position of p_k is at least k, so positives with k > depth do not matter
+    # The k-th best positive is at position k or later, so positives with k > depth do not matter.
     first = np.concatenate([[0], np.cumsum(positives)])
     matters = np.arange(len(query)) - first[query] < depth[query]
     query, index, value, c = query[matters], index[matters], value[matters], c[matters]
@@ -231,7 +232,7 @@ def list_positive_pairs(relevance: Relevance) -> tuple[Ints, Ints]:
 
 
 def find_first(begin: Ints, end: Ints, holds: Callable[[Ints, Ints], NDArray[np.bool_]]) -> Ints:
-    """Return for each range [begin, end) the first index at which `holds` is true, or `end` if there is none.
+    """Find the first index in each range [begin, end) at which `holds` is true, or `end` if there is none.
 
     All ranges are searched at once by bisection. Within a range, `holds` must not change from true back to false.
 

@@ -36,7 +36,10 @@ class SymmetricSimilarity:
     error_bound: float
 
     def left_factor(self, rows: slice) -> Tensor:
-        """Return the left factor of c = left @ right.T for b queries: [b, d], or [b, d + 2] for Euclidean distance."""
+        """Return the left factor of the similarities c = left @ right.T for b queries.
+
+        It has the shape [b, d] for cosine and [b, d + 2] for Euclidean distance.
+        """
         return self._factor(rows, is_right=False)
 
     def right_factor(self, rows: slice) -> Tensor:
@@ -52,9 +55,10 @@ class SymmetricSimilarity:
         return torch.cat([x.mul(self.shrink), *((-one, -half) if is_right else (half, one))], dim=1)
 
     def compute_pairs(self, queries: Ints, indices: Ints) -> tuple[Array, Floats]:
-        """Return s(q, g) and c(q, g) of single pairs from float64 dot products, with s rounded to the gallery's dtype.
+        """Return the similarities s and c of single pairs (see the module docstring), from float64 dot products.
 
-        The order of summation is the same for every pair, so equal vectors have equal similarities.
+        s is rounded to the gallery's dtype. The order of summation is the same for every pair, so equal vectors have
+        equal similarities.
         """
         s, c = np.empty(len(queries), dtype=self.gallery.scale.numpy().dtype), np.empty(len(queries))
         for start in range(0, len(queries), PAIRS):
