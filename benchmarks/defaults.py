@@ -32,7 +32,7 @@ from nearfar.errors import NearfarError
 from nearfar.formatting import markdown_table
 
 CANDIDATES = Path(__file__).with_suffix(".yaml")
-FLOOR = -0.3  # Smallest gain in MAP@R on the validation classes of every dataset that a default must have.
+FLOOR = -0.3  # smallest gain in MAP@R that a default must have on the validation classes of every dataset
 Settings = tuple[str, ...]
 Gains = Mapping[tuple[str, Settings, str], float]  # by recipe, settings and dataset
 

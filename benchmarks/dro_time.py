@@ -118,8 +118,8 @@ def report(result: dict[str, Any], command: str, figure_name: str | None) -> str
         "The table shows the time of a forward and backward pass in milliseconds for batches of size B, with d = "
         f"{result['dim']}, {PER_CLASS} samples per class, K = 2B and gamma = 0.1 (the best of several interleaved "
         "repeats). The [DRO](../methods/dro.md) paper claims that choosing among all pairs at once is faster than "
-        "mining for each anchor and faster than lifted structure. With our implementations, this holds for every DRO loss "
-        "and batch size"
+        "mining for each anchor and faster than lifted structure. With our implementations, this holds for every DRO "
+        "loss and batch size"
         + (f", with these exceptions: {'; '.join(not_faster)}." if not_faster else ".")
         + ' "Margin" and "binomial" are the pair losses of DRO. "Lifted structure, Wang\'s" is the loss `lifted` with '
         'form="scaled".\n',

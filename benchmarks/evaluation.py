@@ -192,7 +192,7 @@ def markdown(result: dict[str, Any]) -> str:
     if "pml" in runs and "nearfar-shared" in runs:
         speed = runs["pml"]["seconds"] / runs["nearfar-shared"]["seconds"]
         lines += ["", f"For the metrics that both compute, nearfar is {speed:.1f}x as fast as AccuracyCalculator."]
-        agreement = "All candidates that compute a metric agree on its value to 1e-4."
+    agreement = "All candidates that compute a metric agree on its value to 1e-4."
     lines += ["", f"{agreement} These are the values of nearfar:", "", "| metric | value |", "|---|---:|"]
     lines += [f"| {metric} | {value:.6f} |" for metric, value in runs["nearfar"]["values"].items()]
     command = "python -m benchmarks.evaluation " + " ".join(

@@ -119,8 +119,8 @@ def report(result: dict[str, Any], command: str) -> str:
             "## Projection term\n",
             "The table shows the milliseconds of a training step with Adam, and of adding the projection term to the "
             f"gradients of all {result['parameters'] / 1e6:.1f} million parameters of {result['backbone']}. The term "
-            "is added at every step. A snapshot of the weights is taken once per cycle. The goal is that the term takes "
-            "at most 2% of a step.\n",
+            "is added at every step. A snapshot of the weights is taken once per cycle. The goal is that the term "
+            "takes at most 2% of a step.\n",
             markdown_table(
                 ["images per batch", "step", "term", "snapshot", "term / step"],
                 [
