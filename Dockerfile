@@ -9,7 +9,7 @@ ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 RUN python -m venv /opt/nearfar
 ENV PATH=/opt/nearfar/bin:$PATH
 WORKDIR /build
-# torch first and from its own index, so that the layer is cached and has no CUDA packages. For a GPU, pass
+# Install torch first and from its own index, so that this layer is cached and has no CUDA packages. For a GPU, pass
 # --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cu128 and run the container with --gpus all.
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 COPY constraints.txt ./
@@ -21,7 +21,7 @@ RUN pip install -c constraints.txt ".[web,pretrained]"
 FROM python:3.12-slim
 RUN groupadd --gid 10001 nearfar && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /tmp nearfar
 COPY --from=build /opt/nearfar /opt/nearfar
-# The root file system can be read-only: everything that is written goes to /tmp or to the run directory.
+# The root file system can be read-only: nearfar writes only to /tmp and to the run directory.
 ENV PATH=/opt/nearfar/bin:$PATH \
     HOME=/tmp \
     NEARFAR_CACHE=/tmp/nearfar \

@@ -38,7 +38,7 @@ wheel: $(VENV)/.dev
 	build/wheel/bin/pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
 	cd build && wheel/bin/nearfar --version && wheel/bin/nearfar data sketches
 
-# Install the browser that the tests of the web page use. Without it, those tests are skipped and say so.
+# Install the browser that the tests of the web page use. Without it, these tests are skipped with a message.
 browser:
 	@if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then \
 		echo "chromium and chromedriver are installed"; \
@@ -49,7 +49,7 @@ browser:
 		echo "chromium and chromium-driver need root to install: the tests of the web page will be skipped"; \
 	fi
 
-# Measure docs/benchmarks/speed.md again. This takes long.
+# Repeat the measurements of docs/benchmarks/speed.md. This takes a long time.
 speed: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.speed --markdown docs/benchmarks/speed.md --json docs/benchmarks/speed.json
 

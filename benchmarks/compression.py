@@ -147,12 +147,14 @@ def _introduction(options: argparse.Namespace) -> list[str]:
     return [
         "# Compressed indexes",
         "",
-        f"{options.queries} queries, which are not in the index, with faiss {faiss.__version__}, one thread, "
-        f"{machine()}. Recall@10 is the percentage of the exact neighbors that are found. Speed is in queries per CPU "
-        f"second, with 1 and with {BATCH} queries per call. Only the compressed vectors count as bytes.",
+        f"This page compares compressed indexes for {options.queries} queries that are not in the index (faiss "
+        f"{faiss.__version__}, {machine()}). Recall@10 is the percentage of the exact neighbors that are found. Speed "
+        f"is in queries per CPU second, with 1 and with {BATCH} queries per call. Bytes per vector count only the "
+        "compressed vectors, because the exact vectors can stay on disk.",
         "",
-        "int8 and binary of nearfar re-score their candidates with the exact vectors. faiss is measured without this "
-        "(SQ8, PQ) and with it (IndexRefineFlat), with as many candidates as the index of nearfar of the same bytes.",
+        "The int8 and binary indexes of nearfar re-score their candidates with the exact vectors. faiss is measured "
+        "without re-scoring (SQ8, PQ) and with it (IndexRefineFlat), with as many candidates as the index of nearfar "
+        "of the same size.",
         "",
         *([options.note, ""] if options.note else []),
     ]

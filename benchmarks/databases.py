@@ -1,6 +1,6 @@
 """Queries per second and recall of the vector databases that `nearfar export --to` writes, and of nearfar's own index.
 
-One client sends one query after the other. PostgreSQL is started from the package pgserver in a temporary folder, on a
+One client sends one query at a time. PostgreSQL is started from the package pgserver in a temporary folder, on a
 socket, with its default settings. The other databases run in the process of the client, unless --qdrant names a server.
 """
 
@@ -180,12 +180,12 @@ def main(arguments: list[str] | None = None) -> None:
     lines = [
         "# Vector databases",
         "",
-        f"The {K} nearest neighbors of {len(queries):,} queries among {len(index):,} vectors of {index.dim} "
-        "dimensions. The vectors are random around 1,000 centers, and the queries are not among them. One client sends "
-        "one query after the other. Recall is the fraction of the exact neighbors that are found. If a database has "
-        "two rows, the second search uses the table that the first has filled, so its upload time is only the time to "
-        "build the index and tune its effort. "
-        f"{machine()}.",
+        f"This page compares searches for the {K} nearest neighbors of {len(queries):,} queries among {len(index):,} "
+        f"vectors of {index.dim} dimensions. The vectors are random vectors around 1,000 centers, and the queries are "
+        "not among them. One client sends one query at a time. Recall is the fraction of the exact neighbors that are "
+        "found. If a database has two rows, the second search uses the table of the first, so its upload time is only "
+        "the time to build the index and to tune the search effort. p50 is the median and p99 the 99th percentile of "
+        f"the time of a query. Versions and machine: {machine()}.",
         "",
         *([options.note, ""] if options.note else []),
         markdown_table(

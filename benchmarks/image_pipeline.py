@@ -1,4 +1,4 @@
-"""CPU time per image of each part of training on images, and the accuracy of each pretrained backbone.
+"""CPU time per image of each part of training on images, and the retrieval scores of each pretrained backbone.
 
     python -m benchmarks.image_pipeline cub.tar --score --markdown docs/benchmarks/image-pipeline.md
 

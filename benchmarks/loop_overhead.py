@@ -115,8 +115,8 @@ def main(arguments: list[str] | None = None) -> None:
     lines = [
         "# Overhead of the training loop",
         "",
-        "The table shows the CPU milliseconds per step of a minimal loop (loading, forward, loss, backward, step) and "
-        "of `nearfar.training`, which also schedules the learning rate, logs every 20 steps and monitors the "
+        "The table shows the CPU milliseconds per training step of a minimal loop (loading, forward, loss, backward, "
+        "step) and of `nearfar train`, which also schedules the learning rate, logs every 20 steps and monitors the "
         "embeddings. "
         f"{counted(options.threads, 'thread')}, best of {options.rounds} interleaved rounds, torch "
         f"{torch.__version__}, {platform.machine()}. The goal is an overhead of at most 5%.",

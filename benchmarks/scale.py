@@ -69,7 +69,7 @@ def peak_mb() -> float:
 
 
 def measured(work: Callable[[], Result]) -> Result:
-    """Call `work` and return its result with seconds and memory added."""
+    """Call `work` and return its result, with the seconds and the memory that it took."""
     before, start, cpu = peak_mb(), time.perf_counter(), time.process_time()
     result = work()
     spent = {"seconds": round(time.perf_counter() - start, 1), "cpu_seconds": round(time.process_time() - cpu, 1)}

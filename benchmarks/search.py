@@ -148,10 +148,11 @@ def main(arguments: list[str] | None = None) -> None:
     lines = [
         "# Search time compared with faiss",
         "",
-        f"CPU milliseconds to find the {K} nearest neighbors by cosine in {options.dim} dimensions, lower quartile of "
-        f"many calls, with faiss {faiss.__version__}, {machine()}. Exact search is compared with IndexFlatIP. HNSW is "
+        f"The table shows the CPU milliseconds to find the {K} nearest neighbors by cosine in {options.dim} dimensions "
+        "(lower quartile of "
+        f"many calls, faiss {faiss.__version__}, {machine()}). Exact search is compared with IndexFlatIP. HNSW is "
         f"compared with faiss on the same graph (M {LINKS}, efConstruction {CONSTRUCTION}, efSearch {effort}: "
-        f"recall@{K} {recall:.1%}). The times include the normalization of the queries, with normalize_L2 for faiss. "
+        f"recall@{K} {recall:.1%}). All times include the normalization of the queries. "
         "The goal is that nearfar takes at most 1.10 times as long as faiss.",
         "",
         *([options.note, ""] if options.note else []),

@@ -64,7 +64,7 @@ class Load:
 
 @contextmanager
 def served(run: Path, *, workers: int = 1) -> Iterator[int]:
-    """Run `nearfar serve` in other processes while the block runs, and yield its port."""
+    """Run `nearfar serve` in other processes for the duration of a `with` block, and yield its port."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]

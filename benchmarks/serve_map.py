@@ -139,8 +139,8 @@ def main() -> None:
         lines = [
             "# Frame times of the embedding map",
             "",
-            f"{options.samples:,} samples in a window of {WINDOW[0]} x {WINDOW[1]} pixels, headless chromium without "
-            f"a GPU, {machine()}. The browser receives one mouse event per "
+            f"The map of `nearfar serve` shows {options.samples:,} samples in a window of {WINDOW[0]} x {WINDOW[1]} "
+            f"pixels, in headless chromium without a GPU ({machine()}). The browser receives one mouse event per "
             "frame.",
             "",
             text,

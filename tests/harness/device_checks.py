@@ -1,8 +1,8 @@
 """Run every part of nearfar on the pretend CUDA device: `python -m tests.harness.device_checks GROUP...`.
 
-The script prints one JSON object for `test_pretend_device.py`. For each scenario of each group, the object contains the
-waits, which are operations that make the host wait for the GPU, or the error. A scenario also fails if a result or a
-gradient is not on the device.
+The script prints one JSON object for `test_pretend_device.py`. For each scenario of each group, the object contains
+either the error or the list of waits. A wait is an operation that makes the host (the CPU) wait for the GPU. A scenario
+also fails if a result or a gradient is not on the device.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fault injection: a run that is killed, damaged, or out of disk space can be resumed and ends with the same weights.
+"""Fault injection: check that a killed, damaged or out-of-space run can be resumed and ends with the same weights.
 
     python -m tests.harness.faults --kills 50
 
@@ -9,9 +9,9 @@ Further faults:
 
 - Damage: one bit of the newest checkpoint is flipped, or its end is cut off. The resumed run must warn and use the
   previous checkpoint.
-- Full disk: there is space for only a part of the run. The disk is a small tmpfs. If the script may not mount a tmpfs,
-  it limits the size of files instead. The run must end with a one-line error and leave no partly written files. It must
-  be possible to resume the run when there is space.
+- Full disk: there is space for only a part of the run. The disk is a small tmpfs. If the script is not allowed to mount
+  one, it limits the size of files instead. The run must end with a one-line error and leave no partly written files.
+  It must be possible to resume the run when there is space.
 - No write permission in the run directory. The requirements are the same as for a full disk.
 
 The seed determines the damage and the delays before kills. The step at which a kill happens depends on the machine.

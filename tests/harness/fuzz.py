@@ -1,4 +1,4 @@
-"""Fuzzing: random invalid files, settings and HTTP requests must be refused with a one-line error.
+"""Fuzzing: check that random invalid files, settings and HTTP requests are refused with a one-line error.
 
     python -m tests.harness.fuzz --count 100000
     python -m tests.harness.fuzz --target csv --first 4711 --count 1     # repeat one input

@@ -1,4 +1,4 @@
-"""A pretend CUDA device: find device errors and host waits without a GPU.
+"""A pretend CUDA device: find operations that mix devices, or that make the host (the CPU) wait, without a GPU.
 
 Import this module before torch, in a process of its own. A tensor on the device is a `Pretend`: it reports cuda:0 and
 holds its values in a CPU tensor, so all values, branches and shapes are those of the CPU. Inside `watched()`, every

@@ -14,7 +14,7 @@ from nearfar.validation import Labels, check_not_negative
 
 
 class CombinedLoss(Loss):
-    """A weighted sum of losses: value = sum_i weights[i] * losses[i](embeddings, labels).
+    """A weighted sum of losses: `value = sum_i weights[i] * losses[i](embeddings, labels)`.
 
     Every loss has its own options and miner, and gets the whole batch. `nearfar.losses.create` creates a `CombinedLoss`
     from a list of loss names and options.
