@@ -2,6 +2,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Each worker starts with half of the tests, in order, so that most fixtures are computed by one worker only.
+PARALLEL := -n 2 --dist worksteal
+
+# The tests start many processes. Without bytecode files, each of them would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test check lint types coverage docs wheel browser speed clean
 
@@ -9,7 +14,7 @@ demo: $(VENV)/.core
 	$(BIN)/nearfar demo
 
 test: $(VENV)/.dev lint types
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest $(PARALLEL)
 
 check: test
 
@@ -23,7 +28,7 @@ types: $(VENV)/.dev
 	$(BIN)/mypy
 
 coverage: $(VENV)/.dev
-	$(BIN)/pytest -n 2 --cov=nearfar --cov-report=term-missing:skip-covered
+	$(BIN)/pytest $(PARALLEL) --cov=nearfar --cov-report=term-missing:skip-covered
 
 # Build the site into site/. A broken link, or a page that is missing from the nav of mkdocs.yml, is an error.
 docs: $(VENV)/.docs

@@ -6,6 +6,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+# One thread for numpy, faiss and torch, in this process and in those that tests start: the data are tiny, and threads
+# that wait for each other take the time of the other tests. The libraries read this when they are imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import numpy as np
 import pytest
 import torch

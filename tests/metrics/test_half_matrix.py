@@ -143,17 +143,19 @@ def test_extreme_lengths(power, distance):
         np.testing.assert_array_equal(column, expected[name], err_msg=name)
 
 
-def test_threads_and_tiles_do_not_change_a_value():
+@pytest.mark.parametrize(
+    ("size", "threads", "tile"), [(50, 1, 1), (333, 1, 7), (333, 2, 50), (333, 3, 64), (333, 5, 333)]
+)
+def test_threads_and_tiles_do_not_change_a_value(size, threads, tile):
     rng = np.random.default_rng(6)
-    rows, labels = torch.from_numpy(rng.standard_normal((333, 16))).float(), rng.integers(0, 60, 333)
-    expected, threads = columns_of(rows, labels, tile=1000), torch.get_num_threads()
+    rows, labels = torch.from_numpy(rng.standard_normal((size, 16))).float(), rng.integers(0, size // 5, size)
+    expected, before = columns_of(rows, labels, tile=1000), torch.get_num_threads()
     try:
-        for number, tile in ((1, 1), (2, 50), (3, 64), (5, 333)):
-            torch.set_num_threads(number)
-            for name, column in columns_of(rows, labels, tile=tile).items():
-                np.testing.assert_array_equal(column, expected[name], err_msg=name)
-    finally:
         torch.set_num_threads(threads)
+        for name, column in columns_of(rows, labels, tile=tile).items():
+            np.testing.assert_array_equal(column, expected[name], err_msg=name)
+    finally:
+        torch.set_num_threads(before)
 
 
 def blobs(noise, size=4200, dim=64):
@@ -174,12 +176,20 @@ def test_evaluate_takes_half_the_product(monkeypatch):
         np.testing.assert_array_equal(column, expected[name], err_msg=name)
 
 
-def test_poor_rankings_and_ties_make_it_give_up():
+def test_poor_rankings_make_it_give_up():
     points, labels = blobs(noise=30.0)
     assert evaluate_tiles(("map",), prepared(torch.from_numpy(points), "cosine"), match_labels(labels, labels)) is None
     assert 0 < evaluate(points, labels, metrics="map")["map"] < 0.1
+
+
+def test_ties_make_it_give_up(monkeypatch):
+    """1,200 samples are two tiles in each direction. Sorting equal similarities of more samples takes long."""
+    monkeypatch.setattr(half_matrix, "MIN_SAMPLES", 1200)
+    points, labels = blobs(noise=30.0, size=1200)
     same = np.ones_like(points)
-    assert evaluate_tiles(("mrr",), prepared(torch.from_numpy(same), "cosine"), match_labels(labels, labels)) is None
+    ready, relevance = prepared(torch.from_numpy(same), "cosine"), match_labels(labels, labels)
+    assert evaluate_tiles(("mrr",), ready, relevance) is None
+    assert half_matrix.try_half_matrix(("mrr",), ready, relevance, memory_mb=64) is None
     assert evaluate(same, labels, metrics="recall@1")["recall@1"] < 0.01
 
 

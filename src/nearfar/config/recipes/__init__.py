@@ -23,6 +23,7 @@ cited under the key `setup`, or under `paper` if both are the same.
 
 from __future__ import annotations
 
+from copy import deepcopy
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -86,14 +87,21 @@ def load(name: str, *, data: str | None = None) -> dict[str, Any]:
     ...
     ValueError: unknown recipe 'dro-tpk'; did you mean 'dro-topk'? Known: a-profs, ...
     """
-    recipe: dict[str, Any] = yaml.safe_load(text(name))
-    check(recipe)
+    recipe = deepcopy(_parse(text(name)))
     if data is None:
         return recipe
     differences = recipe.pop("data")
     if data not in differences:
         raise ValueError(f"data must be one of {', '.join(differences)}, got {data!r}{suggest(data, differences)}")
     return merge_trees(recipe, differences[data])
+
+
+@cache
+def _parse(text: str) -> dict[str, Any]:
+    """Parse and check the text of a recipe."""
+    recipe: dict[str, Any] = yaml.safe_load(text)
+    check(recipe)
+    return recipe
 
 
 @cache
