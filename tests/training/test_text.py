@@ -37,7 +37,11 @@ def weights(run: Run) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "recipe", ["proxy-anchor", "mpa-ap", "proxy-isa", "dro-topk", "bspml", "m-profs", "t-profs-hncm"]
+    "recipe",
+    [
+        *("proxy-anchor", "mpa", "mpa-dw", "mpa-ap", "proxy-isa", "dro-topk", "dro-kl-g", "bspml"),
+        *("m-profs", "m-profs-hncm", "t-profs", "t-profs-hncm"),
+    ],
 )
 def test_every_method_trains_on_texts(folder: Path, tmp_path: Path, recipe: str) -> None:
     classes = () if "profs" not in recipe else ("batches.classes=3", "batches.per_class=2", "batches.size=null")
