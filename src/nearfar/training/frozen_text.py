@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from nearfar.config.schema import Config
 from nearfar.data import BatchLoader
@@ -36,10 +37,13 @@ def keep_frozen_states(config: Config, embedder: Embedder, loader: BatchLoader) 
         return
     is_training = embedder.training
     embedder.eval()
-    for batch in loader.load_all(batch_size=BATCH):
-        order = (batch.x != PADDING).sum(1).argsort(stable=True)
-        for rows in torch.split(order, GROUP):
-            backbone.find_frozen_states(batch.x[rows])
+    # with disable=None, tqdm shows the bar only in a terminal
+    with tqdm(total=len(loader.dataset), desc="frozen layers", unit="text", leave=False, disable=None) as bar:
+        for batch in loader.load_all(batch_size=BATCH):
+            order = (batch.x != PADDING).sum(1).argsort(stable=True)
+            for rows in torch.split(order, GROUP):
+                backbone.find_frozen_states(batch.x[rows])
+                bar.update(len(rows))
     embedder.train(is_training)
 
 
