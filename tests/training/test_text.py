@@ -73,6 +73,12 @@ def test_a_resumed_run_ends_with_the_same_weights(folder: Path, tmp_path: Path) 
         assert torch.equal(value, weights(resumed)[name]), name
 
 
+def test_few_texts_have_more_epochs() -> None:
+    found = [resolve("text", samples=n, recipe="proxy-anchor").epochs for n in (None, 11_250, 5_000, 999, 16)]
+    assert found == [2, 2, 2, 11, 20]
+    assert resolve("text", samples=16, recipe="proxy-anchor", settings=["epochs=1"]).epochs == 1
+
+
 def test_a_chosen_dimension_adds_a_head(folder: Path, tmp_path: Path) -> None:
     default = resolve("text", recipe="proxy-anchor").model
     assert (default.head, default.dim, default.proxies) == ("identity", None, "class-means")

@@ -8,7 +8,7 @@ from typing import Any
 
 from nearfar import samplers
 from nearfar.config import recipes
-from nearfar.config.defaults import OURS, PAPER, PLAIN_FILES, fine_tuning_defaults
+from nearfar.config.defaults import OURS, PAPER, PLAIN_FILES, fine_tuning_defaults, text_defaults
 from nearfar.config.schema import SEVERAL, Batches, Config
 from nearfar.config.setting import build
 from nearfar.config.tree import apply_settings, merge_trees
@@ -46,7 +46,7 @@ def resolve(
         shared: If True, the settings are meant for several recipes, as in a suite. Settings of `batches` that the
             sampler does not use are then ignored; otherwise they are an error. The section `ours` of the recipe is
             ignored as well, because a suite uses the values of the papers and tunes settings itself.
-        samples: Number of training samples. With few image files, the default is more epochs.
+        samples: Number of training samples. With few images or texts, the default is more epochs.
         cache: Folder of cached activations. If it is given, the default for image files is to freeze the lower half of
             a pretrained network and to cache its output there, as `nearfar train` does without a GPU.
 
@@ -76,6 +76,8 @@ def resolve(
     elif kind == "files" and not is_own_network:
         folder = None if changes.get("shard_network") else cache
         defaults = fine_tuning_defaults(model, samples=samples, cache=folder)
+    elif kind == "text":
+        defaults = text_defaults(samples=samples)
     tree = merge_trees(defaults, base or {})
     if kind == "features" and width is not None:
         dim = tree["model"]["dim"]
