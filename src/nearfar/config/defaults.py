@@ -34,7 +34,7 @@ OURS: dict[str, Tree] = {
             "dim": None,
             "head": "identity",
             "init": "pca",  # has an effect only if head or dim is set
-            "proxies": "class-means",
+            "proxies": "random",
             "train_from": 0.3,
         },
         "optimizer": {"name": "adamw", "lr": 2e-4, "weight_decay": 1e-4, "proxy_lr_multiplier": 100.0},

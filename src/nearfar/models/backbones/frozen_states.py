@@ -94,7 +94,7 @@ def compute_until(layer: nn.Module, forward: Callable[[], object]) -> Any:
 def replaced_outputs(layers: Sequence[nn.Module], states: Tensor) -> Iterator[None]:
     """Let each of the layers return `states` instead of computing its output."""
     for layer in layers:
-        layer.forward = lambda *_args, **_kwargs: states  # type: ignore[method-assign]
+        layer.forward = lambda *_args, **_kwargs: states
     try:
         yield
     finally:
