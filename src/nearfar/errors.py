@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from importlib import metadata
 from pathlib import Path
 
 from nearfar.formatting import clean_text
@@ -52,6 +51,8 @@ def install_hint(extra: str) -> str:
     project = Path(__file__).parents[2]
     if (project / "pyproject.toml").is_file():
         return f"pip install -e '.[{extra}]' in {project}"
+    from importlib import metadata  # here, because it imports many modules, and every command imports this one
+
     required = [
         re.fullmatch(r"([^;]+?)\s*;\s*extra == ['\"](.+)['\"]", line) for line in metadata.requires("nearfar") or ()
     ]

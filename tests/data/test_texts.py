@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -81,9 +82,12 @@ BAD_JSONL = [
     ("[1]", "line 1: expected a JSON object"),
     (line(text=5), "line 1: 'text' must be a string, got 5"),
     (line(text=None), "line 1: 'text' must be a string, got null"),
-    (line(label=1.5), "line 1: 'label' must be a string or a whole number, got 1.5"),
-    (line(label=True), "line 1: 'label' must be a string or a whole number, got true"),
+    (line(label=1.5), "line 1: 'label' must be a string, a whole number or a list of strings, got 1.5"),
+    (line(label=True), "line 1: 'label' must be a string, a whole number or a list of strings, got true"),
     (line(label="1") + "\n" + line(label=1), "line 2: 'label' is a whole number, but in line 1 it is a string"),
+    (line(label=["a", 1]), "line 1: 'label' must be a string, a whole number or a list of strings, got"),
+    (line(label=["a"]) + "\n" + line(), "line 2: 'label' is a string, but in line 1 it is a list of strings"),
+    (line(label=[]), "row 1"),
     (line() + "\n" + '{"text": "a", "lable": "b"}', "line 2: there is no key 'label'; did you mean 'lable'"),
     ('{"utterance": "a", "label": "b"}', "no column 'path'"),
     (line(text=" "), "row 1: the text is empty"),
@@ -98,6 +102,32 @@ def test_bad_json_lines_are_refused_in_one_line(tmp_path: Path, content: str, me
     with pytest.raises(NearfarError, match=message) as caught:
         open_data(tmp_path / "t.jsonl")
     assert "\n" not in str(caught.value)
+
+
+ROWS = [("a b", "x|y", "g1", "c1"), ("c", "y", "g1", "c2"), ("d e f", "z", "g2", "c1"), ("b", "x|z", "g3", "c2")]
+
+
+def test_several_labels_groups_and_cameras_are_the_same_in_all_tables(tmp_path: Path) -> None:
+    options = {"separator": "|", "group": "of", "camera": "cam"}
+    names = ("text", "label", "of", "cam")
+    for name, mark in (("t.csv", ","), ("t.tsv", "\t"), ("t.TSV", "\t")):
+        (tmp_path / name).write_text("\n".join(mark.join(row) for row in (names, *ROWS)), encoding="utf-8")
+    records = [dict(zip(names, row, strict=True)) for row in ROWS]
+    write_lines(tmp_path / "t.jsonl", *records)
+    write_lines(tmp_path / "lists.jsonl", *({**record, "label": record["label"].split("|")} for record in records))
+    expected = open_data(tmp_path / "t.csv", **options)
+    assert expected.annotations is not None
+    assert expected.annotations.label_sets is not None
+    for name in ("t.tsv", "t.TSV", "t.jsonl", "lists.jsonl"):
+        found = open_data(tmp_path / name, **(options | ({"separator": None} if name == "lists.jsonl" else {})))
+        assert found.annotations is not None
+        assert found.classes == expected.classes
+        for part in ("label_sets", "group", "camera"):
+            assert np.array_equal(getattr(found.annotations, part), getattr(expected.annotations, part)), (name, part)
+    with pytest.raises(NearfarError, match=r"lists of labels, which need no data\.separator"):
+        open_data(tmp_path / "lists.jsonl", separator="|")
+    with pytest.raises(NearfarError, match=r"has no key 'came' for data\.camera .*did you mean 'cam'"):
+        open_data(tmp_path / "t.jsonl", camera="came")
 
 
 def test_an_unknown_column_is_named(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from nearfar.errors import NearfarError
 from nearfar.models import create_embedder
 from nearfar.models.backbones.text_transformer import TextTransformer
 from nearfar.runs import load_embedder, save_embedder
+from nearfar.training.frozen_text import forget_changed_states
 from text_cases import save_bert, save_tokenizer, sentences
 
 TEXTS = [text for text, _ in sentences(20)]
@@ -59,6 +61,73 @@ def test_groups_by_length_give_the_results_and_gradients_of_one_padded_batch(tmp
     for (name, one), (_, other) in zip(grouped.named_parameters(), whole.named_parameters(), strict=True):
         assert one.grad is not None, name
         torch.testing.assert_close(one.grad, other.grad, rtol=1e-3, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize(("layers", "train_from", "frozen"), [(3, "layers.2", 2), (3, "layers.1", 1), (3, "head", 3)])
+def test_kept_states_of_frozen_layers_do_not_change_the_results(
+    tmp_path: Path, layers: int, train_from: str, frozen: int
+) -> None:
+    save_bert(tmp_path, num_hidden_layers=layers)
+    plain, keeping = (bert(tmp_path, train_from=train_from) for _ in range(2))
+    assert keeping.backbone.keep_frozen_states()
+    calls = [0] * layers
+    for i, layer in enumerate(keeping.backbone.model.encoder.layer):
+        method = layer.attention.forward
+
+        def count(*args: Any, i: int = i, method: Any = method, **kwargs: Any) -> Any:
+            calls[i] += 1
+            return method(*args, **kwargs)
+
+        layer.attention.forward = count
+    x = tokens(plain, TEXTS)
+    for _ in range(2):
+        results = [embedder(x) for embedder in (plain, keeping)]
+        torch.testing.assert_close(*results, rtol=1e-4, atol=1e-6)
+    groups = -(-len(TEXTS) // 32)
+    assert calls == [groups] * frozen + [2 * groups] * (layers - frozen)
+    assert len(keeping.backbone.frozen_states) == len(set(TEXTS))
+    if frozen < layers:
+        for result in results:
+            result.square().sum().backward()
+        for one, other in zip(plain.parameters(), keeping.parameters(), strict=True):
+            assert (one.grad is None) == (other.grad is None)
+            if one.grad is not None:
+                torch.testing.assert_close(one.grad, other.grad, rtol=1e-3, atol=1e-5)
+
+
+@torch.no_grad()
+def test_copies_share_the_kept_states_and_changed_weights_need_new_ones(tmp_path: Path) -> None:
+    save_bert(tmp_path)
+    embedder = bert(tmp_path, train_from="layers.1")
+    assert embedder.backbone.keep_frozen_states()
+    x = tokens(embedder, TEXTS)
+    embedder(x)
+    other = copy.deepcopy(embedder)
+    assert other.backbone.frozen_states is embedder.backbone.frozen_states
+    other.backbone.model.encoder.layer[1].attention.self.query.weight.mul_(3)
+    assert not torch.allclose(other(x), embedder(x))
+    changed = {name: value * 2 for name, value in embedder.state_dict().items()}
+    forget_changed_states(embedder, embedder.state_dict())
+    assert len(embedder.backbone.frozen_states) == len(set(TEXTS))
+    forget_changed_states(embedder, changed)
+    assert len(embedder.backbone.frozen_states) == 0
+    plain = bert(tmp_path)
+    for each in (embedder, plain):
+        each.load_state_dict(changed)
+    torch.testing.assert_close(embedder(x), plain(x), rtol=1e-4, atol=1e-6)
+
+
+@torch.no_grad()
+def test_kept_states_have_a_limit(tmp_path: Path) -> None:
+    save_bert(tmp_path)
+    plain, keeping = (bert(tmp_path, train_from="layers.1") for _ in range(2))
+    assert keeping.backbone.keep_frozen_states()
+    keeping.backbone.frozen_states.limit = 1000
+    x = tokens(plain, TEXTS)
+    for _ in range(2):
+        torch.testing.assert_close(keeping(x), plain(x), rtol=1e-4, atol=1e-6)
+        assert 0 < keeping.backbone.frozen_states.size <= 1000
+    assert not bert(tmp_path).backbone.keep_frozen_states()  # nothing is frozen
 
 
 def test_a_saved_embedder_needs_no_model_directory(tmp_path: Path) -> None:

@@ -37,7 +37,11 @@ def weights(run: Run) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "recipe", ["proxy-anchor", "mpa-ap", "proxy-isa", "dro-topk", "bspml", "m-profs", "t-profs-hncm"]
+    "recipe",
+    [
+        *("proxy-anchor", "mpa", "mpa-dw", "mpa-ap", "proxy-isa", "dro-topk", "dro-kl-g", "bspml"),
+        *("m-profs", "m-profs-hncm", "t-profs", "t-profs-hncm"),
+    ],
 )
 def test_every_method_trains_on_texts(folder: Path, tmp_path: Path, recipe: str) -> None:
     classes = () if "profs" not in recipe else ("batches.classes=3", "batches.per_class=2", "batches.size=null")
@@ -45,7 +49,7 @@ def test_every_method_trains_on_texts(folder: Path, tmp_path: Path, recipe: str)
     scores = finished.results()
     assert 0 < scores["test"]["map@r"] <= 1
     assert "untrained" in scores
-    assert "raw" not in scores  # with few texts, the embedding is that of the network, without a head
+    assert "raw" not in scores  # the embedding is that of the network, without a head
     assert dict(finished.evaluate(say=lambda _: None)) == pytest.approx(scores["test"], abs=1e-6)
 
 
@@ -69,12 +73,20 @@ def test_a_resumed_run_ends_with_the_same_weights(folder: Path, tmp_path: Path) 
         assert torch.equal(value, weights(resumed)[name]), name
 
 
-def test_the_head_depends_on_the_number_of_texts() -> None:
-    few, many = (resolve("text", samples=n, recipe="proxy-anchor").model for n in (999, 1000))
-    assert (few.head, few.init, few.proxies) == ("identity", None, "class-means")
-    assert (many.head, many.init, many.train_from) == ("linear", "pca", 0.45)
-    chosen = resolve("text", samples=10, recipe="proxy-anchor", settings=["model.head=linear", "model.init=pca"])
-    assert (chosen.model.head, chosen.model.init) == ("linear", "pca")
+def test_few_texts_have_more_epochs() -> None:
+    found = [resolve("text", samples=n, recipe="proxy-anchor").epochs for n in (None, 11_250, 5_000, 999, 16)]
+    assert found == [2, 2, 2, 11, 20]
+    assert resolve("text", samples=16, recipe="proxy-anchor", settings=["epochs=1"]).epochs == 1
+
+
+def test_a_chosen_dimension_adds_a_head(folder: Path, tmp_path: Path) -> None:
+    default = resolve("text", recipe="proxy-anchor").model
+    assert (default.head, default.dim) == ("identity", None)
+    chosen = resolve("text", recipe="proxy-anchor", settings=["model.dim=8"]).model
+    assert (chosen.head, chosen.dim, chosen.init) == ("linear", 8, "pca")
+    finished = run(folder, tmp_path / "run", "proxy-anchor", "model.dim=8")
+    assert finished.embedder().dim == 8
+    assert "raw" in finished.results()
 
 
 def test_texts_that_are_cut_are_counted(folder: Path, tmp_path: Path) -> None:

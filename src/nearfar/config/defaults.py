@@ -27,16 +27,18 @@ OURS: dict[str, Tree] = {
         "steps": 300,
     },
     "text": {
-        # train_from=0.45 trains the upper 3 of the 6 layers of MiniLM.
+        # train_from=0.3 trains the upper two of the six layers of MiniLM.
         "model": {
             "backbone": "all-minilm-l6-v2",
             "pretrained": True,
             "dim": None,
-            "init": "pca",
-            "train_from": 0.45,
+            "head": "identity",
+            "init": "pca",  # has an effect only if head or dim is set
+            "proxies": "random",
+            "train_from": 0.3,
         },
-        "optimizer": {"name": "adamw", "lr": 5e-4, "weight_decay": 1e-4, "proxy_lr_multiplier": 100.0},
-        "epochs": 1,
+        "optimizer": {"name": "adamw", "lr": 2e-4, "weight_decay": 1e-4, "proxy_lr_multiplier": 100.0},
+        "epochs": 2,
     },
     # Fine-tuning of a pretrained network at its own input size.
     "files": {
@@ -55,10 +57,6 @@ OURS: dict[str, Tree] = {
     },
 }
 
-# With fewer training texts than this, a PCA would lose directions that other classes need, so there is no linear head.
-PCA_TEXTS = 1000
-FEW_TEXTS: Tree = {"head": "identity", "init": None, "proxies": "class-means"}
-
 # Defaults for image files in three cases: in suites (benchmark sweeps), with setting=paper, and for networks with
 # random weights. The published results of suites were made with these values.
 PLAIN_FILES: Tree = {
@@ -74,8 +72,8 @@ PLAIN_FILES: Tree = {
 CACHED: Tree = {"model": {"train_from": 0.5}, "cache": {"views": 4}}
 
 # A small dataset has few steps per epoch. Fine-tuning therefore has at least as many epochs as are needed to draw this
-# many samples in total, but at most MOST_EPOCHS.
-LEAST_SAMPLES, MOST_EPOCHS = 20_000, 20
+# many images or texts in total, but at most MOST_EPOCHS.
+LEAST_SAMPLES, LEAST_TEXTS, MOST_EPOCHS = 20_000, 10_000, 20
 
 # Defaults with setting=paper for settings that the recipes do not state. They follow the released code of most papers:
 # weight decay applies to all parameters, the learning rate has no warm-up, and the backbone starts from public weights.
@@ -99,7 +97,7 @@ def fine_tuning_defaults(model: Mapping[str, Any], *, samples: int | None, cache
         return PLAIN_FILES
     tree = copy.deepcopy(OURS["files"])
     if samples is not None:
-        tree["epochs"] = max(tree["epochs"], min(MOST_EPOCHS, math.ceil(LEAST_SAMPLES / max(1, samples))))
+        tree["epochs"] = max(tree["epochs"], _count_epochs(LEAST_SAMPLES, samples))
     if ":" in str(model.get("backbone", "")):
         del tree["model"]["pooling"]  # networks from other libraries output vectors and may not have blocks
         return tree
@@ -107,3 +105,16 @@ def fine_tuning_defaults(model: Mapping[str, Any], *, samples: int | None, cache
     if cache is None or trains_everything or model.get("freeze_backbone"):
         return tree
     return merge_trees(tree, merge_trees(CACHED, {"cache": {"activations": cache}}))
+
+
+def text_defaults(*, samples: int | None) -> Tree:
+    """Return the defaults for texts. The number of training texts, if it is known, determines the number of epochs."""
+    tree = copy.deepcopy(OURS["text"])
+    if samples is not None:
+        tree["epochs"] = max(tree["epochs"], _count_epochs(LEAST_TEXTS, samples))
+    return tree
+
+
+def _count_epochs(least: int, samples: int) -> int:
+    """Return the number of epochs in which `least` samples are drawn, but at most MOST_EPOCHS."""
+    return min(MOST_EPOCHS, math.ceil(least / max(1, samples)))

@@ -8,7 +8,7 @@ from typing import Any
 
 from nearfar import samplers
 from nearfar.config import recipes
-from nearfar.config.defaults import FEW_TEXTS, OURS, PAPER, PCA_TEXTS, PLAIN_FILES, fine_tuning_defaults
+from nearfar.config.defaults import OURS, PAPER, PLAIN_FILES, fine_tuning_defaults, text_defaults
 from nearfar.config.schema import SEVERAL, Batches, Config
 from nearfar.config.setting import build
 from nearfar.config.tree import apply_settings, merge_trees
@@ -46,8 +46,7 @@ def resolve(
         shared: If True, the settings are meant for several recipes, as in a suite. Settings of `batches` that the
             sampler does not use are then ignored; otherwise they are an error. The section `ours` of the recipe is
             ignored as well, because a suite uses the values of the papers and tunes settings itself.
-        samples: Number of training samples. Two defaults depend on it: with few image files, training has more epochs,
-            and with few texts, the network has no linear head.
+        samples: Number of training samples. With few images or texts, the default is more epochs.
         cache: Folder of cached activations. If it is given, the default for image files is to freeze the lower half of
             a pretrained network and to cache its output there, as `nearfar train` does without a GPU.
 
@@ -77,12 +76,14 @@ def resolve(
     elif kind == "files" and not is_own_network:
         folder = None if changes.get("shard_network") else cache
         defaults = fine_tuning_defaults(model, samples=samples, cache=folder)
+    elif kind == "text":
+        defaults = text_defaults(samples=samples)
     tree = merge_trees(defaults, base or {})
     if kind == "features" and width is not None:
         dim = tree["model"]["dim"]
         tree["model"] = {**tree["model"], "dim": None if dim is None else min(dim, width)}
-    if kind == "text" and samples is not None and samples < PCA_TEXTS:
-        tree["model"] = {**tree["model"], **FEW_TEXTS}
+    if kind == "text" and model.get("dim") is not None:
+        tree["model"] = {**tree["model"], "head": "linear"}  # the default has no head, so it keeps the dimension
     if is_own_network:
         tree["model"] = {**tree["model"], "pretrained": False}  # your own network comes with its weights
     if name is not None:

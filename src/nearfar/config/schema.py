@@ -10,8 +10,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import yaml
-
 from nearfar.config.data_settings import MOST_THREADS
 from nearfar.config.data_settings import Data as Data
 from nearfar.config.model_settings import Cache, Model
@@ -240,5 +238,7 @@ class Config:
 
     def to_yaml(self) -> str:
         """Return the configuration as YAML."""
+        import yaml  # here, so that --help is fast
+
         text: str = yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
         return text

@@ -7,8 +7,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from nearfar.errors import NearfarError
 
 MOST_VALUES = 10_000
@@ -33,6 +31,8 @@ def parse_yaml(text: str) -> Any:
     Raises:
         ValueError: If the text is not valid YAML or expands to too many values.
     """
+    import yaml  # here, so that --help is fast
+
     try:
         tree = yaml.safe_load(text)
     except RecursionError:

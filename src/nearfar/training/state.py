@@ -32,6 +32,7 @@ from nearfar.training.distributed.gradient_buckets import GradientBuckets
 from nearfar.training.distributed.shards import collect_states, load_states
 from nearfar.training.distributed.sync_norm import sync_batch_norms
 from nearfar.training.evaluate import dtype_of, embedding_function, set_layout
+from nearfar.training.frozen_text import forget_changed_states, keep_frozen_states
 from nearfar.training.initialization import InitialState, initialize_from_data
 from nearfar.training.randomness import random_state, set_random_state
 from nearfar.training.resume import check_same_run, resumed_settings
@@ -97,6 +98,7 @@ class TrainState:
         self.pairs = pairs_of(train)
         self.loss = make_loss(config, len(train.classes), embedder.dim, class_levels(train), self.pairs).to(device)
         embedder.to(device)
+        keep_frozen_states(config, embedder, loader)
         initialize_from_data(config, embedder, self.loss, loader, initial)
         set_layout(embedder)
         if process_group.world_size() > 1:
@@ -268,6 +270,7 @@ class TrainState:
             current = self.embedder.state_dict()
             state["embedder"] = {name: shard_like(value, current[name]) for name, value in state["embedder"].items()}
             state["optimizer"] = shard_optimizer_state(state["optimizer"], self.optimizer)
+        forget_changed_states(self.embedder, state["embedder"])
         self.embedder.load_state_dict(state["embedder"])
         load_states(self.loss, self.optimizer, state["loss"], state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])

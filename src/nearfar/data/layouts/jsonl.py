@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from nearfar.csv_files import read_text
+from nearfar.data.annotations import read_annotations
 from nearfar.data.layouts import SPECIFIC, register
 from nearfar.data.layouts.tables import COLUMNS, build_manifest, drop_missing, rename_columns
 from nearfar.data.manifest import Manifest
+from nearfar.data.taxonomy import add_levels
 from nearfar.errors import NearfarError
 from nearfar.spelling import suggest
 
-KINDS: dict[type, str] = {str: "a string", int: "a whole number"}
+KINDS: dict[type, str] = {str: "a string", int: "a whole number", list: "a list of strings"}
+UNIT = "\x1f"  # the "unit separator" of ASCII, which joins the labels of a list and does not occur in names
 
 
 def _is_jsonl(path: Path) -> bool:
@@ -28,33 +33,43 @@ def open_jsonl(
     allow_partial: bool = False,
     text: str | None = None,
     label: str | None = None,
+    separator: str | None = None,
+    group: str | None = None,
+    camera: str | None = None,
+    levels: Sequence[str] = (),
 ) -> Manifest:
     """Open a file with one JSON object per line as a manifest.
 
-    Texts and paths must be strings. Labels must be all strings or all integers. Other keys and empty lines are ignored.
-    `nearfar.data.layouts.tables.open_csv` describes the arguments.
+    Texts and paths must be strings. Labels must be all strings, all integers, or all lists of strings for samples with
+    several labels. Other keys and empty lines are ignored. `nearfar.data.layouts.tables.open_csv` describes the
+    arguments.
     """
     lines = [(n, line) for n, line in enumerate(read_text(path).split("\n"), start=1) if line.strip()]
     if not lines:
         raise NearfarError(f'{path} is empty: expected lines like {{"text": "...", "label": "..."}}')
     records = [(number, _parse(path, number, line)) for number, line in lines]
     keys = set(records[0][1])
-    chosen = {"text": text or "text", "label": label or "label"}
-    names = {key: chosen.get(key, key) for key in (*COLUMNS, "text")}
-    if text is not None or ("text" in keys and "path" not in keys):
-        names.pop("path")
-    columns: dict[str, list[str]] = {}
-    for key, name in names.items():
-        if name in keys:
-            types = (str, int) if key == "label" else (str,)
-            columns[name] = _column(path, records, name, types)
-    for column in (text, label):
-        if column is not None and column not in keys:
+    named = {"text": text, "label": label, "group": group, "camera": camera}
+    for key, name in (*named.items(), *(("levels", name) for name in levels)):
+        if name is not None and name not in keys:
             known = ", ".join(sorted(keys))
-            raise NearfarError(f"{path} has no key {column!r} (it has {known}){suggest(column, keys)}")
+            raise NearfarError(f"{path} has no key {name!r} for data.{key} (it has {known}){suggest(name, keys)}")
+    labels = label or "label"
+    types: dict[str, tuple[type, ...]] = dict.fromkeys((*COLUMNS, text or "text"), (str,))
+    if text is not None or ("text" in keys and "path" not in keys):
+        types.pop("path")
+    types |= {name: (str, int) for name in (group, camera, *levels) if name is not None}
+    types[labels] = (str, int, list)
+    columns = {name: _column(path, records, name, kinds) for name, kinds in types.items() if name in keys}
+    if labels in keys and isinstance(records[0][1][labels], list):
+        if separator is not None:
+            raise NearfarError(f"{path}: {labels!r} holds lists of labels, which need no data.separator: remove it")
+        separator = UNIT
     columns = rename_columns(path, columns or {key: [] for key in sorted(keys)}, text=text, label=label)
-    numbers = [number for number, _ in records]
-    return drop_missing(build_manifest(path, columns, numbers, root=root), path, allow_partial=allow_partial)
+    columns, annotations = read_annotations(path, columns, separator=separator, group=group, camera=camera)
+    manifest = build_manifest(path, columns, [number for number, _ in records], root=root)
+    manifest = add_levels(replace(manifest, annotations=annotations), path, columns, levels)
+    return drop_missing(manifest, path, allow_partial=allow_partial)
 
 
 def _parse(path: Path, number: int, line: str) -> dict[str, Any]:
@@ -74,15 +89,18 @@ def _column(path: Path, records: list[tuple[int, dict[str, Any]]], name: str, ty
     for number, record in records:
         if name not in record:
             raise NearfarError(f"{path}, line {number}: there is no key {name!r}{suggest(name, record)}")
-        kind = type(record[name])
-        if kind not in types:
-            wanted = " or ".join(KINDS[each] for each in types)
-            raise NearfarError(f"{path}, line {number}: {name!r} must be {wanted}, got {json.dumps(record[name])}")
+        value = record[name]
+        kind = type(value)
+        is_list_of_others = kind is list and not all(isinstance(part, str) and UNIT not in part for part in value)
+        if kind not in types or is_list_of_others:
+            *others, last = (KINDS[each] for each in types)
+            wanted = f"{', '.join(others)} or {last}" if others else last
+            raise NearfarError(f"{path}, line {number}: {name!r} must be {wanted}, got {json.dumps(value)}")
         first = first or (number, kind)
         if kind is not first[1]:
             raise NearfarError(
                 f"{path}, line {number}: {name!r} is {KINDS[kind]}, but in line {first[0]} it is {KINDS[first[1]]}: "
                 "use one type for all lines"
             )
-        values.append(str(record[name]))
+        values.append(UNIT.join(value) if kind is list else str(value))
     return values

@@ -76,7 +76,7 @@ def open_csv(
                 f"{path}, line 1: the header written by nearfar is damaged ({error}): remove this line"
             ) from error
     skipped = 1 if header else 0
-    table = parse_csv(content, path, delimiter="\t" if path.suffix == ".tsv" else ",")
+    table = parse_csv(content, path, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
     if not table:
         raise NearfarError(f"{path} is empty: expected the columns path,label or text,label")
     names = [name.strip() for name in table[0]]

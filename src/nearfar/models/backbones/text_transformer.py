@@ -6,6 +6,7 @@ padded only to its own longest text. Texts do not influence each other, so group
 
 from __future__ import annotations
 
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from nearfar.errors import NearfarError
 from nearfar.models.backbones.base import Backbone
+from nearfar.models.backbones.frozen_states import FrozenStates, compute_until, replaced_outputs
 from nearfar.models.backbones.model_directory import read_json
 from nearfar.models.token_pooling import TOKEN_POOLINGS, create_token_pooling
 from nearfar.models.tokenizer import PADDING, TextTokenizer
@@ -55,6 +57,8 @@ class TextTransformer(Backbone):
         self.tokenizer, self.pooling = tokenizer, pooling
         self.outputs_tokens = True
         self.group: int | None = GROUP
+        self.frozen_states: FrozenStates | None = None
+        self._frozen_layers = 0
         self._padding = int(getattr(config, "pad_token_id", None) or 0)
         self.definition = {
             "kind": "text",
@@ -123,6 +127,31 @@ class TextTransformer(Backbone):
         rest = [(layers[-1][0], others)] if len(others) else []
         return [("embeddings", embeddings), *layers, *rest]
 
+    def keep_frozen_states(self) -> bool:
+        """Compute the frozen layers only once for each text from now on, and keep their output in memory.
+
+        Call `frozen_states.clear` if the weights of the frozen layers change nevertheless.
+
+        Returns:
+            False if this is not possible, because no layer is frozen, or because a layer outputs more than the states
+            of the tokens.
+        """
+        frozen = list(takewhile(_is_frozen, (layer for name, layer in self.named_layers() if name != "embeddings")))
+        frozen = [layer for layer in frozen if not isinstance(layer, nn.ModuleList)]  # other modules of the last layer
+        if not frozen or not _is_frozen(self.named_layers()[0][1]):
+            return False
+        probe = torch.zeros((1, 2), dtype=torch.int64, device=next(self.model.parameters()).device)
+        if not isinstance(compute_until(frozen[-1], lambda: self._run(probe)), Tensor):
+            return False
+        self.frozen_states, self._frozen_layers = FrozenStates(), len(frozen)
+        return True
+
+    def find_frozen_states(self, x: Tensor) -> Tensor:
+        """Return the output [B, L, features] of the last frozen layer. Requires `keep_frozen_states`."""
+        assert self.frozen_states is not None
+        last = self.named_layers()[self._frozen_layers][1]  # layer 0 is the embeddings
+        return self.frozen_states.find(x, PADDING, lambda part: compute_until(last, lambda: self._run(part)))
+
     def forward(self, x: Tensor) -> Tensor:
         """Compute the tokens [B, L, features + 1], or the pooled features [B, features]."""
         if self.group is None or torch.compiler.is_compiling():
@@ -139,8 +168,14 @@ class TextTransformer(Backbone):
         return torch.cat(parts)[order.argsort()]
 
     def _encode(self, x: Tensor) -> Tensor:
+        if self.frozen_states is None:
+            out = self._run(x)
+        else:
+            # the embeddings of the tokens are computed nevertheless, which takes little time
+            frozen = [layer for _, layer in self.named_layers()[1 : self._frozen_layers + 1]]
+            with replaced_outputs(frozen, self.find_frozen_states(x)):
+                out = self._run(x)
         mask = x != PADDING
-        out = self.model(input_ids=x.masked_fill(~mask, self._padding), attention_mask=mask.long())
         if self.outputs_tokens:
             hidden: Tensor = out.last_hidden_state
             return torch.cat([hidden, mask[:, :, None].to(hidden.dtype)], dim=2)
@@ -148,3 +183,11 @@ class TextTransformer(Backbone):
         if pooled is None:
             raise NearfarError("pooling=pooler needs a model with a pooler: use pooling=mean or pooling=cls")
         return pooled
+
+    def _run(self, x: Tensor) -> Any:
+        mask = x != PADDING
+        return self.model(input_ids=x.masked_fill(~mask, self._padding), attention_mask=mask.long())
+
+
+def _is_frozen(module: nn.Module) -> bool:
+    return not any(parameter.requires_grad for parameter in module.parameters())
