@@ -203,7 +203,7 @@ def create_dataset(
         resize: Short side of image files before the center crop in evaluation (see `eval_transform`).
         train_transform, eval_transform: Transforms of image files (see `ImageDataset`).
         augment: Augmentation of arrays. The default depends on the kind (see above). `BatchAugment()` disables it.
-        mean, std: One value for each channel.
+        mean, std: One value for each channel. The default depends on the kind (see above).
         seed: Seed of the augmentation.
         on_error: What to do with files that cannot be read (see `ImageDataset`).
     """

@@ -166,8 +166,8 @@ def _uncompress(path: Path) -> Path:
                 free -= len(block)
                 if free < 0:
                     raise NearfarError(
-                        f"{path} does not fit into {plain.parent} uncompressed: "
-                        "set TMPDIR to a larger disk, or use gunzip"
+                        f"{path} does not fit into {plain.parent} when it is uncompressed: "
+                        "set TMPDIR to a folder on a larger disk, or uncompress the archive with gunzip"
                     )
                 out.write(block)
     except BaseException as error:

@@ -18,7 +18,7 @@ STATUS = ("train", "query", "gallery")
 
 
 def is_in_shop(root: Path) -> bool:
-    """Return whether the folder has the partition list."""
+    """Return whether the folder contains `list_eval_partition.txt`, directly or in `Eval/`."""
     return any((root / table).is_file() for table in TABLES)
 
 
