@@ -1,4 +1,4 @@
-"""Annotations of samples besides their class: several labels, a group, a camera, ancestors and pairs."""
+"""Optional annotations of samples: several labels, a group, a camera, the ancestors of the class, and pairs."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def read_annotations(
     """Read the annotations of a table from its columns.
 
     Args:
-        path: The table.
+        path: Path of the table, for error messages.
         columns: The cells of each column.
         label: Name of the column with labels. If a row has several labels, the first one becomes its class.
         separator: Character between the labels of a row, such as "|". None if each row has one label.

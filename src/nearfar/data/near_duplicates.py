@@ -69,7 +69,7 @@ def _close_pairs(hashes: Hashes, rows: Ints) -> set[tuple[int, int]]:
 
 
 def describe_near_duplicates(hashes: Hashes, split: Words) -> str:
-    """Return a sentence that says how many test images are near-duplicates of another image in each split.
+    """Return a sentence that says how many test images have a near-duplicate, in total and in each split.
 
     Return an empty string if fewer than 1% of the test images are near-duplicates.
     """

@@ -164,8 +164,8 @@ def _labels(data: Any, item: Any, name: str, label: str | None) -> tuple[list[st
 def _find_key(item: Mapping[str, Any], name: str, chosen: str | None, usual: Sequence[str], setting: str) -> str:
     key = chosen or next((key for key in usual if key in item), None)
     if key is None or key not in item:
-        wanted = f"{setting}={chosen!r}" if chosen else f"{setting}, for example {usual[0]!r}"
-        raise NearfarError(f"{name}: an item has no key {wanted}: its keys are {', '.join(map(str, item))}")
+        wanted = f"{chosen!r}, the value of {setting}" if chosen else f"for the {setting}, such as {usual[0]!r}"
+        raise NearfarError(f"{name}: an item has no key {wanted}: set {setting} to one of {', '.join(map(str, item))}")
     return key
 
 

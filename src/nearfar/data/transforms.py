@@ -247,7 +247,8 @@ def train_transform(
 ) -> Pipeline:
     """Create the pipeline for training: random resized crop, flip, color jitter, normalization.
 
-    JPEGs may be decoded at a reduced size at which the narrowest crop still has `size` pixels, so no detail is lost.
+    JPEGs may be decoded at a reduced size, as long as the short side of every possible crop has at least `size` pixels.
+    So no detail is lost.
 
     Args:
         size: Side of the result in pixels.

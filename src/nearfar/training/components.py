@@ -220,7 +220,7 @@ def make_sampler(config: Config, train: Manifest) -> BatchSampler:
 
 
 def make_pacer(config: Config, train: Manifest) -> Pacer | None:
-    """Create the pacer that the configuration names. Return None if it names none."""
+    """Create the pacer (which weights the training samples) that the configuration names, or return None."""
     if not config.pacing:
         return None
     options = dict(config.pacing)

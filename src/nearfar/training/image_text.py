@@ -121,7 +121,7 @@ def fit_image_text(
         seed: Seed for the batches, the initial weights and the choice of the test pairs.
         size: Side of the images in pixels, by default the input size of the backbone.
         pretrained: If True, backbones that are given by name start from their public weights.
-        out: Folder to save the model in (see `ImageTextModel.save_pretrained`). None does not save it.
+        out: Folder to save the model in (see `ImageTextModel.save_pretrained`). If None, the model is not saved.
         progress: If True, show a progress bar in a terminal.
         say: Function that prints a message.
     """
@@ -191,7 +191,7 @@ def _load(loader: BatchLoader, rows: NDArray[np.int64], step: int) -> Tensor:
 
 
 def _batches(count: int, size: int, steps: int, seed: int) -> list[NDArray[np.int64]]:
-    """Return `steps` batches of distinct rows. They are slices of random permutations, drawn one after another."""
+    """Return `steps` batches of row numbers: slices of a random permutation, which is drawn again for each epoch."""
     rng, size = np.random.default_rng(seed), min(size, count)
     batches: list[NDArray[np.int64]] = []
     while len(batches) < steps:

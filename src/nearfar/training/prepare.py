@@ -45,7 +45,8 @@ class PreparedData:
     Attributes:
         manifest: The samples. Depending on the configuration, images are read from the cache, and samples with
             unreadable files are left out.
-        image_size: Side of the network input in pixels. With None, drawings keep their original size.
+        image_size: Side of the network input in pixels. None is used only for grayscale arrays, which then keep their
+            size.
         say: Function that prints messages about the samples, or None.
     """
 

@@ -76,7 +76,8 @@ class Trainer:
             out: The run directory.
             say: Function that prints a message.
             initial: Initial state that several runs in one process can share.
-            network: Your own network, which replaces the backbone of the configuration, or an embedder.
+            network: Your own network, which replaces the backbone of the configuration. If it is an embedder, it
+                replaces the head as well.
             on_step_end: Called after each step with the trainer and the result of the step.
             on_epoch_end: Called after each epoch with the trainer and the log entry of the epoch.
         """

@@ -141,7 +141,9 @@ def _read_headers(file: Path, shard: int, label: str) -> Iterator[_Sample]:
                     continue
                 reason = why_name_refused(member.name) or why_size_refused(member.size)
                 if not member.isreg() or member.issparse() or reason:
-                    raise NearfarError(f"{file}: {member.name!r} {reason or 'is not a regular file'}: rewrite the shard")
+                    raise NearfarError(
+                        f"{file}: {member.name!r} {reason or 'is not a regular file'}: write the shard again without it"
+                    )
                 key = _key(member.name)
                 if sample is None or sample.key != key:
                     if sample is not None:
