@@ -79,8 +79,8 @@ def read_annotations(
         group, camera: Names of the columns with groups and cameras.
 
     Returns:
-        The columns, where the label column holds only the first label of each row, and the annotations (None if there
-        are none).
+        The columns and the annotations (None if there are none). With `separator`, the returned label column holds only
+        the first label of each row.
 
     Raises:
         NearfarError: If a column is missing.

@@ -46,8 +46,9 @@ def as_manifest(
             into memory. Labels are read from the attribute `targets` or `labels` of a dataset if it has one, otherwise
             from every item. If labels are numbers, class names are read from the attribute `classes`.
         image, text, label: Keys of the image or text and of the label in items that are dicts.
-        split: "auto" uses the splits of `data`. If it has none, the first half of the classes is for training and the
-            other half for testing. "class-order" always splits the classes in this way.
+        split: "auto" uses the splits of `data`. If there are none or only one, the first half of the classes is for
+            training and the other half for testing. "class-order" always splits the classes in this way. A manifest is
+            returned unchanged.
 
     Raises:
         NearfarError: If an item has a different form, or a key is missing.

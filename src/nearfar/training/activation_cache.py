@@ -176,8 +176,8 @@ class ActivationCache:
     def _fit_views(self) -> int:
         """Return the number of augmented views.
 
-        This is the largest number that exceeds neither `cache.views` nor the number of epochs and fits into
-        `cache.limit_gb`. Without augmentation, it is 1.
+        This is the largest number that fits into `cache.limit_gb` and exceeds neither `cache.views` nor `epochs` (if it
+        is set). Without augmentation, it is 1.
         """
         config = self.config
         wanted = min(config.cache.views, config.epochs or config.cache.views) if config.images.augment else 1

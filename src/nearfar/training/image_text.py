@@ -117,7 +117,7 @@ def fit_image_text(
         batch_size: Number of pairs in a batch. The negatives of an image are the other texts of the batch.
         lr: Peak learning rate. The rate rises during the first tenth of the steps and then falls to 0 along a cosine.
         weight_decay: Weight decay of AdamW. It applies to matrices, but not to vectors such as biases.
-        test: Fraction of the pairs that are held out for the scores.
+        test: Fraction of the distinct texts whose pairs are held out for the scores.
         seed: Seed for the batches, the initial weights and the choice of the test pairs.
         size: Side of the images in pixels, by default the input size of the backbone.
         pretrained: If True, backbones that are given by name start from their public weights.

@@ -51,7 +51,7 @@ def open_jsonl(
     for column in (text, label):
         if column is not None and column not in keys:
             known = ", ".join(sorted(keys))
-            raise NearfarError(f"{path} has no key {column!r} (it has {known}){suggest(column, keys)}")
+            raise NearfarError(f"{path} has no key {column!r} (the first line has {known}){suggest(column, keys)}")
     columns = rename_columns(path, columns or {key: [] for key in sorted(keys)}, text=text, label=label)
     numbers = [number for number, _ in records]
     return drop_missing(build_manifest(path, columns, numbers, root=root), path, allow_partial=allow_partial)
