@@ -59,7 +59,7 @@ class BatchAugment:
         ratio: Range of the aspect ratio of this crop.
         shift: Largest shift, as a fraction of the width or height.
         rotate: Largest rotation in degrees.
-        zoom: Range of the zoom factor about the center.
+        zoom: Range of the zoom factor. The center of the image stays fixed.
         stretch: Largest factor by which the aspect ratio of the image is changed.
         flip: Probability of a horizontal flip.
         brightness, contrast: Largest relative change of brightness and contrast.

@@ -126,7 +126,7 @@ def _build(
 def fingerprint_files(manifest: Manifest, prefix: str) -> str:
     """Return a hash of the string `prefix`, the paths of a manifest, and the sizes and modification times of its files.
 
-    For images in an archive, the size and modification time are those of the archive.
+    For images in an archive, a Parquet file or tar shards, these are the size and modification time of that file.
     """
     digest = hashlib.sha256(f"{prefix} {len(manifest)}".encode())
     _add_files(digest, manifest)
@@ -148,7 +148,7 @@ def fingerprint_images(manifest: Manifest) -> str:
 def _add_files(digest: hashlib._Hash, manifest: Manifest) -> None:
     """Update a hash with the paths of all images, and with the size and modification time of each file.
 
-    Images in an archive, a Parquet file or tar shards have no files of their own, so these files are used instead.
+    For images in an archive, a Parquet file or tar shards, these are the size and modification time of that file.
     """
     root = manifest.root or Path()
     files = [root] if root.is_file() else [root / path for path in manifest.paths or ()]

@@ -111,7 +111,7 @@ class ImageDataset(Dataset[tuple[Tensor, int, int]]):
         return self.to_input(self._load_pixels(index, epoch=epoch, train=train), train=train)
 
     def to_input(self, x: Tensor, *, train: bool) -> Tensor:
-        """Normalize images that `read` returned, on the device of `x`."""
+        """Normalize images that `read` returned, on the device of `x`, if the transform is a `Pipeline`."""
         transform = self.transforms[train]
         return transform.normalize.apply(x) if isinstance(transform, Pipeline) else x
 
@@ -166,7 +166,8 @@ class ImageDataset(Dataset[tuple[Tensor, int, int]]):
                 loaded.append(index)
         if not tensors:
             raise NearfarError(
-                f"none of the {len(skipped)} images of a batch can be read: {next(iter(skipped.values()), '')}"
+                f"none of the {len(skipped)} images of a batch can be read, the first because: "
+                f"{next(iter(skipped.values()), '')}"
             )
         return torch.stack(tensors), loaded, skipped
 

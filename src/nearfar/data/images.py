@@ -227,7 +227,7 @@ def scan_images(
     Args:
         manifest: A manifest of image files.
         workers: Number of threads.
-        max_pixels: Images with more pixels than this, after the reduction of JPEGs, count as broken.
+        max_pixels: Images that are decoded to more pixels than this count as broken.
         progress: Function that is called with the number of finished files.
     """
     reader = ImageReader(manifest, max_pixels=max_pixels)

@@ -17,7 +17,7 @@ MAX_DISTANCE = 4
 # The 64 bits of a hash are divided into five bands, each given as (shift, number of bits). If two hashes differ in at
 # most four bits, at least one band is equal.
 BANDS = ((0, 13), (13, 13), (26, 13), (39, 13), (52, 12))
-MIN_BITS = 6  # hashes with fewer ones or fewer zeros than this are ignored, because such images are mostly uniform
+MIN_BITS = 6  # hashes with fewer ones or zeros than this are ignored: most of these images are almost uniform
 MAX_GROUP = 4096  # if more images than this share a band, only the first ones are compared with each other
 NOTABLE = 0.01  # smallest fraction of test images with near-duplicates that is reported
 

@@ -56,7 +56,7 @@ class InitialStateCache:
         Runs that agree in all settings that affect this state share one object. The first of these runs fills it.
         """
         sections = [asdict(section) for section in (config.model, config.data, config.images, config.cache)]
-        del sections[0]["proxies"]  # runs that differ in their proxies share the head
+        del sections[0]["proxies"]  # runs that differ only in this setting share one state
         weights = config.model.pretrained
         file = expand_user(weights) if isinstance(weights, str) else None
         # The key contains the size and modification time of the weight file, because overwriting the file changes the

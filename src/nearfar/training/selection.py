@@ -47,7 +47,7 @@ class Selection:
             raise NearfarError(f"select.metric={self.config.metric} is not one of the metrics: {', '.join(names)}")
 
     def should_score(self, epoch: int, *, is_last: bool) -> bool:
-        """Return whether to compute scores after the epoch number `epoch` (counted from 0)."""
+        """Return whether to compute scores at the end of `epoch`, which is counted from 0."""
         return self.by != "last" and (is_last or (epoch + 1) % self.config.every == 0)
 
     def update(self, scores: Mapping[str, float], epoch: int) -> bool:

@@ -40,7 +40,7 @@ from nearfar.training.state import TrainState
 from nearfar.training.step import StepResult, train_step
 from nearfar.training.step_error import explain_errors
 
-SHARDED_SAVE_STEPS = 20  # a sharded run decides only every this many steps whether to save a checkpoint
+SHARDED_SAVE_STEPS = 20  # number of steps after which a sharded run checks again whether a checkpoint is due
 MAX_TRAIN_SCORED = 2000  # maximum number of samples that `log_train` embeds
 
 Say = Callable[[str], object]

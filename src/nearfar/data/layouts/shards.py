@@ -53,7 +53,7 @@ def _find_shards(path: Path) -> list[Path]:
 def _is_shards(path: Path) -> bool:
     """Return whether the path is a tar shard or a folder of shards.
 
-    The first members of the (first) .tar file must include an image and a label with the same key.
+    The first members of the file, or of the first .tar file in the folder, must include an image and its label.
     """
     shards = _find_shards(path) if path.is_dir() or path.suffix.lower() == ".tar" else []
     if not shards or not shards[0].is_file():

@@ -49,7 +49,7 @@ def rank() -> int:
 
 
 def is_main_process() -> bool:
-    """Return whether this is rank 0, which writes files and prints messages."""
+    """Return whether this process has rank 0. Only this process writes files and prints messages."""
     return rank() == 0
 
 
@@ -82,7 +82,7 @@ def local_device(name: str) -> torch.device:
     except RuntimeError:
         device = torch.device("meta")
     if device.type == "meta":
-        raise NearfarError(f"device={name} is unknown: use auto, cpu, cuda or cuda:1")
+        raise NearfarError(f"device={name} is unknown: use auto, cpu, cuda, or a specific GPU such as cuda:1")
     if device.type == "mps":
         raise NearfarError("device=mps is not supported, because it has no float64: use device=cpu")
     if device.type == "cuda" and device.index is not None and int(os.environ.get("LOCAL_WORLD_SIZE", 1)) > 1:
@@ -205,7 +205,7 @@ def broadcast_from_main(tensors: Iterable[Tensor]) -> None:
 
 
 def broadcast_text(make: Callable[[], str]) -> str:
-    """Call `make` on the main process only, and return its text on every process."""
+    """Call `make` on the main process only, and return its result on every process."""
     if world_size() == 1:
         return make()
     text = make().encode() if is_main_process() else b""
