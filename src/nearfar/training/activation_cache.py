@@ -201,7 +201,7 @@ class ActivationCache:
         if size > free:
             raise NearfarError(
                 f"{folder}: the cache needs {size / GB:.3g} GB more, but only {free / GB:.3g} GB are free: "
-                "free space, or set cache.limit_gb or cache.views lower"
+                "delete files, or lower cache.limit_gb or cache.views"
             )
 
     def _open(self, name: str, number: int | None) -> RowStore:

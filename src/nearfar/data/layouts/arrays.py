@@ -137,7 +137,8 @@ def _load_npz(path: Path) -> dict[str, Array]:
             size, memory = sum(member.file_size for member in packed.infolist()), _memory_size()
         if size > memory:
             raise NearfarError(
-                f"{path} needs {size:,} bytes of memory, but this machine has {memory:,}: use .npy files"
+                f"{path} needs {size:,} bytes of memory, but this machine has {memory:,}: save the array as .npy, "
+                "which is read from disk"
             )
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
