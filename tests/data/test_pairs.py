@@ -109,7 +109,7 @@ def test_losses_that_need_classes_are_refused(table: Path, tmp_path: Path, setti
     words = [word for each in (*SMALL.split(), setting) for word in ("--set", each)]
     result = CliRunner().invoke(main, ["train", str(table), *words, "--out", str(tmp_path / "run")])
     assert result.exit_code == 1
-    assert "needs classes, but pairs.csv has pairs: use one pair loss" in result.output
+    assert "needs classes, but pairs.csv has pairs: use a single pair loss" in result.output
 
 
 @pytest.mark.parametrize(

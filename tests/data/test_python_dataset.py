@@ -91,8 +91,8 @@ def test_hugging_face_datasets() -> None:
     [
         (Pairs([]), {}, "the dataset is empty"),
         (Pairs([3]), {}, r"an item must be a pair \(x, label\) or a dict, got int"),
-        (Pairs([{"picture": 1, "label": 1}]), {}, "has no key image, for example 'image': its keys are picture, label"),
-        (Pairs([{"image": torch.zeros(2), "kind": 1}]), {"label": "knd"}, "has no key label='knd'"),
+        (Pairs([{"picture": 1, "label": 1}]), {}, "no key for the image, such as 'image': set image to one of picture"),
+        (Pairs([{"image": torch.zeros(2), "kind": 1}]), {"label": "knd"}, "has no key 'knd', the value of label"),
         (Pairs([(torch.zeros(2), 0.5)]), {}, "a label must be a string or an integer, got float 0.5"),
         (Pairs([(" ", "a")]), {}, "python:Pairs, row 0: the text is empty"),
         ({"trian": Bars()}, {}, "the keys of a dict of datasets must be among train, val, test, got trian"),

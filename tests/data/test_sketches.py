@@ -44,7 +44,7 @@ def test_pack_round_trip_sorts_the_classes(tmp_path):
     m = unpack((tmp_path / "s.bin").read_bytes(), "s.bin")
     assert m.classes == ("ant", "bee", "owl")
     assert np.abs(m.pixels.astype(int) - pixels[[2, 3, 4, 5, 0, 1]]).max() <= 43
-    with pytest.raises(ValueError, match="same size"):
+    with pytest.raises(ValueError, match="equally many in each class"):
         pack(pixels[:5], np.array([0, 0, 1, 1, 2]), ["owl", "ant", "bee"], tmp_path / "t.bin")
 
 

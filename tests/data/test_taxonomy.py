@@ -43,7 +43,7 @@ def test_columns_of_a_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "levels", "message"),
     [
-        (("e,lion,panthera", "e,lion,felis"), ["genus", "family"], "class 'lion' has two values of genus: 'panthera'"),
+        (("e,lion,panthera", "e,lion,felis"), ["genus", "family"], "class 'lion' has two values of genus, 'panthera'"),
         (("c,lynx,lynx", "c,lynx,"), ["genus"], "the genus of class 'lynx' is empty"),
         (("", ""), ["genos"], "no column 'genos' for data.levels.*did you mean 'genus'"),
     ],

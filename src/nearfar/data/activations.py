@@ -18,8 +18,8 @@ class ActivationDataset:
 
     Args:
         labels: Class of each image [N].
-        open_view: Function that takes the number of an augmented view (counted from 0) and returns its store. For None,
-            it returns the store of the view for evaluation.
+        open_view: Function that takes the number of an augmented view (counted from 0) and returns the `RowStore` with
+            its activations. If it is called with None, it returns the `RowStore` of the view for evaluation.
         views: Number of augmented views. Epoch e uses view e % views.
     """
 

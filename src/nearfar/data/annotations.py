@@ -1,4 +1,4 @@
-"""Annotations of samples besides their class: several labels, a group, a camera, ancestors and pairs."""
+"""Optional annotations of samples: several labels, a group, a camera, the ancestors of the class, and pairs."""
 
 from __future__ import annotations
 
@@ -72,15 +72,15 @@ def read_annotations(
     """Read the annotations of a table from its columns.
 
     Args:
-        path: The table.
+        path: Path of the table, for error messages.
         columns: The cells of each column.
         label: Name of the column with labels. If a row has several labels, the first one becomes its class.
         separator: Character between the labels of a row, such as "|". None if each row has one label.
         group, camera: Names of the columns with groups and cameras.
 
     Returns:
-        The columns, where the label column holds only the first label of each row, and the annotations (None if there
-        are none).
+        The columns and the annotations (None if there are none). With `separator`, the returned label column holds only
+        the first label of each row.
 
     Raises:
         NearfarError: If a column is missing.

@@ -59,7 +59,7 @@ class BatchAugment:
         ratio: Range of the aspect ratio of this crop.
         shift: Largest shift, as a fraction of the width or height.
         rotate: Largest rotation in degrees.
-        zoom: Range of the zoom factor about the center.
+        zoom: Range of the zoom factor. The center of the image stays fixed.
         stretch: Largest factor by which the aspect ratio of the image is changed.
         flip: Probability of a horizontal flip.
         brightness, contrast: Largest relative change of brightness and contrast.
@@ -151,7 +151,7 @@ def _make_grid(theta: Tensor, size: list[int]) -> Tensor:
     """Return the input coordinates [B, H, W, 2] of each output pixel, like `affine_grid` with align_corners=False."""
     if theta.device.type == "cpu":
         return F.affine_grid(theta, size, align_corners=False)
-    # affine_grid is a matrix product, in which a GPU may round coordinates to three digits (TF32)
+    # affine_grid is a matrix product, which a GPU may compute in TF32 (about three digits), so avoid it here
     height, width = size[2:]
     x, y = ((2 * torch.arange(n, dtype=theta.dtype, device=theta.device) + 1) / n - 1 for n in (width, height))
     a, b, c = theta[:, None, None].unbind(-1)

@@ -45,13 +45,14 @@ class BatchLoader:
     passing them between processes. Workers run until `close` is called or the loader is deleted.
 
     For a GPU, a thread reads vectors, arrays and texts in advance, while the GPU computes. Batches are copied from
-    pinned memory, and the host does not wait for the copy. Images are copied as uint8, and augmented (arrays) and
-    normalized on the GPU. The tensors of a Python dataset are not read in advance, because its code may not be
-    thread-safe. If the network runs on the CPU, there is no such thread, because it would compete with training for the
-    CPU.
+    pinned memory, and the host does not wait for the copy. Images are copied as uint8 and normalized on the GPU. Images
+    from arrays are also augmented there. The tensors of a Python dataset are not read in advance, because its code may
+    not be thread-safe. If the network runs on the CPU, there is no such thread, because it would compete with training
+    for the CPU.
 
-    Batches are requested from the batch sampler in advance: up to `2 * workers` batches by workers, and two by the
-    thread. During an epoch, the state of the sampler is therefore ahead of training: save it at the start of an epoch.
+    To read in advance, the loader takes batches from the batch sampler before training needs them: up to `2 * workers`
+    batches if workers read them, and two if the thread does. During an epoch, the sampler is therefore ahead of
+    training. Save its state only at the start of an epoch.
 
     Args:
         dataset: Dataset of the samples.
@@ -88,8 +89,8 @@ class BatchLoader:
             batches: Lists of row numbers.
             epoch: Epoch that seeds the augmentation.
             train: If True, use the training transform, otherwise the evaluation transform.
-            read_ahead: If True, read batches in advance. Use False for samplers that depend on the training state:
-                each batch is then read when it is needed, image files by as many threads as there are workers.
+            read_ahead: If True, read batches in advance. Use False for samplers that depend on the training state. Each
+                batch is then read when it is needed. Image files are read by `workers` threads instead of processes.
         """
         jobs = ((epoch, train, _ints(rows)) for rows in batches)
         for x, rows in self._read(jobs, read_ahead):
@@ -102,7 +103,7 @@ class BatchLoader:
             yield Batch(x, self.dataset.labels[indices], indices)
 
     def _read(self, jobs: Iterator[Job], read_ahead: bool) -> Iterator[tuple[Tensor, list[int]]]:
-        """Yield the samples of each job and their rows. The caller must still pass the samples to `to_input`.
+        """Yield the samples of each job and their rows. The caller passes images to the dataset's `to_input`.
 
         For a GPU, the samples are in pinned memory.
         """
@@ -142,7 +143,7 @@ class BatchLoader:
 
 
 class _Jobs(Sampler[Job]):
-    """Sampler that passes the jobs of the current call of `load` to the DataLoader."""
+    """Sampler that passes the jobs (batches to read) of the latest call to `load` to the DataLoader."""
 
     def __init__(self) -> None:
         self.source: Iterator[Job] = iter(())
@@ -151,11 +152,12 @@ class _Jobs(Sampler[Job]):
         return self.source
 
 
-Read = tuple[Tensor | None, list[int], dict[int, str], str]  # batch, its rows, skipped rows with messages, error or ""
+# the batch, its rows, a message for each skipped row, and the error that prevented reading the batch ("" if none)
+Read = tuple[Tensor | None, list[int], dict[int, str], str]
 
 
 class _BatchReader(Dataset[Read]):
-    """Dataset whose items are whole batches. A job contains the epoch and the rows, so workers have no state."""
+    """Dataset whose items are whole batches. The index of an item is a job, so workers need no state of their own."""
 
     def __init__(self, images: ImageDataset) -> None:
         self.images = images
@@ -170,7 +172,7 @@ class _BatchReader(Dataset[Read]):
 
 
 def _run_ahead(calls: Iterable[Callable[[], T]]) -> Iterator[T]:
-    """Call functions in order on a thread, and yield their results. The thread is READ_AHEAD calls ahead."""
+    """Call functions in order on one thread, and yield their results. The thread runs up to READ_AHEAD calls ahead."""
     pending: deque[Future[T]] = deque()
     with ThreadPoolExecutor(1, thread_name_prefix="nearfar-read-ahead") as pool:
         for call in calls:

@@ -124,7 +124,10 @@ def _build(
 
 
 def fingerprint_files(manifest: Manifest, prefix: str) -> str:
-    """Return a hash of a prefix, the paths of a manifest, and the sizes and modification times of its files."""
+    """Return a hash of the string `prefix`, the paths of a manifest, and the sizes and modification times of its files.
+
+    For images in an archive, a Parquet file or tar shards, these are the size and modification time of that file.
+    """
     digest = hashlib.sha256(f"{prefix} {len(manifest)}".encode())
     _add_files(digest, manifest)
     return digest.hexdigest()[:32]
@@ -143,7 +146,10 @@ def fingerprint_images(manifest: Manifest) -> str:
 
 
 def _add_files(digest: hashlib._Hash, manifest: Manifest) -> None:
-    """Add the paths of all image files to a hash, and the size and modification time of each file or of the archive."""
+    """Update a hash with the paths of all images, and with the size and modification time of each file.
+
+    For images in an archive, a Parquet file or tar shards, these are the size and modification time of that file.
+    """
     root = manifest.root or Path()
     files = [root] if root.is_file() else [root / path for path in manifest.paths or ()]
     if manifest.items is not None:

@@ -111,7 +111,7 @@ class ImageDataset(Dataset[tuple[Tensor, int, int]]):
         return self.to_input(self._load_pixels(index, epoch=epoch, train=train), train=train)
 
     def to_input(self, x: Tensor, *, train: bool) -> Tensor:
-        """Normalize images that `read` returned, on the device of `x`."""
+        """Normalize images that `read` returned, on the device of `x`, if the transform is a `Pipeline`."""
         transform = self.transforms[train]
         return transform.normalize.apply(x) if isinstance(transform, Pipeline) else x
 
@@ -166,7 +166,8 @@ class ImageDataset(Dataset[tuple[Tensor, int, int]]):
                 loaded.append(index)
         if not tensors:
             raise NearfarError(
-                f"none of the {len(skipped)} images of a batch can be read: {next(iter(skipped.values()), '')}"
+                f"none of the {len(skipped)} images of a batch can be read, the first because: "
+                f"{next(iter(skipped.values()), '')}"
             )
         return torch.stack(tensors), loaded, skipped
 
@@ -203,7 +204,7 @@ def create_dataset(
         resize: Short side of image files before the center crop in evaluation (see `eval_transform`).
         train_transform, eval_transform: Transforms of image files (see `ImageDataset`).
         augment: Augmentation of arrays. The default depends on the kind (see above). `BatchAugment()` disables it.
-        mean, std: One value for each channel.
+        mean, std: One value for each channel. The default depends on the kind (see above).
         seed: Seed of the augmentation.
         on_error: What to do with files that cannot be read (see `ImageDataset`).
     """

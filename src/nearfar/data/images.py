@@ -111,7 +111,7 @@ def _rgb(image: Image.Image, name: str) -> Image.Image:
 
 
 def _eight_bits(values: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
-    """Scale integers and floats in 0..65535, or floats in 0..1, to 8 bits in 0..255."""
+    """Convert pixel values to uint8. The input range is 0..1 if all values are floats in 0..1, otherwise 0..65535."""
     low, high = float(values.min()), float(values.max())
     if values.dtype.kind == "f" and low >= 0 and high <= 1:
         return (values * 255 + 0.5).astype(np.uint8)
@@ -121,7 +121,7 @@ def _eight_bits(values: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]
 
 
 class ImageReader:
-    """Reader for the images of a manifest: files in a folder or an archive, or `items`.
+    """Reader for the images of a manifest, which are files in a folder or an archive, or come from `manifest.items`.
 
     Threads and processes can share a reader.
     """
@@ -141,11 +141,11 @@ class ImageReader:
         return len(self.paths)
 
     def location(self, row: int) -> str:
-        """Return the full path of the file in a row, for error messages."""
+        """Return the full path of the image in a row, for error messages."""
         return str(self.root / self.paths[row])
 
     def read_bytes(self, row: int) -> bytes:
-        """Read the bytes of the file in a row."""
+        """Return the image in a row as the bytes of an image file."""
         if self.items is not None:
             return encode_item(self._item(row))
         if self.archive is not None:
@@ -227,7 +227,7 @@ def scan_images(
     Args:
         manifest: A manifest of image files.
         workers: Number of threads.
-        max_pixels: Images with more pixels than this count as broken.
+        max_pixels: Images that are decoded to more pixels than this count as broken.
         progress: Function that is called with the number of finished files.
     """
     reader = ImageReader(manifest, max_pixels=max_pixels)

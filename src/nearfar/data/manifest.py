@@ -179,7 +179,7 @@ class Manifest:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of the kind, all columns and the arrays. Root, source, notes and files are not part of it."""
+        """SHA-256 of the kind, all columns and the arrays, without root, source, notes and the content of files."""
         digest = hashlib.sha256(f"nearfar manifest 1\n{self.kind}\n".encode())
         texts = () if self.texts is None else (self.texts,)
         role = None if self.role is None else self.role.tolist()

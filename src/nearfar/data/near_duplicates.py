@@ -17,7 +17,7 @@ MAX_DISTANCE = 4
 # The 64 bits of a hash are divided into five bands, each given as (shift, number of bits). If two hashes differ in at
 # most four bits, at least one band is equal.
 BANDS = ((0, 13), (13, 13), (26, 13), (39, 13), (52, 12))
-MIN_BITS = 6  # images whose hash has fewer one bits or fewer zero bits are not compared; most are almost uniform
+MIN_BITS = 6  # hashes with fewer ones or zeros than this are ignored: most of these images are almost uniform
 MAX_GROUP = 4096  # if more images than this share a band, only the first ones are compared with each other
 NOTABLE = 0.01  # smallest fraction of test images with near-duplicates that is reported
 
@@ -69,7 +69,7 @@ def _close_pairs(hashes: Hashes, rows: Ints) -> set[tuple[int, int]]:
 
 
 def describe_near_duplicates(hashes: Hashes, split: Words) -> str:
-    """Return a sentence that says how many test images are near-duplicates of another image in each split.
+    """Return a sentence that says how many test images have a near-duplicate, in total and in each split.
 
     Return an empty string if fewer than 1% of the test images are near-duplicates.
     """

@@ -48,7 +48,7 @@ class NoiseRecord:
         return float(self.wrong.mean())
 
     def save(self, path: Path) -> None:
-        """Save kind, rate, seed, and the rows and true labels of the wrong labels, as JSON. The write is atomic."""
+        """Save kind, rate, seed, and the samples with wrong labels (rows and true labels) as JSON, atomically."""
         rows = np.flatnonzero(self.wrong)
         record = {"kind": self.kind, "rate": self.rate, "seed": self.seed, "samples": len(self.wrong)}
         text = json.dumps({**record, "rows": rows.tolist(), "true_labels": self.true_labels[rows].tolist()})
@@ -166,7 +166,7 @@ def _vectors(manifest: Manifest, features: ArrayLike | None) -> Array:
 
 
 def save_prism_lists(noisy: Manifest, record: NoiseRecord, folder: Path, name: str) -> tuple[Path, Path]:
-    """Save noisy labels in the format of the PRISM lists, lines `path,class number`, and return the paths of two files.
+    """Save noisy labels as two PRISM lists, and return their paths. Each line of a list is `path,class number`.
 
     For symmetric noise with rate 0.2, `NAME_0.2noised_train.csv` lists all train samples with their noisy labels, and
     `NAME_0.2noised_cleaned_train.csv` lists those whose label is correct. For small-cluster noise, `noised` in these

@@ -48,7 +48,7 @@ def open_data(
     - `.csv`, `.tsv`, `.jsonl`: a table with a column path or text, a column label, and optionally the columns split and
       role;
     - `.csv`, `.tsv` with the columns a and b, or text_a and text_b: a table of pairs (`nearfar.data.layouts.pairs`);
-    - `.parquet`: a table with the same columns, or with a column of image files as bytes instead of path;
+    - `.parquet`: a table with the columns of a `.csv` file, or with a column of image files as bytes instead of path;
     - tar shards that hold `key.jpg` and `key.cls` or `key.json` for each sample: one shard, a folder of shards, or a
       pattern such as `data-{000..123}.tar`;
     - `.npz`: features or small images with their labels;

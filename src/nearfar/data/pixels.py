@@ -15,9 +15,9 @@ MAX_DARK_MEDIAN = 32
 
 
 def are_drawings(pixels: Array) -> bool:
-    """Return whether arrays [N, H, W] or [N, H, W, 3] are drawings on black, that is, gray and mostly dark.
+    """Return whether images [N, H, W] or [N, H, W, 3] are drawings on black, that is, gray and mostly dark.
 
-    Fewer than 128 of the arrays are read.
+    At most 127 of the images are read.
     """
     some = pixels[:: max(1, len(pixels) // 64)]
     return pixels.ndim == 3 and bool(np.median(some) < MAX_DARK_MEDIAN)

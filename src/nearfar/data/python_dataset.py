@@ -46,8 +46,9 @@ def as_manifest(
             into memory. Labels are read from the attribute `targets` or `labels` of a dataset if it has one, otherwise
             from every item. If labels are numbers, class names are read from the attribute `classes`.
         image, text, label: Keys of the image or text and of the label in items that are dicts.
-        split: "auto" uses the splits of `data`. If it has none, the first half of the classes is for training and the
-            other half for testing. "class-order" always splits the classes in this way.
+        split: "auto" uses the splits of `data`. If there are none or only one, the first half of the classes is for
+            training and the other half for testing. "class-order" always splits the classes in this way. A manifest is
+            returned unchanged.
 
     Raises:
         NearfarError: If an item has a different form, or a key is missing.
@@ -164,8 +165,8 @@ def _labels(data: Any, item: Any, name: str, label: str | None) -> tuple[list[st
 def _find_key(item: Mapping[str, Any], name: str, chosen: str | None, usual: Sequence[str], setting: str) -> str:
     key = chosen or next((key for key in usual if key in item), None)
     if key is None or key not in item:
-        wanted = f"{setting}={chosen!r}" if chosen else f"{setting}, for example {usual[0]!r}"
-        raise NearfarError(f"{name}: an item has no key {wanted}: its keys are {', '.join(map(str, item))}")
+        wanted = f"{chosen!r}, the value of {setting}" if chosen else f"for the {setting}, such as {usual[0]!r}"
+        raise NearfarError(f"{name}: an item has no key {wanted}: set {setting} to one of {', '.join(map(str, item))}")
     return key
 
 

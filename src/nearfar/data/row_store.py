@@ -4,8 +4,8 @@ A store is a folder:
 
     about.json     description of the rows
     00000.rows     the rows of the first shard, then the SHA-256 of these bytes
-    use.lock       every process that uses the store holds a shared lock on it; its modification time is the last use
-    build.lock     the process that writes shards holds a lock on it
+    use.lock       locked (shared) by every process that uses the store; its modification time is the time of last use
+    build.lock     locked by the process that writes shards
 
 A shard is written atomically. After a crash, complete shards are kept and the missing ones are written. Rows are read
 with file reads instead of a memory map, because mapped pages count toward the memory of the process.
@@ -150,7 +150,7 @@ class RowStore:
                         if file.readinto(data[i].data) != self.layout.row_bytes:
                             raise OSError(0, "the file is too short")
             except OSError as error:
-                raise NearfarError(f"{path} cannot be read ({error.strerror}): start again to rebuild it") from error
+                raise NearfarError(f"{path} cannot be read ({error.strerror}): start the run again") from error
         return result
 
     def _path(self, number: int) -> Path:

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 class Summary:
     """Counts of the samples and classes of a manifest.
 
-    `splits` maps the name of a split to (samples, classes), and `roles` maps "query" and "gallery" to their samples.
-    `smallest` and `largest` are (class name, samples). `singletons` is the number of classes with a single sample, and
-    `shared_classes` the number of classes in both train and test. `shape` is that of the array of features or pixels,
-    or () for other data.
+    `splits` maps the name of each split to its numbers of samples and classes. `roles` maps "query" and "gallery" to
+    their numbers of samples. `smallest` and `largest` are the name and the number of samples of the smallest and of the
+    largest class. `singletons` is the number of classes with a single sample. `shared_classes` is the number of classes
+    that are in both train and test. `shape` is the shape of the array of features or pixels, or () for other data.
     """
 
     source: str

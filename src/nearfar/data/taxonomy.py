@@ -113,7 +113,8 @@ def _add_chain(
             raise NearfarError(f"{path}: the {name} of class {label!r} is empty")
         if cell != known:
             raise NearfarError(
-                f"{path}: class {label!r} has two values of {name}: {known!r} and {cell!r}: rename the class"
+                f"{path}: class {label!r} has two values of {name}, {known!r} and {cell!r}: correct one of them, or "
+                "rename the class in some rows"
             )
     chains[label] = chain
 

@@ -13,7 +13,9 @@ from nearfar.models.tokenizer import TextTokenizer, pad_tokens
 
 
 class TextDataset:
-    """Dataset of tokenized texts. A batch is [B, L], padded with -1 to the L tokens of its longest text.
+    """Dataset of tokenized texts. A batch has shape [B, L], where L is the number of tokens of its longest text.
+
+    Shorter texts are padded with -1.
 
     Args:
         manifest: A manifest of texts.

@@ -145,7 +145,7 @@ class RandomAffine:
     Args:
         degrees: Largest rotation in degrees.
         shift: Largest shift, as a fraction of the width or height.
-        zoom: Range of the zoom factor about the center.
+        zoom: Range of the zoom factor. The center of the image stays fixed.
         fill: Color for pixels outside the image.
     """
 
@@ -247,7 +247,8 @@ def train_transform(
 ) -> Pipeline:
     """Create the pipeline for training: random resized crop, flip, color jitter, normalization.
 
-    JPEGs may be decoded at a reduced size at which the narrowest crop still has `size` pixels, so no detail is lost.
+    JPEGs may be decoded at a reduced size, as long as the short side of every possible crop has at least `size` pixels.
+    This loses no detail.
 
     Args:
         size: Side of the result in pixels.

@@ -1,8 +1,9 @@
 """Compute the activations of the frozen blocks once, and train on them from disk.
 
-With `model.train_from`, all blocks below that block are frozen, so the same image gives the same activations in every
-step. The cache holds these activations for a few augmented views of each training image, and for the view that
-evaluation uses. View v of an image has the augmentation that the image would get in epoch v without a cache.
+`model.train_from` names the lowest block that is trained. All blocks below it are frozen, so the same input gives the
+same activations in every step. The cache holds these activations for a few augmented views of each training image, and
+for the view that evaluation uses. View v of an image has the augmentation that the image would get in epoch v without a
+cache.
 """
 
 from __future__ import annotations
@@ -35,12 +36,13 @@ from nearfar.training.evaluate import autocast, default_batch_size, dtype_of, se
 TRAIN, TEST = "train", "test"
 
 Part = tuple[Manifest, BatchLoader]
-View = tuple[str, int | None]  # (name of a part, number of the augmented view); None is the view for evaluation
+# (name of a part of the data such as "train", number of the augmented view or None for the evaluation view)
+View = tuple[str, int | None]
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A view in the cache: its folder, the layout of its rows, and a description that is stored with the rows."""
+    """The cache entry of a view: its folder, the layout of its rows, and a description that is stored with the rows."""
 
     folder: Path
     layout: RowLayout
@@ -174,8 +176,8 @@ class ActivationCache:
     def _fit_views(self) -> int:
         """Return the number of augmented views.
 
-        This is the largest number that exceeds neither `cache.views` nor the number of epochs and fits into
-        `cache.limit_gb`. Without augmentation, it is 1.
+        This is the largest number that fits into `cache.limit_gb` and exceeds neither `cache.views` nor `epochs` (if it
+        is set). Without augmentation, it is 1.
         """
         config = self.config
         wanted = min(config.cache.views, config.epochs or config.cache.views) if config.images.augment else 1
@@ -190,7 +192,7 @@ class ActivationCache:
                 return views
         raise NearfarError(
             f"cache.limit_gb={limit:g} is too small: with one augmented view, the cache takes {size / GB:.3g} GB; "
-            "raise the limit, use cache.dtype=float16, or choose a higher block as model.train_from"
+            "raise the limit, use cache.dtype=float16, or set model.train_from to a later block"
         )
 
     def _check_space(self, size: int) -> None:
@@ -199,11 +201,11 @@ class ActivationCache:
         if size > free:
             raise NearfarError(
                 f"{folder}: the cache needs {size / GB:.3g} GB more, but only {free / GB:.3g} GB are free: "
-                "free space, or set cache.limit_gb or cache.views lower"
+                "delete files, or lower cache.limit_gb or cache.views"
             )
 
     def _open(self, name: str, number: int | None) -> RowStore:
-        """Open a view of a part. If the view was not planned, compute it now."""
+        """Open a view of a part of the data such as "train". Compute the activations that are missing."""
         entry = self._entry((name, number))
         if entry.folder not in self._stores:
             store = self._stores[entry.folder] = RowStore(entry.folder, entry.layout, entry.about)
@@ -214,7 +216,7 @@ class ActivationCache:
         return self._stores[entry.folder]
 
     def _count_missing(self, store: RowStore) -> int:
-        """Return the number of rows that must be computed."""
+        """Return the number of rows of a view that must still be computed, and warn about damaged shards."""
         absent, damaged = store.find_missing()
         for number in damaged:
             self.say(f"warning: {store.folder}: shard {number} is damaged and is computed again")

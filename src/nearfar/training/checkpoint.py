@@ -55,7 +55,7 @@ def load_state(path: Path) -> Any:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Any, *, previous: Path | None = None) -> None:
-    """Write a safetensors file atomically, with plain values in its header. See `save_state` for `previous`."""
+    """Write a safetensors file atomically, with `header` as JSON in its metadata. See `save_state` for `previous`."""
     # clone: safetensors rejects tensors that share memory
     copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     text = json.dumps(header)
@@ -91,7 +91,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
 
 
 def make_metadata(tensors: Mapping[str, Tensor], text: str) -> dict[str, str]:
-    """Return the metadata of a file: one entry with the text and, on the next line, the checksum.
+    """Return the metadata of a file: one entry that holds `text` and, on the next line, the checksum.
 
     There is only one entry because safetensors writes several entries in an unspecified order, but the same state must
     give the same bytes.
@@ -100,7 +100,7 @@ def make_metadata(tensors: Mapping[str, Tensor], text: str) -> dict[str, str]:
 
 
 def checksum(tensors: Mapping[str, Tensor], text: str) -> str:
-    """Compute the sha256 (hex) of the header and of the names, types, shapes and bytes of the tensors."""
+    """Compute the sha256 (hex) of `text` and of the names, types, shapes and bytes of the tensors."""
     digest = hashlib.sha256(text.encode())
     for name in sorted(tensors):
         tensor = tensors[name]

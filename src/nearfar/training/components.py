@@ -108,8 +108,8 @@ def check_label_sets(config: Config, manifest: Manifest) -> None:
     if pairs_of(manifest) is not None:
         if config.loss["name"] == SEVERAL or issubclass(loss_class(str(config.loss["name"])), ProxyLoss):
             raise NearfarError(
-                f"loss {config.loss_name} needs classes, but {manifest.source} has pairs: use one pair loss, for "
-                "example --recipe supcon"
+                f"loss {config.loss_name} needs classes, but {manifest.source} has pairs: use a single pair loss, for "
+                "example with --recipe supcon"
             )
         if config.pacing:
             raise NearfarError(
@@ -220,7 +220,7 @@ def make_sampler(config: Config, train: Manifest) -> BatchSampler:
 
 
 def make_pacer(config: Config, train: Manifest) -> Pacer | None:
-    """Create the pacer that the configuration names. Return None if it names none."""
+    """Create the pacer (which weights the training samples) that the configuration names, or return None."""
     if not config.pacing:
         return None
     options = dict(config.pacing)

@@ -158,7 +158,7 @@ def batch_statistics(
         embeddings: The embeddings of the batch [B, d].
         labels: Their labels.
         weights: Their sample weights.
-        representatives: The number of class representatives of a PROFS batch.
+        representatives: The number of class representatives at the start of a PROFS batch, or None.
         loss_sum: A tensor of shape [2] with the sum of the losses of several steps and the number of these steps. For a
             `CombinedLoss` of n losses, it also has the sums of the single losses, [2 + n].
 

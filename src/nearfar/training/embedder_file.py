@@ -39,7 +39,7 @@ def load_embedder(path: Path, network: nn.Module | None = None) -> Embedder:
     Args:
         path: The file.
         network: Your own network, needed if the network of the file cannot be created from a name. The weights are
-            loaded into a copy of it. It can also be an embedder with the same parts.
+            loaded into a copy of it. It can also be an embedder with the same backbone and head.
 
     Raises:
         NearfarError: If the file is damaged, or if it needs user code that this process is not allowed to import.

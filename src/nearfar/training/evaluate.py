@@ -201,7 +201,10 @@ def score(
 
 
 def _find_ignored(manifest: Manifest, gallery: Ints | None = None, queries: Ints | None = None) -> list[Ints] | None:
-    """Return the argument `ignore` for `evaluate`, or None if the manifest has neither groups nor cameras."""
+    """Return, for each query, the gallery rows that its ranking leaves out (the argument `ignore` of `evaluate`).
+
+    Return None if the manifest has neither groups nor cameras.
+    """
     annotations = manifest.annotations
     columns = []
     if annotations is not None and annotations.group is not None:

@@ -117,11 +117,11 @@ def fit_image_text(
         batch_size: Number of pairs in a batch. The negatives of an image are the other texts of the batch.
         lr: Peak learning rate. The rate rises during the first tenth of the steps and then falls to 0 along a cosine.
         weight_decay: Weight decay of AdamW. It applies to matrices, but not to vectors such as biases.
-        test: Fraction of the pairs that are held out for the scores.
+        test: Fraction of the distinct texts whose pairs are held out for the scores.
         seed: Seed for the batches, the initial weights and the choice of the test pairs.
         size: Side of the images in pixels, by default the input size of the backbone.
         pretrained: If True, backbones that are given by name start from their public weights.
-        out: Folder to save the model in (see `ImageTextModel.save_pretrained`). None does not save it.
+        out: Folder to save the model in (see `ImageTextModel.save_pretrained`). If None, the model is not saved.
         progress: If True, show a progress bar in a terminal.
         say: Function that prints a message.
     """
@@ -191,7 +191,7 @@ def _load(loader: BatchLoader, rows: NDArray[np.int64], step: int) -> Tensor:
 
 
 def _batches(count: int, size: int, steps: int, seed: int) -> list[NDArray[np.int64]]:
-    """Return `steps` batches of distinct rows. They are slices of random permutations, drawn one after another."""
+    """Return `steps` batches of row numbers: slices of a random permutation, which is drawn again for each epoch."""
     rng, size = np.random.default_rng(seed), min(size, count)
     batches: list[NDArray[np.int64]] = []
     while len(batches) < steps:

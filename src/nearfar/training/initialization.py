@@ -1,7 +1,8 @@
 """Initialize the head and the proxies from the training data, and share the result between runs in one process.
 
-All methods of a suite start from the same network on the same data. The PCA of the head needs a pass over the
-training samples, and the scores before training need a pass over the test samples. Both are computed once and reused.
+A suite compares several methods, which all start from the same network on the same data. The PCA of the head needs a
+pass over the training samples, and the scores before training need a pass over the test samples. Both are computed once
+and reused.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class InitialState:
         head: State of the head before training.
         embeddings: Embeddings of the training samples with that head.
         scores: Test scores before training.
-        raw_scores: Test scores of the input of the head.
+        raw_scores: Test scores of the features that the head takes as input.
     """
 
     head: dict[str, Tensor] | None = None
@@ -55,7 +56,7 @@ class InitialStateCache:
         Runs that agree in all settings that affect this state share one object. The first of these runs fills it.
         """
         sections = [asdict(section) for section in (config.model, config.data, config.images, config.cache)]
-        del sections[0]["proxies"]  # runs that differ in their proxies share the head
+        del sections[0]["proxies"]  # runs that differ only in this setting share one state
         weights = config.model.pretrained
         file = expand_user(weights) if isinstance(weights, str) else None
         # The key contains the size and modification time of the weight file, because overwriting the file changes the

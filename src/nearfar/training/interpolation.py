@@ -3,9 +3,9 @@
     weights(share) = (1 - share) * start + share * end
 
 Here start and end are the weights before and after training. Fine-tuned weights fit the training classes better, and
-the weights before training often transfer better to other data.
-An average of both can be better than either on new classes. The paper averages all weights, including those of the
-head. Averaging is therefore most useful with `model.init=pca`, because the head then already works before training.
+the weights before training often transfer better to other data. An average of both can be better than either on new
+classes. The paper averages all weights, including those of the head. Averaging is therefore most useful with
+`model.init=pca`, because the head then already works before training.
 """
 
 from __future__ import annotations

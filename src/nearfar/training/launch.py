@@ -54,7 +54,7 @@ def train(
         config: The configuration.
         out: The run directory.
         manifest: The data of `config.data` if it is already open.
-        network: Your own network, which replaces the backbone of the configuration, or an embedder.
+        network: Your own network, which replaces the backbone of the configuration. An embedder replaces the head too.
         resume: If True, continue the run in `out`.
         say: Function that prints a message.
         progress: If True, show progress: a bar in a terminal, elsewhere a message every 30 seconds.

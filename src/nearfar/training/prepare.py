@@ -45,7 +45,8 @@ class PreparedData:
     Attributes:
         manifest: The samples. Depending on the configuration, images are read from the cache, and samples with
             unreadable files are left out.
-        image_size: Side of the network input in pixels. With None, drawings keep their original size.
+        image_size: Side of the network input in pixels. None is used only for grayscale arrays, which then keep their
+            size.
         say: Function that prints messages about the samples, or None.
     """
 
@@ -131,8 +132,8 @@ def prepare(
         config: The configuration.
         manifest: The samples.
         embedder: The network, which determines image size, mean and standard deviation.
-        check_images: If True, check that image files can be read, and decode them into `data.cache` if it is set.
-            Otherwise, use the manifest unchanged.
+        check_images: If True, check that image files can be read and, if `data.cache` is set, cache the decoded images
+            there. Otherwise, use the manifest unchanged.
         say: Function that prints a message.
     """
     if check_images:
@@ -147,10 +148,10 @@ def has_drawings(manifest: Manifest) -> bool:
 
 
 def cache_or_check_images(manifest: Manifest, data: Data, *, size: int, say: Say = print) -> Manifest:
-    """Return the manifest after checking that its image files can be read. If `data.cache` is set, decode them into it.
+    """Check that the image files of a manifest can be read, cache them if `data.cache` is set, and return the manifest.
 
     Args:
-        manifest: The samples. A manifest of arrays or vectors is returned unchanged.
+        manifest: The samples. A manifest without image files is returned unchanged.
         data: The settings. With `data.on_error=skip`, unreadable images are dropped; otherwise they are an error.
         size: Side of the network input in pixels. By default, cached images are larger by a factor of 256 / 224.
         say: Function that prints a message.
@@ -182,7 +183,7 @@ def drop_or_refuse_broken(manifest: Manifest, *, skip: bool, workers: int = 1, s
     """Drop unreadable images from a manifest, or raise an error for them, before any other work starts.
 
     Args:
-        manifest: The samples. A manifest of arrays or vectors is returned unchanged.
+        manifest: The samples. A manifest without image files is returned unchanged.
         skip: If True, drop unreadable images; otherwise, raise an error.
         workers: Number of threads that read images.
         say: Function that prints a message.
@@ -203,8 +204,9 @@ def _has_files(manifest: Manifest) -> bool:
 def _check_images(manifest: Manifest, *, skip: bool, workers: int, say: Say) -> tuple[Manifest, dict[int, str]]:
     """Check the images of a manifest.
 
-    Returns the manifest with its digest and a note about near-duplicates, and a dict that maps the row of each
-    unreadable image to the reason.
+    Return the manifest and a dict that maps the row of each unreadable image to the reason. The manifest gets a hash of
+    the image files as its digest, and a note about near-duplicates. Raise an error if images are unreadable and `skip`
+    is False, or if all are.
     """
     with _progress(len(manifest), "check") as bar:
         tell = say if bar.disable else _be_silent

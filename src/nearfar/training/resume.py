@@ -62,7 +62,7 @@ def check_same_run(
     if state.get("format") != version:
         found = f"format {state['format']!r}" if "format" in state else "no format version"
         raise NearfarError(
-            f"the checkpoint has {found}, but this version of nearfar reads format {version}: start the run again in "
+            f"the checkpoint has {found}, but this version of nearfar reads format {version}: start a new run with "
             "another --out"
         )
     if unknown := sorted(state.keys() - known):

@@ -30,7 +30,8 @@ def summarize_run(
         steps: Number of steps of the run.
         steps_per_epoch: Number of batches of an epoch.
         by_epochs: If True, the setting `epochs` determines the number of steps, so a small dataset gives few steps.
-        warmup_epochs: Number of epochs before the memory of Proxy-ISA starts and negatives get their full weight.
+        warmup_epochs: Number of epochs after which Proxy-ISA starts to use its memory. Until then, negatives have
+            little weight.
         memory: Estimated number of bytes that a step needs, if it is known.
 
     >>> summarize_run(samples=80, batch_size=80, steps=90, steps_per_epoch=1, by_epochs=True, memory=3 * 2**29)

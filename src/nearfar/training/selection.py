@@ -12,7 +12,10 @@ from nearfar.metrics.names import expand_names
 
 
 class Selection:
-    """Selects the best epoch. The attribute `by` is "validation", "test" or "last"; "auto" is already resolved."""
+    """Selects the best epoch.
+
+    The attribute `by` is "validation", "test" or "last". It is never "auto", which is replaced by one of these.
+    """
 
     def __init__(self, config: Select, *, validation: bool, test: bool) -> None:
         """Resolve and check the settings.
@@ -44,7 +47,7 @@ class Selection:
             raise NearfarError(f"select.metric={self.config.metric} is not one of the metrics: {', '.join(names)}")
 
     def should_score(self, epoch: int, *, is_last: bool) -> bool:
-        """Return whether to score after this epoch, counted from 0."""
+        """Return whether to compute scores at the end of `epoch`, which is counted from 0."""
         return self.by != "last" and (is_last or (epoch + 1) % self.config.every == 0)
 
     def update(self, scores: Mapping[str, float], epoch: int) -> bool:

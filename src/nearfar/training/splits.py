@@ -95,7 +95,7 @@ def open_manifest(data: Data) -> Manifest:
 
 
 def long_tail_counts(manifest: Manifest, ends: Sequence[int]) -> NDArray[np.int64]:
-    """Return the number of training samples to keep of each class.
+    """Return the number of training samples to keep in each class.
 
     The numbers are a geometric sequence that is assigned to the classes in random order.
 

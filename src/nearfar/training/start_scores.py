@@ -38,9 +38,9 @@ class FeaturesAndEmbeddings(nn.Module):
 def score_start(
     state: TrainState, evaluator: Evaluator, manifest: Manifest, loader: BatchLoader, initial: InitialState
 ) -> None:
-    """Score the network before training. If `has_useful_features` is true, also score its features without the head.
+    """Score the network before training and, if `has_useful_features` is true, its features without the head.
 
-    The scores are stored in `state.untrained` and `state.raw`.
+    The scores are stored in `state.untrained` and `state.raw`. The features of a sharded network are never scored.
 
     Args:
         state: The state of training.

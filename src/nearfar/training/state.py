@@ -223,7 +223,7 @@ class TrainState:
         return False
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that determines how training continues. Only `warned` differs between processes."""
+        """Return everything that determines how training continues. A checkpoint holds that of the main process."""
         loss, optimizer = collect_states(self.loss, self.optimizer)
         sampler = self.sampler.state_dict()
         if not self.sampler.is_adaptive:

@@ -31,7 +31,8 @@ def train_step(state: TrainState, batch: Batch, *, steps: int) -> StepResult:
     """Train on one batch and return the result. This updates the parameters, but does not increment `state.step`.
 
     With several processes, `batch.x` holds the samples of this process, and `batch.labels` and `batch.indices` those of
-    the global batch. Each process embeds its samples, gathers the embeddings of the others and computes the whole loss.
+    the global batch. Each process embeds its samples, gathers the embeddings of the other processes, and computes the
+    loss of the global batch.
 
     Args:
         state: The state of training.

@@ -40,7 +40,7 @@ from nearfar.training.state import TrainState
 from nearfar.training.step import StepResult, train_step
 from nearfar.training.step_error import explain_errors
 
-SHARDED_SAVE_STEPS = 20  # interval in steps at which the processes of a sharded run decide whether to save
+SHARDED_SAVE_STEPS = 20  # number of steps after which a sharded run checks again whether a checkpoint is due
 MAX_TRAIN_SCORED = 2000  # maximum number of samples that `log_train` embeds
 
 Say = Callable[[str], object]
@@ -53,7 +53,7 @@ class Trainer:
         state: Everything that changes during training.
         splits: The training, validation and test samples.
         steps: Number of steps of the whole run.
-        test_embeddings: The test samples and their embeddings, set at the end of `fit`.
+        test_embeddings: The test samples and their embeddings, or None if `fit` has not scored the test samples.
     """
 
     def __init__(
@@ -76,7 +76,8 @@ class Trainer:
             out: The run directory.
             say: Function that prints a message.
             initial: Initial state that several runs in one process can share.
-            network: Your own network, which replaces the backbone of the configuration, or an embedder.
+            network: Your own network, which replaces the backbone of the configuration. If it is an embedder, it
+                replaces the head as well.
             on_step_end: Called after each step with the trainer and the result of the step.
             on_epoch_end: Called after each epoch with the trainer and the log entry of the epoch.
         """
@@ -259,7 +260,7 @@ class Trainer:
         return entry
 
     def score(self, name: str, network: Embedder | None = None) -> dict[str, float]:
-        """Return the scores of the current weights, or of another network, on the samples "validation" or "test"."""
+        """Return the scores of the current weights, or of another network, on a split: "validation" or "test"."""
         manifest, loader = self.evaluated[name]
         network = self.state.evaluated_embedder if network is None else network
         return self.evaluator.score(self.evaluator.embed(network, loader, name), manifest)

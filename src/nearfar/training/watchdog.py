@@ -76,7 +76,7 @@ class Watchdog:
             _check(float(value), batch)
 
     def wait(self) -> None:
-        """Check all losses. The host waits for the GPU. Call this before results are saved."""
+        """Wait for the GPU, and check all losses. Call this before results are saved."""
         if self.pending:
             self.failed.item()  # waits until the GPU has computed all losses
             self.poll()

@@ -51,7 +51,8 @@ def open_npz(path: Path) -> Manifest:
     - `split`: "train", "val" or "test" for each sample or each class. By default, the first half of the classes is for
       training and the other half for testing;
     - `is_eval`: a boolean for each sample or each class, where true means test;
-    - `role`, `paths`: a string for each sample.
+    - `role`: "query", "gallery", "train" or "" for each sample, for benchmarks that search with separate queries;
+    - `paths`: the name of each sample.
 
     If there is a file NAME.names.txt next to NAME.npz, its lines are the names of the samples.
     """
@@ -136,7 +137,8 @@ def _load_npz(path: Path) -> dict[str, Array]:
             size, memory = sum(member.file_size for member in packed.infolist()), _memory_size()
         if size > memory:
             raise NearfarError(
-                f"{path} needs {size:,} bytes of memory, but this machine has {memory:,}: use .npy files"
+                f"{path} needs {size:,} bytes of memory, but this machine has {memory:,}: save the array as .npy, "
+                "which is read from disk"
             )
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
@@ -169,7 +171,9 @@ def _read_names(path: Path, rows: int) -> Array | None:
         return None
     names = _read_labels(file)
     if len(names) != rows:
-        raise NearfarError(f"{file} has {len(names):,} names but {path.name} has {rows:,} rows: remove or correct it")
+        raise NearfarError(
+            f"{file} has {len(names):,} names but {path.name} has {rows:,} rows: remove or correct {file.name}"
+        )
     return names
 
 
@@ -262,7 +266,7 @@ def _set_split(path: Path, manifest: Manifest, arrays: Mapping[str, Any]) -> Man
         words = np.asarray(arrays["split"], dtype=np.str_)
         unknown = sorted(set(words.ravel().tolist()) - set(SPLITS))
         if unknown:
-            raise NearfarError(f"{path}: split has {unknown[0]!r}, but must be one of {', '.join(SPLITS)}")
+            raise NearfarError(f"{path}: split has {unknown[0]!r}, but each value must be one of {', '.join(SPLITS)}")
         split = _expand_to_rows(path, "split", words, manifest)
     elif "is_eval" in arrays:
         split = np.where(

@@ -16,7 +16,10 @@ FILES = ("images.txt", "image_class_labels.txt", "classes.txt")
 
 
 def is_cub(root: Path) -> bool:
-    """Return whether the folder has a table of CUB-200-2011. `open_cub` reports tables that are missing."""
+    """Return whether the folder has `image_class_labels.txt`, or both `images.txt` and `images/`.
+
+    `open_cub` reports the tables that are missing.
+    """
     return (root / "image_class_labels.txt").is_file() or (
         (root / "images.txt").is_file() and (root / "images").is_dir()
     )

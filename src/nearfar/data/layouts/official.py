@@ -1,4 +1,4 @@
-"""Published numbers of images and classes of the four benchmarks, and checks of a local copy against them."""
+"""Published numbers of images and classes of CUB, Cars, SOP and In-Shop, and checks of a local copy against them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def check_copy(
     """Check a copy of a benchmark against the published counts, and return the manifest without missing files.
 
     Args:
-        manifest: All images that the copy lists.
+        manifest: All images that the tables of the copy list.
         counts: The published counts.
         absent: Listed images that do not exist.
         table: Name of the file that lists the images, for error messages.

@@ -35,9 +35,10 @@ def open_pair_table(path: Path, *, root: Path | None = None, allow_partial: bool
     """Open a table of pairs: the columns a and b (image files) or text_a and text_b, and optionally relation and split.
 
     `relation` is 1 or +1 if the two samples belong together, 0 or -1 if they do not, or a grade between 0 and 1.
-    Without this column, all pairs belong together. Pairs with an empty relation are skipped. Samples that are connected
-    by pairs with a grade of at least 0.5 form a group, and the groups are the classes of the manifest. Without a
-    column split, the first half of the groups is for training and the other half for testing.
+    Without this column, all pairs belong together. Pairs with an empty relation are ignored, but their samples are
+    kept. Samples that are connected by pairs with a grade of at least 0.5 form a group, and the groups are the classes
+    of the manifest. Without a column split, the first half of the groups is for training and the other half for
+    testing.
 
     Args:
         path: The table.
@@ -139,7 +140,7 @@ def _splits(
             if splits[place[name]] not in ("", split):
                 raise NearfarError(
                     f"{path}, row {number}: {name!r} is in pairs of the splits {splits[place[name]]} and {split}: give "
-                    "all its pairs one split"
+                    "all its pairs the same split"
                 )
             splits[place[name]] = split
     return np.array(splits)

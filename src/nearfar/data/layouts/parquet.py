@@ -59,7 +59,7 @@ def open_parquet(
     content = image or (IMAGE if text is None and "binary" in types.get(IMAGE, "") else None)
     if content is not None and "binary" not in types.get(content, ""):
         problem = f"has the type {types[content]}, not bytes" if content in types else "is missing"
-        known = f"it has {', '.join(types)}"
+        known = f"the table has {', '.join(types)}"
         raise NearfarError(f"{path}: the column {content!r} of images {problem} ({known}){suggest(content, types)}")
     for key, name in {"text": text, "label": label, "group": group, "camera": camera}.items():
         if name is not None and name not in types:

@@ -51,7 +51,10 @@ def _find_shards(path: Path) -> list[Path]:
 
 
 def _is_shards(path: Path) -> bool:
-    """Return whether a file, or the first .tar file of a folder, begins with images and labels of the same names."""
+    """Return whether the path is a tar shard or a folder of shards.
+
+    The first members of the file, or of the first .tar file in the folder, must include an image and its label.
+    """
     shards = _find_shards(path) if path.is_dir() or path.suffix.lower() == ".tar" else []
     if not shards or not shards[0].is_file():
         return False
@@ -65,7 +68,7 @@ def _is_shards(path: Path) -> bool:
 
 
 def _key(name: str) -> str:
-    """Return the name of a member up to the first dot of its last part, as in WebDataset."""
+    """Return the path of a member up to the first dot in its file name, as in WebDataset."""
     folder, _, last = name.removeprefix("./").rpartition("/")
     return f"{folder}/{last.partition('.')[0]}"
 
@@ -138,7 +141,9 @@ def _read_headers(file: Path, shard: int, label: str) -> Iterator[_Sample]:
                     continue
                 reason = why_name_refused(member.name) or why_size_refused(member.size)
                 if not member.isreg() or member.issparse() or reason:
-                    raise NearfarError(f"{file}: {member.name!r} {reason or 'is not a regular file'}: write it again")
+                    raise NearfarError(
+                        f"{file}: {member.name!r} {reason or 'is not a regular file'}: write the shard again without it"
+                    )
                 key = _key(member.name)
                 if sample is None or sample.key != key:
                     if sample is not None:

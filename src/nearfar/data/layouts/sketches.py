@@ -86,7 +86,7 @@ def unpack(data: bytes, name: str) -> Manifest:
 
 
 def pack(pixels: Bytes, labels: NDArray[np.int64], names: list[str], path: Path) -> None:
-    """Write drawings [N, side, side] to a file, sorted by class name. All classes must have the same size.
+    """Write drawings [N, side, side] to a file, sorted by class name. All classes must have equally many drawings.
 
     `sketches.bin` was created from `x`, `y` and `names` of the 28 px Quick, Draw! archive.
     """
@@ -97,7 +97,7 @@ def pack(pixels: Bytes, labels: NDArray[np.int64], names: list[str], path: Path)
     side = pixels.shape[1]
     if counts.min() != counts.max() or side % PER_BYTE or pixels.shape[2] != side:
         raise ValueError(
-            "pixels must be square with a side that is a multiple of 4, and classes must have the same size"
+            "pixels must be square images with a side that is a multiple of 4, and equally many in each class"
         )
     levels = ((pixels[rows].astype(np.uint16) * (LEVELS - 1) + 127) // 255).astype(np.uint8)
     quarters = levels.reshape(-1, side, side // PER_BYTE, PER_BYTE) << SHIFTS

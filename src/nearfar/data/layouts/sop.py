@@ -16,7 +16,7 @@ LISTS = {"train": "Ebay_train.txt", "test": "Ebay_test.txt"}
 
 
 def is_sop(root: Path) -> bool:
-    """Return whether the folder has one of the two lists."""
+    """Return whether the folder has `Ebay_train.txt` or `Ebay_test.txt`."""
     return any((root / name).is_file() for name in LISTS.values())
 
 

@@ -57,8 +57,8 @@ def open_csv(
             saved manifest, or the folder of the table if there is no such header.
         allow_partial: If True, listed files that do not exist are skipped and counted in a note. Otherwise they raise
             an error.
-        text: Name of the column with texts.
-        label: Name of the column with labels.
+        text: Name of the column with texts. The default is "text" if there is no column "path".
+        label: Name of the column with labels, by default "label".
         separator: Character between the labels of a row, such as "|". The first label of a row is its class.
         group: Name of a column with groups. The results of a query exclude samples of its own group.
         camera: Name of a column with cameras. The results of a query exclude samples that have both its class and its

@@ -28,7 +28,7 @@ def check_texts(path: Path, texts: Sequence[str], numbers: Sequence[int]) -> Non
         if len(text) > MAX_CHARACTERS:
             raise NearfarError(
                 f"{path}, row {number}: the text has {len(text):,} characters, but at most {MAX_CHARACTERS:,} are "
-                "allowed: split it into passages, or close the quotes of the cell"
+                "allowed: split it into passages, or add a missing closing quote"
             )
         if _SURROGATE.search(text):
             raise NearfarError(f"{path}, row {number}: the text has bytes that are not UTF-8: save the file as UTF-8")

@@ -51,7 +51,10 @@ def shard_network(config: Config, embedder: Embedder) -> None:
 
 
 def _blocks(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield the children that have parameters. For an nn.Sequential or nn.ModuleList, yield its children instead."""
+    """Yield the child modules that have parameters.
+
+    A child that is an nn.Sequential or nn.ModuleList is replaced by its own children, recursively.
+    """
     for child in module.children():
         if isinstance(child, nn.Sequential | nn.ModuleList):
             yield from _blocks(child)

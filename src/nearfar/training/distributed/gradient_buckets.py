@@ -1,4 +1,4 @@
-"""Sum gradients over the processes while the backward pass still runs.
+"""Sum gradients over the processes while the backward pass is still running.
 
 The parameters are grouped into buckets, from the last layer to the first, which is the order in which the backward pass
 computes their gradients. As soon as all gradients of a bucket exist, their sum over the processes starts in the
@@ -52,7 +52,7 @@ class GradientBuckets:
 
     @contextmanager
     def reduce(self) -> Iterator[None]:
-        """Reduce the gradients of the backward pass inside the block. They are complete after the block.
+        """Sum or average the gradients of the backward pass inside the block. They are complete after the block.
 
         If a step has several backward passes, put only the last one inside the block.
         """
@@ -69,7 +69,7 @@ class GradientBuckets:
         while len(self._pending) < len(self._buckets):
             self._start()
         for gradients, flat, handle in self._pending:
-            if handle is None:  # all parameters of the bucket are frozen
+            if handle is None:  # no parameter of the bucket has a gradient
                 continue
             handle.wait()
             if self.mean:
@@ -80,7 +80,7 @@ class GradientBuckets:
         self._pending = []
 
     def _note(self, parameter: Tensor, number: int) -> None:
-        """Note that the gradient of a parameter exists, and start the buckets that are complete, in order."""
+        """Note that the gradient of a parameter exists. Start to sum the buckets that are now complete, in order."""
         if self._is_active:
             self._missing[number].discard(id(parameter))
             # the order must be the same on all processes, so a bucket waits for those before it
@@ -88,7 +88,7 @@ class GradientBuckets:
                 self._start()
 
     def _start(self) -> None:
-        """Start the sum of the next bucket."""
+        """Start to sum the gradients of the next bucket over the processes."""
         gradients = [p.grad for p in self._buckets[len(self._pending)] if p.grad is not None]
         flat = torch.cat([gradient.reshape(-1) for gradient in gradients]) if gradients else torch.empty(0)
         self._pending.append((gradients, flat, dist.all_reduce(flat, async_op=True) if gradients else None))

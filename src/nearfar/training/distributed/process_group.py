@@ -4,7 +4,7 @@
 
 Rank r of N takes samples r, r + N, ... of every global batch and embeds them. The embeddings E of the global batch are
 gathered on every process, and each process computes the loss L of the whole batch. The loss, its proxies, its memory
-and its random numbers are therefore the same on every process as on a single one. Only the gradients of the network's
+bank and its random numbers are therefore the same as in training on one process. Only the gradients of the network's
 parameters theta are summed over the processes, because each process has only the terms of its own samples i:
 
     dL/d theta = sum over i of (dL/dE_i) (dE_i/d theta)
@@ -49,7 +49,7 @@ def rank() -> int:
 
 
 def is_main_process() -> bool:
-    """Return whether this is rank 0, which writes files and prints messages."""
+    """Return whether this process has rank 0. Only this process writes files and prints messages."""
     return rank() == 0
 
 
@@ -82,7 +82,7 @@ def local_device(name: str) -> torch.device:
     except RuntimeError:
         device = torch.device("meta")
     if device.type == "meta":
-        raise NearfarError(f"device={name} is unknown: use auto, cpu, cuda or cuda:1")
+        raise NearfarError(f"device={name} is unknown: use auto, cpu, cuda, or a specific GPU such as cuda:1")
     if device.type == "mps":
         raise NearfarError("device=mps is not supported, because it has no float64: use device=cpu")
     if device.type == "cuda" and device.index is not None and int(os.environ.get("LOCAL_WORLD_SIZE", 1)) > 1:
@@ -158,8 +158,8 @@ def largest_part_size(total: int) -> int:
 def even_chunk_size(total: int, size: int) -> int:
     """Return the smallest chunk size of at least `size` that gives every process the same number of chunks.
 
-    Synchronized batch norms need the same number of calls on every process. A process has total // world_size items or
-    one more. The extra item starts another chunk only if the other items fill their chunks exactly.
+    Synchronized batch norms need the same number of calls on every process. Each process has n = total // world_size
+    items, and some have one more. That item needs a chunk of its own only if n is a multiple of the chunk size.
     """
     smallest, largest = total // world_size(), largest_part_size(total)
     while smallest < largest and smallest % size == 0:
@@ -205,7 +205,7 @@ def broadcast_from_main(tensors: Iterable[Tensor]) -> None:
 
 
 def broadcast_text(make: Callable[[], str]) -> str:
-    """Call `make` on the main process only, and return its text on every process."""
+    """Call `make` on the main process only, and return its result on every process."""
     if world_size() == 1:
         return make()
     text = make().encode() if is_main_process() else b""
