@@ -101,7 +101,7 @@ class BaseMetricLossFunction(Recorded):
         ref_emb: Tensor,
         ref_labels: Tensor | None,
     ) -> dict[str, Any]:
-        """Return the loss dictionary for the reducer. If there are no references, `ref_emb` is `embeddings`."""
+        """Return the loss dictionary (see `reducer_base`). If no references are given, `ref_emb` is `embeddings`."""
         raise NotImplementedError
 
     def zero_loss(self) -> dict[str, Any]:

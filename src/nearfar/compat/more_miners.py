@@ -51,7 +51,7 @@ class BatchEasyHardMiner(Miner):
         if "semihard" in (pos_strategy, neg_strategy) and {pos_strategy, neg_strategy} <= {"semihard", "all"}:
             raise ValueError(
                 f"pos_strategy={pos_strategy!r} cannot be combined with neg_strategy={neg_strategy!r}: "
-                "use 'semihard' with 'easy' or 'hard'"
+                "if one of them is 'semihard', the other must be 'easy' or 'hard'"
             )
         self.allowed_pos_range, self.allowed_neg_range = allowed_pos_range, allowed_neg_range
 
@@ -83,15 +83,15 @@ class BatchEasyHardMiner(Miner):
 
 
 def closest(sim: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Find the largest similarity in each row of a mask.
+    """Find the largest similarity in each of A rows, among the entries where the mask is True.
 
-    For A rows, return the column of the largest similarity [A, 1], and whether the row has any entry [A].
+    Return its column [A, 1], and whether the mask has any True entry in the row [A].
     """
     return torch.where(mask, sim, -torch.inf).argmax(1, keepdim=True), mask.any(1)
 
 
 def farthest(sim: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Find the smallest similarity in each row of a mask. Return its column and a flag, as `closest` does."""
+    """Find the smallest similarity in each row where the mask is True. The result has the same form as in `closest`."""
     return closest(-sim, mask)
 
 

@@ -40,9 +40,10 @@ if TYPE_CHECKING:
 class ProxyBased(BaseMetricLossFunction):
     """Base class of losses with proxies.
 
-    As in pytorch-metric-learning, samples are weighted by how often a miner selects them, and the parameter is
-    converted to the dtype and device of the embeddings. Half-precision embeddings are first converted to float32. A
-    subclass creates its parameter, and implements `similarity` and `terms`.
+    The proxies are a parameter with the name `parameter_name`. As in pytorch-metric-learning, samples are weighted by
+    how often a miner selects them, and the parameter is converted to the dtype and device of the embeddings.
+    Half-precision embeddings are first converted to float32. A subclass creates the parameter, and implements
+    `similarity` and `terms`.
     """
 
     parameter_name = "proxies"
@@ -138,7 +139,7 @@ class ProxyBased(BaseMetricLossFunction):
         return reduce_matrix(self.reducer, terms, counts, "element", sims.embeddings, sims.labels)
 
     def similarity(self, rows: Tensor) -> Tensor:
-        """Compute the similarities [C, B] between C classes and B unit embeddings."""
+        """Compute the similarities [C, B] between C classes and B embeddings, the result of `normalize_rows`."""
         return cosines(rows, self.proxies.to(rows.dtype))
 
     def terms(self, sims: ClassSimilarities) -> Tensor:
@@ -157,7 +158,7 @@ class ProxyBased(BaseMetricLossFunction):
         return self.logits(self.pool_centers(cosines), emb)
 
     def pool_centers(self, cosines: Tensor) -> Tensor:
-        """Combine the cosines of B samples with K proxies per class, [B, C K], into one cosine per class, [B, C]."""
+        """Combine the cosines [B, C K] between B samples and K proxies per class into one cosine per class [B, C]."""
         return cosines
 
     def logits(self, cosines: Tensor, embeddings: Tensor) -> Tensor:

@@ -121,7 +121,8 @@ class ManifoldLoss(BaseMetricLossFunction):
     Args:
         l: The dimension of the embeddings.
         K: The number of proxies.
-        lambdaC: The weight of the context loss. 0 uses only the intrinsic loss, infinity only the context loss.
+        lambdaC: The weight of the context loss. With 0, only the intrinsic loss is used; with infinity, only the
+            context loss.
         alpha: The probability that the random walk continues instead of restarting.
         margin: The margin.
         options: The arguments that all losses share.

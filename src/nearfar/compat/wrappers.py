@@ -226,7 +226,7 @@ class MultipleLosses(nn.Module):
             fits = set(found) <= set(keys) if name == "miners" and self.is_dict else set(found) == set(keys)
             if isinstance(given, Mapping) != self.is_dict or not fits:
                 kind = "dictionary" if self.is_dict else "list"
-                raise InvalidInputError(f"{name} must be a {kind} like losses, with the keys {keys}, got {found}")
+                raise InvalidInputError(f"{name} must be a {kind} with the keys {keys} of losses, got the keys {found}")
         self.miners: nn.ModuleDict | nn.ModuleList | None = None
         if miners is not None:
             self.miners = nn.ModuleDict(miners) if isinstance(miners, Mapping) else nn.ModuleList(miners)  # type: ignore[arg-type]

@@ -55,7 +55,8 @@ OURS: dict[str, Tree] = {
     },
 }
 
-# With fewer training texts than this, a PCA would lose directions that other classes need, so there is no linear head.
+# The linear head for texts is initialized with a PCA. With fewer training texts than this, the PCA would lose
+# directions that new classes need, so there is no linear head.
 PCA_TEXTS = 1000
 FEW_TEXTS: Tree = {"head": "identity", "init": None, "proxies": "class-means"}
 

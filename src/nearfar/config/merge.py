@@ -38,7 +38,7 @@ def resolve(
 
     Args:
         kind: Kind of the data: "pixels", "features", "files" or "text".
-        width: Length of the feature vectors. The default dimension of the embedding is at most this length.
+        width: Dimension of the feature vectors. The default dimension of the embeddings is at most this.
         recipe: Name of a recipe.
         file: Settings as nested dicts, as read from a YAML file. A recipe named here replaces `recipe`.
         settings: Single settings, each `key=value`.
@@ -159,7 +159,7 @@ def _check_readable(batches: Mapping[str, Any], sampler: Any) -> None:
 
 
 def _gather_options(batches: Mapping[str, Any]) -> dict[str, Any]:
-    """Move options of the sampler that the schema does not declare into `options`.
+    """Move sampler options that the schema does not declare into `options`.
 
     A new sampler can therefore have its own options without a change to the schema.
     """
@@ -229,7 +229,7 @@ def check(config: Config) -> None:
 
 
 def _drop_options_of_another(section: dict[str, Any], changes: Any, key: str) -> None:
-    """Clear section[key] if `changes` give it another name, because its options belong to the old name."""
+    """Clear section[key] if `changes` replaces the name in it, because its other options belong to the old name."""
     before, after = (part.get(key) if isinstance(part, Mapping) else None for part in (section, changes))
     if (
         isinstance(before, Mapping)

@@ -29,7 +29,7 @@ def gather(x: Tensor) -> Tensor:
 
 
 def gather_optional(x: Tensor | None, like: Tensor) -> Tensor | None:
-    """Concatenate the tensors of all processes as `gather` does. Return None if x is None."""
+    """Move x to the device of `like` and call `gather`. Return None if x is None."""
     return None if x is None else gather(x.to(like.device))
 
 
@@ -65,7 +65,7 @@ class DistributedLossWrapper(nn.Module):
         """Compute the loss. `indices_tuple` indexes the samples of all processes, with those of this process first."""
         memory = isinstance(self.loss, CrossBatchMemory)
         if memory and (ref_emb is not None or ref_labels is not None):
-            raise ValueError("ref_emb is not supported with CrossBatchMemory: remove it")
+            raise ValueError("ref_emb and ref_labels are not supported with CrossBatchMemory: remove them")
         more = (enqueue_mask,) if memory else (ref_emb, ref_labels)
         if not is_distributed():
             warnings.warn("DistributedLossWrapper is used without a process group: it has no effect", stacklevel=2)

@@ -31,7 +31,7 @@ def get_label_match_counts(query_labels: Tensor, reference_labels: Tensor, label
 def get_lone_query_labels(
     query_labels: Tensor, label_counts: LabelCounts, ref_includes_query: bool, label_comparison_fn: Compare
 ) -> tuple[Tensor, Tensor]:
-    """Return the labels that match no reference, and the mask [Q] of the queries with other labels.
+    """Return the labels that match no reference, and the mask [Q] of the queries whose labels match a reference.
 
     With `ref_includes_query`, a query does not count as its own match.
     """
