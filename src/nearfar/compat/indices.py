@@ -71,7 +71,7 @@ def select_pairs(
     both = (same & diff).nonzero()
     if len(both):
         raise ConflictingPairsError(
-            f"indices_tuple has {both[0].tolist()} both as a positive and as a negative pair: remove one"
+            f"indices_tuple has {both[0].tolist()} both as a positive and as a negative pair: remove one of the two"
         )
     repeats = None
     if len(a1) > torch.count_nonzero(same) or len(a2) > torch.count_nonzero(diff):

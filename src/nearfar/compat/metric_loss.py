@@ -62,7 +62,7 @@ class BaseMetricLossFunction(Recorded):
         return self._sub_loss_names()
 
     def choose_reducer(self, reducer: BaseReducer | None) -> BaseReducer:
-        """Return a reducer that applies a copy of `reducer` (default if None) to each entry of the loss dictionary."""
+        """Return the reducer for the loss dictionary. Each entry gets its own copy of `reducer`, or of the default."""
         names = self.sub_loss_names()
         if reducer is not None and not isinstance(reducer, BaseReducer):
             raise refusal(self, "reducer", reducer, "use one from nearfar.compat.reducers")

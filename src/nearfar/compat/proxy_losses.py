@@ -127,7 +127,7 @@ class ProxyBased(BaseMetricLossFunction):
             parameter.data = parameter.data.to(like)
 
     def value(self, sims: ClassSimilarities, indices: Indices | None) -> Any:
-        """Compute the loss: weight and reduce the terms of the samples."""
+        """Compute the loss: multiply the terms of the samples by the miner's weights, and apply the reducer."""
         terms, weights = self.terms(sims), miner_weights(indices, sims.embeddings, anchors=self.anchors_weigh)
         return self.reduce_terms(terms if weights is None else terms * weights, sims)
 
@@ -204,7 +204,7 @@ class ProxyNCALoss(ProxyBased):
 class ProxyAnchorLoss(ProxyBased):
     """A loss with the formula of `nearfar.losses.ProxyAnchorLoss`.
 
-    If a miner gives a sample the weight w, the exponentials of the sample are multiplied by e^{w - 1}.
+    If a miner gives a sample the weight w, its terms in the sums of exponentials are multiplied by e^{w - 1}.
     """
 
     def get_default_reducer(self) -> BaseReducer:

@@ -155,7 +155,7 @@ class MarginLoss(PairBased):
     def reduce_triplets(
         self, losses: Tensor, anchor_beta: Tensor, batch: PairBatch, selected: SelectedPairs, indices: Indices | None
     ) -> Any:
-        """List the triplets and apply the reducer to them."""
+        """List the triplets and apply the reducer to their losses."""
         triplets = list_triplets(selected, indices, batch, self.triplets_per_anchor)
         a, p, n = triplets
         pos, neg = losses[a, p], losses[a, n]

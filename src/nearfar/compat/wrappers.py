@@ -161,7 +161,7 @@ class CrossBatchMemory(BaseLossWrapper):
 
     @torch.no_grad()
     def add_to_memory(self, embeddings: Tensor, labels: Tensor, batch_size: int) -> None:
-        """Replace the oldest embeddings of the queue."""
+        """Store the embeddings and labels of a batch in the queue, in place of the oldest ones."""
         start = self.queue_idx
         self.curr_batch_idx = (start + torch.arange(batch_size, device=labels.device)) % self.memory_size
         self.embedding_memory[self.curr_batch_idx] = embeddings.detach()

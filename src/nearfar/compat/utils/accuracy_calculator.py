@@ -130,7 +130,7 @@ class AccuracyCalculator:
         Args:
             query: Embeddings of the queries [Q, d].
             query_labels: Labels of the queries [Q], or [Q, n] with a label_comparison_fn.
-            reference: Embeddings of the references [R, d]. By default, every query is searched among the others.
+            reference: Embeddings of the references [R, d]. By default, the references of a query are the other queries.
             reference_labels: Labels of the references.
             ref_includes_query: Whether the references start with the queries, in the same order. If so, a query is not
                 compared with itself.

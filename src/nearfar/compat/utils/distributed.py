@@ -62,7 +62,7 @@ class DistributedLossWrapper(nn.Module):
         ref_labels: Tensor | None = None,
         enqueue_mask: Tensor | None = None,
     ) -> Any:
-        """Compute the loss. `indices_tuple` indexes the samples of all processes, with those of this process first."""
+        """Compute the loss. `indices_tuple` indexes the samples of all processes in the order of `gather`."""
         memory = isinstance(self.loss, CrossBatchMemory)
         if memory and (ref_emb is not None or ref_labels is not None):
             raise ValueError("ref_emb and ref_labels are not supported with CrossBatchMemory: remove them")
@@ -100,7 +100,7 @@ class DistributedMinerWrapper(nn.Module):
     def forward(
         self, emb: Tensor, labels: Tensor, ref_emb: Tensor | None = None, ref_labels: Tensor | None = None
     ) -> Any:
-        """Return indices into the samples of all processes, with those of this process first."""
+        """Return indices into the samples of all processes, in the order of `gather`."""
         if torch.distributed.get_world_size() <= 1:
             return self.miner(emb, labels, ref_emb, ref_labels)
         labels = labels.to(emb.device)
@@ -113,5 +113,5 @@ class DistributedMinerWrapper(nn.Module):
 
 
 def without_itself(pairs: Indices, labels: Tensor, ref_labels: Tensor) -> tuple[Tensor, ...]:
-    """Remove the pairs of a sample with itself. The references begin with the batch."""
+    """Remove the pairs of a sample with itself from `pairs`. The references must begin with the batch."""
     return remove_self_comparisons(pairs, torch.arange(len(labels), device=labels.device), len(ref_labels))
