@@ -1,4 +1,4 @@
-"""BN-Inception, the backbone in the papers on DRO, MPA, Proxy-Anchor and Proxy-ISA, and in the one by Musgrave et al."""
+"""BN-Inception, the backbone in the papers on DRO, MPA, Proxy-Anchor and Proxy-ISA, and in Musgrave et al. (2020)."""
 
 from __future__ import annotations
 
