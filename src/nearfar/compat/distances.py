@@ -74,7 +74,7 @@ class BaseDistance(Recorded):
     def similarity(self, x: Tensor, y: Tensor | None) -> Tensor:
         """Compute the similarities [A, R] of A vectors x and R vectors y.
 
-        Larger means closer. Distances are therefore negated.
+        Larger values mean closer vectors, so distances are negated.
         """
         matrix: Tensor = self(x, y)
         return matrix if self.is_inverted else -matrix

@@ -78,7 +78,7 @@ class BatchEasyHardMiner(Miner):
 
     @staticmethod
     def within(values: Tensor, mask: Tensor, allowed: Range | None) -> Tensor:
-        """Restrict a mask to the entries whose values are in a range. None allows all values."""
+        """Restrict a mask to the entries whose values are in the range `allowed`. If it is None, keep the mask."""
         return mask if allowed is None else mask & (values >= allowed[0]) & (values <= allowed[1])
 
 

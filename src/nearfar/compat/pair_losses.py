@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class ContrastiveLoss(PairBased):
-    """A loss with the hinges of `nearfar.losses.ContrastiveLoss`, for any distance.
+    """A loss with the hinge terms of `nearfar.losses.ContrastiveLoss`, for any distance.
 
     The reducer is applied to positive and negative pairs separately.
     """

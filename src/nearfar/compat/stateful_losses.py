@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def reduced(value: Tensor) -> dict[str, Any]:
-    """Return the entry of a loss dictionary for a scalar."""
+    """Return an entry of a loss dictionary that holds a scalar, which is not reduced further."""
     return {"losses": value, "indices": None, "reduction_type": "already_reduced"}
 
 
@@ -72,7 +72,7 @@ class VICRegLoss(BaseMetricLossFunction):
 
 
 def elements(terms: Tensor) -> dict[str, Any]:
-    """Return the entry of a loss dictionary for one loss per element."""
+    """Return an entry of a loss dictionary that holds one loss per element."""
     return {"losses": terms, "indices": torch.arange(len(terms), device=terms.device), "reduction_type": "element"}
 
 

@@ -101,11 +101,11 @@ class TripletMarginLoss(PairBased):
 
 
 class MarginLoss(PairBased):
-    """A loss with the hinges of `nearfar.losses.MarginLoss`. A pair counts once for each triplet that contains it.
+    """A loss with the hinge terms of `nearfar.losses.MarginLoss`. A pair counts once for each triplet that contains it.
 
     With learn_beta=True, `beta` is a parameter, and nu * beta is added to the loss. If `num_classes` is given, each
     class has its own beta. In that case, the sum of nu * beta over the triplets is added instead, divided by the number
-    of nonzero hinges. The sum of the hinges is always divided by that number.
+    of nonzero hinge terms. The sum of the hinge terms is always divided by that number.
     """
 
     few_is_none = False

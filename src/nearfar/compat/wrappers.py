@@ -109,8 +109,8 @@ class CrossBatchMemory(BaseLossWrapper):
         Args:
             embeddings: The embeddings [B, d].
             labels: The class ids [B].
-            indices_tuple: Pairs or triplets to use in addition. Anchors are indices into the batch. Positives and
-                negatives are indices into the queue.
+            indices_tuple: Pairs or triplets to use in addition to those of the miner. Anchors are indices into the
+                batch. Positives and negatives are indices into the queue.
             enqueue_mask: The mask of the samples that are stored [B]. The loss is computed only for the other samples.
                 By default, all samples are stored, and the loss is computed for all.
         """
@@ -149,7 +149,7 @@ class CrossBatchMemory(BaseLossWrapper):
         input_indices_tuple: Indices | None,
         do_remove_self_comparisons: bool,
     ) -> tuple[Tensor, ...]:
-        """Return the pairs or triplets of the batch with the queue, followed by those in `input_indices_tuple`."""
+        """Return the pairs or triplets of batch and queue (E_mem, L_mem), followed by those in `input_indices_tuple`."""
         mine = _all_pairs if self.miner is None else self.miner
         pairs: tuple[Tensor, ...] = mine(embeddings, labels, E_mem, L_mem)
         if do_remove_self_comparisons:

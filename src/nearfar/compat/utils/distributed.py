@@ -37,7 +37,7 @@ class DistributedLossWrapper(nn.Module):
     """Compute a loss over the samples of all processes, multiplied by the number of processes.
 
     Each process computes gradients only through its own samples, and DistributedDataParallel averages the gradients of
-    the processes. With the factor, this average is the gradient of the loss over all samples.
+    the processes. Because of the factor, this average is the gradient of the loss over all samples.
 
     Args:
         loss: The loss. All processes must have batches of the same size.

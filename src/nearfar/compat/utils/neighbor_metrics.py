@@ -14,7 +14,7 @@ EQUALITY: Compare = torch.eq
 
 
 def equal_rows(labels: Tensor, others: Tensor) -> Tensor:
-    """Return which of N labels equal which of M other labels, as a mask [N, M]. A label may have several columns."""
+    """Compare N labels with M other labels; return the mask [N, M] of equal ones. A label may have several columns."""
     same = labels[:, None] == others[None]
     return same if same.ndim == 2 else same.flatten(2).all(2)
 
