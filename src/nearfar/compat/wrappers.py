@@ -149,7 +149,7 @@ class CrossBatchMemory(BaseLossWrapper):
         input_indices_tuple: Indices | None,
         do_remove_self_comparisons: bool,
     ) -> tuple[Tensor, ...]:
-        """Return the pairs or triplets of batch and queue (E_mem, L_mem), followed by those in `input_indices_tuple`."""
+        """Return the pairs or triplets of batch and queue (E_mem, L_mem), then those in `input_indices_tuple`."""
         mine = _all_pairs if self.miner is None else self.miner
         pairs: tuple[Tensor, ...] = mine(embeddings, labels, E_mem, L_mem)
         if do_remove_self_comparisons:
