@@ -80,8 +80,8 @@ class DynamicSoftMarginLoss(BaseMetricLossFunction):
     """Weight each triplet by the fraction of easier triplets in a running histogram.
 
     The formula is that of `nearfar.losses.dynamic_soft_margin`. Without labels, `embeddings` and `ref_emb` are two
-    views of the same samples, and the negative of a pair is the closest view of another sample. With labels, all
-    triplets are used, as in pytorch-metric-learning.
+    views of the same samples, and the negative of a pair is the closest view of another sample. With labels, the loss
+    uses the triplets of a miner, or else all triplets, as in pytorch-metric-learning.
     """
 
     only_distance = True

@@ -175,7 +175,7 @@ def _gather_options(batches: Mapping[str, Any]) -> dict[str, Any]:
 def _from_recipe(name: str, kind: str | None, setting: str, benchmark: str | None) -> dict[str, Any]:
     """Return the part of a recipe that applies to this kind of data with these values of `setting` and `benchmark`.
 
-    Without a kind, the section `ours` does not apply.
+    The section `ours` applies only if `setting` is "ours" and `kind` is not None.
     """
     if setting not in ("ours", "paper"):
         raise NearfarError(f"setting must be ours or paper, got {setting!r}")
@@ -219,7 +219,7 @@ def check(config: Config) -> None:
     except ValueError as error:
         raise NearfarError(str(error)) from None
     if config.cache.activations is not None and config.model.train_from is None:
-        raise NearfarError("cache.activations needs frozen blocks: set model.train_from to the first trained block")
+        raise NearfarError("cache.activations needs frozen blocks: set model.train_from to the first block to train")
     if not all(0 < share < 1 for share in config.model.interpolate):
         raise NearfarError(
             f"model.interpolate must hold numbers above 0 and below 1, got {list(config.model.interpolate)}"
