@@ -161,7 +161,7 @@ def _end_workers(others: list[BaseProcess], kind: type[BaseException] | None, *_
 
     Args:
         others: Child processes that are not workers of the demo.
-        kind: Type of the exception that ends the block, or None.
+        kind: Type of the exception that ends the `with` block, or None.
     """
     if kind is not None and not issubclass(kind, Exception):
         for process in active_children():

@@ -34,9 +34,9 @@ def lock_directory(
     Args:
         folder: The directory.
         name: The name of the lock. Locks with different names do not exclude each other.
-        state: Passive phrase for how the owner uses the directory, such as "is used". Other processes show it in their
-            messages.
-        remedy: What the user of another process can do. It ends the error message.
+        state: How a process that holds the lock uses the directory, such as "is used". The messages continue with "by"
+            and that process.
+        remedy: What a user can do if another process holds the lock. It ends the error message.
         wait: A function that prints a message. If it is given and another process holds the lock, the function is
             called once, and this process then waits for the lock.
 

@@ -20,7 +20,7 @@ _VALIDATE: ContextVar[bool] = ContextVar("validate", default=False)
 def is_on_host(x: Tensor) -> bool:
     """Return whether values of x can be read at no cost: x is on the CPU, and torch.compile is not tracing.
 
-    Only if this is true may code choose tensor shapes based on values of x.
+    Code may choose tensor shapes based on values of x only if this is true.
     """
     return not torch.compiler.is_compiling() and x.device.type == "cpu"
 

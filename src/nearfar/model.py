@@ -132,7 +132,7 @@ class Model(ABC):
             raise NearfarError(
                 f"{data.source}: not the data that {self.origin}: files, classes or split have changed "
                 f"(fingerprint {manifest.fingerprint[:12]}, expected {data.fingerprint[:12]}): restore the data, or "
-                "name other data"
+                "pass other data"
             )
         return manifest
 

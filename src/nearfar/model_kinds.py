@@ -39,7 +39,7 @@ class BackboneModel(Model):
     Args:
         backbone: The name of a backbone, or your own network.
         size: Side length of the input images in pixels. The default is that of the backbone.
-        channels: Length of the input vectors. The backbone "features" needs it.
+        channels: Number of dimensions of the input vectors. The backbone "features" needs it.
     """
 
     origin = "was indexed"
@@ -63,8 +63,8 @@ class BackboneModel(Model):
     def _embedder(self) -> Embedder:
         if self.backbone == "features" and self.channels is None:
             raise NearfarError(
-                "the backbone 'features' takes the length of its input from the data: use it with data that consists "
-                "of vectors"
+                "the backbone 'features' takes its number of input dimensions from the data: use it with data that "
+                "consists of vectors"
             )
         inputs = None if self.channels is None else "vectors"
         try:
@@ -87,8 +87,8 @@ class BackboneModel(Model):
     def for_data(self, manifest: Manifest) -> BackboneModel:
         """Return a model that accepts this data.
 
-        If the data consists of vectors and `channels` is not set, this is a new model with their length as `channels`.
-        Otherwise it is this model.
+        If the data consists of vectors and `channels` is not set, this is a new model whose `channels` is the number of
+        dimensions of the vectors. Otherwise it is this model.
         """
         if manifest.kind != "features" or self.channels is not None:
             return self

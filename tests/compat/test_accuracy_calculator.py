@@ -80,7 +80,7 @@ def test_large_labels_stay_apart() -> None:
     ("options", "words"),
     [
         ({"k": 0}, "k must be an integer of at least 1, None or 'max_bin_count', got 0"),
-        ({"include": ("recall",)}, "include and exclude must only name metrics of .* got 'recall'"),
+        ({"include": ("recall",)}, "include and exclude may only contain .* got 'recall'"),
         ({"avg_of_avgs": True, "return_per_class": True}, "choose one"),
     ],
 )

@@ -8,7 +8,7 @@ from nearfar.spelling import suggest
 
 
 class InvalidInputError(ValueError, AssertionError):
-    """An error about an argument. It is also an AssertionError, because pytorch-metric-learning raises that."""
+    """An error about an argument. It is also an AssertionError, the error that pytorch-metric-learning raises."""
 
 
 def refusal(what: object, argument: str, value: object, cure: str = "remove it") -> ValueError:

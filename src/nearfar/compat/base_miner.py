@@ -21,8 +21,8 @@ PairIndices = tuple[Tensor, Tensor, Tensor, Tensor]
 class BaseMiner(Recorded):
     """Base class of miners.
 
-    To write a miner, implement `mine` in a subclass. If there are no references, `mine` receives `embeddings` as
-    `ref_emb` and `labels` as `ref_labels`.
+    To write a miner, implement `mine` in a subclass. If the caller passes no references (`ref_emb` and `ref_labels`),
+    `mine` receives `embeddings` as `ref_emb` and `labels` as `ref_labels`.
     """
 
     only_distance = False
@@ -61,8 +61,8 @@ class BaseMiner(Recorded):
 class Miner(BaseMiner):
     """Base class of miners that select pairs from a similarity matrix and masks. A subclass implements `select`.
 
-    Anchors are indices into the batch. Positives and negatives are indices into the references if there are any,
-    otherwise into the batch.
+    Anchors are indices into the batch. Positives and negatives are indices into the references `ref_emb` if they are
+    given, otherwise into the batch.
     """
 
     @torch.no_grad()
@@ -81,7 +81,7 @@ class Miner(BaseMiner):
 
 
 def indices_of(pairs: Pairs) -> PairIndices:
-    """Return the indices (anchors, positives, anchors, negatives) of the pairs in the masks."""
+    """Return the pairs in the masks of `pairs` as indices (anchors, positives, anchors, negatives)."""
     a1, p = pairs.same.nonzero(as_tuple=True)
     a2, n = pairs.diff.nonzero(as_tuple=True)
     return a1, p, a2, n

@@ -74,21 +74,21 @@ class BaseDistance(Recorded):
     def similarity(self, x: Tensor, y: Tensor | None) -> Tensor:
         """Compute the similarities [A, R] of A vectors x and R vectors y.
 
-        Larger means closer. Distances are therefore negated.
+        Larger values mean closer vectors, so distances are negated.
         """
         matrix: Tensor = self(x, y)
         return matrix if self.is_inverted else -matrix
 
     def smallest_dist(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the closest values: `torch.min`, or `torch.max` for a similarity."""
+        """Return the values of the closest pairs: call `torch.min`, or `torch.max` for a similarity."""
         return (torch.max if self.is_inverted else torch.min)(*args, **kwargs)
 
     def largest_dist(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the farthest values: `torch.max`, or `torch.min` for a similarity."""
+        """Return the values of the farthest pairs: call `torch.max`, or `torch.min` for a similarity."""
         return (torch.min if self.is_inverted else torch.max)(*args, **kwargs)
 
     def margin(self, x: Any, y: Any) -> Any:
-        """Return how much farther x is than y."""
+        """Return x - y for distances x and y, or y - x for similarities. It is positive if x means farther than y."""
         return y - x if self.is_inverted else x - y
 
     def normalize(self, embeddings: Tensor, dim: int = 1, **kwargs: Any) -> Tensor:

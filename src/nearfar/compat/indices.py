@@ -71,7 +71,7 @@ def select_pairs(
     both = (same & diff).nonzero()
     if len(both):
         raise ConflictingPairsError(
-            f"indices_tuple has {both[0].tolist()} both as a positive and as a negative pair: remove one"
+            f"indices_tuple has {both[0].tolist()} both as a positive and as a negative pair: remove one of the two"
         )
     repeats = None
     if len(a1) > torch.count_nonzero(same) or len(a2) > torch.count_nonzero(diff):
@@ -82,9 +82,10 @@ def select_pairs(
 
 
 def separate_references(batch: PairBatch, indices: Indices) -> tuple[PairBatch, Indices]:
-    """Return a batch that contains every reference twice, and indices whose negatives are the second copies.
+    """Return a batch that contains every reference twice, and new indices into this batch.
 
-    No pair of the new batch is selected both as a positive and as a negative pair.
+    The new indices of positives refer to the first copies, and those of negatives to the second copies. Therefore, no
+    pair is selected both as a positive and as a negative pair.
     """
     refs = batch.emb if batch.ref_emb is None else batch.ref_emb
     ref_labels = batch.labels if batch.ref_labels is None else batch.ref_labels
@@ -93,7 +94,7 @@ def separate_references(batch: PairBatch, indices: Indices) -> tuple[PairBatch, 
 
 
 def as_pairs(indices: Indices) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return indices as (anchors, positives, anchors, negatives)."""
+    """Return the output of a miner, pairs or triplets, as pairs (anchors, positives, anchors, negatives)."""
     if len(indices) == 3:
         a, p, n = indices
         return a, p, a, n

@@ -62,7 +62,7 @@ class BaseMetricLossFunction(Recorded):
         return self._sub_loss_names()
 
     def choose_reducer(self, reducer: BaseReducer | None) -> BaseReducer:
-        """Return a reducer that applies a copy of `reducer` (default if None) to each entry of the loss dictionary."""
+        """Return the reducer for the loss dictionary. Each entry gets its own copy of `reducer`, or of the default."""
         names = self.sub_loss_names()
         if reducer is not None and not isinstance(reducer, BaseReducer):
             raise refusal(self, "reducer", reducer, "use one from nearfar.compat.reducers")
@@ -101,7 +101,7 @@ class BaseMetricLossFunction(Recorded):
         ref_emb: Tensor,
         ref_labels: Tensor | None,
     ) -> dict[str, Any]:
-        """Return the loss dictionary for the reducer. If there are no references, `ref_emb` is `embeddings`."""
+        """Return the loss dictionary (see `reducer_base`). If no references are given, `ref_emb` is `embeddings`."""
         raise NotImplementedError
 
     def zero_loss(self) -> dict[str, Any]:

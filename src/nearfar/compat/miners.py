@@ -141,8 +141,8 @@ class DistanceWeightedMiner(Miner):
 
     Negatives are drawn with replacement. Only negatives closer than `nonzero_loss_cutoff` are drawn; an anchor without
     such negatives has no triplets. The weights are those of pytorch-metric-learning, but they are normalized for each
-    anchor separately, so no anchor is lost if the weights underflow. Positives are not drawn: every positive pair is in
-    one triplet. Therefore, the same seed does not give the same triplets as in pytorch-metric-learning.
+    anchor separately, so no anchor is lost if the weights underflow. Positives are not drawn: each positive pair of the
+    other anchors is in one triplet. The same seed therefore gives other triplets than in pytorch-metric-learning.
     """
 
     only_distance = True

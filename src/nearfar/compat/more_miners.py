@@ -51,7 +51,7 @@ class BatchEasyHardMiner(Miner):
         if "semihard" in (pos_strategy, neg_strategy) and {pos_strategy, neg_strategy} <= {"semihard", "all"}:
             raise ValueError(
                 f"pos_strategy={pos_strategy!r} cannot be combined with neg_strategy={neg_strategy!r}: "
-                "use 'semihard' with 'easy' or 'hard'"
+                "if one of them is 'semihard', the other must be 'easy' or 'hard'"
             )
         self.allowed_pos_range, self.allowed_neg_range = allowed_pos_range, allowed_neg_range
 
@@ -78,20 +78,20 @@ class BatchEasyHardMiner(Miner):
 
     @staticmethod
     def within(values: Tensor, mask: Tensor, allowed: Range | None) -> Tensor:
-        """Restrict a mask to the entries whose values are in a range. None allows all values."""
+        """Restrict a mask to the entries whose values are in the range `allowed`. If it is None, keep the mask."""
         return mask if allowed is None else mask & (values >= allowed[0]) & (values <= allowed[1])
 
 
 def closest(sim: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Find the largest similarity in each row of a mask.
+    """Find the largest similarity in each of A rows, among the entries where the mask is True.
 
-    For A rows, return the column of the largest similarity [A, 1], and whether the row has any entry [A].
+    Return its column [A, 1], and whether the mask has any True entry in the row [A].
     """
     return torch.where(mask, sim, -torch.inf).argmax(1, keepdim=True), mask.any(1)
 
 
 def farthest(sim: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Find the smallest similarity in each row of a mask. Return its column and a flag, as `closest` does."""
+    """Find the smallest similarity in each row where the mask is True. The result has the same form as in `closest`."""
     return closest(-sim, mask)
 
 

@@ -157,9 +157,9 @@ class RankedListLoss(PairBased):
 
 
 class HistogramLoss(PairBased):
-    """A loss with the formula of `nearfar.losses.HistogramLoss`, on the pairs of mined triplets or of all triplets.
+    """A loss with the formula of `nearfar.losses.HistogramLoss`, on the pairs in mined triplets or in all triplets.
 
-    A pair that is selected in both directions, or more than once, counts once.
+    Each pair counts once, even if it is selected more than once or as both (i, j) and (j, i).
     """
 
     takes_references = False
@@ -172,7 +172,7 @@ class HistogramLoss(PairBased):
     def __init__(self, n_bins: int | None = None, delta: float | None = None, **options: Unpack[LossOptions]) -> None:
         super().__init__(**options)
         if delta is not None and n_bins is not None and delta != 2 / n_bins:
-            raise InvalidInputError(f"delta must be 2 / n_bins = {2 / n_bins}, got {delta}: pass only one of them")
+            raise InvalidInputError(f"delta must be 2 / n_bins = {2 / n_bins}, got {delta}: pass only one of the two")
         self.delta = 2 / (n_bins or 100) if delta is None else delta
 
     def value(self, batch: PairBatch, selected: SelectedPairs, indices: Indices | None) -> Any:
@@ -221,10 +221,10 @@ class ThresholdConsistentMarginLoss(PairBased):
 class InstanceLoss(PairBased):
     """Cross-entropy over gamma times the cosines of each sample with all samples of the batch, itself included.
 
-    As in pytorch-metric-learning, the target of a sample is the position of its label among the sorted distinct labels
-    of the batch, used as an index into the batch. Every sample is its own target only if all labels differ and are
-    sorted. The paper (Zheng et al., ACM TOMM 2020, arXiv 1711.05535) instead uses a classifier with one class per
-    image. For that loss, use `nearfar.losses.NormalizedSoftmaxLoss`.
+    The targets are those of pytorch-metric-learning: if the label of a sample is the r-th of the sorted distinct labels
+    of the batch, its target is the r-th sample of the batch. Therefore, every sample is its own target only if all
+    labels differ and are sorted. The paper (Zheng et al., ACM TOMM 2020, arXiv 1711.05535) instead uses a classifier
+    with one class per image. For that loss, use `nearfar.losses.NormalizedSoftmaxLoss`.
     """
 
     takes_references = False

@@ -23,7 +23,7 @@ class LossOptions(TypedDict, total=False):
 
 
 class ProxyOptions(LossOptions, total=False):
-    """The arguments that all losses with proxies share. `weight_init_func` initializes the parameter in place."""
+    """The arguments that all losses with proxies share. `weight_init_func` initializes the proxies in place."""
 
     weight_init_func: Callable[[Tensor], object] | None
     weight_regularizer: BaseRegularizer | None

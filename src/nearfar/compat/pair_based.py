@@ -29,8 +29,8 @@ class ReducedPairs(Pairs):
         reducer: The reducer.
         repeats: How often each pair counts [A, R]; None if each pair counts once.
         anchor_weights: Factors [A] that multiply the terms of the anchors. They do not change the divisor of a mean.
-        all_anchors: If True, anchors outside a mask count as zeros in the mean over anchors. If False, they are left
-            out.
+        all_anchors: Whether anchors that the mask of `anchor_mean` excludes count as zeros in that mean. If False, they
+            are left out.
         embeddings: The embeddings of the anchors [A, d], which are passed to the reducer.
         labels: The labels of the anchors [A], which are passed to the reducer.
     """
@@ -108,7 +108,7 @@ LossT = TypeVar("LossT", bound=PairLoss)
 
 @lru_cache(maxsize=256)
 def formula_of(kind: type[LossT], **options: Any) -> LossT:
-    """Return a stateless nearfar loss. It is cached, because creating it takes as long as computing a small batch."""
+    """Return a stateless nearfar loss. It is cached: creating a loss takes as long as computing it on a small batch."""
     return kind(**options)
 
 

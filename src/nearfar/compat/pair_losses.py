@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class ContrastiveLoss(PairBased):
-    """A loss with the hinges of `nearfar.losses.ContrastiveLoss`, for any distance.
+    """A loss with the hinge terms of `nearfar.losses.ContrastiveLoss`, for any distance.
 
     The reducer is applied to positive and negative pairs separately.
     """
@@ -93,8 +93,8 @@ class LiftedStructureLoss(PairBased):
     """A loss with the formula of `nearfar.losses.LiftedStructureLoss` with form="song".
 
     If neither sample of a positive pair with distance D has negatives, the pair adds 1/2 [D - pos_margin]_+^2, as in
-    pytorch-metric-learning. If there are references, pytorch-metric-learning uses the negatives of the j-th anchor for
-    the j-th reference, although these are different samples. This class does the same, so that the values are equal.
+    pytorch-metric-learning. If `ref_emb` is given, pytorch-metric-learning uses the negatives of the j-th anchor for
+    the j-th reference, although the two are different samples. This class does the same, so the values are equal.
     """
 
     reducer_kinds = (MeanReducer, SumReducer)

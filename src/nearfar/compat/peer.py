@@ -73,7 +73,7 @@ class Peer(Loss):
 
 
 class ProxyPeer(Peer, ProxyLoss):
-    """A proxy loss of pytorch-metric-learning. Its proxies are initialized with the proxies of `ours`.
+    """A proxy loss of pytorch-metric-learning. Its proxies are initialized with those of `ours`, a nearfar loss.
 
     With C classes and K proxies per class, `proxies` has shape [C, d] or [C, K, d].
     """
@@ -217,7 +217,7 @@ PEERS: dict[type[Loss], Callable[[Any, Any], Made]] = {
 def peer_loss(loss: Loss) -> Peer:
     """Return the counterpart of a loss in pytorch-metric-learning. Raise a ValueError if it has none.
 
-    The counterpart starts with a copy of the proxies. The state of torch's random number generator does not change.
+    If the loss has proxies, they are copied. The state of torch's random number generator does not change.
     """
     make = PEERS.get(type(loss))
     if make is None:

@@ -40,9 +40,10 @@ if TYPE_CHECKING:
 class ProxyBased(BaseMetricLossFunction):
     """Base class of losses with proxies.
 
-    As in pytorch-metric-learning, samples are weighted by how often a miner selects them, and the parameter is
-    converted to the dtype and device of the embeddings. Half-precision embeddings are first converted to float32. A
-    subclass creates its parameter, and implements `similarity` and `terms`.
+    The proxies are a parameter with the name `parameter_name`. As in pytorch-metric-learning, samples are weighted by
+    how often a miner selects them, and the parameter is converted to the dtype and device of the embeddings.
+    Half-precision embeddings are first converted to float32. A subclass creates the parameter, and implements
+    `similarity` and `terms`.
     """
 
     parameter_name = "proxies"
@@ -126,7 +127,7 @@ class ProxyBased(BaseMetricLossFunction):
             parameter.data = parameter.data.to(like)
 
     def value(self, sims: ClassSimilarities, indices: Indices | None) -> Any:
-        """Compute the loss: weight and reduce the terms of the samples."""
+        """Compute the loss: multiply the terms of the samples by the miner's weights, and apply the reducer."""
         terms, weights = self.terms(sims), miner_weights(indices, sims.embeddings, anchors=self.anchors_weigh)
         return self.reduce_terms(terms if weights is None else terms * weights, sims)
 
@@ -138,7 +139,7 @@ class ProxyBased(BaseMetricLossFunction):
         return reduce_matrix(self.reducer, terms, counts, "element", sims.embeddings, sims.labels)
 
     def similarity(self, rows: Tensor) -> Tensor:
-        """Compute the similarities [C, B] between C classes and B unit embeddings."""
+        """Compute the similarities [C, B] between C classes and B embeddings, the result of `normalize_rows`."""
         return cosines(rows, self.proxies.to(rows.dtype))
 
     def terms(self, sims: ClassSimilarities) -> Tensor:
@@ -157,7 +158,7 @@ class ProxyBased(BaseMetricLossFunction):
         return self.logits(self.pool_centers(cosines), emb)
 
     def pool_centers(self, cosines: Tensor) -> Tensor:
-        """Combine the cosines of B samples with K proxies per class, [B, C K], into one cosine per class, [B, C]."""
+        """Combine the cosines [B, C K] between B samples and K proxies per class into one cosine per class [B, C]."""
         return cosines
 
     def logits(self, cosines: Tensor, embeddings: Tensor) -> Tensor:
@@ -203,7 +204,7 @@ class ProxyNCALoss(ProxyBased):
 class ProxyAnchorLoss(ProxyBased):
     """A loss with the formula of `nearfar.losses.ProxyAnchorLoss`.
 
-    If a miner gives a sample the weight w, the exponentials of the sample are multiplied by e^{w - 1}.
+    If a miner gives a sample the weight w, its terms in the sums of exponentials are multiplied by e^{w - 1}.
     """
 
     def get_default_reducer(self) -> BaseReducer:

@@ -91,13 +91,16 @@ class MaskedReducer(BaseReducer):
 
 
 def masked_sum(losses: Tensor, counts: Tensor) -> Tensor:
-    """Sum the losses in the mask `counts`. If `counts` holds numbers, sum the losses times these numbers."""
+    """Sum the losses where the mask `counts` is True. If `counts` holds numbers, sum the losses times these numbers."""
     if counts.dtype == torch.bool:
         return torch.where(counts, losses, 0.0).sum()
     return (torch.where(counts > 0, losses, 0.0) * counts).sum()
 
 
 def masked_mean(losses: Tensor, counts: Tensor) -> Tensor:
-    """Average the losses in the mask `counts`, or weight them by `counts`. If `counts` is all zero, return 0."""
+    """Average the losses where the mask `counts` is True. If `counts` holds numbers, use them as weights.
+
+    If `counts` is all False or all zero, return 0.
+    """
     total = masked_sum(losses, counts)
     return ratio(total, torch.count_nonzero(counts) if counts.dtype == torch.bool else counts.sum())

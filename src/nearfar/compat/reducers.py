@@ -91,7 +91,7 @@ class AvgNonZeroReducer(ThresholdReducer):
 
 
 class DivisorReducer(BaseReducer):
-    """The sum of the losses, divided by the entry "divisor" of the loss dictionary."""
+    """The sum of the losses, divided by the number under the key "divisor" of the entry of the loss dictionary."""
 
     def more_arguments(self, info: Mapping[str, Any]) -> dict[str, Any]:
         return {"divisor": info["divisor"]}
@@ -211,7 +211,7 @@ class MultipleReducers(BaseReducer):
 
 
 def row_means(matrix: Tensor, counts: Tensor) -> Tensor:
-    """Divide the sum of each row of a matrix by its count. The result is 0 where the count is 0."""
+    """Divide the sum of each row of a matrix by the row's entry in `counts`. The result is 0 where that entry is 0."""
     return ratio(matrix.sum(1), counts)
 
 

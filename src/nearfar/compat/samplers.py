@@ -102,7 +102,7 @@ class HierarchicalSampler(Sampler[list[int]]):
 
     Args:
         labels: The labels [N, levels], with one column per level of the hierarchy.
-        batch_size: The number of samples per batch.
+        batch_size: The maximum number of samples per batch. The super-classes have equal shares of it.
         samples_per_class: The number of samples per class, or "all".
         batches_per_super_tuple: The number of batches per combination of super-classes.
         super_classes_per_batch: The number of super-classes per batch.

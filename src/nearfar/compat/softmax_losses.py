@@ -188,7 +188,7 @@ class LargeMarginSoftmaxLoss(Softmax):
         self.margin, self.scale = int(margin), scale
 
     def factors(self, norms: Tensor) -> Tensor:
-        """Compute the factors of the cosines, [C, B] or [1, B], for C classes and B embeddings with the given norms."""
+        """Compute the factors of the cosines, [C, B] or [1, B], for C classes and B embeddings with these norms [B]."""
         proxy_norms: Tensor = torch.linalg.vector_norm(self.W, dim=0)
         return proxy_norms[:, None] * norms
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def reduced(value: Tensor) -> dict[str, Any]:
-    """Return the entry of a loss dictionary for a scalar."""
+    """Return an entry of a loss dictionary that holds a scalar, which is not reduced further."""
     return {"losses": value, "indices": None, "reduction_type": "already_reduced"}
 
 
@@ -72,7 +72,7 @@ class VICRegLoss(BaseMetricLossFunction):
 
 
 def elements(terms: Tensor) -> dict[str, Any]:
-    """Return the entry of a loss dictionary for one loss per element."""
+    """Return an entry of a loss dictionary that holds one loss per element."""
     return {"losses": terms, "indices": torch.arange(len(terms), device=terms.device), "reduction_type": "element"}
 
 
@@ -80,8 +80,8 @@ class DynamicSoftMarginLoss(BaseMetricLossFunction):
     """Weight each triplet by the fraction of easier triplets in a running histogram.
 
     The formula is that of `nearfar.losses.dynamic_soft_margin`. Without labels, `embeddings` and `ref_emb` are two
-    views of the same samples, and the negative of a pair is the closest view of another sample. With labels, all
-    triplets are used, as in pytorch-metric-learning.
+    views of the same samples, and the negative of a pair is the closest view of another sample. With labels, the loss
+    uses the triplets of a miner, or else all triplets, as in pytorch-metric-learning.
     """
 
     only_distance = True
@@ -121,7 +121,8 @@ class ManifoldLoss(BaseMetricLossFunction):
     Args:
         l: The dimension of the embeddings.
         K: The number of proxies.
-        lambdaC: The weight of the context loss. 0 uses only the intrinsic loss, infinity only the context loss.
+        lambdaC: The weight of the context loss. With 0, only the intrinsic loss is used; with infinity, only the
+            context loss.
         alpha: The probability that the random walk continues instead of restarting.
         margin: The margin.
         options: The arguments that all losses share.

@@ -44,13 +44,13 @@ def list_triplets(
 class TripletMarginLoss(PairBased):
     """A loss with the formula of `nearfar.losses.TripletMarginLoss`, on mined triplets or on all triplets.
 
-    Triplets are not listed if the loss uses all of them, the reducer is AvgNonZeroReducer or MeanReducer, and `swap` is
-    False.
+    To save memory, triplets are not listed one by one if the loss uses all of them, the reducer is AvgNonZeroReducer or
+    MeanReducer, and `swap` is False.
 
     Args:
         margin: The margin.
-        swap: If True, use the smaller of two distances as the distance to the negative: from the anchor or from the
-            positive.
+        swap: If True, replace D_an, the distance of anchor and negative, with the distance of positive and negative
+            where that is smaller.
         smooth_loss: If True, use log(1 + e^t) instead of [t]_+, where t = D_ap - D_an + margin.
         triplets_per_anchor: "all", or the number of triplets to draw at random for each anchor.
         options: The arguments that all losses share.
@@ -101,11 +101,11 @@ class TripletMarginLoss(PairBased):
 
 
 class MarginLoss(PairBased):
-    """A loss with the hinges of `nearfar.losses.MarginLoss`. A pair counts once for each triplet that contains it.
+    """A loss with the hinge terms of `nearfar.losses.MarginLoss`. A pair counts once for each triplet that contains it.
 
-    With learn_beta=True, `beta` is a parameter, and nu * beta is added to the loss. With num_classes, each class has
-    its own beta. The sum of nu * beta over the triplets is then divided by the number of nonzero hinges, as is the sum
-    of the hinges.
+    With learn_beta=True, `beta` is a parameter, and nu * beta is added to the loss. If `num_classes` is given, each
+    class has its own beta. In that case, the sum of nu * beta over the triplets is added instead, divided by the number
+    of nonzero hinge terms. The sum of the hinge terms is always divided by that number.
     """
 
     few_is_none = False
@@ -155,7 +155,7 @@ class MarginLoss(PairBased):
     def reduce_triplets(
         self, losses: Tensor, anchor_beta: Tensor, batch: PairBatch, selected: SelectedPairs, indices: Indices | None
     ) -> Any:
-        """List the triplets and apply the reducer to them."""
+        """List the triplets and apply the reducer to their losses."""
         triplets = list_triplets(selected, indices, batch, self.triplets_per_anchor)
         a, p, n = triplets
         pos, neg = losses[a, p], losses[a, n]

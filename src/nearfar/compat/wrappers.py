@@ -109,8 +109,8 @@ class CrossBatchMemory(BaseLossWrapper):
         Args:
             embeddings: The embeddings [B, d].
             labels: The class ids [B].
-            indices_tuple: Pairs or triplets to use in addition. Anchors are indices into the batch. Positives and
-                negatives are indices into the queue.
+            indices_tuple: Pairs or triplets to use in addition to those of the miner. Anchors are indices into the
+                batch. Positives and negatives are indices into the queue.
             enqueue_mask: The mask of the samples that are stored [B]. The loss is computed only for the other samples.
                 By default, all samples are stored, and the loss is computed for all.
         """
@@ -149,7 +149,7 @@ class CrossBatchMemory(BaseLossWrapper):
         input_indices_tuple: Indices | None,
         do_remove_self_comparisons: bool,
     ) -> tuple[Tensor, ...]:
-        """Return the pairs or triplets of the batch with the queue, followed by those in `input_indices_tuple`."""
+        """Return the pairs or triplets of batch and queue (E_mem, L_mem), then those in `input_indices_tuple`."""
         mine = _all_pairs if self.miner is None else self.miner
         pairs: tuple[Tensor, ...] = mine(embeddings, labels, E_mem, L_mem)
         if do_remove_self_comparisons:
@@ -161,7 +161,7 @@ class CrossBatchMemory(BaseLossWrapper):
 
     @torch.no_grad()
     def add_to_memory(self, embeddings: Tensor, labels: Tensor, batch_size: int) -> None:
-        """Replace the oldest embeddings of the queue."""
+        """Store the embeddings and labels of a batch in the queue, in place of the oldest ones."""
         start = self.queue_idx
         self.curr_batch_idx = (start + torch.arange(batch_size, device=labels.device)) % self.memory_size
         self.embedding_memory[self.curr_batch_idx] = embeddings.detach()
@@ -226,7 +226,7 @@ class MultipleLosses(nn.Module):
             fits = set(found) <= set(keys) if name == "miners" and self.is_dict else set(found) == set(keys)
             if isinstance(given, Mapping) != self.is_dict or not fits:
                 kind = "dictionary" if self.is_dict else "list"
-                raise InvalidInputError(f"{name} must be a {kind} like losses, with the keys {keys}, got {found}")
+                raise InvalidInputError(f"{name} must be a {kind} with the keys {keys} of losses, got the keys {found}")
         self.miners: nn.ModuleDict | nn.ModuleList | None = None
         if miners is not None:
             self.miners = nn.ModuleDict(miners) if isinstance(miners, Mapping) else nn.ModuleList(miners)  # type: ignore[arg-type]

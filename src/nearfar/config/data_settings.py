@@ -11,7 +11,7 @@ MOST_THREADS = 1024
 
 @dataclass(frozen=True)
 class Noise:
-    """Injected label noise, to measure robustness, as in section 4.3 of the BSPML paper."""
+    """Label noise that is added to measure robustness, as in section 4.3 of the paper of the method BSPML."""
 
     rate: float = option(0.0, "Fraction of the training samples that get a wrong label.", least=0, below=1)
     kind: str = option(

@@ -38,7 +38,7 @@ def resolve(
 
     Args:
         kind: Kind of the data: "pixels", "features", "files" or "text".
-        width: Length of the feature vectors. The default dimension of the embedding is at most this length.
+        width: Dimension of the feature vectors. The default dimension of the embeddings is at most this.
         recipe: Name of a recipe.
         file: Settings as nested dicts, as read from a YAML file. A recipe named here replaces `recipe`.
         settings: Single settings, each `key=value`.
@@ -160,7 +160,7 @@ def _check_readable(batches: Mapping[str, Any], sampler: Any) -> None:
 
 
 def _gather_options(batches: Mapping[str, Any]) -> dict[str, Any]:
-    """Move options of the sampler that the schema does not declare into `options`.
+    """Move sampler options that the schema does not declare into `options`.
 
     A new sampler can therefore have its own options without a change to the schema.
     """
@@ -176,7 +176,7 @@ def _gather_options(batches: Mapping[str, Any]) -> dict[str, Any]:
 def _from_recipe(name: str, kind: str | None, setting: str, benchmark: str | None) -> dict[str, Any]:
     """Return the part of a recipe that applies to this kind of data with these values of `setting` and `benchmark`.
 
-    Without a kind, the section `ours` does not apply.
+    The section `ours` applies only if `setting` is "ours" and `kind` is not None.
     """
     if setting not in ("ours", "paper"):
         raise NearfarError(f"setting must be ours or paper, got {setting!r}")
@@ -220,7 +220,7 @@ def check(config: Config) -> None:
     except ValueError as error:
         raise NearfarError(str(error)) from None
     if config.cache.activations is not None and config.model.train_from is None:
-        raise NearfarError("cache.activations needs frozen blocks: set model.train_from to the first trained block")
+        raise NearfarError("cache.activations needs frozen blocks: set model.train_from to the first block to train")
     if not all(0 < share < 1 for share in config.model.interpolate):
         raise NearfarError(
             f"model.interpolate must hold numbers above 0 and below 1, got {list(config.model.interpolate)}"
@@ -230,7 +230,7 @@ def check(config: Config) -> None:
 
 
 def _drop_options_of_another(section: dict[str, Any], changes: Any, key: str) -> None:
-    """Clear section[key] if `changes` give it another name, because its options belong to the old name."""
+    """Clear section[key] if `changes` replaces the name in it, because its other options belong to the old name."""
     before, after = (part.get(key) if isinstance(part, Mapping) else None for part in (section, changes))
     if (
         isinstance(before, Mapping)

@@ -157,7 +157,7 @@ def recipe_schema() -> dict[str, Any]:
 
 
 def _config_object() -> dict[str, Any]:
-    """Return the JSON schema of a configuration, with the registered names for completion.
+    """Return the JSON schema of a configuration. It lists the registered names, so that editors can complete them.
 
     Other names are also valid, because users can register losses, pacers, samplers and backbones.
     """

@@ -32,10 +32,12 @@ class Batches:
         choices=("samples", "classes"),
     )
     rho: float | None = option(
-        None, "PROFS: number of times that a cycle uses each representative, on average. Default: 6."
+        None, "PROFS: number of times that a cycle uses the representative of a class, on average. Default: 6."
     )
     steps: int | None = option(
-        None, "PROFS: number of steps for which a class keeps its representative (a cycle); null: computed from rho."
+        None,
+        "PROFS: number of steps of a cycle, in which each class keeps the same sample as its representative; null: "
+        "computed from rho.",
     )
     mining: str | None = option(None, "PROFS: hncm chooses classes by hard negative class mining; null: at random.")
     seeds_per_batch: int | None = option(
@@ -44,7 +46,9 @@ class Batches:
     greedy: bool | None = option(
         None, "hncm: always add the class that is nearest to any class already in the batch. Default: false."
     )
-    fill: bool | None = option(None, "hncm: embed all representatives at the start of a cycle. Default: false.")
+    fill: bool | None = option(
+        None, "hncm: embed the representatives of all classes at the start of a cycle. Default: false."
+    )
     patience: int | None = option(
         None, "PROFS: end a cycle when the loss has not improved for this many steps; null: a fixed number of steps."
     )

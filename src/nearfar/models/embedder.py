@@ -151,7 +151,7 @@ class Embedder(nn.Module):
 
         Args:
             affine: If True, scale and shift are frozen as well. By default, they are trained, as in the released code
-                of Proxy-Anchor and of A Metric Learning Reality Check (Musgrave et al., ECCV 2020).
+                of Proxy-Anchor and of "A Metric Learning Reality Check" (Musgrave et al., ECCV 2020).
         """
         self.has_frozen_batchnorm = True
         for norm in self._batchnorms():
@@ -215,7 +215,8 @@ class Embedder(nn.Module):
         layers = self.backbone.named_layers()
         if not layers:
             raise ValueError(
-                f"layer_decay={layer_decay} needs a backbone that is a sequence of blocks, which this one is not: use 1"
+                f"layer_decay={layer_decay} needs a backbone that is a sequence of blocks, but this backbone is not: "
+                "use layer_decay=1"
             )
         names = list(dict.fromkeys(name for name, _ in layers))
         trained = {id(p) for p in self.trunk_parameters()}

@@ -83,7 +83,7 @@ def init_head_from_pca(
 ) -> Tensor:
     """Set the linear layer of the head to the half-whitened PCA of its inputs on the training set.
 
-    The layer is scaled so that the mean squared length of the embeddings equals their number of dimensions. Any
+    The layer is scaled so that the mean squared norm of the embeddings equals their number of dimensions. Any
     backbone can be used. The inputs are passed through the backbone once.
 
     Args:
@@ -117,8 +117,8 @@ def init_head_from_pca(
 def init_proxies_from_class_means(loss: ProxyTable, embeddings: Tensor, labels: Tensor, *, seed: int = 0) -> None:
     """Set the proxy of each class to the direction of the mean of its normalized embeddings.
 
-    If a class has K proxies, they are set to the directions of K k-means centers. The lengths of the proxies do not
-    change, because the length determines how far an optimizer step rotates a proxy. A class without embeddings keeps
+    If a class has K proxies, they are set to the directions of K k-means centers. The norms of the proxies do not
+    change, because the norm determines how far an optimizer step rotates a proxy. A class without embeddings keeps
     its proxies. If a class has fewer distinct embeddings than proxies, the remaining proxies are set to its mean plus
     small random noise, because identical proxies would receive identical gradients.
 
@@ -154,7 +154,8 @@ def compute_class_centers(
     """Compute `count` unit vectors that represent the unit vectors `rows` [N, d] of a class.
 
     If `count` is 1, the result is the normalized mean. Otherwise it consists of normalized k-means centers. If there
-    are fewer distinct vectors than `count`, each remaining row is the mean plus random noise of length about `jitter`.
+    are fewer distinct vectors than `count`, each remaining row is the normalized sum of the mean and random noise. The
+    norm of the noise is about `jitter`.
     """
     mean = unit(rows.mean(0, keepdim=True))
     if count == 1:

@@ -31,8 +31,8 @@ class OwnNetwork(Backbone):
         network: The module. Its attributes `input_size`, `channels`, `mean`, `std` and `transform` are used if it has
             them. For transformers models, `config.image_size` and `config.num_channels` are used. `transform` is a
             function that maps a Pillow image to the input of the network. It replaces all other image preprocessing.
-        channels: Number of image channels, or length of the vectors. An attribute `channels` of the network takes
-            precedence. The default is the input width of the first convolution or linear layer.
+        channels: Number of image channels, or number of dimensions of the vectors. An attribute `channels` of the
+            network takes precedence. The default is the input width of the first convolution or linear layer.
         input_size: Side of the images in pixels. The default is the attribute of the network, or 224.
         inputs: "images" or "vectors".
 
@@ -51,7 +51,7 @@ class OwnNetwork(Backbone):
         if not isinstance(getattr(network, "channels", None), int) and channels is not None:
             width = channels
         if width is None:
-            raise ValueError("channels is missing: pass the length of the vectors, or set network.channels")
+            raise ValueError("channels is missing: pass the dimension of the vectors, or set network.channels")
         size = input_size or getattr(network, "input_size", None) or getattr(settings, "image_size", None)
         if size is not None and not isinstance(size, int):
             raise ValueError(f"input_size must be the side of square images in pixels, got {size!r}")
@@ -90,8 +90,8 @@ class OwnNetwork(Backbone):
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             reason = (str(error) or type(error).__name__).splitlines()[0]
             raise ValueError(
-                f"the network {name} cannot be applied to an input of shape {list(x.shape)} ({reason}): set its "
-                "attributes channels and input_size, or pass them"
+                f"the network {name} cannot be applied to an input of shape {list(x.shape)} ({reason}): pass the right "
+                "channels and input_size, or set them as attributes of the network"
             ) from error
         finally:
             self.network.train(is_training)

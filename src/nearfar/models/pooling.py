@@ -68,10 +68,10 @@ class GeM(nn.Module):
 
 
 class Grid(nn.Module):
-    """Concatenation of the means of side x side cells, which keeps information about positions (our own method).
+    """Divide the feature map into side x side cells, and concatenate the means of the cells (our own method).
 
-    It is suitable for drawings and other objects of similar size and position. It multiplies the number of features by
-    the number of cells.
+    This keeps information about positions. It is suitable for drawings and other objects of similar size and position.
+    It multiplies the number of features by the number of cells.
 
     >>> Grid(2)(torch.arange(16.0).reshape(1, 1, 4, 4))
     tensor([[ 2.5000,  4.5000, 10.5000, 12.5000]])

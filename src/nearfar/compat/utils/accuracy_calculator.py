@@ -47,7 +47,7 @@ class AccuracyCalculator:
         exclude: Do not compute these metrics.
         avg_of_avgs: Whether to average over the classes instead of over the queries.
         return_per_class: Whether to return a list with one value per class.
-        k: The number of neighbors per query: "max_bin_count" is the size of the largest class, None is all references.
+        k: The number of neighbors per query. "max_bin_count" means the size of the largest class, None all references.
         label_comparison_fn: A function that takes two tensors of labels and returns the mask of those that match. By
             default, labels match if they are equal.
         device: The device of the computation. By default, that of the queries.
@@ -85,7 +85,7 @@ class AccuracyCalculator:
         clusters = [name for name in self.get_curr_metrics() if name in self.requires_clustering()]
         if label_comparison_fn is not None and clusters:
             raise NotImplementedError(
-                f"{', '.join(clusters)} cannot be combined with label_comparison_fn: exclude them"
+                f"{', '.join(clusters)} cannot be combined with label_comparison_fn: exclude these metrics"
             )
 
     def requires_clustering(self) -> list[str]:
@@ -101,10 +101,10 @@ class AccuracyCalculator:
         known = list(self.original_function_dict)
         for names in (include, exclude):
             if not isinstance(names, tuple | list):
-                raise TypeError(f"include and exclude must be tuples of names, got {names!r}")
+                raise TypeError(f"include and exclude must be tuples or lists of names, got {names!r}")
             for name in names:
                 if name not in known:
-                    raise ValueError(f"include and exclude must only name metrics of {', '.join(known)}, got {name!r}")
+                    raise ValueError(f"include and exclude may only contain {', '.join(known)}, got {name!r}")
 
     def get_function_dict(self, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> dict[str, Any]:
         """Return the methods of the metrics in `include`, by default all, without those in `exclude`."""
@@ -130,7 +130,7 @@ class AccuracyCalculator:
         Args:
             query: Embeddings of the queries [Q, d].
             query_labels: Labels of the queries [Q], or [Q, n] with a label_comparison_fn.
-            reference: Embeddings of the references [R, d]. By default, every query is searched among the others.
+            reference: Embeddings of the references [R, d]. By default, the references of a query are the other queries.
             reference_labels: Labels of the references.
             ref_includes_query: Whether the references start with the queries, in the same order. If so, a query is not
                 compared with itself.
@@ -238,7 +238,7 @@ class AccuracyCalculator:
         return self.mean_of(lambda same, relevant: precision_at_k(same, 1), **kwargs)
 
     def calculate_mean_average_precision_at_r(self, **kwargs: Any) -> Any:
-        """Compute MAP@R: the average precision of the first R neighbors, for R references with the query's label."""
+        """Compute MAP@R: average precision over R neighbors. R is the number of references with the query's label."""
         return self.mean_of(lambda same, relevant: average_precision(same, relevant, at_r=True), **kwargs)
 
     def calculate_mean_average_precision(self, **kwargs: Any) -> Any:
@@ -246,11 +246,11 @@ class AccuracyCalculator:
         return self.mean_of(lambda same, relevant: average_precision(same, relevant, at_r=False), **kwargs)
 
     def calculate_mean_reciprocal_rank(self, **kwargs: Any) -> Any:
-        """Compute the mean of 1 / the position of the first neighbor with the query's label, or 0 without one."""
+        """Compute the mean of 1 / (rank of the first neighbor with the query's label), which is 0 if there is none."""
         return self.mean_of(lambda same, relevant: reciprocal_rank(same), **kwargs)
 
     def calculate_r_precision(self, **kwargs: Any) -> Any:
-        """Compute the share of the first R neighbors with the query's label, for R references with that label."""
+        """Compute the share of matches among R neighbors. R is the number of references with the query's label."""
         return self.mean_of(r_precision, **kwargs)
 
     def mean_of(

@@ -29,7 +29,7 @@ def gather(x: Tensor) -> Tensor:
 
 
 def gather_optional(x: Tensor | None, like: Tensor) -> Tensor | None:
-    """Concatenate the tensors of all processes as `gather` does. Return None if x is None."""
+    """Move x to the device of `like` and call `gather`. Return None if x is None."""
     return None if x is None else gather(x.to(like.device))
 
 
@@ -37,7 +37,7 @@ class DistributedLossWrapper(nn.Module):
     """Compute a loss over the samples of all processes, multiplied by the number of processes.
 
     Each process computes gradients only through its own samples, and DistributedDataParallel averages the gradients of
-    the processes. With the factor, this average is the gradient of the loss over all samples.
+    the processes. Because of the factor, this average is the gradient of the loss over all samples.
 
     Args:
         loss: The loss. All processes must have batches of the same size.
@@ -62,10 +62,10 @@ class DistributedLossWrapper(nn.Module):
         ref_labels: Tensor | None = None,
         enqueue_mask: Tensor | None = None,
     ) -> Any:
-        """Compute the loss. `indices_tuple` indexes the samples of all processes, with those of this process first."""
+        """Compute the loss. `indices_tuple` indexes the samples of all processes in the order of `gather`."""
         memory = isinstance(self.loss, CrossBatchMemory)
         if memory and (ref_emb is not None or ref_labels is not None):
-            raise ValueError("ref_emb is not supported with CrossBatchMemory: remove it")
+            raise ValueError("ref_emb and ref_labels are not supported with CrossBatchMemory: remove them")
         more = (enqueue_mask,) if memory else (ref_emb, ref_labels)
         if not is_distributed():
             warnings.warn("DistributedLossWrapper is used without a process group: it has no effect", stacklevel=2)
@@ -100,7 +100,7 @@ class DistributedMinerWrapper(nn.Module):
     def forward(
         self, emb: Tensor, labels: Tensor, ref_emb: Tensor | None = None, ref_labels: Tensor | None = None
     ) -> Any:
-        """Return indices into the samples of all processes, with those of this process first."""
+        """Return indices into the samples of all processes, in the order of `gather`."""
         if torch.distributed.get_world_size() <= 1:
             return self.miner(emb, labels, ref_emb, ref_labels)
         labels = labels.to(emb.device)
@@ -113,5 +113,5 @@ class DistributedMinerWrapper(nn.Module):
 
 
 def without_itself(pairs: Indices, labels: Tensor, ref_labels: Tensor) -> tuple[Tensor, ...]:
-    """Remove the pairs of a sample with itself. The references begin with the batch."""
+    """Remove the pairs of a sample with itself from `pairs`. The references must begin with the batch."""
     return remove_self_comparisons(pairs, torch.arange(len(labels), device=labels.device), len(ref_labels))

@@ -26,7 +26,7 @@ def evaluate_exactly(
     ref_includes_query: bool,
     names: Sequence[str],
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    """Map each metric to its values and to the labels of the queries, for queries that have a positive.
+    """Return a dictionary from metrics to pairs: the values for the queries that have a positive, and their labels.
 
     The dictionary is empty if no query has the same label as a reference.
     """

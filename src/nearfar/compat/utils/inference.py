@@ -79,7 +79,7 @@ class FaissKNN:
         if self.reset_before:
             self.index = self.index_init_fn(query.shape[1])
         if self.index is None:
-            raise ValueError("the index is empty: call train() first, or use reset_before=True")
+            raise ValueError("there is no index: call train() first, or use reset_before=True")
         if reference is not None:
             self.index.add(as_array(reference))
         found = self.index.search(as_array(query), k + int(ref_includes_query))
@@ -168,8 +168,8 @@ class InferenceModel:
         match_finder: The MatchFinder. By default, two inputs match if their cosine is at least 0.9.
         normalize_embeddings: Whether to scale embeddings to unit length.
         knn_func: The function that finds neighbors, by default FaissKNN.
-        data_device: The device of the inputs, by default a GPU if there is one.
-        dtype: The dtype of the inputs, or None to keep it.
+        data_device: The device that the inputs are moved to, by default a GPU if there is one.
+        dtype: The dtype that the inputs are converted to, or None to keep theirs.
     """
 
     def __init__(

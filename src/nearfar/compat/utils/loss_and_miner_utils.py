@@ -16,10 +16,10 @@ Triplets = tuple[Tensor, Tensor, Tensor]
 
 
 def logsumexp(x: Tensor, keep_mask: Tensor | None = None, add_one: bool = True, dim: int = 1) -> Tensor:
-    """Compute log(sum e^x) over the entries of a mask, along a dimension of a matrix.
+    """Compute log(sum e^x) along the dimension `dim` of a matrix, over the entries where `keep_mask` is True.
 
-    If `add_one` is True, 1 is added to the sum. The dimension is kept with size 1. Where the mask is empty, the result
-    is 0.
+    If `add_one` is True, 1 is added to the sum. The dimension is kept with size 1. Where the mask has no True entry,
+    the result is 0.
     """
     z, mask = (x, keep_mask) if dim == 1 else (x.T, None if keep_mask is None else keep_mask.T)
     mask = torch.ones_like(z, dtype=torch.bool) if mask is None else mask

@@ -14,7 +14,7 @@ EQUALITY: Compare = torch.eq
 
 
 def equal_rows(labels: Tensor, others: Tensor) -> Tensor:
-    """Return which of N labels equal which of M other labels, as a mask [N, M]. A label may have several columns."""
+    """Compare N labels with M other labels; return the mask [N, M] of equal ones. A label may have several columns."""
     same = labels[:, None] == others[None]
     return same if same.ndim == 2 else same.flatten(2).all(2)
 
@@ -31,7 +31,7 @@ def get_label_match_counts(query_labels: Tensor, reference_labels: Tensor, label
 def get_lone_query_labels(
     query_labels: Tensor, label_counts: LabelCounts, ref_includes_query: bool, label_comparison_fn: Compare
 ) -> tuple[Tensor, Tensor]:
-    """Return the labels that match no reference, and the mask [Q] of the queries with other labels.
+    """Return the labels that match no reference, and the mask [Q] of the queries whose labels match a reference.
 
     With `ref_includes_query`, a query does not count as its own match.
     """

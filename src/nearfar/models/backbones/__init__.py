@@ -84,8 +84,8 @@ def create(
             "MODULE:FUNCTION" or an `nn.Module`. For a two-part model such as CLIP, "transformers:" uses the image
             encoder and "transformers-text:" the text encoder. "MODULE:FUNCTION" imports the Python module, which runs
             its code, and calls the function or class.
-        channels: Number of image channels (3 by default, 1 for "small" and "small-conv"), or the length of the vectors
-            for "features".
+        channels: Number of image channels (3 by default, 1 for "small" and "small-conv"), or the number of dimensions
+            of the vectors for "features".
         pretrained: False initializes the weights randomly (He et al., arXiv 1502.01852). True loads the public weights
             from an installed package or from the folder of torch.hub; nothing is downloaded. A path loads a file
             (.safetensors or a PyTorch state dict) with the tensor names of the public file or of nearfar. If the file
@@ -136,7 +136,7 @@ def create(
 
 
 def _construct(name: str, channels: int | None) -> nn.Module:
-    """Build the backbone that is registered as `name`. A `name` MODULE:FUNCTION is imported and registered first."""
+    """Build the backbone that is registered as `name`. If it is MODULE:FUNCTION, import and register it first."""
     if is_own_code(name) and name not in BACKBONES.names():
         register(name, load_constructor(name))
     options: dict[str, Any] = {} if channels is None else {"channels": check_count("channels", channels)}

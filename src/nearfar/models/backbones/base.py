@@ -115,7 +115,8 @@ class SamePad(nn.Module):
     """Pad a feature map with zeros like TensorFlow's "SAME" padding.
 
     If the number of padded rows or columns is odd, the extra one is at the bottom or right. Networks with weights from
-    TensorFlow need this padding. It differs from symmetric padding if, for example, the stride is 2 and the side even.
+    TensorFlow need this padding. It differs from symmetric padding if, for example, the stride is 2 and the side is
+    even.
     """
 
     def __init__(self, kernel: int, stride: int) -> None:

@@ -1,4 +1,4 @@
-"""BN-Inception, the backbone in the papers on DRO, MPA, Proxy-Anchor, Proxy-ISA and A Metric Learning Reality Check."""
+"""BN-Inception, the backbone in the papers on DRO, MPA, Proxy-Anchor and Proxy-ISA, and in Musgrave et al. (2020)."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class Timm(Backbone):
     has_map_output = False
 
     def __init__(self, name: str, *, weights: str | Path | None = None) -> None:
-        # timm imports torchvision, whose PyPI wheels are CUDA builds, and importing them fails with a CPU torch
+        # The import can fail: timm imports torchvision, whose PyPI wheels are CUDA builds that need a CUDA torch.
         timm = import_library("timm", TIMM)
         try:
             model = timm.create_model(name, pretrained=False, num_classes=0)

@@ -110,9 +110,9 @@ class TextTransformer(Backbone):
     def named_layers(self) -> list[tuple[str, nn.Module]]:
         """Return the blocks "embeddings", "layers.0", "layers.1", ...
 
-        Together they hold all parameters of the model. Remaining parameters are returned as another block with the name
-        of the last layer. The list is empty if the layers are not found. Unlike the blocks of an image network, these
-        cannot simply be applied in sequence, because the layers also take a mask.
+        Parameters outside the embeddings and the layers are in one more entry, which has the name of the last layer.
+        The list is empty if the layers are not found. Unlike the blocks of an image network, these blocks cannot simply
+        be applied in sequence, because the layers also take a mask.
         """
         count = getattr(self.model.config, "num_hidden_layers", 0)
         lists = [m for m in self.model.modules() if isinstance(m, nn.ModuleList) and len(m) == count]
@@ -153,7 +153,7 @@ class TextTransformer(Backbone):
         return self.frozen_states.find(x, PADDING, lambda part: compute_until(last, lambda: self._run(part)))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute the tokens [B, L, features + 1], or the pooled features [B, features]."""
+        """Compute the tokens with a weight each [B, L, features + 1], or the pooled features [B, features]."""
         if self.group is None or torch.compiler.is_compiling():
             return self._encode(x)
         order = (x != PADDING).sum(1).argsort(stable=True)

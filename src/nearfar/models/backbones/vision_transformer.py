@@ -89,9 +89,9 @@ class VisionTransformer(Backbone):
         return create_token_pooling(name, self.features)
 
     def named_layers(self) -> list[tuple[str, nn.Module]]:
-        """Return the layers of the blocks "embeddings", "layers.0", "layers.1", ..., if the model is in `SEQUENTIAL`.
+        """Return the layers of the blocks "embeddings", "layers.0", "layers.1", ...
 
-        For other models, the list is empty.
+        The list is empty if the type of the model is not in `SEQUENTIAL`.
         """
         if not self._is_sequential:
             return []
