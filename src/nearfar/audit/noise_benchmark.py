@@ -94,7 +94,7 @@ def make_noise_table(
         split: The split to use.
         rate: Fraction of wrong labels.
         seeds: Number of noise seeds.
-        classes: Use only the first N classes.
+        classes: Number of classes to use, counted from the first. By default, all classes are used.
     """
     data = open_data(source).subset(split)
     if classes:

@@ -29,7 +29,7 @@ class _TimingError(Exception):
 
 
 def check_run(config: Config, manifest: Manifest) -> str:
-    """Create the network, loss, sampler, pacer and optimizer of a run and train a few steps in a temporary directory.
+    """Create all parts of a run, such as network, loss and optimizer, and train a few steps in a temporary directory.
 
     Args:
         config: The configuration.

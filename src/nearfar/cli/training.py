@@ -79,7 +79,7 @@ def merge_flags(settings: tuple[str, ...], flags: dict[str, Any]) -> tuple[str, 
     default=1,
     show_default=True,
     type=click.IntRange(min=1),
-    help="Number of processes that split each batch.",
+    help="Number of training processes. Each of them processes a part of every batch.",
 )
 def train(processes: int, settings: tuple[str, ...], **options: Any) -> None:
     """Train an embedding on DATA.
@@ -168,7 +168,7 @@ def evaluate(
 )
 @SKIP_BROKEN
 @click.option(
-    "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder of the runs.  [default: runs/advise-DATA]"
+    "--out", type=click.Path(file_okay=False, path_type=Path), help="Output folder.  [default: runs/advise-DATA]"
 )
 @DEVICE
 def advise(**options: Any) -> None:

@@ -106,7 +106,10 @@ def load_index(encoder: Encoder, folder: Path, *, truncate: bool = False) -> Ind
     if truncate and index.dim < encoder.dim and index.model == encoder.model:
         encoder.truncate(index.dim)
     if index.dim != encoder.dim or (index.model and index.model != encoder.model):
-        raise NearfarError(f"{folder} was not built with the weights of {encoder.run.path}: build it again")
+        raise NearfarError(
+            f"{folder} was not built with the weights of {encoder.run.path}, or has another number of dimensions: "
+            "build it again"
+        )
     return index
 
 

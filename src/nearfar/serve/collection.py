@@ -114,7 +114,7 @@ class Collection:
         """The embeddings [N, d] as the network computed them. They are read when the map or the audit needs them."""
         path = self.run.path / CACHE_FOLDER / f"vectors-{self.split}.safetensors"
         tensors, key = read_tensors(path)
-        if key != self.cache_key:  # the server has been reloaded with other weights or data since
+        if key != self.cache_key:  # the server has been reloaded with other weights or data since this object was made
             raise NearfarError("the data of this server has just been replaced: try again")
         return torch.cat([tensors["vectors"], self.added.vectors])
 

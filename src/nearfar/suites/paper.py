@@ -74,7 +74,7 @@ def check_paper(tables: Iterable[PaperTable], *, data: Iterable[str], methods: I
 
     Args:
         tables: tables to check.
-        data: values of `paper` of the suite's datasets.
+        data: values of the key `paper` in the suite's datasets.
         methods: names of the suite's methods.
         where: name of the suite file, for error messages.
     """

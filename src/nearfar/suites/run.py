@@ -1,4 +1,7 @@
-"""`nearfar bench run`: run the cells of a suite that have no scores yet, in one or several processes."""
+"""`nearfar bench run`: run the cells of a suite that have no scores yet, in one or several processes.
+
+A cell is a combination of dataset, method, seed and value of the swept setting.
+"""
 
 from __future__ import annotations
 
@@ -156,10 +159,10 @@ def _tune(
 def _write_suite(
     file: ResultsFile, suite: Suite, cells: list[Cell], only: tuple[str, ...], tuned: TunedSettings, tried: TriedValues
 ) -> None:
-    """Append a suite line, unless the last suite line of the file is the same.
+    """Append a line of the kind "suite" with the suite and its cells, unless the last such line is the same.
 
-    With `only`, the cells and tuned settings of all other datasets that have not changed are copied from the last suite
-    line. Nothing is copied if anything else in the suite has changed.
+    If `only` names the datasets to run, the cells and tuned settings of the other datasets are copied from the last
+    such line, if these datasets have not changed. Nothing is copied if anything else in the suite has changed.
     """
     previous = next((line for line in reversed(file.lines) if line["kind"] == "suite"), None)
     current = _to_plain(suite)

@@ -1,4 +1,4 @@
-"""Datasets that suites share, grouped in tracks (tracks.yaml). A suite refers to them by name."""
+"""Datasets that suites share, in groups called tracks (tracks.yaml). A suite refers to a dataset by its name."""
 
 from __future__ import annotations
 

@@ -9,10 +9,10 @@
                              one with the name of the method
     baseline                 the method that the others are compared with, unless a method sets another baseline
     seeds                    list of seeds
-    settings                 list of KEY=VALUE for all cells, as for `nearfar train --set`
+    settings                 list of KEY=VALUE for all runs, as for `nearfar train --set`
     sweep                    one setting and the list of values to train with: {KEY: [VALUE, ...]}
     folds                    number of class-disjoint folds of the training classes, used instead of data.validation as
-                             in Musgrave et al., ECCV 2020: a cell trains one network per fold
+                             in Musgrave et al., ECCV 2020: one network is trained per fold
     last_epoch               true shows the scores of the last epoch in addition to those of the selected epoch
     metrics                  columns of the tables, in addition to the metrics of the paper's table
     compared                 metrics for which tables show differences from the baseline; `metrics` by default
@@ -76,7 +76,7 @@ class SuiteDataset:
         source: a source as for `nearfar data`, which may contain $VARIABLE; None if it must come from the command line.
         settings: settings for this dataset.
         track: group that the dataset belongs to; `--only TRACK` selects the group.
-        paper: value of `data` in the suite's `paper` tables whose numbers are shown for this dataset.
+        paper: the suite's `paper` tables that have this value of `data` are shown for this dataset.
         differs: what differs from the paper's setup.
         metrics: metrics to show for this dataset; None means those of the suite and of the paper's table.
         tune: search space for this dataset.

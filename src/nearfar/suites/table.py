@@ -137,7 +137,10 @@ def _notes(block: Block) -> list[str]:
 
 
 def _batch_sizes(block: Block) -> list[str]:
-    """Return a note with the most common batch size and the methods that use a different one; empty if unknown."""
+    """Return a list with a note on the most common batch size and the methods that use a different one.
+
+    The list is empty if the batch sizes are unknown.
+    """
     sizes: dict[int, list[str]] = {}
     for row in block.rows:
         if row.batch is not None:

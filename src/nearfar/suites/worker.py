@@ -1,4 +1,4 @@
-"""A process that trains cells. It reads configurations from stdin and writes scores to stdout, as lines of JSON.
+"""A process that trains the cells of a suite. It reads configurations from stdin and writes scores to stdout as JSON.
 
 Stdin is closed when the suite is done or when the process that runs the suite is killed. The worker then removes its
 files and exits at once.
@@ -137,7 +137,7 @@ def _without_paths(message: str, folder: Path) -> str:
 
 
 def main() -> None:
-    """Train cells until stdin is closed."""
+    """Train the cells that arrive on stdin, until stdin is closed."""
     keep_freed_memory()
     code_state()  # compute and cache the hash now, before the source files can change
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C, the parent closes stdin, which ends this process

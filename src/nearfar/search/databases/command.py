@@ -16,7 +16,7 @@ Say = Callable[[str], object]
 
 
 def export_to_database(index: Index, address: str, *, table: str, kind: str, replace_table: bool, say: Say) -> str:
-    """Make a table equal to an index, and return a description of what was done."""
+    """Copy an index to a database table (see `upload`), and return a description of what was done."""
     with connect(address, table=table, create=True) as database:
         result = upload(index, database, table=table, kind=kind, replace_table=replace_table, say=say)
         lines = [

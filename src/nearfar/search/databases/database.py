@@ -63,11 +63,12 @@ class Rows:
     """N samples to store.
 
     Attributes:
-        ids: Distinct integers [N] of at least 0.
+        ids: Distinct non-negative integers [N].
         labels: Class names [N]; None for samples without a label.
         names: Names [N].
         vectors: float32 unit vectors [N, dim].
-        digests: A hash [N] of label, name and vector, int64. Rows with an equal hash need not be stored again.
+        digests: A hash of the label, name and vector of each row, int64 [N]. A row that is already stored with the same
+            hash need not be stored again.
     """
 
     ids: Ints
