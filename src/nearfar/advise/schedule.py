@@ -41,6 +41,8 @@ def round_sizes(candidates: int) -> list[int]:
 def planned_splits(rounds: int) -> list[int]:
     """Return the number of class splits in each round: one in the first, three in the last, two in between.
 
+    A class split is a random division of the classes into training classes and held-out classes.
+
     >>> planned_splits(4), planned_splits(1)
     ([1, 2, 2, 3], [3])
     """

@@ -164,7 +164,7 @@ class _SuccessiveHalving:
         return working
 
     def _cost(self, name: str) -> TrialCost:
-        """Estimate the cost of a trial of a candidate from its longest trial so far."""
+        """Estimate the time of a trial of a candidate from its longest trial so far."""
         lines = [line for line in self.lines if line.get("candidate") == name and "score" in line]
         longest = max(lines, key=lambda line: int(line["steps"]))
         step = float(longest["step_seconds"])

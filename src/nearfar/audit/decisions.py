@@ -44,7 +44,7 @@ class DecisionRow:
         path: Name of the sample.
         label: The current label.
         suggested: The new label, for the decision "relabel".
-        decision: One of DECISIONS.
+        decision: "keep", "relabel", "remove", or "" if there is no decision.
     """
 
     row: int

@@ -77,7 +77,7 @@ def calibrate(
 
     Args:
         embeddings: Embeddings [N, d].
-        labels: Class numbers [N]. At least four classes must have two samples.
+        labels: Class numbers [N]. At least four classes must have two or more samples.
         method: "logistic" or "isotonic", the type of the probability curves. An isotonic curve needs thousands of
             samples.
         fmrs: False match rates to find thresholds for. A false match rate is the fraction of pairs of different classes

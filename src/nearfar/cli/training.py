@@ -172,10 +172,11 @@ def evaluate(
 )
 @DEVICE
 def advise(**options: Any) -> None:
-    """Find a good recipe for DATA: compare short training runs on held-out training classes.
+    """Find a good recipe for DATA: compare short training runs by their scores on held-out training classes.
 
-    The output is a recommendation, its certainty, and the command that trains the recipe. The test split is not used.
-    Each result is saved as soon as it is available, so you can interrupt the command and run it again to continue.
+    The output is the recommended recipe, how certain the choice is, and the command that trains it. The test split is
+    not used. Each result is saved as soon as it is available, so you can interrupt the command and run it again to
+    continue.
     """
     from nearfar.advise.command import advise_command
 

@@ -17,7 +17,7 @@ LARGEST, SMALLEST = 90.0, 8.0  # largest and smallest area of a mark in the reli
 
 
 def collect_decisions(calibration: Calibration | None) -> dict[str, Any] | None:
-    """Return the values of the section, or None if the model is not calibrated."""
+    """Return the values that the template of this section needs, or None if the model is not calibrated."""
     if calibration is None:
         return None
     return {

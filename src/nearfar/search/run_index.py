@@ -50,7 +50,8 @@ def extend_index(index: Index, encoder: Encoder, source: str) -> tuple[int, int]
         return known, known
     vectors, embedded = encoder.embed_manifest(manifest.subset(is_new) if known else manifest)
     rows = np.flatnonzero(is_new)[embedded]
-    # Row i has the id first + i, even if earlier rows are not added. The ids of two parts therefore never overlap.
+    # Row i of the source gets the id first + i, even if earlier rows are not added. The ids of two sources therefore
+    # never overlap.
     first = max([int(index.ids.max()) + 1 if len(index) else 0, *(part.first + part.rows for part in index.parts)])
     names = _sample_names(manifest, rows, first=first)
     index.add(vectors, ids=first + rows, labels=manifest.labels[rows], classes=manifest.classes, names=names)

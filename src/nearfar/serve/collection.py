@@ -166,7 +166,7 @@ class Collection:
         return np.repeat(labels, by_class.shape[1]), by_class.flatten(0, 1)
 
     def _map(self) -> dict[str, Tensor]:
-        """Return `positions` [N, 2] of the samples, `proxies` [P, 2] and `proxy_labels` [P]."""
+        """Return the embedding map: `positions` [N, 2] of the samples, `proxies` [P, 2] and `proxy_labels` [P]."""
 
         def compute() -> dict[str, Tensor]:
             labels, proxies = self.proxies() or (np.zeros(0, np.int64), self.vectors[:0])

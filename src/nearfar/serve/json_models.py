@@ -79,7 +79,8 @@ class SearchResponse(BaseModel):
     """The results of a search, nearest first.
 
     `query` is the query if it is a sample, otherwise null. `preview` is an image of a query that is an image or a
-    drawing, as a data URI. `decision` is null if the model is not calibrated, or if the search is limited to a class.
+    drawing, as a data URI. `decision` is the class that the nearest neighbors vote for. It is null if the model is not
+    calibrated, or if the search is limited to a class.
     """
 
     query: Sample | None
@@ -130,7 +131,10 @@ class Info(BaseModel):
 
 
 class EmbeddingScores(BaseModel):
-    """The scores of one embedding. `values` maps the name of each metric to a score from 0 to 1."""
+    """The scores of one kind of embedding, such as that of the untrained or of the trained network.
+
+    `values` maps the name of each metric to a score from 0 to 1.
+    """
 
     name: str
     values: dict[str, float]

@@ -48,7 +48,7 @@ class Cell:
 
     @property
     def place(self) -> dict[str, Any]:
-        """The position of the cell in the tables. A results file stores these keys next to the id."""
+        """Dataset, method, swept value and seed: the place of the cell in the tables, as stored in a results file."""
         return {"data": self.data, "method": self.method, "sweep": self.sweep, "seed": self.seed}
 
     def __str__(self) -> str:

@@ -52,7 +52,7 @@ class Results:
     tried: Mapping[tuple[str, str], Mapping[str, list[Any]]]
 
     def cell(self, data: str, method: str, sweep: Any, seed: int) -> Mapping[str, Any] | None:
-        """Return the "cell" line of a cell, or None if the cell has no scores."""
+        """Return the results of a cell, which are its "cell" line in the file, or None if the cell has no scores."""
         return self.cells.get(self.id(data, method, sweep, seed) or "")
 
     def id(self, data: str, method: str, sweep: Any, seed: int) -> str | None:

@@ -201,10 +201,10 @@ def _tuned_place(cell: Cell) -> tuple[str, str]:
 
 
 def _mark_untuned(cell: Cell) -> Cell:
-    """Change the id of a cell whose tuned settings are missing.
+    """Return a cell with another id, because its tuned settings are missing.
 
-    The configuration of the cell contains untuned settings. With its original id, the tables would show the scores of
-    a run with untuned settings.
+    The id of a cell is a hash of its configuration, which has untuned settings here. With this id, the tables would
+    show the scores of any run with the untuned settings.
     """
     return replace(cell, id=f"untuned {cell.id}")
 

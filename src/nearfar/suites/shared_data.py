@@ -15,7 +15,9 @@ from nearfar.spelling import suggest
 
 @cache
 def shared_data() -> dict[str, dict[str, Any]]:
-    """Return a dict that maps names to shared `data` entries. The settings of an entry include those of its track.
+    """Return a dict that maps the names of shared datasets to their `data` entries, as in a suite file.
+
+    The settings of an entry include those of its track (its group of datasets).
 
     >>> shared_data()["sketches"]["settings"]
     ['steps=400', 'batches.size=64', 'data.validation=0.2']

@@ -146,7 +146,7 @@ class Suite:
 
     @property
     def sweep_key(self) -> str | None:
-        """The swept setting."""
+        """The swept setting, or None without a sweep."""
         return next(iter(self.sweep)) if self.sweep else None
 
     @property
@@ -156,17 +156,17 @@ class Suite:
 
     @property
     def tuning_value(self) -> Any:
-        """The value of the sweep that trials use."""
+        """The value of the swept setting that tuning trials use."""
         return self.sweep_values[0] if self.tune.at is None else self.tune.at
 
     def baseline_of(self, method: str) -> str | None:
-        """Return the method that `method` is compared with, or None if it is the baseline or there is none."""
+        """Return the method that `method` is compared with; None if `method` is a baseline or there is no baseline."""
         specific = next((other.baseline for other in self.methods if other.name == method), None)
         name = specific or self.baseline
         return None if name == method else name
 
     def dataset_names(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return `names` with each track replaced by the names of its datasets."""
+        """Return `names` with each track (group of datasets) replaced by the names of its datasets."""
         tracks: dict[str, list[str]] = {}
         for dataset in self.data:
             if dataset.track is not None:

@@ -85,7 +85,7 @@ class Block:
 
     @property
     def title(self) -> str:
-        """Name of the dataset, followed by the form if there is one."""
+        """Name of the dataset, followed by the form of the scores, such as "last epoch", if there are several forms."""
         return f"{self.data}, {self.form}" if self.form else self.data
 
 

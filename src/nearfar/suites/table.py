@@ -101,7 +101,7 @@ def _table(results: Results, block: Block) -> tuple[str, list[str], list[list[Ce
 
 
 def _paper_notes(suite: Suite, block: Block) -> list[str]:
-    """Describe the paper's numbers and how our setup differs."""
+    """Return notes on the paper's numbers and on how our setup differs from the paper's."""
     tables = list(dict.fromkeys(table.table for table in paper_tables(suite, block)))
     if not tables:
         return []

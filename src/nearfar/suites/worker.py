@@ -45,7 +45,13 @@ SAVED_KEYS = (
 
 
 def train_cell(config: Config, folder: Path, initial_states: InitialStateCache | None = None) -> dict[str, Any]:
-    """Train the run of a cell, or one run per fold, in `folder`. Then remove the folder and return the scores."""
+    """Train the run of a cell, or one run per fold, and return the scores.
+
+    Args:
+        config: the configuration of the cell.
+        folder: run directory, which is removed at the end.
+        initial_states: cache of results from before the first step, which several runs can share.
+    """
     try:
         if config.data.folds is not None:
             return _train_folds(config, config.data.folds, folder, initial_states)
@@ -119,7 +125,7 @@ def _ignore(text: str) -> None:
 
 
 def run_cell(config: Config, folder: Path, initial_states: InitialStateCache | None = None) -> dict[str, Any]:
-    """Train a cell and return its entry for the results file: scores, or an error message."""
+    """Train a cell and return its entry for the results file: scores, or an error message. See `train_cell`."""
     try:
         entry = {"kind": "cell", **train_cell(config, folder, initial_states)}
         json.dumps(entry, allow_nan=False)

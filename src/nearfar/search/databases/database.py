@@ -132,7 +132,7 @@ class Database(Protocol):
         ...
 
     def digests(self) -> Iterator[tuple[Ints, Ints]]:
-        """Yield ids and digests of all rows, in parts."""
+        """Yield the ids and the hashes (see `Rows.digests`) of all rows, in several parts."""
         ...
 
     def upsert(self, rows: Rows) -> None:
@@ -180,6 +180,10 @@ D = TypeVar("D", bound=type[Database])
 
 def import_driver(module: str, *, extra: str) -> Any:
     """Import the package that connects to a database.
+
+    Args:
+        module: Name of the module to import.
+        extra: Name of the optional dependencies of nearfar ("extra") that contain the package.
 
     Raises:
         NearfarError: If the package is not installed. The message contains the command that installs it.
