@@ -26,8 +26,8 @@ def test_name_is_recipe_and_settings() -> None:
         ("supcon,", "unknown recipe ''"),
         ("supcon", "list at least two recipes, got 'supcon'"),
         ("supcon, supcon", "'supcon' is listed twice"),
-        ("supcon steps=5, mpa", "remove 'steps=5' from supcon: the trials determine this setting"),
-        ("supcon data.validation=0, mpa", "the trials determine this setting"),
+        ("supcon steps=5, mpa", "remove 'steps=5' from supcon: advise sets it itself for each trial"),
+        ("supcon data.validation=0, mpa", "advise sets it itself for each trial"),
         ("supcon loss, mpa", "a setting must be KEY=VALUE"),
     ],
 )

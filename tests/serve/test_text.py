@@ -61,7 +61,7 @@ def test_a_text_finds_the_nearest_texts(address: str) -> None:
         ({"text": "x" * 100_001}, "invalid query: text"),
         ({"text": "a", "vector": [1.0]}, "send exactly one of strokes, vector and text"),
         ({"vector": [1.0]}, "this run searches texts, not vectors"),
-        ({"strokes": [[[0, 0], [1, 1]]]}, "does not search drawings"),
+        ({"strokes": [[[0, 0], [1, 1]]]}, "does not accept drawings as queries"),
     ],
 )
 def test_other_queries_are_refused(address: str, body: dict[str, Any], message: str) -> None:

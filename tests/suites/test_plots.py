@@ -131,7 +131,7 @@ def test_compactness_shows_what_the_logs_have(runs: Path) -> None:
         assert lines[f"isa, {name}"].get_ydata() == pytest.approx([each["compactness"][name] for each in entries])
         assert list(lines[f"isa, {name}"].get_xdata()) == [each["epoch"] + 1 for each in entries]
     with pytest.raises(
-        NearfarError, match=r"mpa: the log has no compactness after each epoch: train with log_train=true"
+        NearfarError, match=r"mpa: the log has no compactness values for each epoch: train with log_train=true"
     ):
         draw_compactness([runs / "isa", runs / "mpa"])
 

@@ -84,7 +84,7 @@ def test_what_is_no_file_of_results_or_has_none_yet_says_so(tmp_path: Path) -> N
     with pytest.raises(NearfarError, match=r"suite\.yaml: not a results file"):
         read_results(path)
     path.write_text(json.dumps({"kind": "trial", "id": "a"}) + "\n")
-    with pytest.raises(NearfarError, match=r"there are trials \(1\) but no cells yet"):
+    with pytest.raises(NearfarError, match=r"there are only tuning trials \(1\), no scores yet"):
         read_results(path)
     path.write_text("")
     with pytest.raises(NearfarError, match="contains no suite line"):

@@ -21,7 +21,7 @@ FIXED = ("recipe", "seed", "epochs", "steps", "metrics", "select", "data")
 
 @dataclass(frozen=True)
 class Candidate:
-    """A recipe with settings as for `nearfar train --set`."""
+    """A recipe, and settings that change it, such as "loss.alpha=16" (as for `nearfar train --set`)."""
 
     recipe: str
     settings: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ def parse_candidates(text: str) -> tuple[Candidate, ...]:
             )
         for setting in settings:
             if parse_setting(setting)[0][0] in FIXED:
-                raise NearfarError(f"--recipes: remove {setting!r} from {recipe}: the trials determine this setting")
+                raise NearfarError(f"--recipes: remove {setting!r} from {recipe}: advise sets it itself for each trial")
         candidate = Candidate(recipe, tuple(settings))
         if candidate in candidates:
             raise NearfarError(f"--recipes: {candidate.name!r} is listed twice: remove one of them")

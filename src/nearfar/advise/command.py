@@ -18,7 +18,7 @@ from nearfar.errors import NearfarError
 def advise_command(
     source: str, *, minutes: float, recipes: str | None, whole: bool, out: Path | None, skip_broken: bool = False
 ) -> Recommendation:
-    """Run `nearfar advise`: compare the recipes, print progress messages and the recommendation, and return it."""
+    """Run `nearfar advise`: compare the recipes, print progress messages, and print and return the recommendation."""
     candidates = parse_candidates(recipes or DEFAULT)
     if not 0 < minutes < math.inf:
         raise NearfarError(f"--minutes must be a number above 0, got {minutes:g}")
@@ -37,7 +37,7 @@ def advise_command(
 
 
 def describe(recommendation: Recommendation, data: TrialData, candidates: tuple[Candidate, ...]) -> str:
-    """Return a text with the scores, the comparisons, the recommendation and the command to train with it."""
+    """Return a text with the scores, the comparisons, the recommended recipe and the command that trains it."""
     width = max(len(candidate.name) for candidate in candidates)
     lines = ["", f"{'recipe':{width}s}  MAP@R  steps  splits  ms per step"]
     for summary in recommendation.summaries:

@@ -46,7 +46,7 @@ class TrialData:
 
     @property
     def width(self) -> int | None:
-        """Dimension of the feature vectors, or None for other samples."""
+        """Dimension of the feature vectors, or None if the samples are not feature vectors."""
         features = self.manifest.features
         return None if features is None else int(features.shape[1])
 
@@ -105,8 +105,8 @@ def open_trial_data(
 def _balanced_subset(labels: Ints, limit: int) -> Ints:
     """Return the indices of all samples if there are at most `limit`, otherwise of a random subset.
 
-    The subset has at most `limit` samples, with the same maximum for every class. If this maximum would be below 8,
-    random classes are dropped, so that each remaining class can have 8 samples.
+    The subset has at most `limit` / (number of classes) samples of each class. If this is less than 8, random classes
+    are dropped, so that each remaining class can have 8 samples.
 
     >>> _balanced_subset(np.repeat(np.arange(4), 20), 40).shape
     (40,)

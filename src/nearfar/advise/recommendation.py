@@ -21,7 +21,8 @@ SPEEDUP = 1.1  # ratio of the times per step above which one of two recipes coun
 class Comparison:
     """Difference in MAP@R between the winner and another candidate.
 
-    Only trials with the same number of steps on the same class splits are compared, and of these only the longest.
+    The compared trials have the same number of steps and the same class splits: random divisions of the classes into
+    training classes and held-out classes. Of such trials, only the longest are used.
 
     Attributes:
         other: The candidate that the winner is compared with.

@@ -9,7 +9,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class TrialCost:
-    """Estimated time of a trial in seconds: overhead + steps * step."""
+    """Estimated time of a trial: overhead + steps * step.
+
+    Attributes:
+        overhead: Seconds that do not depend on the number of steps.
+        step: Seconds per step.
+    """
 
     overhead: float
     step: float
@@ -36,6 +41,8 @@ def round_sizes(candidates: int) -> list[int]:
 def planned_splits(rounds: int) -> list[int]:
     """Return the number of class splits in each round: one in the first, three in the last, two in between.
 
+    A class split is a random division of the classes into training classes and held-out classes.
+
     >>> planned_splits(4), planned_splits(1)
     ([1, 2, 2, 3], [3])
     """
@@ -43,13 +50,17 @@ def planned_splits(rounds: int) -> list[int]:
 
 
 def needed_seconds(cost: TrialCost, trials: Sequence[int], steps: int, full: int) -> float:
-    """Return the time of all rounds in seconds. The number of steps per trial doubles from round to round.
+    """Return the time of all rounds in seconds.
+
+    The number of steps per trial doubles from round to round until it reaches `full`.
 
     Args:
-        cost: Cost of a trial.
+        cost: Time of a trial.
         trials: Number of trials in each round.
         steps: Number of steps per trial in the first round.
         full: Largest number of steps per trial.
+
+    In this example, a trial takes 1 s plus 0.1 s per step: 4 trials of 10 steps, then 6 trials of 15 steps.
 
     >>> needed_seconds(TrialCost(1, 0.1), [4, 6], 10, full=15)
     23.0
@@ -60,7 +71,16 @@ def needed_seconds(cost: TrialCost, trials: Sequence[int], steps: int, full: int
 def affordable_steps(cost: TrialCost, trials: Sequence[int], seconds: float, full: int) -> int:
     """Return the largest number of steps per trial in the first round for which all rounds fit into the time budget.
 
-    The result is at most `full`. It is 0 if not even one step per trial fits.
+    The number of steps per trial doubles from round to round until it reaches `full`. The result is at most `full`. It
+    is 0 if not even one step per trial fits.
+
+    Args:
+        cost: Time of a trial.
+        trials: Number of trials in each round.
+        seconds: The time budget.
+        full: Largest number of steps per trial.
+
+    In this example, a trial takes 1 s plus 0.1 s per step.
 
     >>> cost = TrialCost(1, 0.1)
     >>> affordable_steps(cost, [4, 6], 100, full=1000), affordable_steps(cost, [4, 6], 5, full=1000)

@@ -111,7 +111,7 @@ class _SuccessiveHalving:
 
     @cached_property
     def full(self) -> int:
-        """The number of steps of a full trial: the maximum over the candidates that have not failed.
+        """The largest number of steps of a trial: the most that `nearfar train` would run for any working candidate.
 
         Read it only after `_probe` has found the candidates that fail, because the value is cached.
         """
@@ -123,7 +123,7 @@ class _SuccessiveHalving:
 
     @property
     def remaining(self) -> float:
-        """Seconds until the deadline."""
+        """Seconds of the time budget that are left."""
         return self.deadline - self.clock()
 
     def _append(self, line: dict[str, Any]) -> None:
@@ -164,7 +164,7 @@ class _SuccessiveHalving:
         return working
 
     def _cost(self, name: str) -> TrialCost:
-        """Estimate the cost of a trial of a candidate from its longest trial so far."""
+        """Estimate the time of a trial of a candidate from its longest trial so far."""
         lines = [line for line in self.lines if line.get("candidate") == name and "score" in line]
         longest = max(lines, key=lambda line: int(line["steps"]))
         step = float(longest["step_seconds"])
@@ -180,8 +180,8 @@ class _SuccessiveHalving:
     def _plan_steps(self, i: int, names: Sequence[str]) -> int:
         """Return the number of steps per trial in round i, such that this and all later rounds fit into the budget.
 
-        Each trial is assumed to cost the mean over the candidates `names`. If fewer than MIN_STEPS steps fit, raise an
-        error in the first round, and return MIN_STEPS in later rounds.
+        Each trial is assumed to take the mean time of the candidates in `names`. If fewer than MIN_STEPS steps fit,
+        raise an error in the first round, and return MIN_STEPS in later rounds.
         """
         cost, remaining = self._mean_cost(names), self.remaining * (1 - RESERVE)
         steps = affordable_steps(cost, self.trials[i:], remaining, self.full)
@@ -226,7 +226,7 @@ class _SuccessiveHalving:
             )
             raise NearfarError(
                 f"{self.data.source}: every recipe of this round failed; {name}: {message}. "
-                f"To compare only the recipes that still work ({', '.join(working)}), choose another --out"
+                f"To compare only the recipes that still work, pass --recipes '{', '.join(working)}' and another --out"
             )
         return names
 

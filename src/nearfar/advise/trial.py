@@ -76,7 +76,7 @@ def trial_config(
 
 
 def count_full_steps(candidate: Candidate, data: TrialData) -> int:
-    """Return the number of steps that `nearfar train` would run on this data.
+    """Return the number of steps that `nearfar train` would run for a candidate on this data.
 
     The largest such number over the candidates limits the steps of all trials.
     """

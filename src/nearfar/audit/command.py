@@ -98,7 +98,7 @@ def audit_command(
                 f"--noise {noise:g} corrupted {int(record.wrong.sum()):,} of {counted(len(manifest), 'label')}, so "
                 "detection cannot be measured: choose another fraction"
             )
-        record = None  # the run has no noise in this split
+        record = None  # detection cannot be measured: none of the labels of this split is known to be wrong, or all are
     embeddings = embed_for_audit(manifest, run, model, size)
     result = audit(embeddings, manifest.labels, classes=manifest.classes)
     found = find_near_duplicates(result, embeddings, manifest.split)

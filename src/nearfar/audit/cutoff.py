@@ -1,6 +1,6 @@
 """The cut-off score of an audit: a label whose score is at least the cut-off is probably wrong.
 
-The cut-off is computed from two normal distributions.
+The scores of right labels and the scores of wrong labels are modeled as two normal distributions.
 """
 
 from __future__ import annotations
@@ -60,7 +60,14 @@ def find_cutoff(score: Floats, reference: Floats) -> float:
 
 
 def _probabilities(score: Floats, means: Floats, deviations: Floats, shares: Floats) -> Floats:
-    """Return the probability that each score comes from each distribution. The result has shape [N, 2]."""
+    """Return the probability [N, 2] that each score comes from each of two normal distributions.
+
+    Args:
+        score: Scores [N].
+        means: Means of the distributions [2].
+        deviations: Standard deviations of the distributions [2].
+        shares: Fraction of all scores that comes from each distribution [2].
+    """
     distance = (score[:, None] - means) / deviations
     logs = np.log(shares + 1e-300) - np.log(deviations) - distance**2 / 2
     weights = np.exp(logs - logs.max(1, keepdims=True))

@@ -24,7 +24,7 @@ def audit_data(
 ) -> Audit:
     """Audit all samples of a manifest, and write audit.csv, duplicates.csv, outliers.csv and index.html.
 
-    To audit one split, pass its subset and the embeddings of the subset.
+    To audit one split, pass a manifest with only the samples of this split, and their embeddings.
 
     Args:
         manifest: The samples.

@@ -44,7 +44,7 @@ class DecisionRow:
         path: Name of the sample.
         label: The current label.
         suggested: The new label, for the decision "relabel".
-        decision: One of DECISIONS.
+        decision: "keep", "relabel", "remove", or "" if there is no decision.
     """
 
     row: int
@@ -158,6 +158,11 @@ def _move_to_split_of_class(before: Manifest, after: Manifest, changed: Ints) ->
 
     Without the move, the new class would be in two splits, and test scores would no longer measure unseen classes. All
     samples of a class that did not exist before go to the split that most of them come from.
+
+    Args:
+        before: The samples with their old labels.
+        after: The same samples with their new labels.
+        changed: Rows whose label has changed.
     """
     split_of: dict[int, str] = {}
     for label in np.unique(before.labels).tolist():

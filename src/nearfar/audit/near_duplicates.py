@@ -24,11 +24,11 @@ BLOCK = 4096
 
 @dataclass(frozen=True, eq=False)
 class DuplicateGroup:
-    """Samples that are connected by pairs of near duplicates.
+    """A group of near duplicates. Each sample in the group is a near duplicate of at least one other.
 
     Attributes:
         rows: Rows of the samples, ascending.
-        distance: The smallest distance (1 - cosine) between two of the samples.
+        distance: The smallest distance (1 - cosine) between two samples of the group.
         is_across_splits: Whether the samples are in different splits, which makes test scores too high.
         has_several_labels: Whether the samples have different labels, in which case at least one is probably wrong.
     """
@@ -44,7 +44,8 @@ class Neighborhoods:
     """Near duplicates and outliers of a dataset.
 
     Attributes:
-        groups: Groups of near duplicates: first those across splits, then those with several labels, then by distance.
+        groups: Groups of near duplicates. Groups across splits come first, then groups with several labels, then the
+            others. Groups of the same kind are ordered by their smallest distance.
         outliers: Rows of the outliers, farthest first.
         distance: Mean distance of each sample to its ten nearest neighbors [N].
     """
@@ -96,7 +97,14 @@ def _neighbor_distances(neighbors: Ints, embeddings: Embeddings, center: bool) -
 
 
 def _connect(left: Ints, right: Ints, distance: Floats, count: int) -> list[tuple[Ints, float]]:
-    """Return the connected components of pairs, with the smallest distance of a pair in each."""
+    """Return the connected components of a graph, each as its rows and the smallest distance of its edges.
+
+    Args:
+        left: One row of each edge.
+        right: The other row of each edge.
+        distance: Distance between the two rows of each edge.
+        count: Number of rows. Rows without an edge are left out of the result.
+    """
     parent = np.arange(count)
 
     def find(row: int) -> int:

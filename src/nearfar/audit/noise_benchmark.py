@@ -51,7 +51,11 @@ def compute_scores(x: Tensor, labels: Tensor, names: list[str]) -> dict[str, Flo
 
 
 def _detection_of(score: Floats, wrong: NDArray[np.bool_]) -> Detection:
-    """Return the AUROC, and the precision among the n highest scores, for n = 100 and n = number of wrong labels."""
+    """Measure how well scores detect wrong labels.
+
+    Return the AUROC, the precision among the 100 highest scores, and the precision among as many of the highest scores
+    as there are wrong labels.
+    """
     detection = measure_detection(score, wrong)
     return detection["auroc"], precision_at(score, wrong, min(100, len(wrong))), detection["precision"]
 
@@ -94,7 +98,7 @@ def make_noise_table(
         split: The split to use.
         rate: Fraction of wrong labels.
         seeds: Number of noise seeds.
-        classes: Use only the first N classes.
+        classes: Number of classes to use, counted from the first. By default, all classes are used.
     """
     data = open_data(source).subset(split)
     if classes:
@@ -115,7 +119,7 @@ def make_noise_table(
 
 
 def measure_cutoff(manifest: Manifest, *, rate: float, seeds: int) -> list[tuple[float, float, float]]:
-    """Return the flagged fraction, the precision and the recall of the audit at its cut-off, once per noise seed."""
+    """Return the fraction of labels that the audit calls wrong, its precision and its recall, once per noise seed."""
     clean = replace(manifest.compact(), split=np.full(len(manifest), "train"))
     x, results = load_vectors(clean), []
     for seed in range(seeds):

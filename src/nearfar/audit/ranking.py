@@ -194,7 +194,14 @@ def audit(
 def compute_self_paced_weight(
     x: Tensor, y: Tensor, *, shares: Sequence[float] = SHARES, memory_mb: int = MEMORY_MB
 ) -> Floats:
-    """Return the sample weights [N] of BSPML for unit embeddings, averaged over the fractions of samples to keep."""
+    """Return the sample weights [N] of BSPML (balanced self-paced metric learning), averaged over `shares`.
+
+    Args:
+        x: Unit embeddings [N, d].
+        y: Labels [N].
+        shares: Fractions of the samples to keep. The weights are computed once for each fraction.
+        memory_mb: Memory limit of a block, in MiB.
+    """
     pos, neg = hardness(x, y, memory_mb=memory_mb)
     problem = WeightProblem.of(pos.cpu().numpy(), neg.cpu().numpy(), y.cpu().numpy(), age=0.0, mu=1.0)
     weight: Floats = np.mean([solve_for_share(problem, share, tolerance=1e-3)[0].weights for share in shares], axis=0)
@@ -223,7 +230,10 @@ def swap_labels(labels: Ints) -> tuple[Ints, Ints]:
 def _judge(
     x: Tensor, y: Tensor, k: int, shares: Sequence[float], memory_mb: int
 ) -> tuple[dict[str, NDArray[Any]], Floats, Floats]:
-    """Return the evidence of `_collect_evidence`, the self-paced weights [N], and the terms of the score [N, 3]."""
+    """Return the evidence of `_collect_evidence`, the self-paced weights [N], and the three terms of the score [N, 3].
+
+    The terms are those of the class centers, the votes and the self-paced weights (see `audit`).
+    """
     evidence = _collect_evidence(x, y, k, memory_mb)
     weight = compute_self_paced_weight(x, y, shares=shares, memory_mb=memory_mb)
     centers = evidence["class_other"] - evidence["class_own"]

@@ -50,7 +50,7 @@ def describe(calibration: Calibration) -> list[tuple[str, str]]:
 
 
 def warning(calibration: Calibration) -> str:
-    """Return a warning if the model was trained on some of the classes, and "" otherwise."""
+    """Return a warning if the model was trained on some of the classes of the calibration data, and "" otherwise."""
     if not calibration.trained:
         return ""
     return (

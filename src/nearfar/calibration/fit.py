@@ -77,7 +77,7 @@ def calibrate(
 
     Args:
         embeddings: Embeddings [N, d].
-        labels: Class numbers [N]. At least four classes must have two samples.
+        labels: Class numbers [N]. At least four classes must have two or more samples.
         method: "logistic" or "isotonic", the type of the probability curves. An isotonic curve needs thousands of
             samples.
         fmrs: False match rates to find thresholds for. A false match rate is the fraction of pairs of different classes
@@ -153,7 +153,12 @@ def _fit_neighbors(
 
 
 def _collect_hits(vectors: Tensor, numbers: Ints, rows: Ints) -> tuple[Floats, NDArray[np.bool_], Ints]:
-    """Return, for each neighbor of each row: its distance, whether it has the row's class, and the row's class."""
+    """Find the nearest neighbors of each sample in `rows` among the other samples in `rows`.
+
+    Returns:
+        For each pair of a sample and a neighbor: the distance, whether both have the same class, and the class of the
+        sample.
+    """
     distance, found = find_neighbors(vectors, rows, rows, VOTERS)
     is_found = (found >= 0).ravel()
     classes = np.repeat(numbers[rows], VOTERS)
@@ -199,7 +204,16 @@ _FIELDS = ("score", "is_known", "is_correct", "classes")
 
 
 def _arrange(vectors: Tensor, numbers: Ints, known: Ints, curve: Curve) -> _Arrangement:
-    """Classify all samples with a gallery of the known classes. A query is not its own neighbor."""
+    """Classify all samples by the votes of their nearest neighbors in a gallery that has only the known classes.
+
+    A sample is not its own neighbor.
+
+    Args:
+        vectors: Unit vectors [N, d].
+        numbers: Class numbers of the samples [N].
+        known: Class numbers of the known classes.
+        curve: Maps the distance of a neighbor to the weight of its vote, the probability of the same class.
+    """
     is_known = np.isin(numbers, known)
     gallery = np.flatnonzero(is_known)
     queries = np.arange(len(numbers))
@@ -211,7 +225,13 @@ def _arrange(vectors: Tensor, numbers: Ints, known: Ints, curve: Curve) -> _Arra
 
 
 def _bootstrap(classes: Ints, seed: int, measure: Callable[[Ints], float]) -> Estimate:
-    """Return a measure over all rows, with a 95% interval from a bootstrap that draws classes with replacement."""
+    """Return a measured value with a 95% interval from a bootstrap that draws classes with replacement.
+
+    Args:
+        classes: The class number of each row.
+        seed: Seed of the bootstrap.
+        measure: A function that takes row indices and returns the value that is measured on these rows.
+    """
     order = np.argsort(classes, kind="stable")
     groups = np.split(order, np.flatnonzero(np.diff(classes[order])) + 1)
     rng = np.random.default_rng(seed)

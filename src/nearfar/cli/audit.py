@@ -49,7 +49,7 @@ from nearfar.cli.options import DEVICE, SKIP_BROKEN
 @click.option(
     "--out", type=click.Path(path_type=Path), help="Output folder; with --apply, the corrected manifest to write."
 )
-@click.option("--force", is_flag=True, help="Let --apply overwrite DATA or the decisions.")
+@click.option("--force", is_flag=True, help="Let --apply overwrite DATA or the file of decisions.")
 @DEVICE
 def audit(**options: Any) -> None:
     """Find samples whose label is probably wrong, and write the evidence to a table and an HTML page for review.

@@ -18,7 +18,7 @@ def bench() -> None:
 @bench.command("run")
 @click.argument("name", metavar="SUITE")
 @click.option("--data", "sources", multiple=True, metavar="NAME=PATH", help="Path of a dataset; repeatable.")
-@click.option("--only", multiple=True, metavar="NAME", help="Use only this dataset or track of the suite; repeatable.")
+@click.option("--only", multiple=True, metavar="NAME", help="Use only this dataset or track (group); repeatable.")
 @click.option("--method", "methods", multiple=True, metavar="NAME", help="Run only this method now; repeatable.")
 @click.option("--seed", "seeds", multiple=True, type=int, help="Run only this seed now; repeatable.")
 @click.option("--peer", is_flag=True, help="Also run the same losses from pytorch-metric-learning, where it has them.")
@@ -154,7 +154,7 @@ def bench_table(file: Path, style: str | None, out: Path | None) -> None:
 @click.option("--method", "methods", multiple=True, metavar="NAME", help="Draw only this method; repeatable.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="An .svg file.  [default: print]")
 def bench_figure(file: Path, x: str, metric: str, methods: tuple[str, ...], out: Path | None) -> None:
-    """Plot a metric against the values of the sweep, one line per method."""
+    """Plot a metric against the values of the setting that a suite sweeps, with a line for each method."""
     from nearfar.suites.figure import draw_figure
     from nearfar.suites.results import read_results
 
@@ -189,7 +189,7 @@ def bench_plot(kind: str, sources: tuple[Path, ...], out: Path, **options: Any) 
     similarity   cosines of samples with proxies and with each other, one column per run
     compactness  mean cosines of proxies and of training samples over the epochs of runs
     overfitting  a metric over the epochs of runs
-    decay        the penalties of one Proxy-ISA run
+    decay        the penalties of one Proxy-ISA run against the number of samples seen
     settings     a metric over two settings; RUN is the results file of a suite
     """
     from nearfar.suites.plots import write_plot

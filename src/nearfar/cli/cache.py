@@ -14,10 +14,10 @@ FOLDER = click.argument("folder", type=click.Path(exists=True, file_okay=False, 
 
 @click.group()
 def cache() -> None:
-    """List or remove the cached activations in FOLDER. The setting cache.activations of a run names this folder.
+    """List or remove cached activations: outputs of the frozen blocks of a network, stored in FOLDER.
 
-    A view holds the activations of all images of a dataset with one draw of the random augmentation, or without
-    augmentation.
+    The setting cache.activations of a run names this folder. A view holds the activations of all images of a dataset
+    with one draw of the random augmentation, or without augmentation.
     """
 
 

@@ -32,7 +32,7 @@ FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
     "fmrs",
     multiple=True,
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    help="Also find the threshold for this false match rate; repeatable.  [default: 0.1, 0.01, 0.001, 0.0001]",
+    help="Find a threshold for this false match rate, in addition to 0.1, 0.01, 0.001 and 0.0001; repeatable.",
 )
 @TRUNCATE
 @SKIP_BROKEN

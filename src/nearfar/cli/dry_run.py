@@ -29,7 +29,7 @@ class _TimingError(Exception):
 
 
 def check_run(config: Config, manifest: Manifest) -> str:
-    """Create the network, loss, sampler, pacer and optimizer of a run and train a few steps in a temporary directory.
+    """Create all parts of a run, such as network, loss and optimizer, and train a few steps in a temporary directory.
 
     Args:
         config: The configuration.
@@ -71,7 +71,10 @@ def check_run(config: Config, manifest: Manifest) -> str:
 
 
 def _estimate_cached(config: Config, trainer: Trainer, messages: list[str]) -> str:
-    """Append the plan of a run on cached activations to `messages`, and return a line with its estimated time."""
+    """Return a line with the estimated time of a run that trains on cached activations.
+
+    Messages about the cache are appended to `messages`.
+    """
     parts = {"train": (trainer.splits.train, trainer.train_loader), **trainer.evaluated}
     cache = ActivationCache(config, trainer.state.embedder, parts, device=trainer.state.device, say=messages.append)
     plan = plan_run(cache)
@@ -92,7 +95,10 @@ def _estimate_steps(config: Config, manifest: Manifest, times: list[float], step
 
 
 def _check_names(config: Config) -> None:
-    """Check that the trackers exist and their packages are installed, because the trial run does not open trackers."""
+    """Check that the experiment trackers in `config.track` exist and that their packages are installed.
+
+    The dry run itself would not notice, because it does not open trackers.
+    """
     for name in config.track:
         if name not in TRACKERS:
             open_trackers((name,), Path(), {})  # raises an error that suggests a name

@@ -55,7 +55,7 @@ def losses(name: str | None) -> None:
 @click.argument("name", required=False)
 @click.option("--schema", is_flag=True, help="Print the JSON schema of recipe files, for editors.")
 def recipes(name: str | None, schema: bool) -> None:
-    """List all recipes, grouped by purpose, or show one recipe with the source of each number."""
+    """List all recipes, grouped by purpose, or show one recipe and where each of its numbers comes from."""
     import json
 
     from nearfar.config import recipes as known

@@ -16,7 +16,7 @@ DEVICE_VARIABLE = "NEARFAR_DEVICE"
 
 @contextmanager
 def _device_variable(name: str) -> Iterator[None]:
-    """Set the environment variable that device=auto reads, for this process and the processes that it starts."""
+    """Use the device `name` for device=auto, in this process and in processes that it starts."""
     old = os.environ.get(DEVICE_VARIABLE)
     os.environ[DEVICE_VARIABLE] = name
     try:
@@ -62,7 +62,7 @@ def split_arguments(arguments: tuple[str, ...], model: str | None, *, source: st
     """Split the arguments of a command that accepts --model in place of RUN, and return the run and DATA.
 
     Args:
-        arguments: RUN and DATA without --model, or only DATA with --model.
+        arguments: RUN and DATA. If --model is given, only DATA.
         model: The value of --model.
         source: "DATA" if DATA is always required. If empty, DATA is optional unless --model is given.
 

@@ -129,12 +129,10 @@ def export(run: Path, **options: Any) -> None:
 @click.option(
     "--token",
     envvar="NEARFAR_TOKEN",
-    help="Token that requests must send. Prefer the environment variable NEARFAR_TOKEN, whose value is not printed.  "
+    help="Token that requests must send. NEARFAR_TOKEN in the environment is safer, because it is not printed.  "
     "[default: none if only this machine can connect, else a random one]",
 )
-@click.option(
-    "--workers", default=1, show_default=True, type=click.IntRange(1, 64), help="Number of processes that serve."
-)
+@click.option("--workers", default=1, show_default=True, type=click.IntRange(1, 64), help="Number of server processes.")
 @click.option(
     "--split",
     default="all",

@@ -79,7 +79,7 @@ def merge_flags(settings: tuple[str, ...], flags: dict[str, Any]) -> tuple[str, 
     default=1,
     show_default=True,
     type=click.IntRange(min=1),
-    help="Number of processes that split each batch.",
+    help="Number of training processes. Each of them processes a part of every batch.",
 )
 def train(processes: int, settings: tuple[str, ...], **options: Any) -> None:
     """Train an embedding on DATA.
@@ -168,14 +168,15 @@ def evaluate(
 )
 @SKIP_BROKEN
 @click.option(
-    "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder of the runs.  [default: runs/advise-DATA]"
+    "--out", type=click.Path(file_okay=False, path_type=Path), help="Output folder.  [default: runs/advise-DATA]"
 )
 @DEVICE
 def advise(**options: Any) -> None:
-    """Find a good recipe for DATA: compare short training runs on held-out training classes.
+    """Find a good recipe for DATA: compare short training runs by their scores on held-out training classes.
 
-    The output is a recommendation, its certainty, and the command that trains the recipe. The test split is not used.
-    Each result is saved as soon as it is available, so you can interrupt the command and run it again to continue.
+    The output is the recommended recipe, how certain the choice is, and the command that trains it. The test split is
+    not used. Each result is saved as soon as it is available, so you can interrupt the command and run it again to
+    continue.
     """
     from nearfar.advise.command import advise_command
 

@@ -17,7 +17,7 @@ LARGEST, SMALLEST = 90.0, 8.0  # largest and smallest area of a mark in the reli
 
 
 def collect_decisions(calibration: Calibration | None) -> dict[str, Any] | None:
-    """Return the values of the section, or None if the model is not calibrated."""
+    """Return the values that the template of this section needs, or None if the model is not calibrated."""
     if calibration is None:
         return None
     return {
@@ -30,7 +30,10 @@ def collect_decisions(calibration: Calibration | None) -> dict[str, Any] | None:
 
 
 def draw_decisions(calibration: Calibration) -> Markup:
-    """Draw the reliability diagram of the probability of "same class", and the ROC of the decision, as HTML figures."""
+    """Return two HTML figures: the reliability diagram of the probability of "same class", and the ROC curve.
+
+    The ROC curve is that of deciding by a distance threshold whether two samples have the same class.
+    """
     return Markup("").join([_draw_reliability(calibration), _draw_roc(calibration)])
 
 

@@ -141,7 +141,10 @@ def draw_map(data: Manifest, layout: EmbeddingMap, thumbnails: Thumbnails) -> Ma
 
 
 def _fit_to_frame(y: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Rotate the points to the smallest bounding box that is wider than tall, then stretch the box to the frame."""
+    """Rotate the points, then stretch their bounding box to the frame.
+
+    Of the rotations whose bounding box is wider than tall, the one with the smallest bounding box is used.
+    """
     angles = np.radians(np.arange(0, 180, 5))
     axes = np.stack([np.cos(angles), np.sin(angles), -np.sin(angles), np.cos(angles)], axis=1).reshape(-1, 2, 2)
     spans = np.ptp(y @ axes.transpose(0, 2, 1), axis=1)
@@ -164,7 +167,7 @@ def _image_side(points: int, kind: str) -> float:
 
 
 def _place_labels(names: list[str], points: NDArray[np.float64], codes: Ints) -> list[Mark]:
-    """Place the names of the largest classes at the median of their samples, moved down where they overlap."""
+    """Place the names of the largest classes at the median position of their samples. Move overlapping names down."""
     largest = np.argsort(-np.bincount(codes), kind="stable")[:MAX_LABELS]
     boxes: list[tuple[float, float, float, str, int]] = []
     medians = {int(code): np.median(points[codes == code], axis=0) for code in largest}

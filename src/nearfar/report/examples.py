@@ -135,7 +135,7 @@ def find_neighbors(data: Manifest, embeddings: Tensor, rows: Sequence[int], *, n
 
 
 def rank_queries(data: Manifest, embeddings: Tensor, *, queries: int = MAX_QUERIES, seed: int = 0) -> RankedQueries:
-    """Return the nearest neighbor of each query and the position of its first match.
+    """Return the nearest neighbor of each query, and the position of the first sample of the query's class.
 
     Queries without another sample of their class in the gallery are left out. If more than `queries` remain, a
     random sample of `queries` is used.
@@ -195,7 +195,10 @@ def find_confusions(data: Manifest, ranked: RankedQueries, *, pairs: int = 8) ->
 
 
 def _split_roles(data: Manifest, embeddings: Tensor) -> tuple[Ints, Ints]:
-    """Return the row indices of the queries and of the gallery. If a role is missing, both contain all rows."""
+    """Return the row indices of the queries and of the gallery, according to the roles in the data.
+
+    If there is no sample with the role query, or none with the role gallery, both contain all rows.
+    """
     check_embeddings("embeddings", embeddings)
     if len(embeddings) != len(data):
         raise ValueError(

@@ -60,7 +60,10 @@ def report_run(run: Run, embedded: tuple[Manifest, Tensor] | None = None) -> Pat
 
 
 def replace_values(scores: Scores, values: Mapping[str, float]) -> Scores:
-    """Return a copy of `scores` with new means, but without the values per query, spreads and approximation."""
+    """Return a copy of `scores` whose means are `values`.
+
+    The copy has the same counts and distance, but no values per query and no estimates of errors.
+    """
     return Scores(dict(values), scores.queries, scores.dropped, scores.gallery, scores.distance)
 
 

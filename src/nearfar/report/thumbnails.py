@@ -110,7 +110,10 @@ def encode_gray_png(image: Image.Image) -> str:
 
 
 def encode_ink_png(image: Image.Image, color: str) -> str:
-    """Return a drawing on white as a PNG data URI: `color` on a transparent background, with 16 levels of opacity."""
+    """Recolor a drawing on a white background, and return it as a PNG data URI.
+
+    The lines get the color `color`, with 16 levels of opacity. The background becomes transparent.
+    """
     red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
     opacity = bytes(level * 255 // (LEVELS - 1) for level in range(LEVELS))
     return _encode_indexed(LEVELS - 1 - _quantize(image), [red, green, blue] * LEVELS, opacity)

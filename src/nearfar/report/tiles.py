@@ -76,7 +76,10 @@ def make_confusion_cards(
 
 
 def make_tile(data: Manifest, row: int, thumbnails: Thumbnails, *, role: str = "") -> Tile:
-    """Return the tile of a sample, captioned with its class; `role` is added to the alternative text."""
+    """Return the tile of a sample. The caption is its class.
+
+    The alternative text is the class and, if given, `role`, such as "query".
+    """
     name, source = data.classes[data.labels[row]], thumbnails.encode_large(row)
     return Tile(
         source=source,

@@ -97,9 +97,9 @@ def kl_gradient(p: Tensor, y: Tensor, kernel: Tensor, pull: Tensor) -> Tensor:
 
 
 def neighbor_probabilities(square: Tensor, perplexity: float) -> Tensor:
-    """Return the probabilities p_j|i, [N, N], for squared distances [N, N]. The diagonal is 0.
+    """Return the probabilities p_j|i (see above), [N, N], for squared distances [N, N]. The diagonal is 0.
 
-    The logarithms of all beta_i are bisected at the same time, so that each row gets the given perplexity. If all
+    Each beta_i is found by bisection of its logarithm, so that each row gets the given perplexity. If all
     neighbors of a vector are equally far away, its row does not depend on beta_i and may have a different perplexity.
     """
     n = len(square)

@@ -71,7 +71,7 @@ class ApproximateIndex:
 
     @classmethod
     def build(cls, kind: str, vectors: Vectors) -> ApproximateIndex:
-        """Build an index of the given vectors. Call `tune` to set its effort."""
+        """Build an index of the given vectors. Call `tune` afterwards to choose the search effort."""
         if kind == "hnsw":
             index = faiss.IndexHNSWFlat(vectors.shape[1], LINKS, faiss.METRIC_INNER_PRODUCT)
             index.hnsw.efConstruction = CONSTRUCTION
@@ -154,7 +154,7 @@ class ApproximateIndex:
         return similarity, self.slots[slots] if has_all(slots) else np.where(slots < 0, -1, self.slots[slots])
 
     def _compressed_candidates(self, queries: Vectors, k: int) -> Neighbors:
-        """Scan all codes and return the best candidates.
+        """Compare the queries with the codes of all compressed vectors, and return the most similar candidates.
 
         The codes of removed vectors are scanned too, so more candidates are requested to make up for them.
         """

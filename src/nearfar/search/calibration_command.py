@@ -85,7 +85,7 @@ def _print_calibration(calibration: Calibration) -> None:
 
 
 def _count_trained_classes(model: Model, manifest: Manifest, source: str | None) -> int:
-    """Return how many classes of `manifest` the run was trained on, compared by their names."""
+    """Return how many classes of `manifest` the model was trained on. Classes are the same if their names are equal."""
     try:
         train = split_manifest(model.manifest(), model.config).train
     except NearfarError as error:

@@ -38,7 +38,7 @@ def classification_command(
     encoder = Encoder(open_model(run))
     texts = [text for query in queries for text in _expand(query)]
     for text in texts:
-        check_query(text, encoder)  # report errors before the data of a run without an index is embedded
+        check_query(text, encoder)  # report errors now, because opening the index can take long
     index = open_index(encoder, folder=folder, say=say)
     if encoder.calibration is None:
         truncate = "" if encoder.network.truncated is None else f" --truncate {encoder.dim}"

@@ -94,7 +94,7 @@ def search_command(
         raise NearfarError(f"--from searches a database: remove {'--html' if folder is None else '--index'}")
     encoder = _open_encoder(run, skip_broken)
     for text in queries:
-        check_query(text, encoder)  # report errors before the data of a run without an index is embedded
+        check_query(text, encoder)  # report errors now, because opening the index can take long
     if database is not None:
         name = table or DEFAULT_TABLE
         rows = search_database(encoder, queries, database, table=name, k=k, labels=labels, say=say)

@@ -29,7 +29,10 @@ ROTATION_SEED = 0
 
 
 def build_compressed(kind: str, vectors: Vectors) -> Any:
-    """Return a faiss index of unit vectors. For "binary", the number of columns must be a multiple of four."""
+    """Return a faiss index of compressed unit vectors. `kind` is "int8" or "binary".
+
+    For "binary", the number of columns must be a multiple of four.
+    """
     index = _create_binary(vectors) if kind == "binary" else _create_int8(vectors)
     if len(vectors):
         index.add(vectors)
@@ -37,7 +40,10 @@ def build_compressed(kind: str, vectors: Vectors) -> Any:
 
 
 def _create_int8(vectors: Vectors) -> Any:
-    """Create an index of one byte per dimension. Its 256 values are evenly spaced over the range of the dimension."""
+    """Create an index that stores one byte per dimension.
+
+    The 256 values of the byte are evenly spaced over the range of the dimension.
+    """
     index = faiss.IndexScalarQuantizer(vectors.shape[1], faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT)
     # Fewer than two vectors have no range, so use -1..1, which contains the coordinates of all unit vectors.
     ends = np.stack([-np.ones(vectors.shape[1]), np.ones(vectors.shape[1])]).astype(np.float32)

@@ -171,7 +171,7 @@ class Encoder:
             batch_size: Number of inputs that pass through the network at once. The default depends on the image size.
             progress: If True, a progress bar is shown. By default, it is shown in a terminal if there are several
                 batches.
-            normalize: If True, the embeddings are scaled to length 1, so that their dot products are cosines.
+            normalize: If True, the embeddings are scaled to unit norm, so that their dot products are cosines.
             truncate: Keep only the first `truncate` dimensions, before the embeddings are normalized.
 
         Raises:

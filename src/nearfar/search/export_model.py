@@ -62,7 +62,7 @@ class ExportModule(nn.Module):
 
 
 def export_onnx(encoder: Encoder, folder: Path) -> tuple[Path, float]:
-    """Write model.onnx and README.md and, for a network for texts, tokenizer.json.
+    """Write model.onnx and README.md. For a network that embeds texts, also write tokenizer.json.
 
     Returns:
         The path of model.onnx, and the largest difference between its embeddings and those of torch.
@@ -102,7 +102,10 @@ def export_onnx(encoder: Encoder, folder: Path) -> tuple[Path, float]:
 
 
 def _make_names_distinct(graph: Any) -> None:
-    """Rename values inside an ONNX graph that have the name of an output, such as a layer named "embedding"."""
+    """Rename inner values of an ONNX graph that have the same name as an output of the graph.
+
+    Such a clash occurs, for example, if the network has a layer named "embedding".
+    """
     for name in [output.name for output in graph.outputs]:
         constant = graph.initializers.pop(name, None)
         if constant is not None:

@@ -30,7 +30,11 @@ class TextExportModule(nn.Module):
 
 
 def join_inputs(inputs: tuple[Tensor, ...]) -> Tensor:
-    """Return the input of the embedder: the only tensor in `inputs`, or the tokens, padded where the mask is 0."""
+    """Join the inputs of the exported model to the single input of the embedder.
+
+    For images and vectors, this is the only tensor in `inputs`. For texts, `inputs` are the tokens and their mask, and
+    the result is the tokens with PADDING where the mask is 0.
+    """
     if len(inputs) == 1:
         return inputs[0]
     ids, mask = inputs

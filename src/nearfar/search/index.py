@@ -189,7 +189,7 @@ class Index:
             vectors: Vectors of shape [N, dim].
             ids: Ids of the new vectors [N]. Default: consecutive ids after the largest existing id.
             labels: Class numbers [N], required if the index has labels.
-            classes: Class names that `labels` refer to, by default those of the index. New names are added to it.
+            classes: Class names that `labels` refer to, by default those of the index. The index adds new names.
             names: Names of the samples [N].
         """
         x = as_unit_vectors("vectors", vectors, dim=self.dim)

@@ -52,7 +52,7 @@ def assign_ids(ids: ArrayLike | None, count: int, used: Ints) -> Ints:
     """Return the ids of new vectors: `ids` after a check, or consecutive ids after the largest used id.
 
     Args:
-        ids: Distinct integers [count] of at least 0 that are not in `used`, or None.
+        ids: Distinct non-negative integers [count] that are not in `used`, or None.
         count: Number of new vectors.
         used: Ids that are already in the index.
     """

@@ -79,7 +79,7 @@ def read_queries(text: str, index: VectorLookup, encoder: Encoder) -> list[Searc
 
     An integer is the id of a sample. If the run was trained on texts, everything else is a text to search with. The
     rows of a .npy file are embeddings or, if the run was trained on vectors, inputs of the network. If embeddings and
-    inputs have the same length, the rows are taken as inputs.
+    inputs have the same number of dimensions, the rows are taken as inputs.
     """
     check_query(text, encoder)
     if _is_id(text):

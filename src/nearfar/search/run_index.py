@@ -50,7 +50,8 @@ def extend_index(index: Index, encoder: Encoder, source: str) -> tuple[int, int]
         return known, known
     vectors, embedded = encoder.embed_manifest(manifest.subset(is_new) if known else manifest)
     rows = np.flatnonzero(is_new)[embedded]
-    # Row i has the id first + i, even if earlier rows are not added. The ids of two parts therefore never overlap.
+    # Row i of the source gets the id first + i, even if earlier rows are not added. The ids of two sources therefore
+    # never overlap.
     first = max([int(index.ids.max()) + 1 if len(index) else 0, *(part.first + part.rows for part in index.parts)])
     names = _sample_names(manifest, rows, first=first)
     index.add(vectors, ids=first + rows, labels=manifest.labels[rows], classes=manifest.classes, names=names)
@@ -106,7 +107,10 @@ def load_index(encoder: Encoder, folder: Path, *, truncate: bool = False) -> Ind
     if truncate and index.dim < encoder.dim and index.model == encoder.model:
         encoder.truncate(index.dim)
     if index.dim != encoder.dim or (index.model and index.model != encoder.model):
-        raise NearfarError(f"{folder} was not built with the weights of {encoder.run.path}: build it again")
+        raise NearfarError(
+            f"{folder} was not built with the weights of {encoder.run.path}, or has another number of dimensions: "
+            "build it again"
+        )
     return index
 
 

@@ -105,7 +105,15 @@ def load_added_samples(encoder: Encoder, manifest: Manifest) -> AddedSamples:
 
 
 def _rows_of(index: Index, part: Part, manifest: Manifest) -> list[int]:
-    """Return the rows of the samples of a part, without those that are also in the data of the run."""
+    """Return the rows in the index of the samples that come from one dataset.
+
+    Samples that are also in the data of the run are left out.
+
+    Args:
+        index: The index of the run.
+        part: Describes the dataset and its ids in the index.
+        manifest: The data of the run.
+    """
     known: set[str] = set()
     if manifest.root is not None and part.root == str(manifest.root.resolve()):
         known.update(manifest.paths or ())

@@ -1,4 +1,4 @@
-"""The application that `nearfar serve` runs: the API and the page of a run, with probes, metrics and reloading."""
+"""The application that `nearfar serve` runs: the API and the page of a run, health probes, metrics and reloading."""
 
 from __future__ import annotations
 

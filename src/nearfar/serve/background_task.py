@@ -11,12 +11,12 @@ _running: set[threading.Thread] = set()
 
 
 def is_any_running() -> bool:
-    """Return whether work is running in any thread of this process."""
+    """Return whether any `BackgroundTask` of this process is running."""
     return any(thread.is_alive() for thread in _running)
 
 
 class BackgroundTask(Generic[T]):
-    """Run `work` once, in a thread that starts at the first `poll` or `wait`."""
+    """Run the function `work` once, in a thread that starts at the first `poll` or `wait`."""
 
     def __init__(self, work: Callable[[], T]) -> None:
         self._work, self._lock = work, threading.Lock()

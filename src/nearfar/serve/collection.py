@@ -114,7 +114,7 @@ class Collection:
         """The embeddings [N, d] as the network computed them. They are read when the map or the audit needs them."""
         path = self.run.path / CACHE_FOLDER / f"vectors-{self.split}.safetensors"
         tensors, key = read_tensors(path)
-        if key != self.cache_key:  # the server has been reloaded with other weights or data since
+        if key != self.cache_key:  # the server has been reloaded with other weights or data since this object was made
             raise NearfarError("the data of this server has just been replaced: try again")
         return torch.cat([tensors["vectors"], self.added.vectors])
 
@@ -166,7 +166,7 @@ class Collection:
         return np.repeat(labels, by_class.shape[1]), by_class.flatten(0, 1)
 
     def _map(self) -> dict[str, Tensor]:
-        """Return `positions` [N, 2] of the samples, `proxies` [P, 2] and `proxy_labels` [P]."""
+        """Return the embedding map: `positions` [N, 2] of the samples, `proxies` [P, 2] and `proxy_labels` [P]."""
 
         def compute() -> dict[str, Tensor]:
             labels, proxies = self.proxies() or (np.zeros(0, np.int64), self.vectors[:0])

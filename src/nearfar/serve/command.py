@@ -51,7 +51,7 @@ def serve_command(
 
 
 def _end(code: int, message: str = "") -> None:
-    """End the process at once if threads are still computing a map or an audit. The server must have shut down before.
+    """End the process at once if threads are still computing a map or an audit. Call this after the server's shutdown.
 
     A normal exit of Python would stop these threads inside C++ code, which aborts the process with another exit code.
     """

@@ -40,7 +40,7 @@ class DecisionFile:
         self._refresh()
 
     def all(self) -> dict[int, Decision]:
-        """Return the decisions by row."""
+        """Return a dict that maps rows of the manifest to decisions."""
         with self._lock:
             self._refresh()
             return dict(self._decisions)

@@ -49,7 +49,7 @@ def render_strokes(strokes: Strokes, side: int) -> Pixels:
 
 
 def simplify_strokes(strokes: Strokes) -> list[Line]:
-    """Move strokes to the top left corner, scale their longer side to 255, and thin them with epsilon 2."""
+    """Move strokes to the top left corner, scale their longer side to 255, and drop needless points (`thin_lines`)."""
     lines = [np.asarray(stroke, dtype=np.float64).reshape(-1, 2) for stroke in strokes if len(stroke)]
     if not lines:
         raise ValueError("strokes must contain at least one point")
@@ -89,9 +89,17 @@ def thin_lines(lines: Sequence[Line], epsilon: float = EPSILON) -> list[Line]:
 
 
 def _farthest_points(points: Line, first: Ints, last: Ints) -> tuple[Ints, Line]:
-    """Return the index of the point between first[i] and last[i] that is farthest from their line, and its distance.
+    """For each i, find the point between the points first[i] and last[i] that is farthest from the line through them.
 
-    If both ends are the same point, distances are measured to this point.
+    If first[i] and last[i] are at the same position, distances are measured to this position.
+
+    Args:
+        points: Positions of all points [P, 2].
+        first: Indices of the first points.
+        last: Indices of the last points.
+
+    Returns:
+        The indices of the farthest points, and their distances.
     """
     counts = last - first - 1
     offsets = np.cumsum(counts) - counts

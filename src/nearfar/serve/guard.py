@@ -113,8 +113,8 @@ class Guard:
         assert self.token is not None
         parameter = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
         if scope["path"] == "/" and scope["method"] == "GET" and _equal(parameter, self.token):
-            # SameSite=Lax, because the user may click a link to the address on a page of another site. With Strict, the
-            # browser would not send the cookie after the redirect. Other requests from such pages are refused later.
+            # SameSite=Lax, because the user may follow a link from another site to this address. With Strict, the
+            # browser would not send the cookie after the redirect. Other requests from other sites are refused later.
             cookie = f"{_cookie_name(headers)}={self.token}; Path=/; HttpOnly; SameSite=Lax"
             return Refusal(303, "welcome", (("location", "/"), ("set-cookie", cookie)))
         kind, _, value = headers.get("authorization", "").partition(" ")

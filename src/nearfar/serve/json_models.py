@@ -25,7 +25,7 @@ class SearchRequest(BaseModel):
 
 
 class DecisionRequest(BaseModel):
-    """A decision about a suspect. The decision "" undoes an earlier one. `label` is the new class for "relabel"."""
+    """What to do with a sample. The decision "" undoes an earlier decision. `label` is the new class for "relabel"."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     decision: Literal["keep", "relabel", "remove", ""]
@@ -53,7 +53,11 @@ class Neighbor(Sample):
 
 
 class ClassScore(BaseModel):
-    """A class that a query may have. `score` is its share of the votes of the ten nearest neighbors, from 0 to 1."""
+    """A class that a query may have.
+
+    `score` measures from 0 to 1 how many of the ten nearest neighbors vote for the class (see
+    `nearfar.calibration.votes`).
+    """
 
     label: int
     score: float
@@ -63,7 +67,7 @@ class ClassDecision(BaseModel):
     """The class of a query by the calibrated votes of its ten nearest neighbors.
 
     `label` is null if the query probably has none of the classes. `probability` is the probability that the first
-    candidate is right if the query has one of the classes. `candidates` are the best classes, best first.
+    candidate is right, assuming that the query has one of the classes. `candidates` are the best classes, best first.
     """
 
     label: int | None
@@ -75,7 +79,8 @@ class SearchResponse(BaseModel):
     """The results of a search, nearest first.
 
     `query` is the query if it is a sample, otherwise null. `preview` is an image of a query that is an image or a
-    drawing, as a data URI. `decision` is null if the model is not calibrated, or if the search is limited to a class.
+    drawing, as a data URI. `decision` is the class that the nearest neighbors vote for. It is null if the model is not
+    calibrated, or if the search is limited to a class.
     """
 
     query: Sample | None
@@ -126,7 +131,10 @@ class Info(BaseModel):
 
 
 class EmbeddingScores(BaseModel):
-    """The scores of one embedding. `values` maps the name of each metric to a score from 0 to 1."""
+    """The scores of one kind of embedding, such as that of the untrained or of the trained network.
+
+    `values` maps the name of each metric to a score from 0 to 1.
+    """
 
     name: str
     values: dict[str, float]
@@ -186,10 +194,11 @@ class MapSummary(BaseModel):
 
 
 class Suspect(BaseModel):
-    """A sample whose label may be wrong, the evidence, and the decision about it.
+    """A sample whose label may be wrong, and the evidence.
 
     `suggested` is the label that the embeddings suggest; it can be the current label. `rival` is the most likely label
-    other than the current one. `classmates` are other samples with the current label.
+    other than the current one. `classmates` are other samples with the current label. `decision` is the user's
+    decision: "keep", "relabel", "remove", or "" if there is none.
     """
 
     sample: Sample
@@ -205,10 +214,11 @@ class Suspect(BaseModel):
 
 
 class SuspectPage(BaseModel):
-    """A part of the list of suspects.
+    """A part of the list of suspicious samples, starting at position `offset`.
 
-    `total` is the number of suspects in the requested state. `suspected` is the number of samples whose label is
-    probably wrong. `decided` maps each decision to the number of samples with that decision.
+    The list contains all samples, or only those with or without a decision, as requested; `total` is its length.
+    `suspected` is the number of samples whose label is probably wrong. `decided` maps each decision ("keep", "relabel",
+    "remove") to the number of samples with that decision.
     """
 
     total: int
@@ -219,13 +229,20 @@ class SuspectPage(BaseModel):
 
 
 class NearSample(Sample):
-    """A near duplicate or an outlier, with the decision about it."""
+    """A near duplicate or an outlier.
+
+    `decision` is the user's decision: "keep", "relabel", "remove", or "" if there is none.
+    """
 
     decision: str
 
 
 class DuplicateSummary(BaseModel):
-    """A group of `count` near duplicates, and the first of them. `distance` is the smallest between two of them."""
+    """A group of `count` near duplicates, of which `samples` lists the first ones.
+
+    `distance` is the smallest distance between two samples of the group. `across_splits` is true if the samples are in
+    different splits, and `several_labels` is true if they have different labels.
+    """
 
     samples: list[NearSample]
     count: int
@@ -235,9 +252,10 @@ class DuplicateSummary(BaseModel):
 
 
 class DuplicatePage(BaseModel):
-    """A part of the list of groups: those across splits first, then those with several labels.
+    """A part of the list of groups of near duplicates, starting at position `offset`.
 
-    `total` is the number of groups, `across_splits` the number of those with samples of different splits.
+    Groups across splits come first, then groups with several labels. `total` is the number of all groups.
+    `across_splits` is the number of groups with samples of different splits.
     """
 
     total: int

@@ -67,7 +67,7 @@ class Metrics:
 
 
 def record_index(samples: int) -> None:
-    """Record that an index has been loaded."""
+    """Record that an index with this number of samples has been loaded now."""
     SAMPLES.set(samples)
     LOADED.set_to_current_time()
 

@@ -1,4 +1,4 @@
-"""Near duplicates and outliers of the served samples as lists with the decisions about them."""
+"""Lists of near duplicates and outliers. Each sample is listed with the user's decision: keep, relabel or remove."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ class NeighborhoodList:
         self.found, self.ids, self.describe = found, ids, describe
 
     def duplicates(self, decisions: dict[int, Decision], *, offset: int, limit: int) -> DuplicatePage:
-        """Return up to `limit` groups, starting at position `offset`. `decisions` are the decisions so far, by id."""
+        """Return up to `limit` groups, starting at position `offset`.
+
+        `decisions` maps sample ids to the user's decisions.
+        """
         groups = self.found.groups
         return DuplicatePage(
             total=len(groups),
@@ -44,7 +47,10 @@ class NeighborhoodList:
         )
 
     def outliers(self, decisions: dict[int, Decision], *, offset: int, limit: int) -> OutlierPage:
-        """Return up to `limit` outliers, starting at position `offset`. `decisions` are the decisions so far, by id."""
+        """Return up to `limit` outliers, starting at position `offset`.
+
+        `decisions` maps sample ids to the user's decisions.
+        """
         rows = self.found.outliers
         samples = self._samples(rows[offset : offset + limit].tolist(), decisions)
         return OutlierPage(total=len(rows), offset=offset, samples=samples)

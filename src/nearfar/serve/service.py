@@ -1,4 +1,4 @@
-"""Compute the responses of the API from a collection and its decisions."""
+"""Compute the responses of the API from the served samples and the user's decisions on their labels."""
 
 from __future__ import annotations
 

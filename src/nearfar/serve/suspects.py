@@ -1,4 +1,4 @@
-"""The results of an audit as a list of suspects, each with its evidence and decision."""
+"""The results of an audit as a list of suspicious samples, each with the evidence and the user's decision."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class SuspectList:
         """Return up to `limit` suspects, starting at position `offset`.
 
         Args:
-            decisions: The decisions so far, by id.
+            decisions: A dict that maps sample ids to the user's decisions so far.
             offset: Position of the first suspect to return.
             limit: The largest number of suspects to return.
             state: Which suspects to count and return: "all", "open" (without a decision) or "decided".

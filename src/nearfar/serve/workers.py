@@ -24,7 +24,7 @@ from nearfar.errors import NearfarError
 # Copied from nearfar.serve.metrics, because that module must not be imported before the variable is set.
 FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 START_SECONDS = 600.0
-# At shutdown, requests have GRACE_SECONDS to finish. A process that still runs after END_SECONDS is killed.
+# At shutdown, requests have GRACE_SECONDS to finish. A process that is still running after END_SECONDS is killed.
 GRACE_SECONDS = 25
 END_SECONDS = GRACE_SECONDS + 5
 # Use spawn instead of fork, because the threads of torch do not work in a forked process.
@@ -124,7 +124,7 @@ def _metrics_folder() -> Iterator[None]:
 
 
 def _forget_metrics(process: int | None) -> None:
-    """Remove the gauges of a process that has ended."""
+    """Remove the gauges (Prometheus metrics) of a process that has ended. `process` is its id."""
     from prometheus_client import multiprocess
 
     multiprocess.mark_process_dead(process)  # type: ignore[no-untyped-call]

@@ -1,4 +1,7 @@
-"""The cells of a suite. A cell is one configuration with one seed. With folds, a cell trains one network per fold."""
+"""The cells of a suite. A cell is a combination of dataset, method, seed and value of the swept setting.
+
+With cross-validation folds, a cell trains one network per fold.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ TunedSettings = Mapping[tuple[str, str], tuple[str, ...]]  # tuned settings by (
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a suite.
+    """A cell of a suite: one method, trained on one dataset with one seed and one value of the swept setting.
 
     Attributes:
         data: name of the dataset.
@@ -45,7 +48,7 @@ class Cell:
 
     @property
     def place(self) -> dict[str, Any]:
-        """The position of the cell in the tables. A results file stores these keys next to the id."""
+        """Dataset, method, swept value and seed: the place of the cell in the tables, as stored in a results file."""
         return {"data": self.data, "method": self.method, "sweep": self.sweep, "seed": self.seed}
 
     def __str__(self) -> str:

@@ -42,7 +42,11 @@ class Column:
 
 
 def columns(suite: Suite, block: Block) -> list[Column]:
-    """Return the columns of a block's table. Baseline, paper and detection columns without values are left out."""
+    """Return the columns of the table that shows a block.
+
+    Differences from the baseline, numbers from the paper and the detection of wrong labels are left out if there are
+    none.
+    """
     has_baseline = any(row.baseline for row in block.rows)
     result = [Column("method", _name, lambda name: CellText(f"{name} ({QUOTED})"))]
     if has_baseline:
@@ -64,7 +68,7 @@ def columns(suite: Suite, block: Block) -> list[Column]:
 
 
 def paper_tables(suite: Suite, block: Block) -> list[PaperTable]:
-    """Return the paper's tables that are shown with a block."""
+    """Return the paper's tables whose numbers are shown next to ours in the table of a block."""
     return tables_of(suite.paper, block.source.paper, block.sweep)
 
 
@@ -74,7 +78,10 @@ def quoted_names(suite: Suite, block: Block) -> list[str]:
 
 
 def paper_numbers(suite: Suite, block: Block, method: str, metric: str, *, quoted: bool = False) -> list[PrintedNumber]:
-    """Return the paper's numbers for a method and metric. If `quoted`, the method is one that the paper only quotes."""
+    """Return the paper's numbers for a method and metric.
+
+    `quoted` must be True if the paper quotes the numbers of this method from another paper.
+    """
     return find_numbers(suite.paper, block.source.paper, block.sweep, method, metric, quoted=quoted)
 
 

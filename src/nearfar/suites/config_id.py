@@ -86,7 +86,7 @@ def _identify_images(source: str) -> str:
 
 @lru_cache(maxsize=16)
 def _hash_archive(path: Path, size: int, changed: int) -> str:
-    """Hash an archive. The hash is cached; a modified file is hashed again, because `size` or `changed` differs."""
+    """Return the hash of an archive. The hash is cached for each path, file size and modification time `changed`."""
     try:
         return compute_sha256(path)
     except OSError as error:

@@ -23,7 +23,8 @@ from nearfar.spelling import suggest
 class PaperTable:
     """Numbers from one table of a paper for one dataset.
 
-    `methods` and `quoted` map the name of a method to its numbers, in the order of `metrics`.
+    `methods` maps the name of each method to its numbers, in the order of `metrics`. `quoted` does the same for methods
+    whose numbers the paper quotes from other papers.
     """
 
     data: str
@@ -34,7 +35,7 @@ class PaperTable:
     sweep: int | float | str | None = None
 
     def rows(self, *, quoted: bool) -> dict[str, Any]:
-        """Return the numbers of the suite's methods, or of the methods that the paper only quotes."""
+        """Return `methods` or, if `quoted` is True, the methods whose numbers the paper quotes from other papers."""
         return self.quoted if quoted else self.methods
 
 
@@ -53,7 +54,16 @@ class PrintedNumber:
 def find_numbers(
     tables: Iterable[PaperTable], data: str | None, sweep: Any, method: str, metric: str, *, quoted: bool = False
 ) -> list[PrintedNumber]:
-    """Return the numbers that the tables print for a method and metric, one for each table that prints it."""
+    """Return the numbers that the tables print for a method and metric, one for each table that prints it.
+
+    Args:
+        tables: the paper's tables.
+        data: the dataset, as the tables name it.
+        sweep: value of the swept setting.
+        method: name of the method.
+        metric: name of the metric.
+        quoted: whether the paper quotes the numbers of this method from another paper.
+    """
     numbers = []
     for table in tables_of(tables, data, sweep):
         row = table.rows(quoted=quoted).get(method)
@@ -74,7 +84,7 @@ def check_paper(tables: Iterable[PaperTable], *, data: Iterable[str], methods: I
 
     Args:
         tables: tables to check.
-        data: values of `paper` of the suite's datasets.
+        data: values of the key `paper` in the suite's datasets.
         methods: names of the suite's methods.
         where: name of the suite file, for error messages.
     """

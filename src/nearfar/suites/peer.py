@@ -31,7 +31,9 @@ def method_of(name: str) -> str:
 
 
 def add_peers(maker: CellMaker, tuned: TunedSettings) -> tuple[Suite, TunedSettings, list[str]]:
-    """Add a second method after each method whose loss pytorch-metric-learning has: the same run with that loss.
+    """For each method whose loss pytorch-metric-learning has too, add a method that uses the loss of that library.
+
+    The added method has the same settings otherwise, and comes right after the original one.
 
     Returns:
         The suite with the added methods, the tuned settings of all methods, and messages. The messages name the methods
@@ -77,7 +79,7 @@ def peer_of(config: Config) -> Peer:
     if config.pacing:
         raise NearfarError(f"pacing.name={config.pacing.get('name')} weights samples, which {NAME} does not support")
     if config.batches.name == "profs":
-        raise NearfarError(f"batches.name=profs uses representatives, which {NAME} does not support")
+        raise NearfarError(f"batches.name=profs adds class representatives to batches, which {NAME} does not support")
     loss = make_loss(replace(config, loss={**config.loss, "peer": True}), classes=2, dim=2)
     assert isinstance(loss, Peer)
     return loss

@@ -1,5 +1,6 @@
 """The results file of a suite: one JSON object per line, appended when a run finishes.
 
+A cell is a combination of dataset, method, seed and value of the swept setting. A trial is a run that tunes settings.
 If the process is killed, only the unfinished runs are lost. The kinds of lines are:
 
     {"kind": "suite", "suite": ..., "places": [{data, method, sweep, seed, id}, ...]}   the suite and its cells
@@ -35,7 +36,7 @@ class Results:
     """The content of a results file.
 
     Attributes:
-        suite: the suite of the last suite line.
+        suite: the suite, from the last "suite" line of the file.
         places: dataset, method, value of the sweep, seed and id of each cell in the tables.
         cells: maps the id of each finished cell to its "cell" line (scores and details of the run).
         errors: maps the id of each failed cell that has no scores to its last error message.
@@ -51,7 +52,7 @@ class Results:
     tried: Mapping[tuple[str, str], Mapping[str, list[Any]]]
 
     def cell(self, data: str, method: str, sweep: Any, seed: int) -> Mapping[str, Any] | None:
-        """Return the "cell" line of a cell, or None if the cell has no scores."""
+        """Return the results of a cell, which are its "cell" line in the file, or None if the cell has no scores."""
         return self.cells.get(self.id(data, method, sweep, seed) or "")
 
     def id(self, data: str, method: str, sweep: Any, seed: int) -> str | None:
@@ -105,7 +106,7 @@ def read_results(path: Path) -> Results:
         trials = sum(line["kind"] == "trial" for line in lines)
         if trials:
             raise NearfarError(
-                f"{path}: there are trials ({trials:,}) but no cells yet: run the suite until tuning is finished"
+                f"{path}: there are only tuning trials ({trials:,}), no scores yet: run the suite until tuning ends"
             )
         raise NearfarError(f"{path}: the file contains no suite line (`nearfar bench run SUITE` writes results files)")
     cells = {line["id"]: line for line in lines if line["kind"] == "cell"}

@@ -1,4 +1,7 @@
-"""`nearfar bench run`: run the cells of a suite that have no scores yet, in one or several processes."""
+"""`nearfar bench run`: run the cells of a suite that have no scores yet, in one or several processes.
+
+A cell is a combination of dataset, method, seed and value of the swept setting.
+"""
 
 from __future__ import annotations
 
@@ -156,10 +159,10 @@ def _tune(
 def _write_suite(
     file: ResultsFile, suite: Suite, cells: list[Cell], only: tuple[str, ...], tuned: TunedSettings, tried: TriedValues
 ) -> None:
-    """Append a suite line, unless the last suite line of the file is the same.
+    """Append a line of the kind "suite" with the suite and its cells, unless the last such line is the same.
 
-    With `only`, the cells and tuned settings of all other datasets that have not changed are copied from the last suite
-    line. Nothing is copied if anything else in the suite has changed.
+    If `only` names the datasets to run, the cells and tuned settings of the other datasets are copied from the last
+    such line, if these datasets have not changed. Nothing is copied if anything else in the suite has changed.
     """
     previous = next((line for line in reversed(file.lines) if line["kind"] == "suite"), None)
     current = _to_plain(suite)
@@ -198,10 +201,10 @@ def _tuned_place(cell: Cell) -> tuple[str, str]:
 
 
 def _mark_untuned(cell: Cell) -> Cell:
-    """Change the id of a cell whose tuned settings are missing.
+    """Return a cell with another id, because its tuned settings are missing.
 
-    The configuration of the cell contains untuned settings. With its original id, the tables would show the scores of
-    a run with untuned settings.
+    The id of a cell is a hash of its configuration, which has untuned settings here. With this id, the tables would
+    show the scores of any run with the untuned settings.
     """
     return replace(cell, id=f"untuned {cell.id}")
 

@@ -1,4 +1,4 @@
-"""Datasets that suites share, grouped in tracks (tracks.yaml). A suite refers to them by name."""
+"""Datasets that suites share, in groups called tracks (tracks.yaml). A suite refers to a dataset by its name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from nearfar.spelling import suggest
 
 @cache
 def shared_data() -> dict[str, dict[str, Any]]:
-    """Return a dict that maps names to shared `data` entries. The settings of an entry include those of its track.
+    """Return a dict that maps the names of shared datasets to their `data` entries, as in a suite file.
+
+    The settings of an entry include those of its track (its group of datasets).
 
     >>> shared_data()["sketches"]["settings"]
     ['steps=400', 'batches.size=64', 'data.validation=0.2']

@@ -9,10 +9,10 @@
                              one with the name of the method
     baseline                 the method that the others are compared with, unless a method sets another baseline
     seeds                    list of seeds
-    settings                 list of KEY=VALUE for all cells, as for `nearfar train --set`
+    settings                 list of KEY=VALUE for all runs, as for `nearfar train --set`
     sweep                    one setting and the list of values to train with: {KEY: [VALUE, ...]}
     folds                    number of class-disjoint folds of the training classes, used instead of data.validation as
-                             in Musgrave et al., ECCV 2020: a cell trains one network per fold
+                             in Musgrave et al., ECCV 2020: one network is trained per fold
     last_epoch               true shows the scores of the last epoch in addition to those of the selected epoch
     metrics                  columns of the tables, in addition to the metrics of the paper's table
     compared                 metrics for which tables show differences from the baseline; `metrics` by default
@@ -76,7 +76,7 @@ class SuiteDataset:
         source: a source as for `nearfar data`, which may contain $VARIABLE; None if it must come from the command line.
         settings: settings for this dataset.
         track: group that the dataset belongs to; `--only TRACK` selects the group.
-        paper: value of `data` in the suite's `paper` tables whose numbers are shown for this dataset.
+        paper: the suite's `paper` tables that have this value of `data` are shown for this dataset.
         differs: what differs from the paper's setup.
         metrics: metrics to show for this dataset; None means those of the suite and of the paper's table.
         tune: search space for this dataset.
@@ -146,7 +146,7 @@ class Suite:
 
     @property
     def sweep_key(self) -> str | None:
-        """The swept setting."""
+        """The swept setting, or None without a sweep."""
         return next(iter(self.sweep)) if self.sweep else None
 
     @property
@@ -156,17 +156,17 @@ class Suite:
 
     @property
     def tuning_value(self) -> Any:
-        """The value of the sweep that trials use."""
+        """The value of the swept setting that tuning trials use."""
         return self.sweep_values[0] if self.tune.at is None else self.tune.at
 
     def baseline_of(self, method: str) -> str | None:
-        """Return the method that `method` is compared with, or None if it is the baseline or there is none."""
+        """Return the method that `method` is compared with; None if `method` is a baseline or there is no baseline."""
         specific = next((other.baseline for other in self.methods if other.name == method), None)
         name = specific or self.baseline
         return None if name == method else name
 
     def dataset_names(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return `names` with each track replaced by the names of its datasets."""
+        """Return `names` with each track (group of datasets) replaced by the names of its datasets."""
         tracks: dict[str, list[str]] = {}
         for dataset in self.data:
             if dataset.track is not None:

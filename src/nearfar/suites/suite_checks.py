@@ -11,7 +11,7 @@ from nearfar.spelling import suggest
 from nearfar.suites.paper import check_paper
 from nearfar.suites.suite import UNTRAINED, Suite
 
-# settings that nearfar sets for each cell; a suite must not set them
+# settings that nearfar sets for each run; a suite must not set them
 FIXED = ("recipe", "data.source", "data.fingerprint", "data.folds", "data.fold", "metrics", "test", "untrained")
 
 
@@ -39,7 +39,7 @@ def check_suite(suite: Suite, where: str) -> None:
             remedy = "seeds" if key == "seed" else "the values of sweep"
             raise NearfarError(f"{where}: {setting!r} would be overwritten: change {remedy} instead")
         if key in FIXED:
-            raise NearfarError(f"{where}: remove {key} from the settings: nearfar sets it for each cell")
+            raise NearfarError(f"{where}: remove {key} from the settings: nearfar sets it for each run")
 
 
 def _check_lists(suite: Suite, where: str) -> None:

@@ -1,4 +1,4 @@
-"""Summaries of a suite's results: means, paired differences, and missing cells."""
+"""Summaries of a suite's results: means, paired differences, and reasons for missing results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Scores = Mapping[str, float]
 CONCATENATED, LAST = "concatenated", "last epoch"
 FOLD_FORMS = ("separated", CONCATENATED)
 EPOCH_FORMS = ("selected epoch", LAST)
-# maps a form to the key of its scores in the results of a cell; forms that are not listed use "test"
+# maps a form of scores (see `Block`) to its key in a "cell" line of the results file; the default key is "test"
 SCORES_OF_FORM = {CONCATENATED: "concatenated", LAST: "test_last"}
 
 
@@ -33,7 +33,7 @@ class Row:
             with a confidence interval.
         seconds: training time, excluding the final test; the median over seeds.
         selected_by: splits on which epochs were selected, such as "validation" or "test"; "last" for no selection.
-        batch: batch size, if the cells record it.
+        batch: batch size, if the results file contains it.
         swept: whether the swept setting applies to the method.
         missing: for each seed without scores, the reason.
         detection: how well sample weights detect added label noise ("auroc", "precision"), if measured.
@@ -67,8 +67,9 @@ class Block:
         sweep: value of the sweep.
         rows: one row per method.
         mixed: whether methods start from different networks, which is detected by different scores before training.
-        form: with folds, "separated" (mean score of the networks) or "concatenated" (score of their concatenated
-            embeddings); with `last_epoch`, "selected epoch" or "last epoch"; otherwise empty.
+        form: which scores the table shows. With folds: "separated" (mean score of the networks) or "concatenated"
+            (score of their concatenated embeddings). With `last_epoch`: "selected epoch" or "last epoch". Otherwise
+            empty.
     """
 
     source: SuiteDataset
@@ -84,7 +85,7 @@ class Block:
 
     @property
     def title(self) -> str:
-        """Name of the dataset, followed by the form if there is one."""
+        """Name of the dataset, followed by the form of the scores, such as "last epoch", if there are several forms."""
         return f"{self.data}, {self.form}" if self.form else self.data
 
 

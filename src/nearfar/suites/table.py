@@ -101,7 +101,7 @@ def _table(results: Results, block: Block) -> tuple[str, list[str], list[list[Ce
 
 
 def _paper_notes(suite: Suite, block: Block) -> list[str]:
-    """Describe the paper's numbers and how our setup differs."""
+    """Return notes on the paper's numbers and on how our setup differs from the paper's."""
     tables = list(dict.fromkeys(table.table for table in paper_tables(suite, block)))
     if not tables:
         return []
@@ -137,7 +137,10 @@ def _notes(block: Block) -> list[str]:
 
 
 def _batch_sizes(block: Block) -> list[str]:
-    """Return a note with the most common batch size and the methods that use a different one; empty if unknown."""
+    """Return a list with a note on the most common batch size and the methods that use a different one.
+
+    The list is empty if the batch sizes are unknown.
+    """
     sizes: dict[int, list[str]] = {}
     for row in block.rows:
         if row.batch is not None:

@@ -26,7 +26,7 @@ TriedValues = Mapping[tuple[str, str], Mapping[str, list[Any]]]
 
 @dataclass(frozen=True)
 class Trial:
-    """A cell that is run to choose settings."""
+    """A run with one combination of settings. Its validation score is used to choose the best combination."""
 
     cell: Cell
     settings: tuple[str, ...]
@@ -209,7 +209,12 @@ def trial_values(lines: Iterable[Mapping[str, Any]], metric: str) -> dict[str, f
 
 
 def tried_values(trials: Iterable[Trial], values: Mapping[str, float]) -> TriedValues:
-    """Return the values of each setting that finished trials used, for each dataset and method."""
+    """Return a dict that maps (dataset, method) to the values that finished trials used for each setting.
+
+    Args:
+        trials: the trials.
+        values: maps the id of each finished trial to its validation score.
+    """
     tried: dict[tuple[str, str], dict[str, list[Any]]] = {}
     for trial in trials:
         if trial.cell.id in values:

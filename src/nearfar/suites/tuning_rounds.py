@@ -79,7 +79,7 @@ def _trials_from_best(
 def _values_of_setting(
     i: int, best: tuple[str, ...], space: Mapping[str, list[Any]], tried: Collection[tuple[str, ...]]
 ) -> list[tuple[str, ...]]:
-    """Return copies of the best settings, each with another value of the i-th setting.
+    """Return copies of the best settings, each with another value of the i-th setting. Tried copies are left out.
 
     >>> _values_of_setting(1, ("a=1", "b=5"), {"a": [1, 2], "b": [5, 6]}, {("a=1", "b=5"), ("a=2", "b=5")})
     [('a=1', 'b=6')]
@@ -96,7 +96,8 @@ def _beyond_the_ends(
 ) -> list[tuple[str, ...]]:
     """Return copies of the best settings. In each copy, one number at an end of its range is moved beyond that end.
 
-    The next number continues the range geometrically: 1e-3, 3e-3, 1e-2 is followed by 3.33e-2.
+    The range of a setting consists of its values in `tried`. The new number continues the range geometrically: 1e-3,
+    3e-3, 1e-2 is followed by 3.33e-2.
 
     >>> _beyond_the_ends(("a=10", "b=x"), {}, {("a=10", "b=x"), ("a=5", "b=x"), ("a=1", "b=y")})
     [('a=20', 'b=x')]

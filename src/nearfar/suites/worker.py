@@ -1,4 +1,4 @@
-"""A process that trains cells. It reads configurations from stdin and writes scores to stdout, as lines of JSON.
+"""A process that trains the cells of a suite. It reads configurations from stdin and writes scores to stdout as JSON.
 
 Stdin is closed when the suite is done or when the process that runs the suite is killed. The worker then removes its
 files and exits at once.
@@ -45,7 +45,13 @@ SAVED_KEYS = (
 
 
 def train_cell(config: Config, folder: Path, initial_states: InitialStateCache | None = None) -> dict[str, Any]:
-    """Train the run of a cell, or one run per fold, in `folder`. Then remove the folder and return the scores."""
+    """Train the run of a cell, or one run per fold, and return the scores.
+
+    Args:
+        config: the configuration of the cell.
+        folder: run directory, which is removed at the end.
+        initial_states: cache of results from before the first step, which several runs can share.
+    """
     try:
         if config.data.folds is not None:
             return _train_folds(config, config.data.folds, folder, initial_states)
@@ -119,7 +125,7 @@ def _ignore(text: str) -> None:
 
 
 def run_cell(config: Config, folder: Path, initial_states: InitialStateCache | None = None) -> dict[str, Any]:
-    """Train a cell and return its entry for the results file: scores, or an error message."""
+    """Train a cell and return its entry for the results file: scores, or an error message. See `train_cell`."""
     try:
         entry = {"kind": "cell", **train_cell(config, folder, initial_states)}
         json.dumps(entry, allow_nan=False)
@@ -137,7 +143,7 @@ def _without_paths(message: str, folder: Path) -> str:
 
 
 def main() -> None:
-    """Train cells until stdin is closed."""
+    """Train the cells that arrive on stdin, until stdin is closed."""
     keep_freed_memory()
     code_state()  # compute and cache the hash now, before the source files can change
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C, the parent closes stdin, which ends this process

@@ -1,4 +1,4 @@
-"""Run cells in this process or in several worker processes."""
+"""Run the cells of a suite, in this process or in several worker processes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def run_cells(cells: list[Cell], workers: int, threads: int) -> Iterator[tuple[C
 
 
 def _check_files(cell: Cell) -> Outcome | None:
-    """Return an error if the weight file or image archive of a cell has changed since its id was computed."""
+    """Return an error if the cell's weight file or image archive has changed since its id was computed, else None."""
     try:
         if cell.id in (config_id(cell.config), config_id(cell.config, files=True)):
             return None

@@ -71,7 +71,11 @@ class WorkerProcess:
         return f": {lines[-1]}" if lines else ""
 
     def stop(self) -> None:
-        """Close stdin of the process, so that it removes its files and exits. Kill it if it still runs after 10 s."""
+        """End the worker process.
+
+        The worker removes its files and exits when its stdin is closed. If it is still running after 10 seconds, it is
+        killed.
+        """
         with self._lock:
             self._stopped = True
             if self._process is not None:

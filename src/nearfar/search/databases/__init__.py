@@ -1,7 +1,7 @@
 """Vector databases: one module for each, behind the protocol `Database`.
 
-`connect` opens a table by the address of its database. `upload` makes a table equal to an index, and `DatabaseIndex`
-searches it.
+`connect` opens a table by the address of its database. `upload` copies an index to a table. `DatabaseIndex` searches in
+a table.
 """
 
 from nearfar.search.databases.connection import connect, names, register

@@ -16,7 +16,7 @@ Say = Callable[[str], object]
 
 
 def export_to_database(index: Index, address: str, *, table: str, kind: str, replace_table: bool, say: Say) -> str:
-    """Make a table equal to an index, and return a description of what was done."""
+    """Copy an index to a database table (see `upload`), and return a description of what was done."""
     with connect(address, table=table, create=True) as database:
         result = upload(index, database, table=table, kind=kind, replace_table=replace_table, say=say)
         lines = [
@@ -34,7 +34,7 @@ def export_to_database(index: Index, address: str, *, table: str, kind: str, rep
 def search_database(
     encoder: Encoder, queries: tuple[str, ...], address: str, *, table: str, k: int, labels: tuple[str, ...], say: Say
 ) -> list[tuple[SearchQuery, list[Hit], str]]:
-    """Search a table, and return each query with its hits and its title."""
+    """Search a table, and return each query with the samples that were found and a title to print above them."""
     with connect(address, table=table) as database:
         index = DatabaseIndex(database, table=table, model=encoder.model, say=say)
         return [

@@ -63,11 +63,12 @@ class Rows:
     """N samples to store.
 
     Attributes:
-        ids: Distinct integers [N] of at least 0.
+        ids: Distinct non-negative integers [N].
         labels: Class names [N]; None for samples without a label.
         names: Names [N].
         vectors: float32 unit vectors [N, dim].
-        digests: A hash [N] of label, name and vector, int64. Rows with an equal hash need not be stored again.
+        digests: A hash of the label, name and vector of each row, int64 [N]. A row that is already stored with the same
+            hash need not be stored again.
     """
 
     ids: Ints
@@ -131,7 +132,7 @@ class Database(Protocol):
         ...
 
     def digests(self) -> Iterator[tuple[Ints, Ints]]:
-        """Yield ids and digests of all rows, in parts."""
+        """Yield the ids and the hashes (see `Rows.digests`) of all rows, in several parts."""
         ...
 
     def upsert(self, rows: Rows) -> None:
@@ -179,6 +180,10 @@ D = TypeVar("D", bound=type[Database])
 
 def import_driver(module: str, *, extra: str) -> Any:
     """Import the package that connects to a database.
+
+    Args:
+        module: Name of the module to import.
+        extra: Name of the optional dependencies of nearfar ("extra") that contain the package.
 
     Raises:
         NearfarError: If the package is not installed. The message contains the command that installs it.

@@ -1,4 +1,4 @@
-"""Make a database table equal to an index. Uploads can be resumed and skip rows that are already stored."""
+"""Copy an index to a database table. Uploads can be resumed, and they skip rows that are already stored."""
 
 from __future__ import annotations
 
@@ -44,11 +44,12 @@ def upload(
     progress: bool = True,
     say: Callable[[str], object] = lambda _: None,
 ) -> UploadResult:
-    """Make the table of a database equal to an index.
+    """Copy an index to a database table, so that the table has the same rows as the index.
 
-    Each row has a hash of its contents. Rows whose hash is already in the table are not sent, and rows that are not in
-    the index are removed. An upload that was killed therefore continues where it stopped, and repeating a finished
-    upload changes nothing. Until an upload has finished, the header of the table says that it is not complete.
+    Each row has a hash of its contents. A row is not sent if the table has it with the same hash. Rows of the table
+    that are not in the index are removed. An upload that was killed therefore continues where it stopped, and repeating
+    a finished upload changes nothing. Until an upload has finished, the header of the table says that it is not
+    complete.
 
     Args:
         index: The index. Its ids are the ids of the rows.
@@ -76,8 +77,8 @@ def upload(
         database.create_table(header)
     elif (existing.dim, existing.model) != (header.dim, header.model):
         raise NearfarError(
-            f"table {table} holds vectors of {existing.dim} dimensions from other weights: choose another --table, or "
-            "replace it with --replace"
+            f"table {table} does not fit the index: its vectors have another number of dimensions ({existing.dim}) or "
+            "come from other weights: choose another --table, or replace it with --replace"
         )
     else:
         database.write_header(header)

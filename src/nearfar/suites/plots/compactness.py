@@ -24,7 +24,7 @@ def draw_compactness(runs: Sequence[Path]) -> Any:
         entries = read_epochs(path)
         lines = {name: collect_points(entries, "compactness", name) for name in LINE_STYLES}
         if not any(lines.values()):
-            raise NearfarError(f"{path}: the log has no compactness after each epoch: train with log_train=true")
+            raise NearfarError(f"{path}: the log has no compactness values for each epoch: train with log_train=true")
         draw_run_lines(axes, path, number, lines, LINE_STYLES)
     finish_axes(axes, "mean cosine of pairs")
     return figure
