@@ -10,7 +10,6 @@ import torch
 
 from benchmarks import profs_time
 
-
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks" / "profs-time.md"
 
 

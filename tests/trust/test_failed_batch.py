@@ -19,7 +19,6 @@ from nearfar.training.failed_batch import FILE_NAME, LossError, load_failed_batc
 from nearfar.training.watchdog import Watchdog
 from training_cases import configured
 
-
 HIERARCHY = ["data.split=all", "optimizer.lr=1e30", "loss.name=hap", "test=false", "untrained=false"]
 IMAGES = "data.split=all optimizer.lr=1e30 model.backbone=small model.pretrained=false images.crop=16 data.workers=0 "
 IMAGES += "batches.name=pairs batches.size=8"
