@@ -37,16 +37,16 @@ def test_views_are_listed_and_removed(tmp_path: Path) -> None:
     fill(tmp_path, "abd2", shards=False)
     code, output = nearfar("ls", str(tmp_path))
     assert code == 0
-    assert "abc1     0.000 GB" in output
+    assert "abc1  80 bytes" in output
     assert "birds train, view 1, small below block2, float32\n" in output
     assert "birds train, view 1, small below block2, float32, 0% complete\n" in output
-    assert output.endswith("2 views, 0.000 GB\n")
+    assert output.endswith("2 views, 80 bytes\n")
     assert nearfar("rm", str(tmp_path), "xyz")[0] == 1
     assert "no view has a name that begins with 'xyz'" in nearfar("rm", str(tmp_path), "xyz")[1]
     assert nearfar("rm", str(tmp_path))[0] == 2
-    assert nearfar("rm", str(tmp_path), "abc") == (0, "removed abc1, 0.000 GB\n")
-    assert nearfar("rm", str(tmp_path), "--all") == (0, "removed abd2, 0.000 GB\n")
-    assert nearfar("ls", str(tmp_path)) == (0, "0 views, 0.000 GB\n")
+    assert nearfar("rm", str(tmp_path), "abc") == (0, "removed abc1, 80 bytes\n")
+    assert nearfar("rm", str(tmp_path), "--all") == (0, "removed abd2, 0 bytes\n")
+    assert nearfar("ls", str(tmp_path)) == (0, "0 views, 0 bytes\n")
 
 
 def test_a_view_in_use_is_kept(tmp_path: Path) -> None:

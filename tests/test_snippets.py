@@ -43,6 +43,7 @@ SECONDS = 60.0  # CPU time limit of one block
 
 # Why a block is not run, by its first command, for pages that do not say it themselves.
 NOT_RUN = {
+    "pip install '.[pretrained,web,onnx]'": "trains for minutes, and then serves until it is stopped",
     "pip install '.[pretrained,web]'": "trains for minutes, and then serves until it is stopped",
     "nearfar train my_images --recipe proxy-anchor --out runs/mine --processes 2": "starts several processes",
     "python -m benchmarks.scale whole --samples 200000": "takes minutes",

@@ -40,6 +40,19 @@ def memory_size(count: int) -> str:
     return f"{count / 2**30:.1f} GB"
 
 
+def disk_size(count: float) -> str:
+    """Format a number of bytes in bytes, kB, MB or GB, in powers of 1000.
+
+    >>> disk_size(80), disk_size(1_600_000), disk_size(52e6), disk_size(0.13e9), disk_size(12.5e9)
+    ('80 bytes', '1.6 MB', '52 MB', '130 MB', '12.5 GB')
+    """
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            has_fraction = unit == "GB" or count < 10 * size
+            return f"{count / size:.{int(has_fraction)}f} {unit}"
+    return f"{count:.0f} bytes"
+
+
 def clean_text(text: str) -> str:
     r"""Return a name or message as one line that is safe to print on a terminal.
 

@@ -10,6 +10,13 @@ import torch
 
 from benchmarks import profs_time
 
+PAGE = Path(__file__).parents[2] / "docs" / "benchmarks" / "profs-time.md"
+
+
+def test_the_committed_numbers_give_the_committed_page() -> None:
+    result = json.loads(PAGE.with_suffix(".json").read_text())
+    assert profs_time.report(result, "python -m benchmarks.profs_time --repeats 6") == PAGE.read_text()
+
 
 def test_small_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     threads = torch.get_num_threads()

@@ -2,9 +2,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from data import builders
-from nearfar.data import Manifest, open_data, save_manifest
+from nearfar.data import Manifest, as_manifest, open_data, save_manifest
 from nearfar.errors import NearfarError
 
 
@@ -160,6 +161,10 @@ def test_npz_round_trip_and_wrong_kind(tmp_path):
         save_manifest(m, tmp_path / "m.csv")
     with pytest.raises(NearfarError, match=r"save it as .csv"):
         save_manifest(table(), tmp_path / "m.npz")
+    tensors = as_manifest([(torch.zeros(2, 3, 3), 0), (torch.ones(2, 3, 3), 1)])
+    for name in ("m.npz", "m.csv"):  # neither advises the other
+        with pytest.raises(NearfarError, match=r"samples of .* are (not files|read from a dataset)"):
+            save_manifest(tensors, tmp_path / name)
     with pytest.raises(NearfarError, match=r"\.csv \(for files and texts\)"):
         save_manifest(m, tmp_path / "m.json")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["m.npz"]

@@ -209,3 +209,13 @@ def test_a_missing_query_is_refused_before_the_data_is_embedded(vector_run: Run)
     assert result.stderr == (
         "Error: nosuch.jpg: no such file: a query is an image, a .npy file of vectors or the id of a sample\n"
     )
+
+
+def test_an_unreadable_query_is_refused_before_the_data_is_embedded(vector_run: Run, run: Path, tmp_path: Path) -> None:
+    text, array = tmp_path / "text.jpg", tmp_path / "text.npy"
+    text.write_text("not an image")
+    array.write_text("not an array")
+    result = nearfar("search", vector_run.path, array)
+    assert result.stderr.startswith(f"Error: {array} cannot be read as a NumPy array")
+    assert "was trained on vectors" in nearfar("search", vector_run.path, text).stderr
+    assert "embedding" not in nearfar("search", vector_run.path, text).stderr

@@ -218,7 +218,7 @@ def test_a_limit_reduces_the_views(drawings: str, tmp_path: Path) -> None:
 def test_a_full_disk_is_a_one_line_error(drawings: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = cached(split(drawings), tmp_path / "cache")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
-    with pytest.raises(NearfarError, match=r"cache: the cache needs .* GB more, but only 1e-06 GB are free"):
+    with pytest.raises(NearfarError, match=r"cache: the cache needs .* kB more, but only 1.0 kB are free"):
         quiet(config, tmp_path / "run")
     monkeypatch.undo()
     monkeypatch.setattr(row_store, "SHARD_BYTES", 1 << 14)

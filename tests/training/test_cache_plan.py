@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,6 +46,13 @@ def test_a_plan_counts_views_and_steps_and_writes_nothing(drawings: str, tmp_pat
 def test_a_plan_knows_what_is_in_the_cache(drawings: str, tmp_path: Path) -> None:
     cache = make_cache(cached(drawings, tmp_path / "cache"), tmp_path / "run")
     cache.build()
+    view = list_stores(tmp_path / "cache")[0]
+    shutil.rmtree(view.folder)
+    plan = plan_run(cache)
+    assert plan.absent == view.about["rows"]
+    assert 132 * plan.absent_size == plan.absent * plan.size  # the views that are in the cache do not count
+    cache = make_cache(cached(drawings, tmp_path / "cache"), tmp_path / "run")
+    cache.build()
     plan = plan_run(cache)
     assert (plan.images, plan.absent, plan.build_seconds) == (132, 0, 0)
     assert plan.size == sum(store.about["rows"] for store in list_stores(tmp_path / "cache")) * plan.size // 132
@@ -66,7 +74,7 @@ def test_a_description_names_network_views_time_and_memory(drawings: str, tmp_pa
     assert describe_plan(cache, plan) == [
         "plan: train small at 28 pixels from block2 up; everything below is frozen and computed once, for 2 augmented "
         "views of each training image",
-        f"plan: this computes 100 of 132 views of images, 2 GB in {tmp_path / 'cache'}, in about 10 min, then trains "
+        f"plan: this computes 100 of 132 views of images, 1.5 GB in {tmp_path / 'cache'}, in about 10 min, then trains "
         "12 steps of 24 in about 2.0 h, with about 1.5 GB of memory",
     ]
 

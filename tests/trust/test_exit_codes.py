@@ -39,6 +39,20 @@ def test_exit_code(words: list[str], code: int) -> None:
         assert len(found.output.splitlines()) == 1
 
 
+def test_interruption_before_training_says_how_to_start(
+    vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("nearfar.training.trainer.Trainer.__init__", interrupt)
+    found = CliRunner().invoke(main, ["train", vectors, "--out", str(tmp_path / "run")])
+    assert found.exit_code == 130
+    assert (
+        f"Interrupted before training started: run the same command again to start {tmp_path / 'run'}" in found.stderr
+    )
+
+
 def test_interrupted_training_is_130_and_goes_on(vectors: str, tmp_path: Path) -> None:
     out = tmp_path / "run"
     settings = ["steps=1000000", "log_every=1", "save_every=0", "threads=1", "model.dim=8", "batches.size=24"]

@@ -9,14 +9,19 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from PIL import Image
 
-from nearfar.data import Batch, Manifest, save_manifest
+from nearfar.data import Batch, Manifest, open_data, save_manifest
 from nearfar.errors import NearfarError
 from nearfar.training import Run, train
 from nearfar.training.components import make_embedder
 from nearfar.training.failed_batch import FILE_NAME, LossError, load_failed_batch, main, recompute_loss
 from nearfar.training.watchdog import Watchdog
 from training_cases import configured
+
+HIERARCHY = ["data.split=all", "optimizer.lr=1e30", "loss.name=hap", "test=false", "untrained=false"]
+IMAGES = "data.split=all optimizer.lr=1e30 model.backbone=small model.pretrained=false images.crop=16 data.workers=0 "
+IMAGES += "batches.name=pairs batches.size=8"
 
 
 def failed(out: Path, source: str, recipe: str, *settings: str) -> str:
@@ -68,6 +73,35 @@ def test_it_tells_what_it_has(overflowed: tuple[Path, str]) -> None:
     assert done.exit_code == 0, done.output
     assert "the loss is inf" in done.output
     assert "norms from" in done.output
+
+
+def test_ancestors_of_the_classes_are_saved(vectors: str, tmp_path: Path) -> None:
+    classes = open_data(vectors).classes
+    taxonomy = tmp_path / "taxonomy.csv"
+    rows = ["label,family", *(f"{name},family {number // 2}" for number, name in enumerate(classes))]
+    taxonomy.write_text("\n".join(rows) + "\n")
+    out = tmp_path / "run"
+    failed(out, vectors, "supcon", f"data.taxonomy={taxonomy}", *HIERARCHY)
+    assert len(load_failed_batch(out)["levels"]) == len(classes)
+    with pytest.raises(ValueError, match="embeddings"):
+        recompute_loss(out)
+
+
+@pytest.mark.parametrize("grade", [1, 0.75])
+def test_relations_of_pairs_are_saved(grade: float, tmp_path: Path) -> None:
+    table, rows = tmp_path / "pairs.csv", ["a,b,relation"]
+    for thing in range(8):
+        for number in range(2):
+            Image.new("RGB", (20, 20), (30 * thing, 10 * number, 99)).save(tmp_path / f"{thing}-{number}.png")
+        rows.append(f"{thing}-0.png,{thing}-1.png,{grade}")
+    table.write_text("\n".join(rows) + "\n")
+    with pytest.raises(NearfarError, match=FILE_NAME):
+        train(configured("files", str(table), "supcon", *IMAGES.split()), tmp_path / "run", say=lambda _: None)
+    batch = load_failed_batch(tmp_path / "run")
+    assert batch["graded"] == (grade != 1)
+    assert batch["relation"].shape == (len(batch["embeddings"]),) * 2
+    with pytest.raises(ValueError, match="embeddings"):
+        recompute_loss(tmp_path / "run")
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])

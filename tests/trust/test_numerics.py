@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from nearfar.losses import names
+from nearfar.losses import create, names
 from tests.harness.numerics import EVERY, batches, examine, look, title
 
 
@@ -45,3 +46,12 @@ def test_snr_of_rows_of_very_different_lengths() -> None:
         assert x.grad is not None
         found.append(x.grad.double())
     torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("name", ["contrastive", "lifted"])
+def test_large_batches_take_seconds(name: str) -> None:
+    # the time grows with the square of the batch size, so this limit is that of 45 s for 10,000 samples
+    x = torch.randn(4000, 64, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    start = time.process_time()
+    create(name)(x, torch.arange(4000) // 5).backward()
+    assert time.process_time() - start < 45 * 0.4**2

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from nearfar.errors import NearfarError
-from nearfar.formatting import counted
+from nearfar.formatting import counted, disk_size
 
 FOLDER = click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
 
@@ -40,8 +40,8 @@ def list_entries(folder: Path) -> None:
         else:
             what = f"unknown: {store.folder / 'about.json'} is missing or damaged"
         used = time.strftime("%Y-%m-%d %H:%M", time.localtime(store.last_used))
-        click.echo(f"{store.folder.name}  {store.size / 1e9:8.3f} GB  {used}  {what}")
-    click.echo(f"{counted(len(stores), 'view')}, {sum(store.size for store in stores) / 1e9:.3f} GB")
+        click.echo(f"{store.folder.name}  {disk_size(store.size):>8}  {used}  {what}")
+    click.echo(f"{counted(len(stores), 'view')}, {disk_size(sum(store.size for store in stores))}")
 
 
 @cache.command("rm")
@@ -68,7 +68,7 @@ def remove_entries(folder: Path, keys: tuple[str, ...], remove_all: bool) -> Non
     for store in stores:
         if remove_all or store.folder.name.startswith(keys):
             if remove_store(store.folder):
-                click.echo(f"removed {store.folder.name}, {store.size / 1e9:.3f} GB")
+                click.echo(f"removed {store.folder.name}, {disk_size(store.size)}")
             else:
                 in_use.append(store.folder.name)
     if in_use:

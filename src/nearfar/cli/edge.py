@@ -71,8 +71,10 @@ def _end_on_sigterm() -> None:
 
 
 def _describe_interruption(run: Path | None) -> str:
-    if run is None or not (run / "config.yaml").is_file():
+    if run is None:
         return "Interrupted."
+    if not (run / "config.yaml").is_file():
+        return f"Interrupted before training started: run the same command again to start {run}."
     return f"Interrupted. Continue with `nearfar train --resume --out {run}`."
 
 

@@ -74,6 +74,8 @@ def train_command(
     with process_group.join_process_group():
         if process_group.is_main_process():
             print(clean_text(f"{name} on {config.data.source}, to {out}"))
+            for note in manifest.notes if manifest is not None else ():
+                print(clean_text(f"note: {note}"))
         run = train(config, out, manifest=manifest, resume=resume, say=tqdm.write, on_finish=report_run)
         if process_group.is_main_process():
             print(describe_run(run))

@@ -33,7 +33,7 @@ def expand_names(metrics: str | Iterable[str], ks: Iterable[int]) -> tuple[str, 
     requested = (metrics,) if isinstance(metrics, str) else tuple(metrics)
     cuts = check_ks(ks)
     if not requested:
-        raise ValueError("metrics is empty: name at least one, for example metrics=('recall', 'map@r')")
+        raise ValueError("metrics is empty: name at least one, for example metrics=[recall@1, map@r]")
     names: list[str] = []
     for name in requested:
         family, _, cut = name.lower().partition("@") if isinstance(name, str) else ("", "", "")

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from nearfar.calibration import Calibration
+from nearfar.data.layouts.paths import read_regular
 from nearfar.errors import NearfarError
 from nearfar.files import expand_user
 from nearfar.search.encoder import Encoder
@@ -65,13 +66,19 @@ class Hit:
 
 
 def check_query(text: str, encoder: Encoder) -> None:
-    """Raise a NearfarError if a query is neither an id nor an existing file. If the model takes texts, accept anything.
+    """Raise a NearfarError if a query is neither an id nor a readable file. If the model takes texts, accept anything.
 
     This check does not need an index.
     """
-    is_text = encoder.network.backbone.has_text_input
-    if not is_text and not _is_id(text) and not expand_user(text).is_file():
+    if encoder.network.backbone.has_text_input or _is_id(text):
+        return
+    path = expand_user(text)
+    if not path.is_file():
         raise NearfarError(f"{text}: no such file: a query is an image, a .npy file of vectors or the id of a sample")
+    if path.suffix.lower() == ".npy":
+        _read_vectors(path)
+    else:
+        encoder.images.decode(read_regular(path), str(path))
 
 
 def read_queries(text: str, index: VectorLookup, encoder: Encoder) -> list[SearchQuery]:
@@ -81,7 +88,6 @@ def read_queries(text: str, index: VectorLookup, encoder: Encoder) -> list[Searc
     rows of a .npy file are embeddings or, if the run was trained on vectors, inputs of the network. If embeddings and
     inputs have the same number of dimensions, the rows are taken as inputs.
     """
-    check_query(text, encoder)
     if _is_id(text):
         number = min(int(text[:MAX_ID_DIGITS]), MAX_ID)
         try:

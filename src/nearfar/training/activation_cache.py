@@ -27,10 +27,10 @@ from nearfar.data.cache import fingerprint_images
 from nearfar.data.manifest import Array
 from nearfar.data.row_store import RowLayout, RowStore, count_absent
 from nearfar.errors import NearfarError
-from nearfar.formatting import counted
+from nearfar.formatting import counted, disk_size
 from nearfar.models import Embedder
 from nearfar.training.activation_key import activation_key, digest_frozen_weights
-from nearfar.training.cache_progress import GB, CacheProgress
+from nearfar.training.cache_progress import CacheProgress
 from nearfar.training.evaluate import autocast, default_batch_size, dtype_of, set_layout, to_device
 
 TRAIN, TEST = "train", "test"
@@ -186,12 +186,12 @@ class ActivationCache:
             return wanted
         for views in range(wanted, 0, -1):
             size = sum({entry.folder: entry.layout.size for _, entry in self._plan(views)}.values())
-            if size <= limit * GB:
+            if size <= limit * 1e9:
                 if views < wanted:
                     self.say(f"cache.limit_gb={limit:g} has room for {counted(views, 'view')} instead of {wanted}")
                 return views
         raise NearfarError(
-            f"cache.limit_gb={limit:g} is too small: with one augmented view, the cache takes {size / GB:.3g} GB; "
+            f"cache.limit_gb={limit:g} is too small: with one augmented view, the cache takes {disk_size(size)}; "
             "raise the limit, use cache.dtype=float16, or set model.train_from to a later block"
         )
 
@@ -200,7 +200,7 @@ class ActivationCache:
         free = shutil.disk_usage(folder).free
         if size > free:
             raise NearfarError(
-                f"{folder}: the cache needs {size / GB:.3g} GB more, but only {free / GB:.3g} GB are free: "
+                f"{folder}: the cache needs {disk_size(size)} more, but only {disk_size(free)} are free: "
                 "delete files, or lower cache.limit_gb or cache.views"
             )
 

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nearfar.formatting import counted, duration, memory_size
+from nearfar.formatting import counted, disk_size, duration, memory_size
 from nearfar.training.activation_cache import TEST, TRAIN, ActivationCache
-from nearfar.training.cache_progress import GB
 from nearfar.training.components import make_sampler
 from nearfar.training.evaluate import autocast, dtype_of, to_device
 from nearfar.training.memory import estimate_step_memory
@@ -49,6 +48,11 @@ class CachePlan:
     build_seconds: float
     train_seconds: float
     memory: int
+
+    @property
+    def absent_size(self) -> int:
+        """Size of the activations that are not in the cache yet, in bytes."""
+        return self.size * self.absent // max(1, self.images)
 
     @property
     def seconds(self) -> float:
@@ -96,13 +100,13 @@ def plan_run(cache: ActivationCache) -> CachePlan:
 def describe_plan(cache: ActivationCache, plan: CachePlan) -> list[str]:
     """Return two lines that describe a plan."""
     config, network = cache.config, cache.network
-    folder, size = config.cache.activations, f"{plan.size / GB:.2g} GB"
+    folder = config.cache.activations
     views = counted(cache.views, "augmented view")
     if plan.absent:
-        build = f"computes {plan.absent:,} of {counted(plan.images, 'view')} of images, {size} in {folder}"
-        build = f"{build}, in about {duration(plan.build_seconds)}"
+        build = f"computes {plan.absent:,} of {counted(plan.images, 'view')} of images"
+        build = f"{build}, {disk_size(plan.absent_size)} in {folder}, in about {duration(plan.build_seconds)}"
     else:
-        build = f"reads {counted(plan.images, 'view')} of images, {size}, from {folder}"
+        build = f"reads {counted(plan.images, 'view')} of images, {disk_size(plan.size)}, from {folder}"
     steps = f"{counted(plan.steps, 'step')} of {plan.batch_size:,} in about {duration(plan.train_seconds)}"
     what = f"train {config.model.backbone} at {network.input_size} pixels from {network.first_trained} up"
     return [

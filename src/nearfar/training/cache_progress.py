@@ -7,11 +7,10 @@ from collections.abc import Callable
 
 from tqdm import tqdm
 
-from nearfar.formatting import counted, duration
+from nearfar.formatting import counted, disk_size, duration
 from nearfar.training.distributed import process_group
 
 MESSAGE_INTERVAL = 30  # seconds between messages where there is no progress bar
-GB = 1e9
 
 
 class CacheProgress:
@@ -41,5 +40,5 @@ class CacheProgress:
         self.bar.close()
         if self.done:
             seconds = time.monotonic() - self.start
-            size = f"{self.done * self.row_bytes / GB:.3g} GB"
+            size = disk_size(self.done * self.row_bytes)
             self.say(f"cached {counted(self.done, 'image')} ({size}) in {duration(seconds)}")

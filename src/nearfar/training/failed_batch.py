@@ -2,9 +2,10 @@
 
     python -m nearfar.training.failed_batch RUN
 
-The file contains the input of the loss (embeddings, labels, weights), the state of the loss and the state of the random
-generator. It also contains the input of the network and the network's weights before the step. Some losses update their
-state in each call (Proxy-ISA, DRO with sampling); the file contains their state after the call that failed.
+The file contains the input of the loss (embeddings, labels or relations, weights), the ancestors of the classes if the
+data has them, the state of the loss and the state of the random generator. It also contains the input of the network
+and the network's weights before the step. Some losses update their state in each call (Proxy-ISA, DRO with sampling);
+the file contains their state after the call that failed.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 import torch
 from torch import Tensor
 
 from nearfar.data import Batch
 from nearfar.errors import NearfarError
+from nearfar.losses import RelationLoss
 from nearfar.runs import Run
 from nearfar.training.checkpoint import load_state, save_state
 from nearfar.training.components import make_loss
@@ -65,11 +68,18 @@ def recompute_loss(out: Path) -> Tensor:
     """Recompute the loss of the saved batch. If the loss raised a ValueError in training, this raises it again."""
     batch = load_failed_batch(out)
     embeddings: Tensor = batch["embeddings"]
-    loss = make_loss(Run(out).config, batch["classes"], embeddings.shape[1])
+    relation, levels = batch.get("relation"), batch.get("levels")  # absent in files of earlier versions
+    levels = None if levels is None else np.array(levels)
+    loss = make_loss(Run(out).config, batch["classes"], embeddings.shape[1], levels)
+    if relation is not None:
+        loss = RelationLoss(loss, graded=batch["graded"])  # type: ignore[arg-type]
     loss.load_state_dict(batch["loss"])
     torch.set_rng_state(batch["random_state"])
-    representatives = batch["representatives"]
-    value: Tensor = loss(embeddings, batch["labels"], weights=batch["weights"], representatives=representatives)
+    if relation is not None:
+        value: Tensor = loss(embeddings, relation)
+    else:
+        options = {"weights": batch["weights"], "representatives": batch["representatives"]}
+        value = loss(embeddings, batch["labels"], **options)
     return value.detach()
 
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from nearfar.data import Manifest
+from nearfar.data.taxonomy import class_levels
 from nearfar.errors import NearfarError, is_out_of_memory
 from nearfar.training.distributed import process_group
 from nearfar.training.failed_batch import LossError, save_failed_batch
@@ -16,19 +18,19 @@ ADVICE = f"if training diverged, lower optimizer.lr or set optimizer.clip_norm=1
 
 
 @contextmanager
-def explain_errors(state: TrainState, out: Path, *, classes: int) -> Iterator[None]:
+def explain_errors(state: TrainState, out: Path, *, train: Manifest) -> Iterator[None]:
     """Replace known errors of a training step by those that `describe_step_error` returns."""
     try:
         yield
     except (ValueError, RuntimeError, MemoryError) as error:
-        known = describe_step_error(error, state, out, classes=classes)
+        known = describe_step_error(error, state, out, train=train)
         if known is None:
             raise
         raise known from error
 
 
 def describe_step_error(
-    error: ValueError | RuntimeError | MemoryError, state: TrainState, out: Path, *, classes: int
+    error: ValueError | RuntimeError | MemoryError, state: TrainState, out: Path, *, train: Manifest
 ) -> NearfarError | None:
     """Return the error to raise instead of `error`, or None if `error` is not a known problem of a step.
 
@@ -38,7 +40,7 @@ def describe_step_error(
         error: The exception of the step.
         state: The state of training before the step.
         out: The run directory.
-        classes: Number of training classes.
+        train: The training samples.
     """
     if is_out_of_memory(error):
         return _describe_out_of_memory(state)
@@ -49,8 +51,12 @@ def describe_step_error(
         step = error.inputs["step"]
         saved = " (the batch is not saved, because other processes hold parts of the network or the loss)"
         if process_group.is_main_process() and not state.is_sharded:
+            levels, pairs = class_levels(train), state.pairs
             inputs = {
-                "classes": classes,
+                "classes": len(train.classes),
+                "levels": None if levels is None else levels.tolist(),
+                "relation": None if pairs is None else pairs.relation(error.inputs["indices"]),
+                "graded": pairs is not None and pairs.is_graded,
                 "representatives": state.sampler.representatives,
                 "embedder": state.embedder.state_dict(),
                 "loss": state.loss.state_dict(),

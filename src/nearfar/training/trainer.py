@@ -278,7 +278,7 @@ class Trainer:
             self._last_save = time.monotonic()
 
     def _explain_errors(self) -> AbstractContextManager[None]:
-        return explain_errors(self.state, self.out, classes=len(self.splits.train.classes))
+        return explain_errors(self.state, self.out, train=self.splits.train)
 
 
 def _ignore(*_: object) -> None:

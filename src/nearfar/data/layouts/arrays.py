@@ -121,6 +121,8 @@ def save_npz(manifest: Manifest, path: Path) -> None:
         arrays["pixels"] = manifest.pixels
     elif manifest.features is not None:
         arrays["features"] = manifest.features
+    elif manifest.items is not None:
+        raise NearfarError(f"{path}: the samples of {manifest.source} are read from a dataset, so they cannot be saved")
     else:
         raise NearfarError(f"{path}: a manifest of {manifest.kind} has no arrays: save it as .csv")
     if manifest.paths is not None:

@@ -78,9 +78,21 @@ def manifest_from_paths(paths: Sequence[str], *, root: Path, source: str, notes:
         paths=tuple(paths),
         root=root,
         source=source,
-        notes=tuple(notes),
+        notes=(*notes, *_note_subfolders(parts, depth)),
     )
     return manifest if by_split else manifest.split_by_class_order()
+
+
+def _note_subfolders(parts: list[list[str]], depth: int) -> list[str]:
+    """Return a note if a class folder has several subfolders with images, because these may be the classes."""
+    inner = {tuple(part[depth : depth + 2]) for part in parts if len(part) > depth + 2}
+    name, count = Counter(top for top, _ in inner).most_common(1)[0] if inner else ("", 0)
+    if count < 2:
+        return []
+    return [
+        f"class {name!r} has {count:,} subfolders with images: if these are the classes, name the folder {name!r} "
+        "instead of its parent"
+    ]
 
 
 def _common_folders(parts: list[list[str]]) -> int:
