@@ -53,7 +53,9 @@ def open_jsonl(
     for key, name in (*named.items(), *(("levels", name) for name in levels)):
         if name is not None and name not in keys:
             known = ", ".join(sorted(keys))
-            raise NearfarError(f"{path} has no key {name!r} for data.{key} (the first line has {known}){suggest(name, keys)}")
+            raise NearfarError(
+                f"{path} has no key {name!r} for data.{key} (the first line has {known}){suggest(name, keys)}"
+            )
     labels = label or "label"
     types: dict[str, tuple[type, ...]] = dict.fromkeys((*COLUMNS, text or "text"), (str,))
     if text is not None or ("text" in keys and "path" not in keys):
