@@ -2,8 +2,16 @@
 
     python -m benchmarks.page_images runs/start runs/audit-start docs/images
 
-The first argument is a run on the built-in drawings, the second is the output of `nearfar audit` for this run, and the
-third is the output folder. The script needs selenium, and chromium with chromedriver (`make browser` installs them).
+The first argument is a calibrated run on the built-in drawings, the second is the output of `nearfar audit` for this
+run, and the third is the output folder:
+
+    nearfar train sketches --recipe normalized-softmax --set steps=600 --set model.dim=128 --set batches.size=64 \\
+        --set data.validation=0.2 --set threads=1 --out runs/start
+    nearfar audit runs/start
+    nearfar calibrate runs/start
+
+The script needs selenium, and chromium with chromedriver (`make browser` installs them). It takes several minutes,
+because it computes the map and the audit of 34,500 drawings.
 """
 
 from __future__ import annotations
@@ -24,11 +32,19 @@ from nearfar.serve.server import guard_app, run_in_background
 # A drawing of an envelope, as in the URLs of the page: strokes of points, two hexadecimal digits per coordinate.
 ENVELOPE = "06046e00fc06ff54fc98809c069800500604-0608805cfa08"
 MAP_READY = "return !!document.querySelector('canvas.plane')?.width && !document.querySelector('.busy')"
+# Scroll to the section on decisions once its diagrams are there.
+DECISIONS_READY = """
+const title = [...document.querySelectorAll('h2')].find(each => each.textContent === 'Decisions');
+title?.scrollIntoView();
+return !!title && document.querySelectorAll('.curves svg').length >= 2;
+"""
 # For each image: the address of the view, and a script that returns whether the view is complete.
 VIEWS = {
     "serve-search": (f"#/drawing/{ENVELOPE}", "return document.querySelectorAll('.cards img').length >= 24"),
     "serve-map": ("#/map", MAP_READY),
     "serve-audit": ("#/audit", "return document.querySelectorAll('article img').length >= 10"),
+    "serve-duplicates": ("#/duplicates", "return document.querySelectorAll('.groups img').length >= 4"),
+    "serve-decisions": ("#/run", DECISIONS_READY),
 }
 COLORS = 128
 WAIT = 900.0
