@@ -40,7 +40,7 @@ from nearfar.validation import Floats, Ints
 RATES = (0.1, 0.2)
 PLANTED = 100  # copies, and foreign samples
 # Noise of a copied feature vector, as a fraction of the norm of the vector.
-NOISE = (0.05, 0.1, 0.15)
+NOISE = (0.1, 0.2)
 Bools = NDArray[np.bool_]
 
 
@@ -60,7 +60,7 @@ def audit_labels(x: Floats, labels: Ints) -> Finding:
 
 def classify_labels(x: Floats, labels: Ints) -> Finding:
     """Find wrong labels with cleanlab and a cross-validated logistic regression."""
-    model = import_module("sklearn.linear_model").LogisticRegression(max_iter=100, C=10.0)
+    model = import_module("sklearn.linear_model").LogisticRegression(max_iter=200, C=10.0)
     predict = import_module("sklearn.model_selection").cross_val_predict
     unit = x / np.linalg.norm(x, axis=1, keepdims=True)
     probabilities = predict(model, unit, labels, cv=3, method="predict_proba")
