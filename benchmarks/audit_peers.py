@@ -232,6 +232,7 @@ def _version() -> str:
     return str(import_module("importlib.metadata").version("cleanlab"))
 
 
+TASKS = {"labels": measure_labels, "duplicates": measure_duplicates, "outliers": measure_outliers}
 ABOUT = "cleanlab {version}, {machine}."
 
 
@@ -241,6 +242,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--split", default="train", help="the split to use (default train)")
     parser.add_argument("--classes", type=int, help="use only the first N classes")
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds (default 3)")
+    parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS), help="tasks (default: all)")
     parser.add_argument("--results", type=Path, help="JSON file for the results")
     parser.add_argument(
         "--merge", type=Path, nargs="+", default=[], help="JSON files to report on instead of measuring"
@@ -255,9 +257,8 @@ def main(arguments: list[str] | None = None) -> None:
         data = open_data(options.data).subset(options.split)
         data = (data.subset(data.labels < options.classes) if options.classes else data).compact()
         name = f"{Path(options.data).name}, {len(data):,} samples, {len(data.classes)} classes, {options.seeds} seeds"
-        measures = (measure_duplicates, measure_outliers, measure_labels)
-        for measure in measures:
-            files[name] = [*files.get(name, []), *measure(data, options.seeds)]
+        for task in options.tasks:
+            files[name] = [*files.get(name, []), *TASKS[task](data, options.seeds)]
             if options.results:
                 options.results.write_text(json.dumps(files, indent=1) + "\n")
     if options.markdown:

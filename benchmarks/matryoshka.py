@@ -30,6 +30,7 @@ from nearfar.training import train
 from nearfar.training.evaluate import score
 
 METRIC = "recall@1"
+FEW_SEEDS = 4
 
 
 def train_run(data: str, kind: str, recipe: str, seed: int, dim: int, settings: list[str], folder: Path) -> Run:
@@ -109,8 +110,8 @@ def main(arguments: list[str] | None = None) -> None:
         if options.results:
             with options.results.open("a") as file:
                 file.write(json.dumps({"seed": seed, "scores": done[seed]}) + "\n")
-        if options.markdown:
-            options.markdown.write_text(_report([scores for _, scores in sorted(done.items())], options))
+    if options.markdown:
+        options.markdown.write_text(_report([scores for _, scores in sorted(done.items())], options))
 
 
 def _report(seeds: list[dict[str, float]], options: argparse.Namespace) -> str:
@@ -121,9 +122,14 @@ def _report(seeds: list[dict[str, float]], options: argparse.Namespace) -> str:
         baseline = f"plain, trained at {least}" if f", {least} of" in name else f"plain, {dim} of {dim}"
         has_baseline = f", {least} of" in name or name == f"Matryoshka, {dim} of {dim}"
         difference = interval([row[name] - row[baseline] for row in seeds])
-        compared = f"{difference.mean:+.2f} ({difference.low:+.2f} to {difference.high:+.2f})" if has_baseline else ""
+        spread = f"{difference.low:+.2f} to {difference.high:+.2f}"
+        if len(seeds) < FEW_SEEDS:  # an interval of so few values would be very wide
+            spread = ", ".join(f"{row[name] - row[baseline]:+.2f}" for row in seeds)
+        compared = f"{difference.mean:+.2f} ({spread})" if has_baseline else ""
         rows.append((name, f"{mean.mean:.2f}", compared))
     settings = "".join(f" --set {setting}" for setting in options.settings)
+    if options.test_per_class:
+        settings = f" --test-per-class {options.test_per_class}{settings}"
     return "\n".join(
         [
             "# Matryoshka embeddings",
@@ -131,7 +137,8 @@ def _report(seeds: list[dict[str, float]], options: argparse.Namespace) -> str:
             f"Recall@1 in percent on the test classes of {Path(options.data).name}, recipe {options.recipe}, mean of "
             f"{len(seeds)} seeds, {machine()}. The last column is the difference from plain training "
             "(without Matryoshka) at the same number of dimensions, "
-            "paired by seed, with a 95% interval of Student's t distribution.",
+            "paired by seed, with "
+            + ("each seed." if len(seeds) < FEW_SEEDS else "a 95% interval of Student's t distribution."),
             "",
             markdown_table(["embedding", "Recall@1", "difference from plain training at this size"], rows),
             "",
