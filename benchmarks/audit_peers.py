@@ -229,7 +229,7 @@ def _mean(values: list[dict[str, Any]], key: str) -> str:
 
 
 def _version() -> str:
-    return str(import_module("importlib.metadata").version("cleanlab"))
+    return str(import_module("cleanlab").__version__)
 
 
 TASKS = {"labels": measure_labels, "duplicates": measure_duplicates, "outliers": measure_outliers}
