@@ -1,13 +1,15 @@
 """Test `nearfar serve` with many concurrent clients and with hostile requests.
 
-    python -m benchmarks.serve RUN --seconds 60 --hostile 10000 --markdown docs/benchmarks/serve.md
+    python -m benchmarks.serve RUN --seconds 60 --hostile 10000 --workers 1 2 --markdown docs/benchmarks/serve.md
 
-The script starts `nearfar serve RUN` in another process. Each client keeps one connection open and sends the next
-request when it has received an answer. There are two kinds of requests: a search with an image, which the server must
-decode and embed before it searches, and a search for the neighbors of a sample, whose embedding the server already has.
-For comparison, the script measures the forward pass of the network alone, with one image and with 32. Finally, it sends
-the hostile requests of tests.harness.hostile. During these requests, the run directory contains a file with a secret,
-which no answer may reveal.
+The script starts `nearfar serve RUN` in other processes, once for each value of --workers. Each client keeps one
+connection open and sends the next request when it has received an answer. There are two kinds of requests: a search
+with an image, which the server must decode and embed before it searches, and a search for the neighbors of a sample,
+whose embedding the server already has. For comparison, the script measures the forward pass of the network alone,
+with one image and with 32. On a machine that is busy with other programs, answers per second depend mostly on these
+programs. Answers per second of CPU time of the server depend on them much less. Finally, the script sends the hostile
+requests of tests.harness.hostile. During these requests, the run directory contains a file with a secret, which no
+answer may reveal.
 """
 
 from __future__ import annotations
@@ -47,24 +49,28 @@ class Load:
 
     Attributes:
         name: Kind of request.
+        workers: Number of processes of the server.
         answers: Number of answers.
         p50: Median response time in milliseconds.
         p99: 99th percentile of the response time in milliseconds.
         rate: Answers per second.
+        cpu_rate: Answers per second of CPU time of all processes of the server.
         errors: Number of answers that are not successful or lack neighbors.
     """
 
     name: str
+    workers: int
     answers: int
     p50: float
     p99: float
     rate: float
+    cpu_rate: float
     errors: int
 
 
 @contextmanager
-def served(run: Path, *, workers: int = 1) -> Iterator[int]:
-    """Run `nearfar serve` in other processes for the duration of a `with` block, and yield its port."""
+def served(run: Path, *, workers: int = 1) -> Iterator[tuple[int, int]]:
+    """Run `nearfar serve` in other processes for the duration of a `with` block, and yield its port and its process id."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]
@@ -80,10 +86,19 @@ def served(run: Path, *, workers: int = 1) -> Iterator[int]:
                 if process.poll() is not None or time.monotonic() > end:
                     raise NearfarError(f"{run}: `nearfar serve` did not start, see its output above") from None
                 time.sleep(0.2)
-        yield port
+        yield port, process.pid
     finally:
         process.terminate()
         process.wait(30)
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the CPU time of a process and its descendants so far."""
+    # after the name of the program, which ends with a parenthesis, fields 12 and 13 are user and system time
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    own = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return own + sum(cpu_seconds(int(child)) for child in children)
 
 
 def image_requests(collection: Collection, count: int = 200) -> list[bytes]:
@@ -107,10 +122,17 @@ def sample_requests(collection: Collection, count: int = 200) -> list[bytes]:
     return [f"GET /api/samples/{row}/neighbors?k=24 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode() for row in rows]
 
 
-async def load(name: str, port: int, requests: Sequence[bytes], *, clients: int, seconds: float) -> Load:
-    """Send requests from `clients` concurrent clients for `seconds` seconds, and return the measurements."""
+async def load(
+    name: str, server: tuple[int, int], requests: Sequence[bytes], *, workers: int, clients: int, seconds: float
+) -> Load:
+    """Send requests from `clients` concurrent clients for `seconds` seconds, and return the measurements.
+
+    `server` is the port and the process id of the server.
+    """
+    port, pid = server
     times: list[float] = []
     errors = 0
+    cpu = cpu_seconds(pid)
     start = time.perf_counter()
     end = start + seconds
 
@@ -130,8 +152,9 @@ async def load(name: str, port: int, requests: Sequence[bytes], *, clients: int,
 
     await asyncio.gather(*(client(number) for number in range(clients)))
     took = time.perf_counter() - start
+    used = cpu_seconds(pid) - cpu
     p50, p99 = (1e3 * float(value) for value in np.percentile(times, [50, 99]))
-    return Load(name, len(times), p50, p99, len(times) / took, errors)
+    return Load(name, workers, len(times), p50, p99, len(times) / took, len(times) / used, errors)
 
 
 @torch.inference_mode()
@@ -183,7 +206,11 @@ def hostile(run: Path, port: int, count: int) -> Outcome:
 
 def page(loads: Sequence[Load], passes: dict[int, float], attacked: Outcome, about: str, command: str) -> str:
     """Format the results as Markdown."""
-    rows = [f"| {load.name} | {load.answers:,} | {load.p50:.0f} | {load.p99:.0f} | {load.rate:.0f} |" for load in loads]
+    rows = [
+        f"| {load.workers} | {load.name} | {load.answers:,} | {load.p50:.0f} | {load.p99:.0f} | {load.rate:.0f} | "
+        f"{load.cpu_rate:.0f} |"
+        for load in loads
+    ]
     cost = " and ".join(f"{value:.2f} ms per image in batches of {batch}" for batch, value in passes.items())
     count = sum(attacked.statuses.values())
     statuses = ", ".join(
@@ -195,8 +222,8 @@ def page(loads: Sequence[Load], passes: dict[int, float], attacked: Outcome, abo
         "",
         about,
         "",
-        "| request | answers | median ms | 99th percentile ms | answers per second |",
-        "|---|---:|---:|---:|---:|",
+        "| processes | request | answers | median ms | 99th percentile ms | answers/s | answers/s of CPU time |",
+        "|---:|---|---:|---:|---:|---:|---:|",
         *rows,
         "",
         f"The forward pass of the network alone takes {cost}. Waiting queries are embedded and searched together, up "
@@ -219,7 +246,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("run", type=Path, help="directory of a run on images")
     parser.add_argument("--clients", type=int, default=50, help="number of concurrent clients (default 50)")
     parser.add_argument("--seconds", type=float, default=60.0, help="duration for each kind of request (default 60)")
-    parser.add_argument("--workers", type=int, default=1, help="number of processes of the server (default 1)")
+    parser.add_argument(
+        "--workers", type=int, nargs="+", default=[1], help="numbers of processes of the server (default 1)"
+    )
     parser.add_argument("--hostile", type=int, default=10_000, help="number of hostile requests (default 10000)")
     parser.add_argument(
         "--note", default="", help="a sentence to add to the report, for example what else ran on the machine"
@@ -230,28 +259,33 @@ def main(arguments: list[str] | None = None) -> None:
     collection = open_collection(options.run)
     passes = {batch: forward_pass(collection, batch) for batch in (1, MAX_BATCH)}
     loads = []
-    with served(options.run, workers=options.workers) as port:
-        asked = {
-            "search with an image": image_requests(collection),
-            "neighbors of a sample": sample_requests(collection),
-        }
-        for name, requests in asked.items():
-            loads.append(asyncio.run(load(name, port, requests, clients=options.clients, seconds=options.seconds)))
-            print(loads[-1], flush=True)
-        attacked = hostile(options.run, port, options.hostile)
-        print(dict(attacked.statuses), attacked.wrong[:5], flush=True)
+    attacked = Outcome()
+    asked = {
+        "search with an image": image_requests(collection),
+        "neighbors of a sample": sample_requests(collection),
+    }
+    for workers in options.workers:
+        with served(options.run, workers=workers) as server:
+            for name, requests in asked.items():
+                result = asyncio.run(
+                    load(name, server, requests, workers=workers, clients=options.clients, seconds=options.seconds)
+                )
+                loads.append(result)
+                print(result, flush=True)
+            if workers == options.workers[-1]:
+                attacked = hostile(options.run, server[0], options.hostile)
+                print(dict(attacked.statuses), attacked.wrong[:5], flush=True)
     config = Run(options.run).config
-    processes = counted(options.workers, "process", "processes")
     about = (
         f"{options.clients} concurrent clients on the same machine send each kind of request for "
         f"{options.seconds:g} s. The data are {len(collection.ids):,} samples of {Path(config.data.source).name} with "
-        f"embeddings of {collection.vectors.shape[1]} dimensions; the backbone is {config.model.backbone}. {processes} "
-        f"of the server and the clients share {os.cpu_count()} cores, torch {torch.__version__} with "
-        f"{counted(torch.get_num_threads(), 'thread')}. {options.note}"
+        f"embeddings of {collection.vectors.shape[1]} dimensions; the backbone is {config.model.backbone}. "
+        f"The server and the clients share {os.cpu_count()} cores, torch {torch.__version__} with "
+        f"{counted(torch.get_num_threads(), 'thread')}. The load average was {os.getloadavg()[1]:.0f}. {options.note}"
     ).strip()
     command = (
         f"python -m benchmarks.serve RUN --clients {options.clients} --seconds {options.seconds:g} "
-        f"--hostile {options.hostile} --workers {options.workers}"
+        f"--hostile {options.hostile} --workers {' '.join(map(str, options.workers))}"
     )
     if attacked.wrong or any(each.errors for each in loads):
         raise SystemExit(f"{len(attacked.wrong)} wrong answers, {sum(load.errors for load in loads)} failed searches")

@@ -10,9 +10,11 @@ import pytest
 import torch
 
 from nearfar.calibration import Calibration, calibrate
+from nearfar.calibration.error import estimate_error
 from nearfar.calibration.neighbors import find_neighbors
 from nearfar.calibration.stored import read_calibration
 from nearfar.errors import NearfarError
+from nearfar.metrics.probability import calibration_error
 from nearfar.ops.geometry import unit
 
 
@@ -51,6 +53,34 @@ def test_probabilities_hold_on_other_classes(measured: Calibration) -> None:
         assert p[inside].mean() == pytest.approx(is_same[inside].mean(), abs=0.06)
 
 
+def test_the_interval_of_a_small_error_contains_the_truth() -> None:
+    """Chance only increases a calibration error, so an interval of the bootstrap replicates alone is too high."""
+    truth, contained, contained_by_percentiles, values, chances = 0.0, 0, 0, [], []
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        classes = np.repeat(np.arange(50), 40)
+        p = rng.uniform(0.2, 0.8, 2000)
+        effect = rng.normal(0, 0.15, 50)[classes]  # classes differ, but the mean over many classes is p
+        is_true = rng.uniform(size=2000) < np.clip(p + effect, 0, 1)
+        error = estimate_error(p, is_true, classes, seed=0)
+        contained += error.low <= truth <= error.high
+        rows = [np.concatenate([np.flatnonzero(classes == i) for i in rng.integers(0, 50, 50)]) for _ in range(40)]
+        contained_by_percentiles += min(calibration_error(p[row], is_true[row]) for row in rows) <= truth
+        values.append(error.value)
+        chances.append(error.chance)
+    assert contained >= 36
+    assert contained_by_percentiles == 0
+    assert np.mean(chances) == pytest.approx(np.mean(values), rel=0.2)  # the probabilities are perfect
+
+
+def test_a_large_error_is_not_explained_by_chance() -> None:
+    rng = np.random.default_rng(0)
+    p = rng.uniform(0.2, 0.8, 4000)
+    error = estimate_error(p + 0.1, rng.uniform(size=4000) < p, np.repeat(np.arange(100), 40), seed=0)
+    assert error.low > 0.05 > error.chance
+    assert error.low < 0.1 < error.high
+
+
 def test_unknown_classes_are_told_from_known_ones(measured: Calibration) -> None:
     far = calibrate(*clusters(40, 12, 0.1), limit=20_000).open_set
     assert far.auroc.value > 0.99 > measured.open_set.auroc.value > 0.7
@@ -86,6 +116,7 @@ def test_the_file_holds_everything(measured: Calibration, tmp_path: Path) -> Non
     "change",
     [
         {"version": 99},
+        {"version": 1},
         {"same": None},
         {"verification": {"auroc": "x"}},
         {"open_set": {"curve": {"method": "eval"}}},

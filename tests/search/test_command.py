@@ -37,6 +37,15 @@ def test_index_then_search_by_id(run: Path, vectors: str) -> None:
     assert 30 not in [int(line.split()[4]) for line in table[2:]]
 
 
+def test_only_classes_with_samples_are_counted(run: Path, vectors: str, tmp_path: Path) -> None:
+    data = open_data(vectors)
+    save = {"features": data.features, "labels": data.labels, "classes": np.array(data.classes)}
+    for name, rows in (("some", data.labels < 5), ("more", data.labels == 7)):
+        np.savez(tmp_path / f"{name}.npz", **save | {"features": save["features"][rows], "labels": data.labels[rows]})
+    assert ": 100 vectors of 8 dimensions, 5 classes, exact" in done("index", run, tmp_path / "some.npz")
+    assert ": 120 vectors of 8 dimensions, 6 classes, exact" in done("index", run, tmp_path / "more.npz", "--add")
+
+
 def test_search_as_json_with_a_filter_and_vectors_from_a_file(run: Path, vectors: str, tmp_path: Path) -> None:
     features = open_data(vectors).features
     assert features is not None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +20,7 @@ from nearfar.serve.application import open_reloading_app
 from nearfar.serve.collection import Collection
 from nearfar.serve.metrics import RELOADS
 from nearfar.serve.server import guard_app, run_in_background
+from ports import free_port
 
 
 @pytest.fixture
@@ -27,8 +30,8 @@ def copied_run(run_path: Path, collection: Collection, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
+def wait_for(condition: Callable[[], bool], *, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "timed out"
         time.sleep(0.05)
@@ -66,6 +69,53 @@ def test_an_added_sample_appears_without_a_failed_request(copied_run: Path, sket
         assert client.get("/api/info").json()["version"] != before["version"]
         assert client.get("/api/samples/122/neighbors?k=3").status_code == 200
         assert said[-1] == "the index was reloaded"
+
+
+@pytest.mark.timeout(400)
+def test_two_processes_reload_under_load_without_a_failed_request(copied_run: Path, tmp_path: Path) -> None:
+    """Clients with connections of their own ask all the time; none sees an error, and both processes get the sample."""
+    encoder = Encoder(copied_run)
+    index = build_index(encoder, encoder.run.manifest(), progress=False)
+    index.save(copied_run / "index")
+    port, is_done, statuses = free_port(), threading.Event(), []
+    command = [sys.executable, "-m", "nearfar", "serve", str(copied_run), "--port", str(port), "--workers", "2"]
+    address = f"http://127.0.0.1:{port}"
+
+    def ask() -> None:
+        while not is_done.is_set():  # a new connection each time, which any of the processes accepts
+            try:
+                statuses.append(httpx.get(f"{address}/api/samples/17/neighbors?k=5", timeout=60).status_code)
+            except httpx.HTTPError as error:
+                statuses.append(repr(error))
+
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        threads = [threading.Thread(target=ask) for _ in range(4)]
+        try:
+            assert server.stdout is not None
+            while not server.stdout.readline().startswith("http"):
+                assert server.poll() is None
+            for thread in threads:
+                thread.start()
+            images = encoder.run.manifest()
+            assert images.pixels is not None
+            np.savez(tmp_path / "more.npz", images=255 - images.pixels[:3], labels=np.array([0, 1, 2]))
+            extend_index(index, encoder, str(tmp_path / "more.npz"))
+            index.save(copied_run / "index")
+
+            def is_reloaded() -> bool:
+                return all(httpx.get(f"{address}/api/info", timeout=60).json()["samples"] == 123 for _ in range(12))
+
+            wait_for(is_reloaded, seconds=240)
+            before = len(statuses)
+            wait_for(lambda: len(statuses) > before + 8, seconds=60)
+        finally:
+            is_done.set()
+            for thread in threads:
+                if thread.ident is not None:
+                    thread.join()
+            server.terminate()
+    assert len(statuses) > 20
+    assert set(statuses) == {200}
 
 
 def test_a_failure_keeps_the_old_index(copied_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import subprocess
 import sys
@@ -99,11 +100,11 @@ def test_load_of_the_benchmark(address: str, collection: Collection) -> None:
     port = urlsplit(address).port
     assert port is not None
     for requests in (image_requests(collection, 20), sample_requests(collection, 20)):
-        found = asyncio.run(load("some", port, requests, clients=5, seconds=0.5))
+        found = asyncio.run(load("some", (port, os.getpid()), requests, workers=1, clients=5, seconds=0.5))
         assert found.errors == 0
         assert found.answers >= 5
         assert 0 < found.p50 <= found.p99
     assert forward_pass(collection, 2, rounds=2) > 0
     text = page([found], {1: 2.5}, Outcome(), "About.", "command")
-    assert f"| some | {found.answers:,} |" in text
+    assert f"| 1 | some | {found.answers:,} |" in text
     assert "2.50 ms per image in batches of 1" in text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nearfar.calibration.stored import Calibration, Estimate
+from nearfar.calibration.stored import Calibration, CalibrationError
 
 THRESHOLD_HEADER = ("FMR", "threshold", "95% interval", "FNMR", "95% interval")
 
@@ -59,8 +59,9 @@ def warning(calibration: Calibration) -> str:
     )
 
 
-def _points(estimate: Estimate) -> str:
-    return f"{100 * estimate.value:.1f} points ({100 * estimate.low:.1f} to {100 * estimate.high:.1f})"
+def _points(error: CalibrationError) -> str:
+    interval = f"{100 * error.low:.1f} to {100 * error.high:.1f}"
+    return f"{100 * error.value:.1f} points ({interval}; perfect probabilities: {100 * error.chance:.1f})"
 
 
 def _source(calibration: Calibration) -> str:

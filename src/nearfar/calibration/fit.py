@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from nearfar.calibration.error import estimate_error
 from nearfar.calibration.neighbors import find_neighbors
 from nearfar.calibration.stored import Calibration, Estimate, NeighborProbability, OpenSet, Verification
 from nearfar.calibration.votes import VOTERS, vote
 from nearfar.metrics.detection import auroc
 from nearfar.metrics.open_set import TPR, accept_threshold, fpr_at_tpr
-from nearfar.metrics.probability import Curve, calibration_error, fit_curve, reliability
+from nearfar.metrics.probability import Curve, fit_curve, reliability
 from nearfar.metrics.verification import (
     FMRS,
     MAX_PAIRS,
@@ -143,11 +144,10 @@ def _fit_neighbors(
     predicted = np.concatenate([curves[1](hits[0][0]), curves[0](hits[1][0])])
     truth, classes = (np.concatenate([hits[0][i], hits[1][i]]) for i in (1, 2))
     distance, is_same, _ = _collect_hits(vectors, numbers, np.arange(len(numbers)))
-    error = _bootstrap(classes, seed, lambda rows: calibration_error(predicted[rows], truth[rows]))
     return NeighborProbability(
         curve=fit_curve(method, distance, is_same, is_increasing=False),
         neighbors=VOTERS,
-        error=error,
+        error=estimate_error(predicted, truth, classes, seed=seed),
         reliability=tuple(reliability(predicted, truth)),
     )
 
@@ -192,7 +192,7 @@ def _fit_open_set(
         curve=fit_curve(method, scores, correct, is_increasing=True),
         threshold=accept_threshold(scores),
         accuracy=float(correct.mean()),
-        error=_bootstrap(classes, seed, lambda rows: calibration_error(predicted[rows], correct[rows])),
+        error=estimate_error(predicted, correct, classes, seed=seed),
         auroc=_bootstrap(joined.classes, seed, lambda rows: mean_over_parts(auroc, rows)),
         fpr=_bootstrap(joined.classes, seed, lambda rows: mean_over_parts(lambda s, t: fpr_at_tpr(s, t, TPR), rows)),
         accepted=float(np.concatenate([part.score[part.is_known] >= limit for part, limit in swapped]).mean()),

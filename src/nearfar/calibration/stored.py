@@ -20,7 +20,7 @@ from nearfar.training.embedder_file import digest_weights
 from nearfar.validation import Floats
 
 CALIBRATION_FILE = "calibration.json"
-FORMAT, VERSION = "nearfar calibration", 1
+FORMAT, VERSION = "nearfar calibration", 2
 REMEDY = "run `nearfar calibrate` again"
 
 
@@ -31,6 +31,18 @@ class Estimate:
     value: float
     low: float
     high: float
+
+
+@dataclass(frozen=True)
+class CalibrationError(Estimate):
+    """An expected calibration error with its 95% confidence interval; see `nearfar.calibration.error.estimate_error`.
+
+    Attributes:
+        chance: The error that perfect probabilities would have on average on as many classes. Errors up to about this
+            value cannot be told from 0.
+    """
+
+    chance: float
 
 
 @dataclass(frozen=True)
@@ -67,7 +79,7 @@ class NeighborProbability:
 
     curve: Curve
     neighbors: int
-    error: Estimate
+    error: CalibrationError
     reliability: tuple[ReliabilityBin, ...]
 
 
@@ -92,7 +104,7 @@ class OpenSet:
     curve: Curve
     threshold: float
     accuracy: float
-    error: Estimate
+    error: CalibrationError
     auroc: Estimate
     fpr: Estimate
     accepted: float
@@ -221,12 +233,10 @@ def _from_dict(tree: dict[str, Any]) -> Calibration:
             points,
             tuple(_pair(pair) for pair in verification["roc"]),
         ),
-        same=NeighborProbability(
-            curve_from_dict(same["curve"]), int(same["neighbors"]), _estimate(same["error"]), bins
-        ),
+        same=NeighborProbability(curve_from_dict(same["curve"]), int(same["neighbors"]), _error(same["error"]), bins),
         open_set=OpenSet(
             curve=curve_from_dict(open_set["curve"]),
-            error=_estimate(open_set["error"]),
+            error=_error(open_set["error"]),
             auroc=_estimate(open_set["auroc"]),
             fpr=_estimate(open_set["fpr"]),
             **{name: float(open_set[name]) for name in ("threshold", "accuracy", "accepted", "rejected")},
@@ -241,3 +251,7 @@ def _pair(values: Any) -> tuple[float, float]:
 
 def _estimate(tree: dict[str, Any]) -> Estimate:
     return Estimate(float(tree["value"]), float(tree["low"]), float(tree["high"]))
+
+
+def _error(tree: dict[str, Any]) -> CalibrationError:
+    return CalibrationError(float(tree["value"]), float(tree["low"]), float(tree["high"]), float(tree["chance"]))

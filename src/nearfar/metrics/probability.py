@@ -153,6 +153,11 @@ class ReliabilityBin:
     count: int
 
 
+def bin_numbers(probability: ArrayLike, *, bins: int = BINS) -> NDArray[np.int64]:
+    """Return the bin of each probability, of bins with equal width."""
+    return np.minimum((np.asarray(probability, np.float64) * bins).astype(np.int64), bins - 1)
+
+
 def reliability(probability: ArrayLike, truth: ArrayLike, *, bins: int = BINS) -> list[ReliabilityBin]:
     """Group predictions by their probability into bins of equal width. Empty bins are left out.
 
@@ -160,7 +165,7 @@ def reliability(probability: ArrayLike, truth: ArrayLike, *, bins: int = BINS) -
     [ReliabilityBin(predicted=0.1, observed=0.5, count=2), ReliabilityBin(predicted=0.9, observed=1.0, count=1)]
     """
     p, is_true = np.asarray(probability, np.float64), np.asarray(truth, np.bool_)
-    number = np.minimum((p * bins).astype(np.int64), bins - 1)
+    number = bin_numbers(p, bins=bins)
     counts = np.bincount(number, minlength=bins)
     sums, hits = np.bincount(number, p, minlength=bins), np.bincount(number, is_true, minlength=bins)
     return [
@@ -181,6 +186,6 @@ def calibration_error(
     """
     p, is_true = np.asarray(probability, np.float64), np.asarray(truth, np.float64)
     w = np.ones_like(p) if weights is None else np.asarray(weights, np.float64)
-    number = np.minimum((p * bins).astype(np.int64), bins - 1)
+    number = bin_numbers(p, bins=bins)
     gaps = np.abs(np.bincount(number, w * (p - is_true), minlength=bins))
     return float(round(gaps.sum() / w.sum(), 15))

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import click
+import numpy as np
 
 from nearfar.errors import NearfarError
 from nearfar.files import check_not_read
@@ -69,7 +70,9 @@ def index_command(
         if run is None and not (add and (folder / MODEL_FILE).is_file()):
             write_index_model(folder, encoder.run, encoder.run.manifest(source), source)
     vectors, dimensions = counted(len(index), "vector"), counted(index.dim, "dimension")
-    print(f"{folder}: {vectors} of {dimensions}, {counted(len(index.classes), 'class', 'classes')}, {index.kind}")
+    # a class that only has a name is not known to the index
+    classes = 0 if index.labels is None else len(np.unique(index.labels))
+    print(f"{folder}: {vectors} of {dimensions}, {counted(classes, 'class', 'classes')}, {index.kind}")
     if index.approximate is not None:
         sample = min(RECALL_QUERIES, len(index))
         print(f"recall@10 against exact search: {index.measure(sample):.1%} (measured on {sample:,} samples)")
