@@ -12,7 +12,7 @@ from torch import Tensor
 from losses.proxy_oracles import CLASSES, DIM, LABELS, PER_CLASS
 from nearfar.losses import create
 from nearfar.losses.arcface import add_angle
-from nearfar.losses.proxies.class_similarity import cosines, cosines_and_gram
+from nearfar.losses.proxies.cosines import cosines, cosines_and_gram
 from nearfar.losses.proxies.multi_proxy import pool_similarities, regularizer
 from nearfar.ops.geometry import unit
 
@@ -155,20 +155,21 @@ def test_cosines_are_those_of_normalized_rows() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("angle", [0.0, 28.6, 60.0])
 def test_added_angle_is_monotone_and_has_finite_gradients(angle: float, dtype: torch.dtype) -> None:
-    cos = torch.linspace(-1, 1, 4001, dtype=dtype, requires_grad=True)
-    turned = add_angle(cos, angle)
+    cos = torch.linspace(-1, 1, 4001, dtype=dtype)
+    turned, slope = add_angle(cos, angle)
     assert (turned.diff() >= 0).all()
-    (slope,) = torch.autograd.grad(turned.sum(), cos)
     assert slope.isfinite().all()
-    theta = torch.arccos(cos.detach())
+    if dtype == torch.float64:  # away from the ends and from the start of the straight part
+        h, smooth = 1e-6, (cos.abs() < 0.999) & ((cos + math.cos(math.radians(angle))).abs() > 1e-3)
+        numeric = (add_angle(cos + h, angle)[0] - add_angle(cos - h, angle)[0]) / (2 * h)
+        torch.testing.assert_close(slope[smooth], numeric[smooth], rtol=1e-6, atol=1e-6)
+    theta = torch.arccos(cos)
     inside = theta < math.pi - math.radians(angle) - 1e-3
     wanted = torch.cos(theta + math.radians(angle))
-    torch.testing.assert_close(
-        turned.detach()[inside], wanted[inside], rtol=0, atol=1e-6 if dtype == torch.float32 else 1e-12
-    )
+    torch.testing.assert_close(turned[inside], wanted[inside], rtol=0, atol=1e-6 if dtype == torch.float32 else 1e-12)
     for edge in (1.0, -1.0, 1.0000001, -1.0000001):
-        at = torch.tensor(edge, dtype=dtype, requires_grad=True)
-        (slope,) = torch.autograd.grad(add_angle(at, angle), at)
+        value, slope = add_angle(torch.tensor(edge, dtype=dtype), angle)
+        assert value.isfinite()
         assert slope.isfinite()
 
 

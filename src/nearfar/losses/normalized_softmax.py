@@ -36,12 +36,4 @@ class NormalizedSoftmaxLoss(DataWiseLoss):
         self.temperature = check_positive("temperature", temperature)
 
     def terms(self, sims: ClassSimilarities) -> Tensor:
-        return softmax_terms(sims, 1 / self.temperature, sims.own())
-
-
-def softmax_terms(sims: ClassSimilarities, scale: float, own: Tensor) -> Tensor:
-    """Compute -log( e^{scale own} / (e^{scale own} + sum_{c != y} e^{scale S_c}) ) for each sample.
-
-    The result has shape [B]. `own` [B] is the similarity of each sample to its own class y, possibly with a margin.
-    """
-    return sims.softmax_terms(scale, own)
+        return sims.margin_terms(1 / self.temperature)

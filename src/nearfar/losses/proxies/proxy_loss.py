@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from nearfar.host_reads import should_check_values
 from nearfar.losses.base import Loss, full_precision
-from nearfar.losses.proxies.class_similarity import ClassSimilarities, cosines
-from nearfar.ops.geometry import unit
+from nearfar.losses.proxies.class_similarity import ClassSimilarities
+from nearfar.losses.proxies.cosines import cosines
 from nearfar.ops.precision import without_autocast
 from nearfar.validation import (
     Labels,
@@ -121,7 +121,8 @@ class ProxyLoss(Loss):
                 raise ValueError(f"{name} is not supported: proxy losses use proxies as references; remove {name}")
         sims = self.class_similarities(embeddings, labels, weights)
         with without_autocast(sims.matrix.device.type):
-            return self.cost(sims) + self.penalty(sims)
+            cost, penalty = self.cost(sims), self.penalty(sims)
+            return cost + penalty if penalty is not None else cost
 
     def class_similarities(
         self, embeddings: Tensor, labels: Labels, weights: Tensor | None = None
@@ -137,22 +138,22 @@ class ProxyLoss(Loss):
         emb = full_precision(embeddings)
         cast = None if weights is None else weights.detach().to(emb.device, emb.dtype, non_blocking=True)
         with without_autocast(emb.device.type):
-            return self.compare(unit(emb), self.proxies.to(emb.dtype), labels.long(), cast)
+            return self.compare(emb, self.proxies.to(emb.dtype), labels.long(), cast)
 
     def compare(self, embeddings: Tensor, proxies: Tensor, labels: Tensor, weights: Tensor | None) -> ClassSimilarities:
-        """Compute the class similarities from unit embeddings and proxies that are not normalized.
+        """Compute the class similarities from embeddings and proxies that are not normalized.
 
         The default is the cosine. Subclasses with several proxies per class override this method.
         """
-        return ClassSimilarities(cosines(embeddings, proxies), labels, weights, embeddings)
+        return ClassSimilarities(cosines(embeddings, proxies, normalize=True), labels, weights, embeddings)
 
     def cost(self, sims: ClassSimilarities) -> Tensor:
         """Compute the loss from the similarities. Return a scalar."""
         raise NotImplementedError
 
-    def penalty(self, sims: ClassSimilarities) -> Tensor | float:
-        """Compute the part of the loss that depends only on the proxies."""
-        return 0.0
+    def penalty(self, sims: ClassSimilarities) -> Tensor | None:
+        """Compute the part of the loss that depends only on the proxies. None means that there is no such part."""
+        return None
 
 
 class DataWiseLoss(ProxyLoss):
