@@ -10,6 +10,7 @@ from torch import Tensor
 from nearfar.host_reads import is_on_host, should_check_values
 from nearfar.losses.base import register
 from nearfar.losses.pair_loss import PairBatch, PairLoss
+from nearfar.losses.proxies.class_similarity import margin_softmax_terms
 from nearfar.ops.geometry import cosine_matrix, dot_matrix
 from nearfar.ops.pairs import Pairs, ratio, row_count, softplus
 
@@ -23,6 +24,12 @@ def positives_against_negatives(pairs: Pairs, logits: Tensor) -> Tensor:
     return pairs.mean(softplus(negatives[:, None] - logits), pairs.same)
 
 
+def softmax_of_diagonal(logits: Tensor) -> Tensor:
+    """Compute log(1 + sum_{j != i} e^{z_ij - z_ii}) for each row of logits z [N, N]. The result has shape [N]."""
+    rows = torch.arange(len(logits), device=logits.device)
+    return margin_softmax_terms(logits.T, rows, logits.detach().diagonal(), None, 1.0)
+
+
 def examples_against_representatives(batch: PairBatch, n: int) -> PairBatch:
     """Arrange a PROFS batch with class representatives as references and all other samples as anchors.
 
@@ -34,7 +41,7 @@ def examples_against_representatives(batch: PairBatch, n: int) -> PairBatch:
 def first_against_second(batch: PairBatch, *, cure: str) -> PairBatch:
     """Return a batch with the first sample of each class as anchor and the second as reference.
 
-    If a class has more than two samples, an error is raised. Where values are not checked (see `nearfar.host_reads`),
+    Classes with one sample are left out, and anchor i and reference i belong to the same class. If a class has more than two samples, an error is raised. Where values are not checked (see `nearfar.host_reads`),
     the samples after the second are ignored instead. Samples of weight 0 are ignored.
 
     The number of anchors depends on the values of the labels. torch.compile does not support such shapes, and on a GPU
@@ -59,8 +66,8 @@ def first_against_second(batch: PairBatch, *, cure: str) -> PairBatch:
             crowded = int(batch.labels[place > 1][0])
             raise ValueError(f"labels has {last + 1} samples of class {crowded}, but at most 2 are allowed: {cure}")
         if last == 1 and is_on_host(place):
-            first, second = ((place == k).nonzero().flatten() for k in (0, 1))
-            return batch.select(first).against(batch.select(second))
+            second, first = (earlier if batch.weights is None else earlier & there & there[:, None]).nonzero().unbind(1)
+            return replace(batch.select(first).against(batch.select(second)), aligned=True)
     w = torch.ones_like(batch.emb[:, 0]) if batch.weights is None else batch.weights
     anchors, references = (replace(batch, weights=torch.where(place == k, w, 0.0)) for k in (0, 1))
     return anchors.against(references)
@@ -107,7 +114,10 @@ class NPairsLoss(PairLoss):
         return first_against_second(batch, cure="sample two of each class, or pass all_pairs=True")
 
     def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
-        value = positives_against_negatives(pairs, pairs.sim)
+        if batch.aligned and pairs.weights is None and self.mine is None:
+            value = softmax_of_diagonal(pairs.sim).mean()
+        else:
+            value = positives_against_negatives(pairs, pairs.sim)
         if self.l2_reg:
             anchors = batch.emb.square().sum(1)
             references = anchors if batch.ref_emb is None else batch.ref_emb.square().sum(1)

@@ -24,7 +24,8 @@ class PairBatch:
 
     `emb`, `labels` and `weights` belong to the anchors; `ref_emb`, `ref_labels` and `ref_weights` belong to the
     references. If `ref_emb` is None, the anchors are also the references. `representatives` is True if either the
-    anchors or the references are class representatives from the PROFS sampler (see `nearfar.samplers.Profs`).
+    anchors or the references are class representatives from the PROFS sampler (see `nearfar.samplers.Profs`). `aligned`
+    is True if anchor i and reference i form the only positive pair of both, for every i.
     """
 
     emb: Tensor
@@ -34,6 +35,7 @@ class PairBatch:
     ref_labels: Tensor | None = None
     ref_weights: Tensor | None = None
     representatives: bool = False
+    aligned: bool = False
 
     def select(self, index: slice | Tensor) -> PairBatch:
         """Return a batch with only the anchors at these positions, and without references."""
