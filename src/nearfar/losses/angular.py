@@ -9,7 +9,8 @@ from torch import Tensor
 
 from nearfar.losses.base import register
 from nearfar.losses.n_pair import examples_against_representatives, first_against_second
-from nearfar.losses.pair_loss import PairBatch, PairLoss
+from nearfar.losses.pair_batch import PairBatch
+from nearfar.losses.pair_loss import PairLoss
 from nearfar.ops.custom_grad import analytic
 from nearfar.ops.geometry import cosine_matrix
 from nearfar.ops.pairs import Pairs, softplus, to_one
@@ -51,6 +52,10 @@ class AngularLoss(PairLoss):
         if batch.ref_emb is not None or self.batch == "full":
             return batch
         return first_against_second(batch, cure="sample two of each class, or pass batch='full'")
+
+    def check_relation(self, *, weighted: bool) -> None:
+        if self.batch != "full":
+            raise ValueError(f"{self} needs class labels: create it with batch='full'")
 
     def similarity(self, x: Tensor, y: Tensor | None) -> Tensor:
         # The loss also needs the similarity of each positive to each negative. If references are passed, all positives

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from nearfar.host_reads import is_on_host, should_check_values
 from nearfar.losses.base import register
-from nearfar.losses.pair_loss import PairBatch, PairLoss
+from nearfar.losses.pair_batch import PairBatch
+from nearfar.losses.pair_loss import PairLoss
 from nearfar.losses.proxies.class_similarity import margin_softmax_terms
 from nearfar.ops.geometry import cosine_matrix, dot_matrix
 from nearfar.ops.pairs import Pairs, ratio, row_count, softplus
@@ -41,8 +42,9 @@ def examples_against_representatives(batch: PairBatch, n: int) -> PairBatch:
 def first_against_second(batch: PairBatch, *, cure: str) -> PairBatch:
     """Return a batch with the first sample of each class as anchor and the second as reference.
 
-    Classes with one sample are left out, and anchor i and reference i belong to the same class. If a class has more than two samples, an error is raised. Where values are not checked (see `nearfar.host_reads`),
-    the samples after the second are ignored instead. Samples of weight 0 are ignored.
+    Classes with one sample are left out, and anchor i and reference i belong to the same class. If a class has more
+    than two samples, an error is raised. Where values are not checked (see `nearfar.host_reads`), the samples after the
+    second are ignored instead. Samples of weight 0 are ignored.
 
     The number of anchors depends on the values of the labels. torch.compile does not support such shapes, and on a GPU
     the host would have to wait for the labels. In both cases, and if no class has a second sample, all samples are used
@@ -112,6 +114,10 @@ class NPairsLoss(PairLoss):
         if batch.ref_emb is not None or self.all_pairs:
             return batch
         return first_against_second(batch, cure="sample two of each class, or pass all_pairs=True")
+
+    def check_relation(self, *, weighted: bool) -> None:
+        if not self.all_pairs:
+            raise ValueError(f"{self} needs class labels: create it with all_pairs=True")
 
     def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
         if batch.aligned and pairs.weights is None and self.mine is None:

@@ -155,7 +155,7 @@ def _pass_per_positive(
     eta: float,
     nonzero: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the weighted sum of phi(t) with t = negative_n - threshold_p over all triplets, a few positives at a time.
+    """Compute the weighted sum of phi(t) with t = negative_n - threshold_p over all triplets, a few positives at once.
 
     Buffers are reused, because allocating an [A, R] matrix takes longer than the arithmetic on it.
 

@@ -123,7 +123,7 @@ def own_per_class(z: Tensor, labels: Tensor, classes: int, *, weights: Tensor | 
 
 
 def margin_softmax_terms(
-    sim: Tensor, labels: Tensor, own: Tensor, slope: Tensor | None, scale: float, plus_one: bool
+    sim: Tensor, labels: Tensor, own: Tensor, slope: Tensor | None, scale: float, plus_one: bool = True
 ) -> Tensor:
     """Compute log( 1 + e^{-scale own_i} sum_{c != y_i} e^{scale S_ci} ) for each sample i with class y_i, [B].
 
