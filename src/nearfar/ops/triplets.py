@@ -18,7 +18,7 @@ from torch import Tensor
 
 from nearfar.host_reads import is_on_host
 from nearfar.ops.custom_grad import analytic
-from nearfar.ops.pairs import row_count, to_one
+from nearfar.ops.pairs import row_count, softplus, to_one
 
 # With at least this many positives per anchor, sorting is faster than one pass per positive (measured with batches of
 # 640 and 2048 samples).
@@ -183,7 +183,7 @@ def _pass_per_positive(
         torch.sub(negative[:, None], threshold[:, k, None], out=t)
         if term == "softplus":
             torch.sigmoid(t, out=slopes)
-            _softplus_(t)
+            t = softplus(t)
         else:
             torch.sign(t.clamp_min_(0), out=slopes)
         if nonzero:
@@ -200,12 +200,6 @@ def _pass_per_positive(
         gradient.add_(slopes[:, 0] if width == 1 else slopes.sum(1))
         gradient.scatter_add_(1, columns[:, k], slopes.sum(2).neg_())
     return (rows * w_p).sum(), (active * w_p).sum(), gradient
-
-
-def _softplus_(t: Tensor) -> None:
-    """Replace t by log(1 + e^t), computed as max(t, 0) + log(1 + e^{-|t|}) so that it does not overflow."""
-    tail = t.abs().neg_().exp_().log1p_()
-    t.clamp_min_(0).add_(tail)
 
 
 def _sorted_hinges(
