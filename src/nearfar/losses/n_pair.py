@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from nearfar.host_reads import is_on_host, should_check_values
 from nearfar.losses.base import register
 from nearfar.losses.pair_batch import PairBatch
 from nearfar.losses.pair_loss import PairLoss
-from nearfar.losses.proxies.class_similarity import margin_softmax_terms
 from nearfar.ops.geometry import cosine_matrix, dot_matrix
 from nearfar.ops.pairs import Pairs, ratio, row_count, softplus
 
@@ -23,12 +23,6 @@ def positives_against_negatives(pairs: Pairs, logits: Tensor) -> Tensor:
     """
     negatives = pairs.log_sum_exp(logits, pairs.diff)
     return pairs.mean(softplus(negatives[:, None] - logits), pairs.same)
-
-
-def softmax_of_diagonal(logits: Tensor) -> Tensor:
-    """Compute log(1 + sum_{j != i} e^{z_ij - z_ii}) for each row of logits z [N, N]. The result has shape [N]."""
-    rows = torch.arange(len(logits), device=logits.device)
-    return margin_softmax_terms(logits.T, rows, logits.detach().diagonal(), None, 1.0)
 
 
 def examples_against_representatives(batch: PairBatch, n: int) -> PairBatch:
@@ -121,7 +115,8 @@ class NPairsLoss(PairLoss):
 
     def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
         if batch.aligned and pairs.weights is None and self.mine is None:
-            value = softmax_of_diagonal(pairs.sim).mean()
+            # every reference is the positive or a negative of each anchor, so the loss is a cross-entropy
+            value = cross_entropy(pairs.sim, torch.arange(len(pairs.sim), device=pairs.sim.device))
         else:
             value = positives_against_negatives(pairs, pairs.sim)
         if self.l2_reg:
