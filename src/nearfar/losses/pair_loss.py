@@ -171,6 +171,8 @@ class PairLoss(Loss):
         batch = make_batch(embeddings, ids, ref_emb, ref_ids, weights, ref_weights)
         rows, columns = len(batch.emb), None if ref_emb is None else len(ref_emb)
         if isinstance(relation, tuple):
+            if len(relation) != 3:
+                raise ValueError(f"relation must be a matrix or three sequences (i, j, sign), got {len(relation)}")
             relation = relation_of_pairs(*relation, rows, columns)
         if isinstance(relation, Tensor):
             relation = relation.to(embeddings.device)

@@ -27,7 +27,7 @@ class ClassSimilarities:
 
     Args:
         matrix: The similarities [C, B].
-        labels: The class ids of the samples [B].
+        labels: The class ids of the samples [B], or multi-hot labels [B, C] for losses that support them.
         weights: The sample weights [B]; None if all are 1.
         embeddings: The embeddings of the samples [B, d].
         gram: The cosines between the proxies of each class [C, K, K], or None if the loss does not need them.
@@ -75,6 +75,8 @@ class ClassSimilarities:
 
     def counts(self) -> Tensor:
         """Count the samples of each class whose weight is above 0. The result has shape [C]."""
+        if self.labels.ndim == 2:
+            return (self.labels if self.weights is None else self.labels * (self.weights > 0)[:, None]).sum(0)
         counted = torch.ones_like(self.labels) if self.weights is None else (self.weights > 0).to(self.labels.dtype)
         return self.labels.new_zeros(len(self.matrix)).index_add(0, self.labels, counted)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -54,6 +54,8 @@ class ProxyLoss(Loss):
     >>> create("proxy-anchor", classes=["cat", "dog"], dim=4)(torch.eye(4)[:2], ["dog", "cat"]).shape
     torch.Size([])
     """
+
+    multi_hot: ClassVar[bool] = False  # whether the loss takes multi-hot labels [B, C]
 
     def __init__(
         self, classes: int | Sequence[str], dim: int, *, per_class: int | None = None, gain: float | None = None
@@ -106,6 +108,7 @@ class ProxyLoss(Loss):
         Args:
             embeddings: The embeddings [B, d]. They need not be normalized.
             labels: Class ids [B] from 0 to classes - 1, or class names if the loss was created with names.
+                `proxy-anchor` also takes multi-hot labels [B, C].
             ref_emb: Not supported: the proxies are the references.
             ref_labels: Not supported.
             weights: Sample weights [B]. If the loss is a mean over samples, the mean is weighted. Otherwise the weight
@@ -131,7 +134,8 @@ class ProxyLoss(Loss):
         check_embeddings("embeddings", embeddings, dim=self.dim)
         labels = class_ids(labels, self.class_names, type(self).__name__)
         check_labels("labels", labels, rows=len(embeddings), rows_name="embeddings")
-        check_class_ids(labels, self.classes)  # before the copy: checking on the CPU needs no wait for a GPU
+        # before the copy: checking on the CPU needs no wait for a GPU
+        check_class_ids(labels, self.classes, multi_hot=self.multi_hot)
         labels = labels.to(embeddings.device, non_blocking=True)
         if weights is not None:
             check_weights("weights", weights, rows=len(embeddings), rows_name="embeddings")
@@ -202,12 +206,16 @@ def class_ids(labels: Labels, names: Sequence[str] | None, loss: str) -> Tensor:
     return as_label_tensor(labels, class_names=names)
 
 
-def check_class_ids(labels: Tensor, classes: int) -> None:
-    """Check that labels are class ids [N] from 0 to classes - 1."""
+def check_class_ids(labels: Tensor, classes: int, *, multi_hot: bool = False) -> None:
+    """Check that labels are class ids [N] from 0 to classes - 1 or, with `multi_hot`, multi-hot labels [N, classes]."""
+    if labels.ndim == 2 and multi_hot:
+        if labels.shape[1] != classes:
+            raise ValueError(f"labels must have shape [N, {classes}] if multi-hot, got shape {list(labels.shape)}")
+        return
     if labels.ndim != 1:
         raise ValueError(
-            f"labels must be class ids of shape [N], got shape {list(labels.shape)}: proxy losses need one label per "
-            "sample; for several labels per sample, use a pair loss such as supcon"
+            f"labels must be class ids of shape [N], got shape {list(labels.shape)}: this loss needs one label per "
+            "sample; for several labels per sample, use proxy-anchor or a pair loss such as supcon"
         )
     if should_check_values(labels):
         low, high = (int(x) for x in labels.aminmax())

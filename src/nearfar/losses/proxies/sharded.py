@@ -90,6 +90,8 @@ class ShardedProxies(Loss):
         """Compute the loss; see `ProxyLoss.forward`."""
         summed: Tensor = _SumGradients.apply(embeddings)  # type: ignore[no-untyped-call]
         whole = self.loss.class_similarities(summed, labels, weights)
+        if whole.labels.ndim == 2:
+            raise ValueError("multi-hot labels are not supported with split proxies: use the whole loss")
         sims = ShardSimilarities(
             whole.matrix, whole.labels, whole.weights, whole.embeddings, whole.gram, start=self.start
         )
