@@ -18,6 +18,7 @@ from torch import Tensor
 
 from nearfar.data import Batch
 from nearfar.errors import NearfarError
+from nearfar.losses import RelationLoss
 from nearfar.runs import Run
 from nearfar.training.checkpoint import load_state, save_state
 from nearfar.training.components import make_loss
@@ -65,9 +66,17 @@ def recompute_loss(out: Path) -> Tensor:
     """Recompute the loss of the saved batch. If the loss raised a ValueError in training, this raises it again."""
     batch = load_failed_batch(out)
     embeddings: Tensor = batch["embeddings"]
-    loss = make_loss(Run(out).config, batch["classes"], embeddings.shape[1])
-    loss.load_state_dict(batch["loss"])
+    state, relation = batch["loss"], batch.get("relation")
+    levels = next((value.numpy() for key, value in state.items() if key.split(".")[-1] == "levels"), None)
+    loss = make_loss(Run(out).config, batch["classes"], embeddings.shape[1], levels)
+    if relation is not None:
+        is_graded = bool(((relation > 0) & (relation < 1)).any())
+        loss = RelationLoss(loss, graded=is_graded)  # type: ignore[arg-type]
+    loss.load_state_dict(state)
     torch.set_rng_state(batch["random_state"])
+    if relation is not None:
+        compared: Tensor = loss(embeddings, relation)
+        return compared.detach()
     representatives = batch["representatives"]
     value: Tensor = loss(embeddings, batch["labels"], weights=batch["weights"], representatives=representatives)
     return value.detach()
