@@ -77,7 +77,7 @@ def test_miners_select_among_known_pairs() -> None:
         ({"relation": None}, "labels is missing: pass labels, or relation instead"),
         ({"relation": torch.eye(3), "labels": torch.arange(3)}, "cannot be combined with labels: remove labels"),
         ({"relation": torch.eye(3), "representatives": 1}, "cannot be combined with representatives"),
-        ({"relation": [[1, 0, 0]] * 3}, r"relation must be a tensor \[3, 3\] or a list of pairs, got list"),
+        ({"relation": [[1, 0, 0]] * 3}, r"relation must be a tensor \[3, 3\] or a tuple \(i, j, sign\), got list"),
         ({"relation": ([0], [1])}, "three sequences"),
         ({"relation": ([0], [1, 2], [1])}, r"of one length, got \[1\], \[2\], \[1\]"),
         ({"relation": ([0], [3], [1])}, r"second must be in 0..2, got 3"),
@@ -91,6 +91,33 @@ def test_miners_select_among_known_pairs() -> None:
 def test_bad_relations_are_named(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         losses.create("supcon")(torch.randn(3, 4), **arguments)
+
+
+def test_bad_arguments_of_aligned_pairs_and_other_losses_are_named() -> None:
+    x = torch.randn(3, 4)
+    loss = losses.create("nt-xent")
+    for arguments, message in (
+        ((x[0], x[1]), r"anchors must have shape \[N, d\], got shape \[4\]"),
+        (([1.0], [2.0]), r"anchors must be a tensor of shape \[N, d\], got list"),
+        ((x, x, torch.randn(2, 5)), r"negatives must have 4 columns, got shape \[2, 5\]"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            loss.pairs(*arguments)
+    with pytest.raises(ValueError, match="relation is not supported: proxy losses need class labels"):
+        losses.create("arcface", classes=2, dim=4)(x, relation=torch.eye(3))
+    with pytest.raises(ValueError, match="labels is missing: pass class ids"):
+        losses.create("arcface", classes=2, dim=4)(x)
+    with pytest.raises(ValueError, match="the same number of ancestors for every class"):
+        losses.create("hap", levels=[[0], [0, 1]])
+
+
+def test_matryoshka_and_several_losses_take_relation() -> None:
+    x, pairs = torch.randn(4, 4), ([0, 1], [1, 2], [1, -1])
+    one, other = losses.create("supcon"), losses.create("triplet")
+    nested = losses.create("supcon", matryoshka=[2, 4])
+    torch.testing.assert_close(nested(x, relation=pairs), one(x[:, :2], relation=pairs) + one(x, relation=pairs))
+    both = losses.CombinedLoss([one, other])
+    torch.testing.assert_close(both(x, relation=pairs), one(x, relation=pairs) + other(x, relation=pairs))
 
 
 def test_unknown_pairs_have_no_effect() -> None:

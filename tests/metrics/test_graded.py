@@ -107,6 +107,8 @@ def test_unknown_pairs_leave_the_ranking() -> None:
     [
         ({"relation": np.zeros((2, 3))}, r"relation must have shape \[3, 3\]"),
         ({"relation": np.full((3, 3), 2.0)}, r"between 0 and 1, or NaN, got 2.0 at \[0, 0\]"),
+        ({"relation": np.zeros((3, 3))}, "none of the 3 queries has a positive"),
+        ({"relation": ([0], [9], [1])}, r"second must be in 0..2, got 9"),
         ({"relation": np.eye(3), "labels": [0, 0, 1]}, "relation replaces labels"),
         ({"relation": np.ones((3, 3)), "metrics": "nmi"}, "nmi needs labels"),
         ({}, "labels is missing"),

@@ -81,6 +81,8 @@ class HAPLoss(PairLoss):
     ) -> None:
         super().__init__()
         self.levels_option = levels
+        if levels is not None and len({len(ancestors) for ancestors in levels}) > 1:
+            raise ValueError(f"levels must have the same number of ancestors for every class, got {levels!r}")
         table = None if levels is None else torch.as_tensor(levels, dtype=torch.int64)
         if table is not None and (table.ndim != 2 or not table.numel()):
             raise ValueError(f"levels must be a non-empty table [classes, ancestors], got shape {list(table.shape)}")

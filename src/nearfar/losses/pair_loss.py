@@ -14,7 +14,7 @@ from nearfar.ops.geometry import cosine_matrix
 from nearfar.ops.pairs import Pairs, pair_masks
 from nearfar.ops.precision import without_autocast
 from nearfar.ops.relations import PairList, aligned_relation, relation_masks, relation_of_pairs
-from nearfar.validation import Labels
+from nearfar.validation import Labels, check_embeddings
 
 GRADED_LOSSES = ("binomial", "contrastive", "hap", "pair-margin", "supcon")  # losses that implement `graded_cost`
 
@@ -138,6 +138,10 @@ class PairLoss(Loss):
             anchor_ids: Integer ids of the anchors [B]. Equal ids mean the same sample.
             positive_ids: Integer ids of the positives [B]. Equal ids mean the same sample.
         """
+        check_embeddings("anchors", anchors)
+        check_embeddings("positives", positives)
+        if negatives is not None:
+            check_embeddings("negatives", negatives, dim=anchors.shape[1])
         if anchors.shape != positives.shape:
             raise ValueError(
                 f"anchors and positives must have the same shape, got {list(anchors.shape)} and {list(positives.shape)}"

@@ -73,7 +73,7 @@ def relation_masks(
     """
     shape = [rows, rows if columns is None else columns]
     if not isinstance(relation, Tensor):
-        raise ValueError(f"relation must be a tensor {shape} or a list of pairs, got {type(relation).__name__}")
+        raise ValueError(f"relation must be a tensor {shape} or a tuple (i, j, sign), got {type(relation).__name__}")
     if list(relation.shape) != shape:
         raise ValueError(f"relation must have shape {shape}, got {list(relation.shape)}")
     if relation.is_complex():

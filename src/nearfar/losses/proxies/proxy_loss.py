@@ -91,8 +91,9 @@ class ProxyLoss(Loss):
     def forward(
         self,
         embeddings: Tensor,
-        labels: Labels,
+        labels: Labels | None = None,
         *,
+        relation: object = None,
         ref_emb: Tensor | None = None,
         ref_labels: Labels | None = None,
         weights: Tensor | None = None,
@@ -109,6 +110,7 @@ class ProxyLoss(Loss):
             embeddings: The embeddings [B, d]. They need not be normalized.
             labels: Class ids [B] from 0 to classes - 1, or class names if the loss was created with names.
                 `proxy-anchor` also takes multi-hot labels [B, C].
+            relation: Not supported: the classes of samples must be known.
             ref_emb: Not supported: the proxies are the references.
             ref_labels: Not supported.
             weights: Sample weights [B]. If the loss is a mean over samples, the mean is weighted. Otherwise the weight
@@ -119,6 +121,10 @@ class ProxyLoss(Loss):
         Returns:
             The loss, a scalar tensor.
         """
+        if relation is not None:
+            raise ValueError("relation is not supported: proxy losses need class labels; use a pair loss")
+        if labels is None:
+            raise ValueError("labels is missing: pass class ids, or class names if the loss was created with names")
         for name, value in (("ref_emb", ref_emb), ("ref_labels", ref_labels), ("ref_weights", ref_weights)):
             if value is not None:
                 raise ValueError(f"{name} is not supported: proxy losses use proxies as references; remove {name}")
