@@ -8,6 +8,7 @@ import torch
 import nearfar.losses as losses
 from nearfar.losses.pair_loss import GRADED_LOSSES, PairLoss
 from nearfar.losses.relations import RelationLoss, relation_of_pairs
+from nearfar.ops.pairs import Pairs
 from oracles import CASES, Case, make_batch, value_and_grads
 
 DEFAULT = PairLoss.graded_cost
@@ -61,9 +62,14 @@ def test_grades_need_no_wrapper(name: str) -> None:
 def test_miners_select_among_known_pairs() -> None:
     x = torch.randn(6, 4, dtype=torch.float64)
     relation = relation_of_pairs([0, 0, 0, 2], [1, 2, 3, 3], [1, -1, -1, 1], 6)
-    seen = []
+    seen: list[Pairs] = []
+
+    def watch(pairs: Pairs) -> Pairs:
+        seen.append(pairs)
+        return pairs
+
     loss = losses.create("contrastive")
-    loss.mine = lambda pairs: seen.append(pairs) or pairs
+    loss.mine = watch
     assert loss(x, relation=relation) > 0
     assert torch.equal(seen[0].same, relation == 1)
     assert torch.equal(seen[0].diff, relation == 0)

@@ -169,10 +169,9 @@ class PairLoss(Loss):
         """
         self.check_relation(weighted=weights is not None or ref_weights is not None)
         graded = self.supports_grades and self.mine is None if graded is None else graded
-        ids, ref_ids = (
-            (None if x is None else torch.zeros_like(x[:, 0], dtype=torch.int64)) for x in (embeddings, ref_emb)
-        )
-        batch = make_batch(embeddings, ids, ref_emb, ref_ids, weights, ref_weights)
+        check_embeddings("embeddings", embeddings)
+        ref_ids = None if ref_emb is None else no_labels(ref_emb)
+        batch = make_batch(embeddings, no_labels(embeddings), ref_emb, ref_ids, weights, ref_weights)
         rows, columns = len(batch.emb), None if ref_emb is None else len(ref_emb)
         if isinstance(relation, tuple):
             if len(relation) != 3:
@@ -225,8 +224,6 @@ def graded_mean(pairs: Pairs, grade: Tensor, elementwise: Callable[[Pairs], Tens
     return pairs.mean(grade * pos + (1 - grade) * neg)
 
 
-def no_labels(embeddings: Tensor | None) -> Tensor | None:
+def no_labels(embeddings: Tensor) -> Tensor:
     """Return class id 0 for every sample. It stands for labels where relations replace them."""
-    if embeddings is None or embeddings.ndim == 0:
-        return None
     return torch.zeros(len(embeddings), dtype=torch.int64, device=embeddings.device)

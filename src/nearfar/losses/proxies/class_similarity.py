@@ -66,7 +66,9 @@ class ClassSimilarities:
         If `own_in_denominator` is False, the denominator of the softmax is the sum over the other classes only.
         """
         own = self.matrix.detach().gather(0, self.labels[None])[0]
-        own, slope = (own, None) if margin is None else margin(own)
+        slope: Tensor | None = None
+        if margin is not None:
+            own, slope = margin(own)
         return margin_softmax_terms(self.matrix, self.labels, own, slope, scale, own_in_denominator)
 
     def mean(self, values: Tensor) -> Tensor:
