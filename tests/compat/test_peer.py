@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from nearfar.compat.peer import PEERS, Peer, ProxyPeer, peer_loss
+from nearfar.compat.peer import Peer, ProxyPeer, peer_loss
+from nearfar.compat.peer_table import PEERS
 from nearfar.losses import ProxyLoss, create, loss_class
 
 pytest.importorskip(

@@ -38,7 +38,7 @@ class Peer(Loss):
         nn.Module.__init__(self)  # not super(): for ProxyPeer, ProxyLoss.__init__ would create another set of proxies
         self.loss, self.miner, self.differs = loss, miner, differs
 
-    def forward(self, embeddings: Tensor, labels: Labels, **others: Any) -> Tensor:
+    def forward(self, embeddings: Tensor, labels: Labels | None = None, **others: Any) -> Tensor:
         for name, value in others.items():
             if value is not None:
                 raise ValueError(f"{name} was given to a loss of {NAME}, which does not support it: remove {name}")
