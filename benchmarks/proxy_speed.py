@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import product
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +30,7 @@ def make(label: str, classes: int, dim: int, k: int) -> nn.Module:
     """Create a loss, with `k` proxies per class if it supports several. For Proxy-ISA, memory and filter are active."""
     if label in MULTI_PROXY:
         # the regularizer of soft-triple in pytorch-metric-learning compares all pairs of proxies, of all classes
-        options = {"tau": 0.0} if label == "soft-triple" else {}
+        options: dict[str, Any] = {"tau": 0.0} if label == "soft-triple" else {}
         return create(label, classes=classes, dim=dim, proxies_per_class=k, **options)
     loss = create(label, classes=classes, dim=dim)
     if isinstance(loss, ProxyISALoss):
