@@ -1,15 +1,18 @@
 """The losses of pytorch-metric-learning that correspond to ours, and a guard that limits their memory and time.
 
-The guard first tries each call in another process, with limits of 8 GB and 60 seconds. Only calls that stay within the
-limits are timed. This module needs the extra `peers`.
+The guard first tries each call in another process, with limits of 8 GB and 20 seconds of CPU time. Only calls that stay
+within the limits are timed. This module needs the extra `peers`.
 """
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import resource
+import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import torch
@@ -18,8 +21,9 @@ from torch import Tensor, nn
 from nearfar.compat.peer import peer_loss, peer_modules
 from nearfar.errors import NearfarError
 
-SECONDS = 60.0
+SECONDS = 20
 BYTES = 8 * 2**30
+SMALL = 256
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -60,24 +64,32 @@ def _distance_weighted_margin(peers: Any) -> Loss:
 
 
 class Guard:
-    """A process that tries a loss from pytorch-metric-learning on batches of increasing size, until a limit is hit."""
+    """A process that tries a loss from pytorch-metric-learning on batches of increasing size, until a limit is hit.
+
+    Batches of fewer than `SMALL` samples are not tried: no loss comes near the limits there.
+    """
 
     def __init__(self, label: str, threads: int) -> None:
+        self._label, self._threads = label, threads
+        self._process: BaseProcess | None = None
+        self._failed = False
+
+    def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_try_sizes, args=(label, threads, theirs), daemon=True)
+        self._process = context.Process(target=_try_sizes, args=(self._label, self._threads, theirs), daemon=True)
         self._process.start()
         theirs.close()
-        self._failed = False
 
     def allows(self, x: Tensor, y: Tensor) -> bool:
         """Return whether one step on this batch stays within the limits. After a failure, return False at once."""
-        if self._failed:
-            return False
+        if self._failed or len(x) < SMALL:
+            return not self._failed
+        if self._process is None:
+            self._start()
         self._pipe.send((x.numpy(), y.numpy()))
         try:
-            # the first call also waits for the other process to import torch
-            self._failed = not (self._pipe.poll(SECONDS + 30) and self._pipe.recv() <= SECONDS)
+            self._failed = self._pipe.recv() > SECONDS
         except EOFError:
             self._failed = True
         if self._failed:
@@ -86,13 +98,12 @@ class Guard:
 
     def close(self) -> None:
         """Stop the other process."""
-        self._process.kill()
-        self._process.join()
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
 
 
 def _try_sizes(label: str, threads: int, pipe: Connection) -> None:
-    import time
-
     torch.set_num_threads(threads)
     loss = peer(label)
     assert loss is not None
@@ -101,6 +112,8 @@ def _try_sizes(label: str, threads: int, pipe: Connection) -> None:
     while True:
         rows, labels = pipe.recv()
         x, y = torch.from_numpy(rows).requires_grad_(), torch.from_numpy(labels)
-        start = time.perf_counter()
+        start = time.process_time()
+        limit = math.ceil(start) + SECONDS * threads + 1
+        resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))  # ends this process
         loss(x, y).backward()  # type: ignore[no-untyped-call]
-        pipe.send(time.perf_counter() - start)
+        pipe.send((time.process_time() - start) / threads)

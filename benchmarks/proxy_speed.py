@@ -1,8 +1,10 @@
-"""Speed of the proxy losses for 11,318 classes (as in SOP) and 100 classes (as in CUB); part of benchmarks.speed."""
+"""Speed of the proxy losses, for example for 100 classes (as in CUB) and 11,318 classes (as in SOP)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import product
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +12,7 @@ from tqdm import tqdm
 
 from benchmarks.peers import counterpart
 from benchmarks.speed_report import Row
-from benchmarks.timing import best_ms, peak_bytes, step
+from benchmarks.timing import best_ms, peak_bytes, step, step_clock
 from nearfar.losses import create
 from nearfar.losses.proxy_isa import ProxyISALoss
 
@@ -20,13 +22,16 @@ SINGLE_PROXY = (
 )
 MULTI_PROXY = ("mpa", "mpa-ap", "mpa-dw", "soft-triple", "subcenter-arcface")
 PROXY_LOSSES = sorted(SINGLE_PROXY + MULTI_PROXY)
-SIZES = ((128, 512, 11318, 2), (180, 512, 100, 10))  # batch size B, dimension d, classes C, proxies per class K
+CLASSES = (100, 1000, 11318)
+PROXIES = 2  # proxies per class of losses with several proxies
 
 
 def make(label: str, classes: int, dim: int, k: int) -> nn.Module:
     """Create a loss, with `k` proxies per class if it supports several. For Proxy-ISA, memory and filter are active."""
     if label in MULTI_PROXY:
-        return create(label, classes=classes, dim=dim, proxies_per_class=k)
+        # the regularizer of soft-triple in pytorch-metric-learning compares all pairs of proxies, of all classes
+        options: dict[str, Any] = {"tau": 0.0} if label == "soft-triple" else {}
+        return create(label, classes=classes, dim=dim, proxies_per_class=k, **options)
     loss = create(label, classes=classes, dim=dim)
     if isinstance(loss, ProxyISALoss):
         loss.start_epoch(3)
@@ -44,7 +49,9 @@ def proxy_floor(x: Tensor, proxies: int) -> Callable[[], None]:
     return call
 
 
-def measure_proxy(label: str, batch: int, dim: int, classes: int, k: int, *, peers: bool, repeats: int) -> Row:
+def measure_proxy(
+    label: str, batch: int, dim: int, classes: int, k: int, *, peers: bool, repeats: int, budget: float
+) -> Row:
     """Time one proxy loss at one size."""
     k = 1 if label in SINGLE_PROXY else k
     loss = make(label, classes, dim, k)
@@ -56,7 +63,7 @@ def measure_proxy(label: str, batch: int, dim: int, classes: int, k: int, *, pee
     rival = counterpart(loss) if peers else None
     if rival is not None:
         candidates["peer"] = step(rival, x, y)
-    ms = best_ms(candidates, repeats=repeats)
+    ms = best_ms(candidates, repeats=repeats, budget=budget, clock=step_clock())
     peak, peer_ms = peak_bytes(ours), ms.get("peer")
     return Row(
         loss=label,
@@ -75,11 +82,17 @@ def measure_proxy(label: str, batch: int, dim: int, classes: int, k: int, *, pee
     )
 
 
-def run_proxies(labels: list[str], *, peers: bool, repeats: int) -> Iterator[Row]:
-    """Time the proxy losses at each of SIZES and yield one row per measurement."""
-    for batch, dim, classes, k in SIZES:
-        for label in tqdm(labels, desc=f"proxy losses C={classes}", unit="cell", disable=None):
-            # the small size takes about a millisecond, so more repeats cost little and make the result more precise
-            yield measure_proxy(
-                label, batch, dim, classes, k, peers=peers, repeats=repeats * (1 if classes > 1000 else 9)
-            )
+def run_proxies(
+    labels: list[str],
+    batches: list[int],
+    dims: list[int],
+    classes: list[int],
+    *,
+    peers: bool,
+    repeats: int,
+    budget: float,
+) -> Iterator[Row]:
+    """Time the proxy losses at all sizes and yield one row per measurement."""
+    cells = list(product(classes, dims, batches, labels))
+    for c, dim, batch, label in tqdm(cells, desc="proxy losses", unit="cell", disable=None):
+        yield measure_proxy(label, batch, dim, c, PROXIES, peers=peers, repeats=repeats, budget=budget)

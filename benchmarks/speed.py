@@ -17,19 +17,20 @@ from itertools import chain
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from tqdm import tqdm
 
+from benchmarks.memory_speed import MEMORY, run_memory
 from benchmarks.peers import SECONDS, Guard, peer
-from benchmarks.proxy_speed import PROXY_LOSSES, run_proxies
+from benchmarks.proxy_speed import CLASSES, PROXY_LOSSES, run_proxies
 from benchmarks.speed_report import Row, cell, report
-from benchmarks.timing import best_ms, class_batch, peak_bytes, step
+from benchmarks.timing import best_ms, class_batch, floor, peak_bytes, step, step_clock
 from nearfar.losses import create
 from nearfar.losses.margin import MarginLoss
 from nearfar.losses.pair_loss import PairLoss
 from nearfar.mining import distance_weighted
 
-BATCHES = (80, 320, 640, 1280, 2048)
+BATCHES = (32, 128, 512, 2048)
 DIMS = (128, 512)
 
 
@@ -87,25 +88,15 @@ LOSSES: dict[str, Callable[[], nn.Module]] = {
     "threshold-consistent-margin": lambda: create("threshold-consistent-margin"),
     "tuplet-margin": lambda: create("tuplet-margin"),
 }
-# Samples per class in a batch; N-pair needs an anchor and a positive of each class. The default is five.
+# Samples per class in a batch; N-pair needs an anchor and a positive of each class. The default is four: smooth-ap of
+# pytorch-metric-learning needs classes of equal size.
 PER_CLASS = {"n-pair": 2}
 
 
-def floor(x: Tensor) -> Callable[[], None]:
-    """Return a function that computes the three matrix products of a pair loss on this batch."""
-    x = x.detach()
-    g = torch.randn(len(x), len(x))
-
-    def call() -> None:
-        _ = x @ x.T, g @ x, g.T @ x
-
-    return call
-
-
-def measure(label: str, guard: Guard | None, batch: int, dim: int, repeats: int) -> Row:
+def measure(label: str, guard: Guard | None, batch: int, dim: int, *, repeats: int, budget: float) -> Row:
     """Time one loss at one size. If the guard allows it, also time the loss in pytorch-metric-learning."""
     loss = LOSSES[label]()
-    x, y = class_batch(batch, dim, per_class=PER_CLASS.get(label, 5))
+    x, y = class_batch(batch, dim, per_class=PER_CLASS.get(label, 4))
     stopped = guard is not None and not guard.allows(x, y)
     x.requires_grad_()
     ours = step(loss, x, y)
@@ -115,7 +106,7 @@ def measure(label: str, guard: Guard | None, batch: int, dim: int, repeats: int)
     if rival is not None:
         candidates["peer"] = step(rival, x, y)
         same_value = math.isclose(rival(x, y).item(), loss(x, y).item(), rel_tol=1e-4)
-    ms = best_ms(candidates, repeats=repeats, budget=6.0)
+    ms = best_ms(candidates, repeats=repeats, budget=budget, clock=step_clock())
     peer_ms = SECONDS * 1e3 if stopped else ms.get("peer")
     peak = peak_bytes(ours)
     return Row(
@@ -133,7 +124,9 @@ def measure(label: str, guard: Guard | None, batch: int, dim: int, repeats: int)
     )
 
 
-def run(labels: list[str], batches: list[int], dims: list[int], *, peers: bool, repeats: int) -> Iterator[Row]:
+def run(
+    labels: list[str], batches: list[int], dims: list[int], *, peers: bool, repeats: int, budget: float
+) -> Iterator[Row]:
     """Measure all losses at all sizes and yield one row per measurement."""
     with tqdm(total=len(labels) * len(batches) * len(dims), unit="cell", disable=None) as bar:
         for label in labels:
@@ -142,7 +135,7 @@ def run(labels: list[str], batches: list[int], dims: list[int], *, peers: bool, 
                 guard = Guard(label, torch.get_num_threads()) if rival else None
                 for batch in sorted(batches):
                     bar.set_description(f"{label} B={batch} d={dim}")
-                    yield measure(label, guard, batch, dim, repeats)
+                    yield measure(label, guard, batch, dim, repeats=repeats, budget=budget)
                     bar.update()
                 if guard is not None:
                     guard.close()
@@ -162,22 +155,37 @@ def main(argv: list[str] | None = None) -> None:
     )
     parser.add_argument("--no-peers", action="store_true", help="do not measure pytorch-metric-learning")
     parser.add_argument("--threads", type=int, default=1, help="torch threads (default 1)")
-    parser.add_argument("--repeats", type=int, default=7, help="number of timed calls of each candidate (default 7)")
+    parser.add_argument("--repeats", type=int, default=200, help="largest number of timed calls of each candidate")
+    parser.add_argument(
+        "--budget", type=float, default=1.0, help="seconds for all timed calls of a candidate, at least one call"
+    )
+    parser.add_argument("--classes", type=int, nargs="+", default=list(CLASSES), help="classes of the proxy losses")
+    parser.add_argument("--memory", type=int, nargs="+", default=list(MEMORY), help="sizes of the cross-batch memory")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the measurements to this file as JSON")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the report to this file")
     args = parser.parse_args(argv)
     labels = [n for n in LOSSES if args.only is None or n in args.only or n.split()[0] in args.only]
     proxied = [n for n in PROXY_LOSSES if args.only is None or n in args.only]
-    known = {*LOSSES, *PROXY_LOSSES, *(name.split()[0] for name in LOSSES)}
+    with_memory = args.only is None or "cross-batch-memory" in args.only
+    known = {"cross-batch-memory", *LOSSES, *PROXY_LOSSES, *(name.split()[0] for name in LOSSES)}
     for name in args.only or ():
         if name not in known:
-            parser.error(f"--only {name}: there is no such loss. Known: {', '.join([*LOSSES, *PROXY_LOSSES])}")
+            all_names = ", ".join([*LOSSES, *PROXY_LOSSES, "cross-batch-memory"])
+            parser.error(f"--only {name}: there is no such loss. Known: {all_names}")
     torch.set_num_threads(args.threads)
     rows = []
-    options = {"peers": not args.no_peers, "repeats": args.repeats}
-    for row in chain(run(labels, args.batch, args.dim, **options), run_proxies(proxied, **options)):
+    limits = {"repeats": args.repeats, "budget": args.budget}
+    options = {"peers": not args.no_peers, **limits}
+    sizes = args.batch, args.dim
+    measured = chain(
+        run(labels, *sizes, **options),
+        run_proxies(proxied, *sizes, args.classes, **options),
+        run_memory(*sizes, args.memory, **limits) if with_memory and not args.no_peers else (),
+    )
+    for row in measured:
         rows.append(row)
-        tqdm.write(f"{row.loss:26s} B={row.B:<5d} d={row.d:<4d} {cell(row)}")
+        size = "" if row.C is None else f" C={row.C}"
+        tqdm.write(f"{row.loss:26s} B={row.B:<5d} d={row.d:<4d}{size} {cell(row)}")
         _write(args.json, json.dumps([asdict(r) for r in rows], indent=1) + "\n")
     command = "python -m benchmarks.speed" + _changed(parser, args)
     _write(args.markdown, report(rows, command))

@@ -13,7 +13,11 @@ from nearfar.formatting import counted
 
 
 def best_ms(
-    candidates: Mapping[str, Callable[[], object]], *, repeats: int = 7, budget: float = 20.0
+    candidates: Mapping[str, Callable[[], object]],
+    *,
+    repeats: int = 7,
+    budget: float = 20.0,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, float]:
     """Return the shortest time of each candidate in milliseconds.
 
@@ -28,12 +32,20 @@ def best_ms(
         for name, call in candidates.items():
             if turn and spent[name] * (turn + 1) / turn > budget:
                 continue
-            start = time.perf_counter()
+            start = clock()
             call()
-            took = time.perf_counter() - start
+            took = clock() - start
             spent[name] += took
             best[name] = min(best.get(name, float("inf")), took * 1e3)
     return best
+
+
+def step_clock() -> Callable[[], float]:
+    """Return the clock for steps that only compute: CPU time with one thread, otherwise wall time.
+
+    CPU time does not count the time in which other processes use the core.
+    """
+    return time.process_time if torch.get_num_threads() == 1 else time.perf_counter
 
 
 def peak_bytes(call: Callable[[], object]) -> int:
@@ -67,6 +79,17 @@ def step(loss: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor) -> Call
     def call() -> None:
         x.grad = None
         loss(x, y).backward()  # type: ignore[no-untyped-call]
+
+    return call
+
+
+def floor(x: Tensor) -> Callable[[], None]:
+    """Return a function that computes the three matrix products of a pair loss on this batch."""
+    x = x.detach()
+    g = torch.randn(len(x), len(x))
+
+    def call() -> None:
+        _ = x @ x.T, g @ x, g.T @ x
 
     return call
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from golden_cases import DRO_BLOCKS, DRO_VARIANTS, DTYPES, close, dro_options, files, load
 from nearfar.losses import create
 from nearfar.losses.dro import TopK
-from nearfar.losses.pair_loss import PairBatch
+from nearfar.losses.pair_batch import PairBatch
 from nearfar.ops.pairs import pair_masks
 from oracle_dro import create_dro
 
@@ -166,7 +166,7 @@ CHECKS: dict[str, Callable[..., None]] = {
 
 def pair_losses(loss: Any, x: Tensor, labels: Tensor) -> Tensor:
     """The loss of every pair [B, B], by the pair loss alone."""
-    return loss.pair.elementwise(loss.pair.pairs(PairBatch(x.detach(), labels)))
+    return loss.pair.elementwise(loss.pair.compare(PairBatch(x.detach(), labels)))
 
 
 @pytest.mark.parametrize(("base", "pair"), [("margin", "pair-margin"), ("binomial", "binomial")])

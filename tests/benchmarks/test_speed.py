@@ -25,6 +25,22 @@ def test_a_small_run_writes_rows_and_page(tmp_path: Path) -> None:
     assert "--batch 20 --dim 8" in page.read_text()
 
 
+def test_proxies_and_memory_are_measured_at_every_size(tmp_path: Path) -> None:
+    target, page = tmp_path / "speed.json", tmp_path / "speed.md"
+    sizes = "--batch 8 32 --dim 8 --classes 5 7 --memory 16 --repeats 2"
+    speed.main(f"{sizes} --only arcface cross-batch-memory --json {target} --markdown {page}".split())
+    rows = json.loads(target.read_text())
+    assert [(r["B"], r["C"]) for r in rows if r["loss"] == "arcface"] == [(8, 5), (32, 5), (8, 7), (32, 7)]
+    remembered = [r for r in rows if r["M"] is not None]
+    assert {r["loss"] for r in remembered} == {"ContrastiveLoss", "MultiSimilarityLoss", "SupConLoss"}
+    assert {r["B"] for r in remembered} == {8}  # 32 samples do not fit a memory of 16
+    assert all(r["peer_same_value"] for r in remembered)
+    text = page.read_text()
+    assert "geometric mean of 7 measurements in all tables" in text
+    slower = [r for r in rows if r["peer_ratio"] is not None and r["peer_ratio"] < 1]
+    assert f"pytorch-metric-learning is faster in {len(slower)} of them" in text
+
+
 def test_every_loss_of_the_registry_is_measured() -> None:
     measured = {label.split()[0] for label in speed.LOSSES}
     assert {n for n in names() if n in measured} == measured

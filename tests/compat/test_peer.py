@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from nearfar.compat.peer import PEERS, Peer, ProxyPeer, peer_loss
+from nearfar.compat.peer import Peer, ProxyPeer, peer_loss
+from nearfar.compat.peer_table import PEERS
 from nearfar.losses import ProxyLoss, create, loss_class
 
 pytest.importorskip(
@@ -22,11 +23,15 @@ OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ("contrastive", {"form": "cosine", "pos_margin": 0.9}),
     ("cosface", {"margin": 0.2, "scale": 16.0}),
     ("fastap", {"bins": 7}),
+    ("generalized-lifted", {"neg_margin": 1.2, "pos_margin": 0.1}),
+    ("intra-pair-variance", {"eps_pos": 0.02, "eps_neg": 0.03}),
+    ("large-margin-softmax", {"margin": 3, "scale": 2.0}),
     ("lifted", {"alpha": 1.5}),
     ("lifted", {"normalize": True}),
     ("multi-similarity", {"beta": 40.0, "epsilon": 0.2}),
     ("multi-similarity", {"epsilon": None, "threshold": 0.3}),
     ("n-pair", {"l2_reg": 0.0}),
+    ("nca", {"scale": 2.0}),
     ("normalized-softmax", {"temperature": 0.2}),
     ("nt-xent", {"temperature": 0.2}),
     ("proxy-anchor", {"alpha": 16.0, "delta": 0.2}),
@@ -35,10 +40,13 @@ OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ("snr", {"neg_margin": 1.5}),
     ("soft-triple", {"proxies_per_class": 3, "tau": 0.3, "reg_eps": 0.0}),
     ("soft-triple", {"proxies_per_class": 1}),
+    ("sphereface", {"margin": 2, "scale": 3.0}),
     ("subcenter-arcface", {"proxies_per_class": 2, "scale": 16.0}),
     ("supcon", {"temperature": 0.2}),
+    ("threshold-consistent-margin", {"pos_margin": 0.8, "neg_margin": 0.4, "weight_pos": 2.0, "weight_neg": 0.5}),
     ("triplet", {"margin": 0.1}),
     ("triplet", {"mining": "hard", "squared": False, "average": "nonzero"}),
+    ("tuplet-margin", {"angle": 4.0, "scale": 20.0}),
 ]
 
 
@@ -64,7 +72,8 @@ def test_the_same_value(name: str, options: dict[str, Any]) -> None:
 
 
 def test_every_loss_that_has_a_peer_is_looked_at() -> None:
-    told = ["angular", "margin", "smooth-ap"]  # their formulas differ whatever the options
+    # the formulas of these losses differ whatever the options
+    told = ["angular", "histogram", "margin", "p2sgrad", "pnp", "ranked-list", "smooth-ap"]
     assert {loss_class(name) for name in (*told, *(name for name, _ in OPTIONS))} == set(PEERS)
     for name in (*told, "n-pair", "proxy-nca", "soft-triple"):
         assert pair(name, {})[1].differs

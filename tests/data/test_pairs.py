@@ -18,6 +18,7 @@ from nearfar.errors import NearfarError
 from nearfar.runs import Run
 from nearfar.training import train
 from nearfar.training.components import pairs_of
+from nearfar.training.failed_batch import recompute_loss
 
 SMALL = "model.backbone=small model.pretrained=false model.dim=8 images.crop=16 data.workers=0 steps=6 threads=1"
 
@@ -88,6 +89,15 @@ def test_every_pair_is_in_a_batch(table: Path) -> None:
     assert [set(batch) for batch in sampler] != batches  # the next epoch
     with pytest.raises(ValueError, match="needs a table of pairs"):
         samplers.create("pairs", labels=data.labels)
+
+
+def test_the_loss_of_a_failed_batch_can_be_recomputed(table: Path, tmp_path: Path) -> None:
+    words = [word for each in (*SMALL.split(), "batches.size=8", "optimizer.lr=1e30") for word in ("--set", each)]
+    result = CliRunner().invoke(main, ["train", str(table), *words, "--out", str(tmp_path / "run")])
+    assert result.exit_code == 1
+    with pytest.raises(ValueError, match="embeddings") as error:
+        recompute_loss(tmp_path / "run")
+    assert str(error.value) in " ".join(result.output.split())
 
 
 def test_the_command_trains_and_resumes(table: Path, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from nearfar.losses.contrastive import ContrastiveLoss
 from nearfar.losses.dro import KL, ChiSquare, GroupedKL, Max, Mean, TopK, TopKPN, UncertaintySet, register
 from nearfar.losses.dro import names as set_names
 from nearfar.losses.dro.uncertainty import UNCERTAINTY_SETS
-from nearfar.losses.pair_loss import PairBatch
+from nearfar.losses.pair_batch import PairBatch
 from nearfar.losses.pair_margin import PairMarginLoss
 from nearfar.mining import hardest
 from nearfar.ops.geometry import cosine_matrix
@@ -117,7 +117,7 @@ def test_no_other_p_of_the_set_does_better(uncertainty: str) -> None:
     loss = make(uncertainty)
     x, labels = batch_of()
     best = loss.robust_value(x, labels).item()
-    values = PairMarginLoss().elementwise(PairMarginLoss().pairs(PairBatch(x, labels))).detach()
+    values = PairMarginLoss().elementwise(PairMarginLoss().compare(PairBatch(x, labels))).detach()
     for seed in range(20):
         elsewhere = [loss.weights_of(batch_of(seed=seed + n)[0], labels) for n in (1, 2)]
         assert ((0.3 * elsewhere[0] + 0.7 * elsewhere[1]) * values).sum() <= best + 1e-12
@@ -252,7 +252,7 @@ def test_topk_limits(pair: str) -> None:
 def test_unordered_pairs_are_half_of_the_ordered() -> None:
     """The same rows as references: every entry is a pair, twice as many; the self pairs are taken out by a mask."""
     x, labels = batch_of()
-    values = PairMarginLoss().elementwise(PairMarginLoss().pairs(PairBatch(x.detach(), labels)))
+    values = PairMarginLoss().elementwise(PairMarginLoss().compare(PairBatch(x.detach(), labels)))
     off = ~torch.eye(len(x), dtype=torch.bool)
     assert make("topk", k=7)(x, labels).item() == pytest.approx(values[off].topk(14).values.mean().item(), rel=1e-14)
     p = (values[off] / 0.4).where(values[off] > 0, -torch.inf).softmax(0)
@@ -359,7 +359,7 @@ def test_chi2_is_mean_plus_deviation_where_the_ball_is_inside(pair: str) -> None
     x, labels = batch_of()
     off = torch.triu(torch.ones(len(x), len(x)), 1).bool()
     make_pair = losses.create(pair)
-    values = make_pair.elementwise(make_pair.pairs(PairBatch(x.detach(), labels)))[off]  # type: ignore[operator]
+    values = make_pair.elementwise(make_pair.compare(PairBatch(x.detach(), labels)))[off]  # type: ignore[operator]
     n, mean, variance = len(values), values.mean(), values.var(correction=0)
     largest_rho = n * variance / (2 * (mean - values.min()) ** 2)  # here the smallest p becomes 0
     for share in (0.01, 0.5, 0.999):
@@ -385,7 +385,7 @@ def test_chi2_is_in_the_ball_and_optimal(rho: float, weighted: bool) -> None:
     n = each.sum()
     loss = create_dro(pair="binomial", uncertainty="chi2", rho=rho)
     p = 2 * loss.weights_of(x, labels, **call)[off]  # type: ignore[operator]
-    values = BinomialDevianceLoss().elementwise(BinomialDevianceLoss().pairs(PairBatch(x.detach(), labels)))[off]
+    values = BinomialDevianceLoss().elementwise(BinomialDevianceLoss().compare(PairBatch(x.detach(), labels)))[off]
     assert p.sum().item() == pytest.approx(1, rel=1e-12)
     ball = (each / n * (p / (each / n) - 1).square()).sum() / 2
     if (p > 0).sum() == 1:
@@ -569,7 +569,7 @@ def test_users_register_their_own_uncertainty_sets(monkeypatch: pytest.MonkeyPat
     loss = losses.create("dro", uncertainty={"name": "mean-of-positives", "scale": 2.0})
     assert loss.options["uncertainty"] == {"name": "mean-of-positives", "scale": 2.0}
     same = pair_masks(labels)[0]
-    values = PairMarginLoss().elementwise(PairMarginLoss().pairs(PairBatch(x, labels)))[same]
+    values = PairMarginLoss().elementwise(PairMarginLoss().compare(PairBatch(x, labels)))[same]
     torch.testing.assert_close(loss(x, labels), 2 * values.mean())
 
 

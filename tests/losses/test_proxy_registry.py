@@ -368,7 +368,7 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "negative label": ({"labels": Y - 1}, ("labels", "0..5 because classes=6", "-1..2")),
     "too few labels": ({"labels": Y[:5]}, ("labels", "5", "10")),
     "float labels": ({"labels": Y.float()}, ("labels", "float32")),
-    "multi-hot labels": ({"labels": torch.eye(6).long()[Y]}, ("labels", "[10, 6]")),
+    "multi-hot labels": ({"labels": torch.eye(6).long()[Y][:, :5]}, ("labels", "[10, 5]")),
     "negative weight": ({"weights": -torch.ones(10)}, ("weights", "-1.0")),
     "too few weights": ({"weights": torch.ones(4)}, ("weights", "[4]", "10")),
     "ref_emb": ({"ref_emb": X, "ref_labels": Y}, ("ref_emb", "proxies")),

@@ -8,6 +8,7 @@ import torch
 import nearfar.losses as losses
 from nearfar.losses.pair_loss import GRADED_LOSSES, PairLoss
 from nearfar.losses.relations import RelationLoss, relation_of_pairs
+from nearfar.ops.pairs import Pairs
 from oracles import CASES, Case, make_batch, value_and_grads
 
 DEFAULT = PairLoss.graded_cost
@@ -25,6 +26,104 @@ def test_the_relation_of_labels_is_the_loss_itself(case: Case, kind: str) -> Non
     found, found_grads = value_and_grads(RelationLoss(loss), batch | {"labels": relation})
     torch.testing.assert_close(found, value, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(found_grads, grads, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("case", UNCLASSED, ids=str)
+@pytest.mark.parametrize("kind", ["unbalanced", "weighted-references"])
+def test_every_pair_loss_takes_relation_in_place_of_labels(case: Case, kind: str) -> None:
+    loss = losses.create(case.name, **case.options).double()
+    batch = make_batch(case, kind)
+    value, grads = value_and_grads(loss, batch)
+    refs = batch.pop("ref_labels", batch["labels"])
+    relation = (batch["labels"][:, None] == refs).double()
+    found, found_grads = value_and_grads(loss, batch | {"labels": None, "relation": relation})
+    torch.testing.assert_close(found, value, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(found_grads, grads, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["contrastive", "triplet", "multi-similarity", "supcon", "nca", "hap"])
+def test_a_list_of_pairs_is_its_matrix(name: str) -> None:
+    x = torch.randn(6, 4, dtype=torch.float64)
+    pairs = ([0, 2, 0, 3], [1, 3, 2, 1], [1, 1, -1, 0])
+    loss = losses.create(name)
+    assert loss(x, relation=pairs) == loss(x, relation=relation_of_pairs(*pairs, 6))
+    y = torch.randn(4, 4, dtype=torch.float64)
+    assert loss(x, relation=pairs, ref_emb=y) == loss(x, relation=relation_of_pairs(*pairs, 6, 4), ref_emb=y)
+
+
+@pytest.mark.parametrize("name", GRADED_LOSSES)
+def test_grades_need_no_wrapper(name: str) -> None:
+    generator = torch.Generator().manual_seed(1)
+    x, grade = torch.randn(8, 3, generator=generator, dtype=torch.float64), grades(generator)
+    loss = losses.create(name)
+    assert loss(x, relation=grade) == RelationLoss(loss, graded=True)(x, grade)
+
+
+def test_miners_select_among_known_pairs() -> None:
+    x = torch.randn(6, 4, dtype=torch.float64)
+    relation = relation_of_pairs([0, 0, 0, 2], [1, 2, 3, 3], [1, -1, -1, 1], 6)
+    seen: list[Pairs] = []
+
+    def watch(pairs: Pairs) -> Pairs:
+        seen.append(pairs)
+        return pairs
+
+    loss = losses.create("contrastive")
+    loss.mine = watch
+    assert loss(x, relation=relation) > 0
+    assert torch.equal(seen[0].same, relation == 1)
+    assert torch.equal(seen[0].diff, relation == 0)
+    with pytest.raises(ValueError, match=r"must be 0, 1 or NaN, got 0\.5: round graded relations, or use"):
+        loss(x, relation=torch.full((6, 6), 0.5))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"relation": None}, "labels is missing: pass labels, or relation instead"),
+        ({"relation": torch.eye(3), "labels": torch.arange(3)}, "cannot be combined with labels: remove labels"),
+        ({"relation": torch.eye(3), "representatives": 1}, "cannot be combined with representatives"),
+        ({"relation": [[1, 0, 0]] * 3}, r"relation must be a tensor \[3, 3\] or a tuple \(i, j, sign\), got list"),
+        ({"relation": ([0], [1])}, "three sequences"),
+        ({"relation": ([0], [1, 2], [1])}, r"of one length, got \[1\], \[2\], \[1\]"),
+        ({"relation": ([0], [3], [1])}, r"second must be in 0..2, got 3"),
+        ({"relation": ([-1], [2], [1])}, r"first must be in 0..2, got -1"),
+        ({"relation": ([0], [1], [2])}, r"sign must be \+1, -1 or 0, got 2"),
+        ({"relation": ([0.5], [1], [1])}, "first must be integer indices, got torch.float32"),
+        ({"relation": ([1], [1], [1])}, r"the pair \(1, 1\) relates a sample to itself"),
+        ({"relation": ([0, 1], [1, 0], [1, -1])}, r"is listed as positive and as negative"),
+    ],
+)
+def test_bad_relations_are_named(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        losses.create("supcon")(torch.randn(3, 4), **arguments)
+
+
+def test_bad_arguments_of_aligned_pairs_and_other_losses_are_named() -> None:
+    x = torch.randn(3, 4)
+    loss = losses.create("nt-xent")
+    for arguments, message in (
+        ((x[0], x[1]), r"anchors must have shape \[N, d\], got shape \[4\]"),
+        (([1.0], [2.0]), r"anchors must be a tensor of shape \[N, d\], got list"),
+        ((x, x, torch.randn(2, 5)), r"negatives must have 4 columns, got shape \[2, 5\]"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            loss.pairs(*arguments)
+    with pytest.raises(ValueError, match="relation is not supported: proxy losses need class labels"):
+        losses.create("arcface", classes=2, dim=4)(x, relation=torch.eye(3))
+    with pytest.raises(ValueError, match="labels is missing: pass class ids"):
+        losses.create("arcface", classes=2, dim=4)(x)
+    with pytest.raises(ValueError, match="the same number of ancestors for every class"):
+        losses.create("hap", levels=[[0], [0, 1]])
+
+
+def test_matryoshka_and_several_losses_take_relation() -> None:
+    x, pairs = torch.randn(4, 4), ([0, 1], [1, 2], [1, -1])
+    one, other = losses.create("supcon"), losses.create("triplet")
+    nested = losses.create("supcon", matryoshka=[2, 4])
+    torch.testing.assert_close(nested(x, relation=pairs), one(x[:, :2], relation=pairs) + one(x, relation=pairs))
+    both = losses.CombinedLoss([one, other])
+    torch.testing.assert_close(both(x, relation=pairs), one(x, relation=pairs) + other(x, relation=pairs))
 
 
 def test_unknown_pairs_have_no_effect() -> None:
@@ -45,6 +144,10 @@ def test_aligned_pairs_are_info_nce() -> None:
     refs = torch.nn.functional.normalize(torch.cat([y, n]))
     logits = torch.nn.functional.normalize(x) @ refs.T / 0.2
     torch.testing.assert_close(loss.aligned(x, y, n), torch.nn.functional.cross_entropy(logits, torch.arange(5)))
+    plain = losses.create("nt-xent", temperature=0.2)
+    torch.testing.assert_close(plain.pairs(x, y, n), torch.nn.functional.cross_entropy(logits, torch.arange(5)))
+    with pytest.raises(ValueError, match=r"positive_ids must be a tensor of shape \[5\]"):
+        plain.pairs(x, y, positive_ids=torch.arange(4))
     # a positive that occurs twice is no negative of the other anchor
     y[1] = y[0]
     ids = torch.tensor([7, 7, 1, 2, 3])

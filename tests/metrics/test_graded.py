@@ -76,6 +76,19 @@ def test_relation_of_classes_is_the_labels(data: tuple[torch.Tensor, list[str]])
     assert evaluate(x[10:], relation=names[:10, None] == names[10:], queries=(x[:10], None), metrics=metrics) == split
 
 
+def test_a_list_of_pairs_is_its_matrix() -> None:
+    x = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+    pairs = ([0, 0, 3], [1, 2, 4], [1, -1, 1])
+    matrix = np.full((5, 5), np.nan)
+    for i, j, sign in zip(*pairs, strict=True):
+        matrix[i, j] = matrix[j, i] = max(0, sign)
+    assert evaluate(x, relation=pairs, metrics=["mrr"]) == evaluate(x, relation=matrix, metrics=["mrr"])
+    other = np.full((2, 5), np.nan)
+    other[0, 1], other[0, 2], other[1, 4] = 1, 0, 1
+    found = evaluate(x, relation=([0, 0, 1], [1, 2, 4], [1, -1, 1]), queries=(x[:2], None), metrics=["mrr"])
+    assert found == evaluate(x, relation=other, queries=(x[:2], None), metrics=["mrr"])
+
+
 def test_unknown_pairs_leave_the_ranking() -> None:
     x = torch.tensor([[1.0, 0.0], [1.0, 0.1], [1.0, 0.2], [1.0, 0.3]])
     relation = np.array([[np.nan, 0, 1, 0], [0, 1, 0, 0], [1, 0, 1, 0.4], [0, 0, 0.4, 1]])
@@ -94,6 +107,8 @@ def test_unknown_pairs_leave_the_ranking() -> None:
     [
         ({"relation": np.zeros((2, 3))}, r"relation must have shape \[3, 3\]"),
         ({"relation": np.full((3, 3), 2.0)}, r"between 0 and 1, or NaN, got 2.0 at \[0, 0\]"),
+        ({"relation": np.zeros((3, 3))}, "none of the 3 queries has a positive"),
+        ({"relation": ([0], [9], [1])}, r"second must be in 0..2, got 9"),
         ({"relation": np.eye(3), "labels": [0, 0, 1]}, "relation replaces labels"),
         ({"relation": np.ones((3, 3)), "metrics": "nmi"}, "nmi needs labels"),
         ({}, "labels is missing"),

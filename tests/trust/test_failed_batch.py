@@ -39,6 +39,15 @@ def test_the_kept_batch_raises_what_training_raised(vectors: str, tmp_path: Path
     assert load_failed_batch(tmp_path)["step"] == int(message.split("at step ")[1].partition(":")[0])
 
 
+def test_the_kept_batch_of_a_hierarchy(vectors: str, tmp_path: Path) -> None:
+    file = tmp_path / "taxonomy.csv"
+    file.write_text("label,parent\n" + "".join(f"kind {i:02d},group {i // 3}\n" for i in range(12)))
+    message = failed(tmp_path / "run", vectors, "hap", "optimizer.lr=1e30", f"data.taxonomy={file}")
+    with pytest.raises(ValueError, match="embeddings") as error:
+        recompute_loss(tmp_path / "run")
+    assert str(error.value) in message
+
+
 @pytest.fixture(scope="module")
 def overflowed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A run on vectors of length 1e15, whose squares times the weight of the regularizer are beyond float32."""

@@ -12,7 +12,7 @@ from nearfar.compat.distances import BaseDistance, CosineSimilarity, LpDistance
 from nearfar.compat.indices import Indices, SelectedPairs, miner_weights
 from nearfar.compat.pair_based import PairBased, ReducedPairs, formula_of
 from nearfar.compat.reducers import MeanReducer
-from nearfar.losses.pair_loss import PairBatch
+from nearfar.losses.pair_batch import PairBatch
 from nearfar.losses.pnp import pnp
 from nearfar.losses.smooth_ap import smooth_ap
 from nearfar.ops.pairs import same_kind
@@ -43,7 +43,7 @@ class FastAPLoss(PairBased):
 
     def value(self, batch: PairBatch, selected: SelectedPairs, indices: Indices | None) -> Any:
         formula = formula_of(losses.FastAPLoss, bins=self.num_bins)
-        pairs = formula.pairs(batch)  # all pairs, not only the selected ones
+        pairs = formula.compare(batch)  # all pairs, not only the selected ones
         weights = miner_weights(indices, batch.emb)
         reduced = ReducedPairs(
             pairs.sim, pairs.same, pairs.diff, reducer=self.reducer, anchor_weights=weights, all_anchors=False

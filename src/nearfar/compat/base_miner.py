@@ -10,7 +10,7 @@ from torch import Tensor
 from nearfar.compat.distances import BaseDistance, Distance, LpDistance, checked
 from nearfar.compat.metric_loss import check_rows, comparable_labels
 from nearfar.compat.utils.common_functions import Recorded
-from nearfar.losses.pair_loss import make_batch
+from nearfar.losses.pair_batch import make_batch
 from nearfar.ops.pairs import Pairs, pair_masks
 from nearfar.ops.precision import without_autocast
 

@@ -9,7 +9,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from nearfar.losses.pair_loss import PairBatch
+from nearfar.losses.pair_batch import PairBatch
 from nearfar.ops.pairs import pair_masks, row_count
 
 Indices = Sequence[Tensor]

@@ -16,7 +16,7 @@ from nearfar.compat.reducers import MeanReducer
 from nearfar.losses.generalized_lifted import anchor_costs
 from nearfar.losses.histogram import overlap
 from nearfar.losses.nca import nca
-from nearfar.losses.pair_loss import PairBatch
+from nearfar.losses.pair_batch import PairBatch
 from nearfar.losses.ranked_list import ranked_list_terms
 from nearfar.losses.tuplet_margin import tuplet_costs
 from nearfar.ops.pairs import pair_masks

@@ -14,7 +14,8 @@ from nearfar.compat.indices import ConflictingPairsError, Indices, SelectedPairs
 from nearfar.compat.metric_loss import BaseMetricLossFunction, comparable_labels
 from nearfar.compat.reducer_base import BaseReducer, MaskedReducer
 from nearfar.compat.reducers import AvgNonZeroReducer, MeanReducer, MultipleReducers, SumReducer, ThresholdReducer
-from nearfar.losses.pair_loss import PairBatch, PairLoss, make_batch
+from nearfar.losses.pair_batch import PairBatch, make_batch
+from nearfar.losses.pair_loss import PairLoss
 from nearfar.ops.pairs import Pairs, pair_masks
 from nearfar.ops.precision import without_autocast
 

@@ -15,7 +15,7 @@ from nearfar.compat.reducer_base import BaseReducer
 from nearfar.compat.reducers import AvgNonZeroReducer, MeanReducer, SumReducer
 from nearfar.losses.contrastive import hinges
 from nearfar.losses.lifted import lifted_mean
-from nearfar.losses.pair_loss import PairBatch
+from nearfar.losses.pair_batch import PairBatch
 from nearfar.ops.pairs import Pairs, same_kind
 
 if TYPE_CHECKING:

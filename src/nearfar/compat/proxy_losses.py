@@ -21,8 +21,8 @@ from nearfar.compat.pair_based import reduce_matrix
 from nearfar.compat.reducer_base import BaseReducer
 from nearfar.compat.reducers import DivisorReducer, MeanReducer
 from nearfar.losses.base import full_precision
-from nearfar.losses.normalized_softmax import softmax_terms
-from nearfar.losses.proxies.class_similarity import ClassSimilarities, cosines
+from nearfar.losses.proxies.class_similarity import ClassSimilarities
+from nearfar.losses.proxies.cosines import cosines
 from nearfar.losses.proxies.multi_proxy import pool_similarities
 from nearfar.losses.proxies.proxy_loss import check_class_ids
 from nearfar.losses.proxy_anchor import proxy_anchor_terms
@@ -269,4 +269,4 @@ class SoftTripleLoss(ProxyBased):
         return ((centers * self.gamma).softmax(2) * centers).sum(2)
 
     def terms(self, sims: ClassSimilarities) -> Tensor:
-        return softmax_terms(sims, self.la, sims.own() - self.margin)
+        return sims.margin_terms(self.la, lambda own: (own - self.margin, None))

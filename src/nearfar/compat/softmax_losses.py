@@ -14,9 +14,9 @@ from nearfar.compat.distances import BaseDistance, DotProductSimilarity
 from nearfar.compat.proxy_losses import ProxyBased
 from nearfar.losses.arcface import add_angle
 from nearfar.losses.large_margin_softmax import large_margin_terms
-from nearfar.losses.normalized_softmax import softmax_terms
 from nearfar.losses.p2sgrad import p2sgrad_terms
-from nearfar.losses.proxies.class_similarity import ClassSimilarities, cosines
+from nearfar.losses.proxies.class_similarity import ClassSimilarities
+from nearfar.losses.proxies.cosines import cosines
 from nearfar.losses.proxies.multi_proxy import pool_similarities
 from nearfar.ops.geometry import unit
 
@@ -71,7 +71,7 @@ class NormalizedSoftmaxLoss(Softmax):
         return cosines / self.temperature
 
     def terms(self, sims: ClassSimilarities) -> Tensor:
-        return softmax_terms(sims, 1 / self.temperature, sims.own())
+        return sims.margin_terms(1 / self.temperature)
 
 
 class CosFaceLoss(Softmax):
@@ -92,7 +92,7 @@ class CosFaceLoss(Softmax):
         return cosines * self.scale
 
     def terms(self, sims: ClassSimilarities) -> Tensor:
-        return softmax_terms(sims, self.scale, sims.own() - self.margin)
+        return sims.margin_terms(self.scale, lambda own: (own - self.margin, None))
 
 
 class ArcFaceLoss(Softmax):
@@ -118,7 +118,7 @@ class ArcFaceLoss(Softmax):
         return cosines * self.scale
 
     def terms(self, sims: ClassSimilarities) -> Tensor:
-        return softmax_terms(sims, self.scale, add_angle(sims.own(), math.degrees(self.margin)))
+        return sims.margin_terms(self.scale, lambda own: add_angle(own, math.degrees(self.margin)))
 
 
 class SubCenterArcFaceLoss(ArcFaceLoss):

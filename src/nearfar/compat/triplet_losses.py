@@ -13,7 +13,7 @@ from nearfar.compat.reducer_base import BaseReducer
 from nearfar.compat.reducers import AvgNonZeroReducer, DivisorReducer, MeanReducer, MultipleReducers
 from nearfar.compat.utils.loss_and_miner_utils import Triplets, convert_to_triplets, get_random_triplet_indices
 from nearfar.losses.margin import boundary_hinges
-from nearfar.losses.pair_loss import PairBatch
+from nearfar.losses.pair_batch import PairBatch
 from nearfar.ops.pairs import ratio, softplus
 from nearfar.ops.triplets import mean_over_triplets
 

@@ -9,11 +9,12 @@ from torch import Tensor
 
 from nearfar.losses.base import register
 from nearfar.losses.n_pair import examples_against_representatives, first_against_second
-from nearfar.losses.pair_loss import PairBatch, PairLoss
+from nearfar.losses.pair_batch import PairBatch
+from nearfar.losses.pair_loss import PairLoss
 from nearfar.ops.custom_grad import analytic
 from nearfar.ops.geometry import cosine_matrix
 from nearfar.ops.pairs import Pairs, softplus, to_one
-from nearfar.ops.triplets import positive_table
+from nearfar.ops.triplets import positive_table, positives_at_once
 from nearfar.validation import check_choice
 
 
@@ -51,6 +52,10 @@ class AngularLoss(PairLoss):
         if batch.ref_emb is not None or self.batch == "full":
             return batch
         return first_against_second(batch, cure="sample two of each class, or pass batch='full'")
+
+    def check_relation(self, *, weighted: bool) -> None:
+        if self.batch != "full":
+            raise ValueError(f"{self} needs class labels: create it with batch='full'")
 
     def similarity(self, x: Tensor, y: Tensor | None) -> Tensor:
         # The loss also needs the similarity of each positive to each negative. If references are passed, all positives
@@ -99,18 +104,20 @@ def angular(
     negative = torch.where(diff, sim[:anchors], -torch.inf).mul_(4 * tan2)
     f = -2 * (1 + tan2) * table  # -inf in the padding
     lowest = torch.finfo(sim.dtype).min
-    for k in range(columns.shape[1]):
-        rows = columns[:, k] + first
-        e = sim.index_select(0, rows).mul_(4 * tan2).add_(negative)
-        top = e.amax(1, keepdim=True).clamp_min_(lowest)
+    width = positives_at_once(by_anchor, columns.shape[1])
+    for start in range(0, columns.shape[1], width):
+        k = slice(start, start + width)
+        rows = (columns[:, k] + first).flatten()
+        e = sim.index_select(0, rows).mul_(4 * tan2).view(anchors, -1, sim.shape[1]).add_(negative[:, None])
+        top = e.amax(2, keepdim=True).clamp_min_(lowest)
         e.sub_(top).exp_()
         if ref_weights is not None:
             e.mul_(ref_weights)
-        mass = e.sum(1, keepdim=True)
-        f[:, k : k + 1] += top + mass.log()
-        slope = f[:, k : k + 1].sigmoid().mul_(w[:, k : k + 1])
-        e.mul_(slope * (4 * tan2) / mass.clamp_min_(torch.finfo(sim.dtype).tiny))
-        by_anchor += e
-        gradient.index_add_(0, rows, e)
-        by_anchor.scatter_add_(1, columns[:, k : k + 1], slope.mul_(-2 * (1 + tan2)))
+        mass = e.sum(2, keepdim=True)
+        f[:, k] += (top + mass.log())[:, :, 0]
+        slope = f[:, k].sigmoid().mul_(w[:, k])
+        e.mul_((slope * (4 * tan2))[:, :, None] / mass.clamp_min_(torch.finfo(sim.dtype).tiny))
+        by_anchor += e[:, 0] if width == 1 else e.sum(1)
+        gradient.index_add_(0, rows, e.view(-1, sim.shape[1]))
+        by_anchor.scatter_add_(1, columns[:, k], slope.mul_(-2 * (1 + tan2)))
     return (softplus(f) * w).sum(), gradient

@@ -9,10 +9,8 @@ import torch
 from torch import Tensor
 
 from nearfar.losses.base import register
-from nearfar.losses.normalized_softmax import softmax_terms
 from nearfar.losses.proxies.class_similarity import ClassSimilarities
 from nearfar.losses.proxies.proxy_loss import DataWiseLoss
-from nearfar.ops.geometry import safe_sqrt
 from nearfar.validation import check_positive
 
 
@@ -42,14 +40,14 @@ class ArcFaceLoss(DataWiseLoss):
         self.angle, self.scale = check_angle(angle), check_positive("scale", scale)
 
     def terms(self, sims: ClassSimilarities) -> Tensor:
-        return softmax_terms(sims, self.scale, add_angle(sims.own(), self.angle))
+        return sims.margin_terms(self.scale, lambda own: add_angle(own, self.angle))
 
 
-def add_angle(cos: Tensor, angle: float) -> Tensor:
-    """Compute cos(theta + m) from cos theta, elementwise, with a finite gradient everywhere.
+def add_angle(cos: Tensor, angle: float) -> tuple[Tensor, Tensor]:
+    """Compute cos(theta + m) and its derivative with respect to cos theta, elementwise, from cos theta.
 
     cos(theta + m) = cos theta cos m - sin theta sin m with sin theta = sqrt(1 - cos^2 theta). At theta = 0, where the
-    square root is not differentiable, its gradient is set to 0. For theta >= 180 degrees - m, the result is
+    square root is not differentiable, its derivative is set to 0. For theta >= 180 degrees - m, the result is
     cos theta - m sin m (m in radians) instead, so that a more distant sample never has a lower loss. The released code
     does the same by default (easy_margin off).
 
@@ -57,12 +55,18 @@ def add_angle(cos: Tensor, angle: float) -> Tensor:
         cos: The cosines.
         angle: m in degrees.
 
+    Returns:
+        The values and the derivatives, which are finite everywhere.
+
     >>> add_angle(torch.tensor([1.0, 0.0, -1.0]), 60.0)
-    tensor([ 0.5000, -0.8660, -1.9069])
+    (tensor([ 0.5000, -0.8660, -1.9069]), tensor([0.5000, 0.5000, 1.0000]))
     """
     m = math.radians(angle)
-    turned = cos * math.cos(m) - safe_sqrt(1 - cos * cos) * math.sin(m)
-    return torch.where(cos > -math.cos(m), turned, cos - m * math.sin(m))
+    sin = (1 - cos * cos).clamp_min_(0).sqrt_()
+    is_far = cos <= -math.cos(m)
+    turned = (cos * math.cos(m)).sub_(sin, alpha=math.sin(m))
+    slope = (cos / sin).mul_(math.sin(m)).masked_fill_(sin == 0, 0.0).add_(math.cos(m)).masked_fill_(is_far, 1.0)
+    return torch.where(is_far, cos - m * math.sin(m), turned), slope
 
 
 def check_angle(angle: float) -> float:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from nearfar.losses.base import register
-from nearfar.losses.pair_loss import PairBatch, PairLoss
+from nearfar.losses.pair_batch import PairBatch
+from nearfar.losses.pair_loss import PairLoss
 from nearfar.ops.pairs import Pairs, softplus
 from nearfar.validation import check_positive
 

@@ -52,7 +52,7 @@ class CombinedLoss(Loss):
         self.losses = nn.ModuleList(losses)
         self.values = torch.zeros(len(losses))
 
-    def forward(self, embeddings: Tensor, labels: Labels, **options: Any) -> Tensor:
+    def forward(self, embeddings: Tensor, labels: Labels | None = None, **options: Any) -> Tensor:
         """Compute the weighted sum. All arguments are passed to every loss."""
         values = [loss(embeddings, labels, **options) for loss in self.losses]
         self.values = torch.stack([value.detach() for value in values])

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from nearfar.losses.base import register
-from nearfar.losses.pair_loss import PairBatch, PairLoss, graded_mean
+from nearfar.losses.pair_batch import PairBatch
+from nearfar.losses.pair_loss import PairLoss, graded_mean
 from nearfar.mining import closest_negatives
 from nearfar.ops.geometry import cosine_matrix, unit_distance_matrix
 from nearfar.ops.pairs import Pairs
@@ -76,6 +77,10 @@ class ContrastiveLoss(PairLoss):
             pairs = closest_negatives(pairs)
         losses = self.elementwise(pairs)
         return pairs.mean(losses) if self.form == "squared" else nonzero_means(pairs, losses)
+
+    @property
+    def supports_grades(self) -> bool:
+        return self.form == "squared"
 
     def graded_cost(self, pairs: Pairs, grade: Tensor) -> Tensor:
         """Compute the mean over pairs of grade * (loss as a positive) + (1 - grade) * (loss as a negative)."""

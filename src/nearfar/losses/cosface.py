@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from nearfar.losses.base import register
-from nearfar.losses.normalized_softmax import softmax_terms
 from nearfar.losses.proxies.class_similarity import ClassSimilarities
 from nearfar.losses.proxies.proxy_loss import DataWiseLoss
 from nearfar.validation import check_not_negative, check_positive
@@ -39,4 +38,4 @@ class CosFaceLoss(DataWiseLoss):
         self.margin, self.scale = check_not_negative("margin", margin), check_positive("scale", scale)
 
     def terms(self, sims: ClassSimilarities) -> Tensor:
-        return softmax_terms(sims, self.scale, sims.own() - self.margin)
+        return sims.margin_terms(self.scale, lambda own: (own - self.margin, None))

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from nearfar.losses.base import register
-from nearfar.losses.pair_loss import PairBatch, PairLoss
+from nearfar.losses.pair_batch import PairBatch
+from nearfar.losses.pair_loss import PairLoss
 from nearfar.ops.custom_grad import first_derivative_only
 from nearfar.ops.pairs import Pairs, ratio, to_one
 

@@ -6,7 +6,8 @@ from torch import Tensor
 
 from nearfar.losses.base import register
 from nearfar.losses.lifted import or_zero
-from nearfar.losses.pair_loss import PairBatch, PairLoss
+from nearfar.losses.pair_batch import PairBatch
+from nearfar.losses.pair_loss import PairLoss
 from nearfar.ops.geometry import unit_distance_matrix
 from nearfar.ops.pairs import Pairs
 from nearfar.validation import check_not_negative

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from nearfar.host_reads import should_check_values
 from nearfar.losses.base import register
-from nearfar.losses.pair_loss import PairBatch, PairLoss, pair_weights, with_weights
+from nearfar.losses.pair_batch import PairBatch, pair_weights, with_weights
+from nearfar.losses.pair_loss import PairLoss
 from nearfar.ops.custom_grad import analytic
 from nearfar.ops.pairs import Pairs, same_kind
 from nearfar.ops.triplets import anchor_shares, positive_table
@@ -80,6 +81,8 @@ class HAPLoss(PairLoss):
     ) -> None:
         super().__init__()
         self.levels_option = levels
+        if levels is not None and len({len(ancestors) for ancestors in levels}) > 1:
+            raise ValueError(f"levels must have the same number of ancestors for every class, got {levels!r}")
         table = None if levels is None else torch.as_tensor(levels, dtype=torch.int64)
         if table is not None and (table.ndim != 2 or not table.numel()):
             raise ValueError(f"levels must be a non-empty table [classes, ancestors], got shape {list(table.shape)}")
@@ -88,7 +91,7 @@ class HAPLoss(PairLoss):
         self.rho, self.delta = check_not_negative("rho", rho), check_not_negative("delta", delta)
         self.offset, self.start = check_not_negative("offset", offset), check_not_negative("start", start)
 
-    def pairs(self, batch: PairBatch) -> Pairs:
+    def compare(self, batch: PairBatch) -> Pairs:
         grade = self.grade(batch)
         same, diff = grade > 0, grade == 0
         if batch.ref_emb is None:
@@ -117,6 +120,10 @@ class HAPLoss(PairLoss):
         for level in range(one.shape[1]):
             shared += one[:, level, None] == other[None, :, level]
         return shared / (1 + one.shape[1])
+
+    def check_relation(self, *, weighted: bool) -> None:
+        if self.levels is not None:
+            raise ValueError(f"{self} needs class labels: create it without levels")
 
     def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
         return self.graded_cost(pairs, self.grade(batch))

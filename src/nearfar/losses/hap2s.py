@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from nearfar.losses.base import register
-from nearfar.losses.pair_loss import PairBatch, PairLoss
+from nearfar.losses.pair_batch import PairBatch
+from nearfar.losses.pair_loss import PairLoss
 from nearfar.ops.pairs import Pairs, ratio
 from nearfar.validation import check_choice, check_not_negative, check_positive
 

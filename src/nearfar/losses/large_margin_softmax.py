@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from nearfar.losses.base import full_precision, register
-from nearfar.losses.normalized_softmax import softmax_terms
 from nearfar.losses.proxies.class_similarity import ClassSimilarities
 from nearfar.losses.proxies.proxy_loss import DataWiseLoss
 from nearfar.ops.pairs import ratio
@@ -62,7 +61,7 @@ def large_margin_terms(sims: ClassSimilarities, factors: Tensor, margin: int, sc
         scale: The factor of the logits.
     """
     own_factors = factors.expand_as(sims.matrix).gather(0, sims.labels[None])[0]
-    return softmax_terms(sims, scale, own_factors * multiply_angle(ratio(sims.own(), own_factors), margin))
+    return sims.softmax_terms(scale, own_factors * multiply_angle(ratio(sims.own(), own_factors), margin))
 
 
 @register("large-margin-softmax")

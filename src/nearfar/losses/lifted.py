@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from nearfar.losses.base import register
-from nearfar.losses.pair_loss import PairBatch, PairLoss, pair_weights, with_weights
+from nearfar.losses.pair_batch import PairBatch, pair_weights, with_weights
+from nearfar.losses.pair_loss import PairLoss
 from nearfar.ops.geometry import cosine_matrix, distance_matrix, unit_distance_matrix
 from nearfar.ops.pairs import Pairs, log_sum_exp, pair_masks
 from nearfar.validation import check_choice, check_positive
@@ -71,9 +72,9 @@ class LiftedStructureLoss(PairLoss):
             return super().arrange(batch, representatives)
         return batch.select(slice(representatives)).against(batch, representatives=True)
 
-    def pairs(self, batch: PairBatch) -> Pairs:
+    def compare(self, batch: PairBatch) -> Pairs:
         if not (batch.representatives and self.form == "song"):
-            return super().pairs(batch)
+            return super().compare(batch)
         assert batch.ref_emb is not None
         n = len(batch.emb)
         same, diff = pair_masks(batch.labels, batch.ref_labels)

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from nearfar.host_reads import should_check_values
 from nearfar.losses.base import register
-from nearfar.losses.pair_loss import PairBatch, PairLoss
+from nearfar.losses.pair_batch import PairBatch
+from nearfar.losses.pair_loss import PairLoss
 from nearfar.losses.proxies.proxy_loss import class_ids, count_classes
 from nearfar.mining import closest_negatives
 from nearfar.ops.geometry import unit_distance_matrix
@@ -67,6 +68,10 @@ class MarginLoss(PairLoss):
         self.average = check_choice("average", average, ("all", "nonzero"))
         # Store beta in float64, so that float64 embeddings use it without float32 rounding.
         self.beta = nn.Parameter(torch.full((self.classes or 1,), beta, dtype=torch.float64), requires_grad=trainable)
+
+    def check_relation(self, *, weighted: bool) -> None:
+        if self.classes is not None:
+            raise ValueError(f"{self} needs class labels: create it without classes")
 
     def label_tensors(
         self, labels: Labels, ref_labels: Labels | None, device: torch.device | None

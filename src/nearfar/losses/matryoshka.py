@@ -68,8 +68,9 @@ class MatryoshkaLoss(Loss):
     def forward(
         self,
         embeddings: Tensor,
-        labels: Labels,
+        labels: Labels | None = None,
         *,
+        relation: Any = None,
         ref_emb: Tensor | None = None,
         ref_labels: Labels | None = None,
         weights: Tensor | None = None,
@@ -84,6 +85,7 @@ class MatryoshkaLoss(Loss):
                     f"got shape {list(x.shape)}"
                 )
         values: dict[str, Any] = {
+            "relation": relation,
             "ref_labels": ref_labels,
             "weights": weights,
             "ref_weights": ref_weights,

@@ -7,7 +7,8 @@ from dataclasses import replace
 from torch import Tensor
 
 from nearfar.losses.base import register
-from nearfar.losses.pair_loss import PairBatch, PairLoss, pair_weights
+from nearfar.losses.pair_batch import PairBatch, pair_weights
+from nearfar.losses.pair_loss import PairLoss
 from nearfar.mining import multi_similarity
 from nearfar.ops.pairs import Pairs, pair_masks, row_count
 from nearfar.validation import check_choice, check_positive
@@ -57,12 +58,16 @@ class MultiSimilarityLoss(PairLoss):
         self.threshold, self.neg_threshold, self.epsilon = threshold, neg_threshold, epsilon
         self.weighting = check_choice("weighting", weighting, ("inside", "outside"))
 
-    def pairs(self, batch: PairBatch) -> Pairs:
+    def compare(self, batch: PairBatch) -> Pairs:
         if self.weighting == "inside":
-            return super().pairs(batch)
+            return super().compare(batch)
         same, diff = pair_masks(batch.labels, batch.ref_labels)
         weights, ref_weights = pair_weights(batch)
         return Pairs(self.similarity(batch.emb, batch.ref_emb), same, diff, weights, ref_weights)
+
+    def check_relation(self, *, weighted: bool) -> None:
+        if self.weighting == "outside" and weighted:
+            raise ValueError("weights need weighting='inside': create the loss without weighting='outside'")
 
     def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
         if self.epsilon is not None:

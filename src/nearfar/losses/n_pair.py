@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from nearfar.host_reads import is_on_host, should_check_values
 from nearfar.losses.base import register
-from nearfar.losses.pair_loss import PairBatch, PairLoss
+from nearfar.losses.pair_batch import PairBatch
+from nearfar.losses.pair_loss import PairLoss
 from nearfar.ops.geometry import cosine_matrix, dot_matrix
 from nearfar.ops.pairs import Pairs, ratio, row_count, softplus
 
@@ -34,8 +36,9 @@ def examples_against_representatives(batch: PairBatch, n: int) -> PairBatch:
 def first_against_second(batch: PairBatch, *, cure: str) -> PairBatch:
     """Return a batch with the first sample of each class as anchor and the second as reference.
 
-    A class with more than two samples raises a ValueError. Where values are not checked (see `nearfar.host_reads`), its
-    samples after the second are ignored instead. Samples of weight 0 are ignored.
+    Classes with one sample are left out, and anchor i and reference i belong to the same class. A class with more than
+    two samples raises a ValueError. Where values are not checked (see `nearfar.host_reads`), its samples after the
+    second are ignored instead. Samples of weight 0 are ignored.
 
     The number of anchors depends on the values of the labels. torch.compile does not support such shapes, and on a GPU
     the host would have to wait for the labels. In both cases, and if no class has a second sample, all samples are used
@@ -59,8 +62,8 @@ def first_against_second(batch: PairBatch, *, cure: str) -> PairBatch:
             crowded = int(batch.labels[place > 1][0])
             raise ValueError(f"labels has {last + 1} samples of class {crowded}, but at most 2 are allowed: {cure}")
         if last == 1 and is_on_host(place):
-            first, second = ((place == k).nonzero().flatten() for k in (0, 1))
-            return batch.select(first).against(batch.select(second))
+            second, first = (earlier if batch.weights is None else earlier & there & there[:, None]).nonzero().unbind(1)
+            return replace(batch.select(first).against(batch.select(second)), aligned=True)
     w = torch.ones_like(batch.emb[:, 0]) if batch.weights is None else batch.weights
     anchors, references = (replace(batch, weights=torch.where(place == k, w, 0.0)) for k in (0, 1))
     return anchors.against(references)
@@ -106,8 +109,16 @@ class NPairsLoss(PairLoss):
             return batch
         return first_against_second(batch, cure="sample two of each class, or pass all_pairs=True")
 
+    def check_relation(self, *, weighted: bool) -> None:
+        if not self.all_pairs:
+            raise ValueError(f"{self} needs class labels: create it with all_pairs=True")
+
     def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
-        value = positives_against_negatives(pairs, pairs.sim)
+        if batch.aligned and pairs.weights is None and self.mine is None:
+            # every reference is the positive or a negative of each anchor, so the loss is a cross-entropy
+            value = cross_entropy(pairs.sim, torch.arange(len(pairs.sim), device=pairs.sim.device))
+        else:
+            value = positives_against_negatives(pairs, pairs.sim)
         if self.l2_reg:
             anchors = batch.emb.square().sum(1)
             references = anchors if batch.ref_emb is None else batch.ref_emb.square().sum(1)

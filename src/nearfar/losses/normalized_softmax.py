@@ -36,13 +36,4 @@ class NormalizedSoftmaxLoss(DataWiseLoss):
         self.temperature = check_positive("temperature", temperature)
 
     def terms(self, sims: ClassSimilarities) -> Tensor:
-        return softmax_terms(sims, 1 / self.temperature, sims.own())
-
-
-def softmax_terms(sims: ClassSimilarities, scale: float, own: Tensor) -> Tensor:
-    """Compute -log( e^{scale own} / (e^{scale own} + sum_{c != y} e^{scale S_c}) ) for each sample.
-
-    S_c is the similarity of the sample to class c. `own` is its similarity to its own class y, possibly with a margin.
-    Both `own` and the result have shape [B].
-    """
-    return sims.softmax_terms(scale, own)
+        return sims.margin_terms(1 / self.temperature)

@@ -6,7 +6,8 @@ from torch import Tensor
 
 from nearfar.losses.base import register
 from nearfar.losses.n_pair import positives_against_negatives
-from nearfar.losses.pair_loss import PairBatch, PairLoss
+from nearfar.losses.pair_batch import PairBatch
+from nearfar.losses.pair_loss import PairLoss
 from nearfar.ops.pairs import Pairs
 from nearfar.validation import check_positive
 

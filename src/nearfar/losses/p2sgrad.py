@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from nearfar.losses.base import register
 from nearfar.losses.proxies.class_similarity import ClassSimilarities
 from nearfar.losses.proxies.proxy_loss import DataWiseLoss
+from nearfar.ops.custom_grad import first_derivative_only
 
 
 @register("p2sgrad")
@@ -24,9 +27,8 @@ class P2SGradLoss(DataWiseLoss):
         classes: The number of classes, or a list of class names. With names, labels may be names too.
         dim: The dimension of the embeddings.
 
-    >>> import torch
     >>> P2SGradLoss(classes=4, dim=2)(torch.zeros(1, 2), torch.tensor([0]))
-    tensor(0.2500, grad_fn=<AddBackward0>)
+    tensor(0.2500, grad_fn=<MeanBackward0>)
     """
 
     def __init__(self, *, classes: int | Sequence[str], dim: int) -> None:
@@ -38,4 +40,19 @@ class P2SGradLoss(DataWiseLoss):
 
 def p2sgrad_terms(sims: ClassSimilarities) -> Tensor:
     """Compute the mean over classes c of (S_c - 1[c = y])^2 for each sample with class y. The result has shape [B]."""
-    return sims.matrix.square().mean(0) + (1 - 2 * sims.own()) / len(sims.matrix)
+    terms: Tensor = _SquaredErrors.apply(sims.matrix, sims.labels)  # type: ignore[no-untyped-call]
+    return terms
+
+
+class _SquaredErrors(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, sim: Tensor, labels: Tensor) -> Tensor:
+        error = sim.scatter_add(0, labels[None], sim.new_full((1, len(labels)), -1.0))
+        ctx.save_for_backward(error)
+        return error.square().mean(0)
+
+    @staticmethod
+    @first_derivative_only
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+        (error,) = ctx.saved_tensors
+        return error * (g * (2 / len(error))), None

@@ -3,55 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from nearfar.host_reads import should_check_values
-from nearfar.losses.base import Loss, full_precision, label_tensors
+from nearfar.losses.base import Loss, label_tensors
+from nearfar.losses.pair_batch import PairBatch, check_representatives, make_batch, pair_weights, with_weights
 from nearfar.ops.geometry import cosine_matrix
 from nearfar.ops.pairs import Pairs, pair_masks
 from nearfar.ops.precision import without_autocast
-from nearfar.validation import Labels, check_embeddings, check_labels, check_weights
+from nearfar.ops.relations import PairList, aligned_relation, relation_masks, relation_of_pairs
+from nearfar.validation import Labels, check_embeddings
 
 GRADED_LOSSES = ("binomial", "contrastive", "hap", "pair-margin", "supcon")  # losses that implement `graded_cost`
-
-
-@dataclass(frozen=True, eq=False)
-class PairBatch:
-    """The validated inputs of one call of a pair loss, in float32 or float64.
-
-    `emb`, `labels` and `weights` belong to the anchors; `ref_emb`, `ref_labels` and `ref_weights` belong to the
-    references. If `ref_emb` is None, the anchors are also the references. `representatives` is True if either the
-    anchors or the references are class representatives from the PROFS sampler (see `nearfar.samplers.Profs`).
-    """
-
-    emb: Tensor
-    labels: Tensor
-    weights: Tensor | None = None
-    ref_emb: Tensor | None = None
-    ref_labels: Tensor | None = None
-    ref_weights: Tensor | None = None
-    representatives: bool = False
-
-    def select(self, index: slice | Tensor) -> PairBatch:
-        """Return a batch with only the anchors at these positions, and without references."""
-        emb = self.emb[index] if isinstance(index, slice) else self.emb.index_select(0, index)
-        return PairBatch(emb, self.labels[index], None if self.weights is None else self.weights[index])
-
-    def against(self, references: PairBatch, *, representatives: bool = False) -> PairBatch:
-        """Return a batch with the anchors of this batch, and with the anchors of `references` as its references.
-
-        `representatives` sets the attribute of the same name in the new batch.
-        """
-        return replace(
-            self,
-            ref_emb=references.emb,
-            ref_labels=references.labels,
-            ref_weights=references.weights,
-            representatives=representatives,
-        )
 
 
 class PairLoss(Loss):
@@ -68,8 +33,9 @@ class PairLoss(Loss):
     def forward(
         self,
         embeddings: Tensor,
-        labels: Labels,
+        labels: Labels | None = None,
         *,
+        relation: Tensor | PairList | None = None,
         ref_emb: Tensor | None = None,
         ref_labels: Labels | None = None,
         weights: Tensor | None = None,
@@ -84,7 +50,12 @@ class PairLoss(Loss):
         Args:
             embeddings: The embeddings of the anchors [B, d]. They need not be normalized.
             labels: Class ids or class names [B], or multi-hot labels [B, C] for C classes. Two samples are a positive
-                pair if they share a label.
+                pair if they share a label. None if `relation` is given.
+            relation: The relations [B, R] of anchors and references, in place of labels: 1 for a positive pair, 0 for a
+                negative pair, NaN for an unknown pair, which has no effect. Or a list of pairs (i, j, sign) with sign
+                +1 or -1; all other pairs are unknown. Some losses take grades between 0 and 1 (see
+                `nearfar.losses.RelationLoss`). Without references, R is B, the diagonal is ignored, and if only one of
+                (i, j) and (j, i) is known, it is used for both.
             ref_emb: Embeddings of references [R, d]. Every anchor is compared with every reference. By default, the
                 samples of the batch are also the references, and no sample is compared with itself.
             ref_labels: The labels of the references, [R] or [R, C].
@@ -97,13 +68,20 @@ class PairLoss(Loss):
         Returns:
             The loss, a scalar tensor.
         """
+        if relation is not None:
+            for name, value in (("labels", labels), ("ref_labels", ref_labels), ("representatives", representatives)):
+                if value is not None:
+                    raise ValueError(f"relation replaces labels and cannot be combined with {name}: remove {name}")
+            return self.relation_loss(embeddings, relation, ref_emb, weights, ref_weights)
+        if labels is None:
+            raise ValueError("labels is missing: pass labels, or relation instead")
         labels, ref_labels = self.label_tensors(labels, ref_labels, getattr(embeddings, "device", None))
         batch = make_batch(embeddings, labels, ref_emb, ref_labels, weights, ref_weights)
         if representatives is not None:
             check_representatives(representatives, batch)
         batch = self.arrange(batch, representatives)
         with without_autocast(embeddings.device.type):
-            pairs = self.pairs(batch)
+            pairs = self.compare(batch)
             return self.cost(pairs if self.mine is None else self.mine(pairs), batch)
 
     def label_tensors(
@@ -130,13 +108,95 @@ class PairLoss(Loss):
         n = representatives
         return batch.select(slice(n)).against(batch.select(slice(n, None)), representatives=True)
 
-    def pairs(self, batch: PairBatch) -> Pairs:
+    def compare(self, batch: PairBatch) -> Pairs:
         """Compute the similarities and masks of the pairs in a batch. Samples with weight 0 are in no pair."""
         same, diff = pair_masks(batch.labels, batch.ref_labels)
         return with_weights(
             Pairs(self.similarity(batch.emb, batch.ref_emb), same, diff, symmetric=batch.ref_emb is None),
             *pair_weights(batch),
         )
+
+    def pairs(
+        self,
+        anchors: Tensor,
+        positives: Tensor,
+        negatives: Tensor | None = None,
+        *,
+        anchor_ids: Tensor | None = None,
+        positive_ids: Tensor | None = None,
+    ) -> Tensor:
+        """Compute the loss of aligned pairs: anchor i and positive i belong together. With nt-xent, this is InfoNCE.
+
+        The positives of the other anchors are negatives, and so are all `negatives`. If the same sample can occur in
+        several pairs, pass ids. If pairs i and j have the same anchor id or the same positive id, positive j is then
+        neither a positive nor a negative of anchor i.
+
+        Args:
+            anchors: The embeddings of the anchors [B, d].
+            positives: The embeddings of their positives [B, d].
+            negatives: Embeddings [N, d] that are negatives of every anchor.
+            anchor_ids: Integer ids of the anchors [B]. Equal ids mean the same sample.
+            positive_ids: Integer ids of the positives [B]. Equal ids mean the same sample.
+        """
+        check_embeddings("anchors", anchors)
+        check_embeddings("positives", positives)
+        if negatives is not None:
+            check_embeddings("negatives", negatives, dim=anchors.shape[1])
+        if anchors.shape != positives.shape:
+            raise ValueError(
+                f"anchors and positives must have the same shape, got {list(anchors.shape)} and {list(positives.shape)}"
+            )
+        count = 0 if negatives is None else len(negatives)
+        relation = aligned_relation(anchors, count, anchor_ids, positive_ids)
+        refs = positives if negatives is None else torch.cat([positives, negatives])
+        value: Tensor = self(anchors, relation=relation, ref_emb=refs)
+        return value
+
+    def relation_loss(
+        self,
+        embeddings: Tensor,
+        relation: Tensor | PairList,
+        ref_emb: Tensor | None,
+        weights: Tensor | None,
+        ref_weights: Tensor | None,
+        *,
+        graded: bool | None = None,
+    ) -> Tensor:
+        """Compute the loss from relations in place of labels. The arguments are those of `forward`.
+
+        `graded` says whether grades between 0 and 1 are allowed. By default, they are if the loss supports them and has
+        no miner.
+        """
+        self.check_relation(weighted=weights is not None or ref_weights is not None)
+        graded = self.supports_grades and self.mine is None if graded is None else graded
+        check_embeddings("embeddings", embeddings)
+        ref_ids = None if ref_emb is None else no_labels(ref_emb)
+        batch = make_batch(embeddings, no_labels(embeddings), ref_emb, ref_ids, weights, ref_weights)
+        rows, columns = len(batch.emb), None if ref_emb is None else len(ref_emb)
+        if isinstance(relation, tuple):
+            if len(relation) != 3:
+                raise ValueError(f"relation must be a matrix or three sequences (i, j, sign), got {len(relation)}")
+            relation = relation_of_pairs(*relation, rows, columns)
+        if isinstance(relation, Tensor):
+            relation = relation.to(embeddings.device)
+        cure = f", or use one of {', '.join(GRADED_LOSSES)} without a miner"
+        same, diff, grade = relation_masks(relation, rows, columns, graded=graded, dtype=batch.emb.dtype, cure=cure)
+        with without_autocast(embeddings.device.type):
+            pairs = with_weights(
+                Pairs(self.similarity(batch.emb, batch.ref_emb), same, diff, symmetric=ref_emb is None),
+                *pair_weights(batch),
+            )
+            if self.mine is not None:
+                pairs = self.mine(pairs)
+            return self.graded_cost(pairs, grade) if graded else self.cost(pairs, batch)
+
+    def check_relation(self, *, weighted: bool) -> None:
+        """Raise a ValueError if the loss, as configured, cannot be computed from relations in place of labels."""
+
+    @property
+    def supports_grades(self) -> bool:
+        """Return whether the loss, as configured, takes grades between 0 and 1; see `graded_cost`."""
+        return type(self).graded_cost is not PairLoss.graded_cost
 
     def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
         """Compute the loss from the pairs. Return a scalar."""
@@ -164,89 +224,6 @@ def graded_mean(pairs: Pairs, grade: Tensor, elementwise: Callable[[Pairs], Tens
     return pairs.mean(grade * pos + (1 - grade) * neg)
 
 
-def make_batch(
-    embeddings: Tensor,
-    labels: Tensor,
-    ref_emb: Tensor | None,
-    ref_labels: Tensor | None,
-    weights: Tensor | None,
-    ref_weights: Tensor | None,
-) -> PairBatch:
-    """Check the inputs of a pair loss, and convert half-precision inputs to float32.
-
-    Labels and weights are checked on their own device and then moved to the device of the embeddings.
-    """
-    check_embeddings("embeddings", embeddings)
-    check_labels("labels", labels, rows=len(embeddings), rows_name="embeddings")
-    if weights is not None:
-        check_weights("weights", weights, rows=len(embeddings), rows_name="embeddings")
-    if (ref_emb is None) != (ref_labels is None):
-        present, missing = ("ref_labels", "ref_emb") if ref_emb is None else ("ref_emb", "ref_labels")
-        raise ValueError(f"{present} was given without {missing}: pass both or neither")
-    if ref_emb is None and ref_weights is not None:
-        raise ValueError("ref_weights was given without ref_emb: pass ref_emb too, or pass only weights")
-    if ref_emb is not None and ref_labels is not None:
-        check_embeddings("ref_emb", ref_emb, dim=embeddings.shape[1])
-        check_labels("ref_labels", ref_labels, rows=len(ref_emb), rows_name="ref_emb")
-        if labels.shape[1:] != ref_labels.shape[1:]:
-            raise ValueError(
-                f"labels and ref_labels must both have shape [N] or both [N, C], "
-                f"got shapes {list(labels.shape)} and {list(ref_labels.shape)}"
-            )
-        if ref_weights is not None:
-            check_weights("ref_weights", ref_weights, rows=len(ref_emb), rows_name="ref_emb")
-    emb = full_precision(embeddings)
-    return PairBatch(
-        emb,
-        labels.to(emb.device, non_blocking=True),
-        cast_weights("weights", weights, emb),
-        None if ref_emb is None else ref_emb.to(emb.dtype),
-        None if ref_labels is None else ref_labels.to(emb.device, non_blocking=True),
-        cast_weights("ref_weights", ref_weights, emb),
-    )
-
-
-def cast_weights(name: str, weights: Tensor | None, like: Tensor) -> Tensor | None:
-    """Detach the weights and convert them to the dtype and device of `like`. Raise an error if a weight overflows."""
-    if weights is None:
-        return None
-    cast = weights.detach().to(like.dtype)  # check before the move: reading CPU values does not wait for a GPU
-    if cast.dtype != weights.dtype and should_check_values(cast) and not torch.isfinite(cast).all():
-        raise ValueError(f"{name} has values up to {float(weights.max())}, too large for {like.dtype}: scale them down")
-    return cast.to(like.device, non_blocking=True)
-
-
-def check_representatives(n: int, batch: PairBatch) -> None:
-    """Check that there are no references, and that n representatives leave at least one other sample in the batch."""
-    if batch.ref_emb is not None:
-        raise ValueError(
-            f"representatives={n} cannot be combined with ref_emb, because representatives are samples of the batch: "
-            "pass only one of them"
-        )
-    if isinstance(n, bool) or not isinstance(n, int) or not 0 < n < len(batch.emb):
-        raise ValueError(
-            f"representatives must be an integer from 1 to {len(batch.emb) - 1} (the batch size minus 1), got {n!r}"
-        )
-
-
-def pair_weights(batch: PairBatch) -> tuple[Tensor | None, Tensor | None]:
-    """Return the weights of the anchors and of the references.
-
-    Both are None if neither has weights. If only one of them has weights, the weights of the other are 1.
-    """
-    if batch.ref_emb is None:
-        return batch.weights, batch.weights
-    if batch.weights is None and batch.ref_weights is None:
-        return None, None
-    anchors = batch.emb.new_ones(len(batch.emb)) if batch.weights is None else batch.weights
-    return anchors, batch.emb.new_ones(len(batch.ref_emb)) if batch.ref_weights is None else batch.ref_weights
-
-
-def with_weights(pairs: Pairs, weights: Tensor | None, ref_weights: Tensor | None) -> Pairs:
-    """Return the pairs with these sample weights. Pairs in which a sample has weight 0 are removed from the masks."""
-    if weights is None or ref_weights is None:
-        return pairs
-    nonzero = (weights > 0)[:, None] & (ref_weights > 0)
-    return replace(
-        pairs, same=pairs.same & nonzero, diff=pairs.diff & nonzero, weights=weights, ref_weights=ref_weights
-    )
+def no_labels(embeddings: Tensor) -> Tensor:
+    """Return class id 0 for every sample. It stands for labels where relations replace them."""
+    return torch.zeros(len(embeddings), dtype=torch.int64, device=embeddings.device)

@@ -6,7 +6,8 @@ from torch import Tensor
 
 from nearfar.losses.base import register
 from nearfar.losses.contrastive import hinges
-from nearfar.losses.pair_loss import PairBatch, PairLoss, graded_mean
+from nearfar.losses.pair_batch import PairBatch
+from nearfar.losses.pair_loss import PairLoss, graded_mean
 from nearfar.ops.pairs import Pairs
 from nearfar.validation import check_not_negative
 

@@ -18,6 +18,7 @@ from nearfar.losses.proxies.class_similarity import (
     own_per_class,
 )
 from nearfar.losses.proxies.proxy_loss import ProxyLoss
+from nearfar.ops.geometry import unit
 from nearfar.ops.pairs import ratio
 from nearfar.validation import check_choice, check_count, check_not_negative, check_positive
 
@@ -275,7 +276,7 @@ class ProxyISALoss(ProxyLoss):
         """
         labels, remembering = sims.labels, self.epoch >= self.memory_epoch
         keep = ~filtered if sims.weights is None else ~filtered & (sims.weights > 0)
-        self.memory.add(sims.embeddings, labels, keep & remembering)
+        self.memory.add(unit(sims.embeddings), labels, keep & remembering)
         self.seen.index_add_(0, labels, keep.long())
         proxies = self.proxies.index_select(0, labels).double()
         length = torch.linalg.vector_norm(proxies, dim=1)

@@ -9,7 +9,6 @@ from torch import Tensor
 from nearfar.losses.base import register
 from nearfar.losses.proxies.class_similarity import ClassSimilarities
 from nearfar.losses.proxies.proxy_loss import DataWiseLoss
-from nearfar.ops.pairs import softplus
 from nearfar.validation import check_choice, check_positive
 
 
@@ -64,5 +63,4 @@ def proxy_nca(sims: ClassSimilarities, scale: float, *, positive_in_denominator:
     """
     if len(sims.matrix) == 1:
         return 0.0 * sims.own()
-    gap = sims.others(scale=scale) - scale * sims.own()
-    return softplus(gap) if positive_in_denominator else gap
+    return sims.margin_terms(scale, own_in_denominator=positive_in_denominator)

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from nearfar.losses.base import register
 from nearfar.losses.margin import boundary_hinges
-from nearfar.losses.pair_loss import PairBatch, PairLoss
+from nearfar.losses.pair_batch import PairBatch
+from nearfar.losses.pair_loss import PairLoss
 from nearfar.ops.geometry import cosine_matrix, unit_distance_matrix
 from nearfar.ops.pairs import Pairs
 from nearfar.ops.triplets import mean_over_triplets

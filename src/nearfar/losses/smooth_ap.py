@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from nearfar.losses.base import register
-from nearfar.losses.pair_loss import PairBatch, PairLoss
+from nearfar.losses.pair_batch import PairBatch
+from nearfar.losses.pair_loss import PairLoss
 from nearfar.ops.custom_grad import analytic
 from nearfar.ops.pairs import Pairs
 from nearfar.ops.triplets import anchor_shares, positive_table

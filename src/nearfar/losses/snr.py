@@ -9,7 +9,8 @@ from torch import Tensor
 
 from nearfar.losses.base import register
 from nearfar.losses.contrastive import hinges, nonzero_means
-from nearfar.losses.pair_loss import PairBatch, PairLoss
+from nearfar.losses.pair_batch import PairBatch
+from nearfar.losses.pair_loss import PairLoss
 from nearfar.ops.geometry import dot_matrix, unit
 from nearfar.ops.pairs import Pairs
 

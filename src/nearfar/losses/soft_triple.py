@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from nearfar.losses.base import register
-from nearfar.losses.normalized_softmax import softmax_terms
 from nearfar.losses.proxies.class_similarity import ClassSimilarities
 from nearfar.losses.proxies.multi_proxy import MultiProxyLoss
 from nearfar.losses.proxies.proxy_loss import DataWiseLoss
@@ -72,4 +71,4 @@ class SoftTripleLoss(MultiProxyLoss, DataWiseLoss):
         self.scale, self.delta = check_positive("scale", scale), check_not_negative("delta", delta)
 
     def terms(self, sims: ClassSimilarities) -> Tensor:
-        return softmax_terms(sims, self.scale, sims.own() - self.delta)
+        return sims.margin_terms(self.scale, lambda own: (own - self.delta, None))

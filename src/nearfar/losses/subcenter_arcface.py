@@ -8,8 +8,8 @@ from torch import Tensor
 
 from nearfar.losses.arcface import add_angle, check_angle
 from nearfar.losses.base import register
-from nearfar.losses.normalized_softmax import softmax_terms
-from nearfar.losses.proxies.class_similarity import ClassSimilarities, cosines
+from nearfar.losses.proxies.class_similarity import ClassSimilarities
+from nearfar.losses.proxies.cosines import cosines
 from nearfar.losses.proxies.multi_proxy import pool_similarities
 from nearfar.losses.proxies.proxy_loss import DataWiseLoss
 from nearfar.validation import check_positive
@@ -49,7 +49,8 @@ class SubCenterArcFaceLoss(DataWiseLoss):
         self.angle, self.scale = check_angle(angle), check_positive("scale", scale)
 
     def compare(self, embeddings: Tensor, proxies: Tensor, labels: Tensor, weights: Tensor | None) -> ClassSimilarities:
-        return ClassSimilarities(pool_similarities(cosines(embeddings, proxies), "max"), labels, weights, embeddings)
+        sim = pool_similarities(cosines(embeddings, proxies, normalize=True), "max")
+        return ClassSimilarities(sim, labels, weights, embeddings)
 
     def terms(self, sims: ClassSimilarities) -> Tensor:
-        return softmax_terms(sims, self.scale, add_angle(sims.own(), self.angle))
+        return sims.margin_terms(self.scale, lambda own: add_angle(own, self.angle))

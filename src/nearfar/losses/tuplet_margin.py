@@ -8,7 +8,8 @@ from torch import Tensor
 
 from nearfar.losses.arcface import check_angle
 from nearfar.losses.base import register
-from nearfar.losses.pair_loss import PairBatch, PairLoss
+from nearfar.losses.pair_batch import PairBatch
+from nearfar.losses.pair_loss import PairLoss
 from nearfar.ops.geometry import safe_sqrt
 from nearfar.ops.pairs import Pairs, softplus
 from nearfar.validation import check_positive

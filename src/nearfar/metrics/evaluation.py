@@ -21,6 +21,7 @@ from nearfar.metrics.scores import Scores
 from nearfar.metrics.silhouette import silhouette
 from nearfar.metrics.similarity import DISTANCES, check_norms, prepare_gallery, squared_norms
 from nearfar.metrics.streaming import evaluate_blocks
+from nearfar.ops.relations import PairList
 from nearfar.validation import Array, Embeddings, Ints, Labels, as_embeddings, as_labels, check_choice
 
 AGREEMENT = {"nmi": normalized_mutual_info, "ami": adjusted_mutual_info, "f1": pairwise_f1}
@@ -31,7 +32,7 @@ def evaluate(
     embeddings: Embeddings,
     labels: Labels | None = None,
     *,
-    relation: ArrayLike | Tensor | None = None,
+    relation: ArrayLike | Tensor | PairList | None = None,
     hierarchy: Mapping[Any, Sequence[Any]] | None = None,
     queries: tuple[Embeddings, Labels | None] | None = None,
     ks: Iterable[int] = (1, 2, 4, 8),
@@ -60,7 +61,8 @@ def evaluate(
         relation: The relations [Q, N] between Q queries and N samples, instead of labels: 1 for a positive pair, 0 for
             a negative pair, a grade between 0 and 1, or NaN for an unknown pair. Grades of at least 0.5 count as
             positive. Samples with NaN are left out of the ranking of the query. Without `queries`, Q is N, and the
-            diagonal has no effect.
+            diagonal has no effect. Or a list of pairs, a tuple (i, j, sign) of three sequences with sign +1 or -1: i
+            are queries, j are samples, and all other pairs are unknown.
         hierarchy: The ancestors of each label, from the parent to the root, for graded metrics: {"lion": ("felidae",
             "mammal"), ...}. The grade of a sample is the fraction of the query's label and ancestors that the sample
             shares. With multi-hot labels, `hierarchy` must be None, and the grade is the fraction of the query's labels
@@ -103,7 +105,7 @@ def evaluate(
             raise ValueError(
                 "relation replaces labels and hierarchy: pass only relation, and None as the labels of queries"
             )
-        relations = as_relation(relation, len(searched), len(rows))
+        relations = as_relation(relation, len(searched), len(rows), same_set=queries is None)
         row_labels, searched_labels = np.arange(len(rows)), np.arange(len(searched))
     _check_options(distance, memory_mb, index_sample)
     squares = check_norms(rows, "embeddings")

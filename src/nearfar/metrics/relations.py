@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from nearfar.metrics.relevance import Relevance
+from nearfar.ops.relations import PairList, relation_of_pairs
 from nearfar.validation import Array, Floats, Ints
 
 POSITIVE = 0.5  # metrics without grades count grades of at least this value as positive
@@ -47,12 +48,16 @@ class Relation:
         return self.matrix[queries].astype(np.float64)
 
 
-def as_relation(relation: ArrayLike | Tensor, queries: int, gallery: int) -> Relation:
-    """Check a matrix of relations, and convert it to a `Relation`.
+def as_relation(relation: ArrayLike | Tensor | PairList, queries: int, gallery: int, *, same_set: bool) -> Relation:
+    """Check a matrix of relations or a list of pairs (i, j, sign), and convert it to a `Relation`.
+
+    With `same_set`, the queries are the gallery, and a pair (i, j) of a list also relates j to i.
 
     Raises:
         ValueError: If its shape is not [queries, gallery], or a value is neither NaN nor between 0 and 1.
     """
+    if isinstance(relation, tuple) and len(relation) == 3:
+        relation = relation_of_pairs(*relation, queries, None if same_set else gallery)
     array = relation.detach().cpu().numpy() if isinstance(relation, Tensor) else np.asarray(relation)
     if array.shape != (queries, gallery):
         raise ValueError(f"relation must have shape {[queries, gallery]}, got {list(array.shape)}")

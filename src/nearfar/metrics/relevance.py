@@ -49,6 +49,8 @@ class Relevance:
             begin, size = self.starts[first], self.starts[first + 1] - self.starts[first]
             column = np.arange(max(int(size.max(initial=0)), 1))
             inside = column < size[:, None]
+            if not len(self.members):
+                return np.full(inside.shape, -1, dtype=np.int64)
             return np.where(inside, self.members[np.where(inside, begin[:, None] + column, 0)], -1)
         unions = [self._union(row) for row in rows]
         table = np.full((len(rows), max(1, *map(len, unions))), -1, dtype=np.int64)

@@ -42,7 +42,10 @@ def dot_matrix(x: Tensor, y: Tensor | None = None) -> Tensor:
 
 def cosine_matrix(x: Tensor, y: Tensor | None = None) -> Tensor:
     """Compute the cosines S_ij = x_i . y_j / (||x_i|| ||y_j||) [A, R]. By default y is x."""
-    return dot_matrix(unit(x), None if y is None else unit(y))
+    if y is None:
+        result: Tensor = _CosineGram.apply(x)  # type: ignore[no-untyped-call]
+        return result
+    return dot_matrix(unit(x), unit(y))
 
 
 def distance_matrix(x: Tensor, y: Tensor | None = None) -> Tensor:
@@ -115,6 +118,26 @@ class _Gram(torch.autograd.Function):
         with without_autocast(x.device.type):
             result: Tensor = g.T.clone(memory_format=torch.contiguous_format).add_(g) @ x
         return result
+
+
+class _CosineGram(torch.autograd.Function):
+    """`_Gram` of `_Unit` in one operation, because for small batches each operation costs more than its arithmetic."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        scale = reciprocal_norms(x)
+        u = x * scale
+        ctx.save_for_backward(u, scale)
+        return u @ u.T
+
+    @staticmethod
+    @first_derivative_only
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        u, scale = ctx.saved_tensors
+        with without_autocast(u.device.type):
+            by_unit: Tensor = g.T.clone(memory_format=torch.contiguous_format).add_(g) @ u
+        along = (by_unit * u).sum(1, keepdim=True)
+        return by_unit.addcmul_(u, along, value=-1).mul_(scale)
 
 
 class _SafeSqrt(torch.autograd.Function):

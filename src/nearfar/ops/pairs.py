@@ -69,7 +69,11 @@ class Pairs:
 
         An empty mask gives 0, and backward() still works.
         """
-        weights = torch.ones_like(values) if self.weights is None else self.weights
+        if self.weights is None:
+            if mask is None:
+                return values.mean()
+            return values.masked_fill(~mask, 0.0).sum() / torch.count_nonzero(mask).clamp_min(1)
+        weights = self.weights
         if mask is not None:
             weights = torch.where(mask, weights, 0.0)
             values = torch.where(mask, values, 0.0)
@@ -98,7 +102,9 @@ class Pairs:
 
 def ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
     """Compute numerator / denominator elementwise, or 0 with gradient 0 where the denominator is 0."""
-    return torch.where(denominator > 0, numerator, 0.0) / torch.where(denominator > 0, denominator, 1.0)
+    is_empty = ~(denominator > 0)
+    # on vectors, masked_fill is faster than torch.where, which first converts the number to a tensor
+    return numerator.masked_fill(is_empty, 0) / denominator.masked_fill(is_empty, 1)
 
 
 def to_one(weights: Tensor) -> Tensor:
@@ -159,7 +165,7 @@ class _LogSumExp(torch.autograd.Function):
     def forward(ctx: Any, z: Tensor, mask: Tensor, weights: Tensor | None, plus_one: bool) -> Tensor:
         e = torch.where(mask, z, -torch.inf)
         top = e.amax(1)
-        top = top.clamp_min(0) if plus_one else torch.where(top > -torch.inf, top, 0.0)
+        top = top.clamp_min_(0) if plus_one else top.masked_fill_(top == -torch.inf, 0.0)
         e.sub_(top[:, None]).exp_()
         if weights is not None:
             e.mul_(weights)

@@ -18,11 +18,13 @@ from torch import Tensor
 
 from nearfar.host_reads import is_on_host
 from nearfar.ops.custom_grad import analytic
-from nearfar.ops.pairs import row_count, to_one
+from nearfar.ops.pairs import row_count, softplus, to_one
 
 # With at least this many positives per anchor, sorting is faster than one pass per positive (measured with batches of
 # 640 and 2048 samples).
 SORT_FROM = 64
+# The largest number of matrix entries, over several positives, that are processed at once.
+AT_ONCE = 2**17
 
 
 @analytic("mean_over_triplets")
@@ -122,6 +124,15 @@ def positive_table(sim: Tensor, same: Tensor, *, count: int | None = None) -> tu
     return torch.topk(torch.where(same, sim, torch.inf), count, dim=1, largest=False, sorted=True)
 
 
+def positives_at_once(sim: Tensor, positives: int) -> int:
+    """Return how many positives of each anchor a loop over positives should process at once.
+
+    For small batches, an operation takes longer to start than to run, so one pass over all positives is faster than
+    one pass per positive. For large batches, a matrix for one positive already fills the caches.
+    """
+    return max(1, min(positives, AT_ONCE // sim.numel()))
+
+
 def anchor_shares(same: Tensor, weights: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Return the mask of the anchors with positives [A], and the weight of each anchor in a mean over them [A].
 
@@ -144,7 +155,7 @@ def _pass_per_positive(
     eta: float,
     nonzero: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the weighted sum of phi(t) with t = negative_n - threshold_p over all triplets, one positive at a time.
+    """Compute the weighted sum of phi(t) with t = negative_n - threshold_p over all triplets, a few positives at once.
 
     Buffers are reused, because allocating an [A, R] matrix takes longer than the arithmetic on it.
 
@@ -163,13 +174,16 @@ def _pass_per_positive(
         slope sim [A, R].
     """
     gradient = torch.zeros_like(negative)
-    t, slopes = torch.empty_like(negative), torch.empty_like(negative)
+    width = positives_at_once(negative, columns.shape[1])
+    buffers = torch.empty(2, len(negative), width, negative.shape[1], dtype=negative.dtype, device=negative.device)
     rows, active = (torch.zeros_like(threshold, dtype=torch.float64) for _ in range(2))
-    for k in range(columns.shape[1]):
-        torch.sub(negative, threshold[:, k : k + 1], out=t)
+    for start in range(0, columns.shape[1], width):
+        k = slice(start, start + width)
+        t, slopes = buffers[:, :, : threshold[:, k].shape[1]]
+        torch.sub(negative[:, None], threshold[:, k, None], out=t)
         if term == "softplus":
             torch.sigmoid(t, out=slopes)
-            _softplus_(t)
+            t = softplus(t)
         else:
             torch.sign(t.clamp_min_(0), out=slopes)
         if nonzero:
@@ -183,16 +197,10 @@ def _pass_per_positive(
         rows[:, k] = _row_sum(t, ref_weights)
         if ref_weights is not None:
             slopes.mul_(ref_weights)
-        w = w_p[:, k : k + 1]
-        gradient.addcmul_(slopes, w)
-        gradient.scatter_add_(1, columns[:, k : k + 1], -w * slopes.sum(1, keepdim=True))
+        slopes.mul_(w_p[:, k, None])
+        gradient.add_(slopes[:, 0] if width == 1 else slopes.sum(1))
+        gradient.scatter_add_(1, columns[:, k], slopes.sum(2).neg_())
     return (rows * w_p).sum(), (active * w_p).sum(), gradient
-
-
-def _softplus_(t: Tensor) -> None:
-    """Replace t by log(1 + e^t), computed as max(t, 0) + log(1 + e^{-|t|}) so that it does not overflow."""
-    tail = t.abs().neg_().exp_().log1p_()
-    t.clamp_min_(0).add_(tail)
 
 
 def _sorted_hinges(
@@ -230,4 +238,5 @@ def _total_weight(same: Tensor, diff: Tensor, w_a: Tensor, ref_weights: Tensor |
 
 
 def _row_sum(values: Tensor, weights: Tensor | None) -> Tensor:
-    return values.sum(1) if weights is None else values @ weights
+    """Sum values [A, P, R] over the references, times their weights. Return [A, P]."""
+    return values.sum(2) if weights is None else values @ weights

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nearfar.compat.peer import NAME, Peer
+from nearfar.compat.peer import Peer
+from nearfar.compat.peer_table import NAME
 from nearfar.config.schema import Config
 from nearfar.errors import NearfarError
 from nearfar.suites.cells import CellMaker, TunedSettings

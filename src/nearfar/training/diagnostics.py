@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from nearfar.losses.base import full_precision
 from nearfar.losses.combined import CombinedLoss, losses_of
-from nearfar.losses.pair_loss import PairBatch, PairLoss, check_representatives, make_batch
+from nearfar.losses.pair_batch import PairBatch, check_representatives, make_batch
+from nearfar.losses.pair_loss import PairLoss
 from nearfar.ops.geometry import unit
 
 MAX_EMBEDDINGS = 64
@@ -115,7 +116,7 @@ def _count_pairs(loss: PairLoss, batch: PairBatch, representatives: int | None) 
         check_representatives(representatives, batch)
     batch = loss.arrange(batch, representatives)
     with torch.enable_grad(), torch.autocast(batch.emb.device.type, enabled=False):
-        pairs = loss.pairs(batch)
+        pairs = loss.compare(batch)
         sim = pairs.sim.detach().requires_grad_()
         (gradient,) = torch.autograd.grad(loss.cost(replace(pairs, sim=sim), batch), sim)
     valid = pairs.same | pairs.diff

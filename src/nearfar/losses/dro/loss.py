@@ -12,7 +12,8 @@ from torch import Tensor
 from nearfar.host_reads import is_on_host
 from nearfar.losses.base import LOSSES, register
 from nearfar.losses.dro.uncertainty import TWICE_BATCH, UNCERTAINTY_SETS, SparseSet, UncertaintySet
-from nearfar.losses.pair_loss import PairBatch, PairLoss
+from nearfar.losses.pair_batch import PairBatch
+from nearfar.losses.pair_loss import PairLoss
 from nearfar.ops.geometry import unit
 from nearfar.ops.pairs import Pairs
 from nearfar.ops.sparse_entries import draw, entries

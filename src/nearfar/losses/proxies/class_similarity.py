@@ -7,16 +7,18 @@ similarity of a sample to its own class is selected by index, so no mask is need
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from nearfar.ops.geometry import reciprocal_norms
+from nearfar.ops.custom_grad import first_derivative_only
 from nearfar.ops.pairs import ratio, softplus
-from nearfar.ops.precision import without_autocast
+
+# A function of the similarities of samples to their own classes [B]: returns its values and its derivatives, each [B].
+Margin = Callable[[Tensor], tuple[Tensor, Tensor | None]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +27,7 @@ class ClassSimilarities:
 
     Args:
         matrix: The similarities [C, B] of C classes and B samples.
-        labels: The class ids of the samples [B].
+        labels: The class ids of the samples [B], or multi-hot labels [B, C] for losses that support them.
         weights: The sample weights [B]; None if all are 1.
         embeddings: The unit embeddings of the samples [B, d].
         gram: The cosines between the K proxies of each class [C, K, K], or None if the loss does not need them.
@@ -59,45 +61,27 @@ class ClassSimilarities:
         result: Tensor = _SoftmaxTerms.apply(self.matrix, own, self.labels, scale)  # type: ignore[no-untyped-call]
         return result
 
+    def margin_terms(self, scale: float, margin: Margin | None = None, *, own_in_denominator: bool = True) -> Tensor:
+        """Compute `softmax_terms` for the similarities to the own classes, changed by `margin`, in one operation.
+
+        If `own_in_denominator` is False, the denominator of the softmax is the sum over the other classes only.
+        """
+        own = self.matrix.detach().gather(0, self.labels[None])[0]
+        slope: Tensor | None = None
+        if margin is not None:
+            own, slope = margin(own)
+        return margin_softmax_terms(self.matrix, self.labels, own, slope, scale, own_in_denominator)
+
     def mean(self, values: Tensor) -> Tensor:
         """Compute the weighted mean of values [B] over the samples; 0, with gradient 0, if every weight is 0."""
         return values.mean() if self.weights is None else ratio((values * self.weights).sum(), self.weights.sum())
 
     def counts(self) -> Tensor:
         """Count the samples of each class whose weight is above 0. The result has shape [C]."""
+        if self.labels.ndim == 2:
+            return (self.labels if self.weights is None else self.labels * (self.weights > 0)[:, None]).sum(0)
         counted = torch.ones_like(self.labels) if self.weights is None else (self.weights > 0).to(self.labels.dtype)
         return self.labels.new_zeros(len(self.matrix)).index_add(0, self.labels, counted)
-
-
-def cosines(embeddings: Tensor, proxies: Tensor) -> Tensor:
-    """Compute the cosines p_c . x_i / ||p_c|| of unit embeddings x and proxies p that are not normalized.
-
-    For speed, the dot products are divided by the norms of the proxies, instead of normalizing the proxies first. The
-    backward pass removes the component of the gradient along each proxy in one pass over [C, d]. A zero proxy has
-    cosine 0 with every sample and gradient 0.
-
-    Args:
-        embeddings: Unit embeddings [B, d].
-        proxies: Proxies [C, d], or [C, K, d] for K proxies per class.
-
-    Returns:
-        The cosines [C, B] or [C, K, B].
-
-    >>> cosines(torch.eye(2), torch.tensor([[3.0, 4.0]]))
-    tensor([[0.6000, 0.8000]])
-    """
-    sim: Tensor
-    if proxies.ndim == 2:
-        sim = _ClassCosines.apply(embeddings, proxies)  # type: ignore[no-untyped-call]
-    else:
-        sim = _Cosines.apply(embeddings, proxies, False)[0]  # type: ignore[no-untyped-call]
-    return sim
-
-
-def cosines_and_gram(embeddings: Tensor, proxies: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the cosines [C, K, B] as in `cosines`, and the cosines between the proxies of each class [C, K, K]."""
-    sim, gram = _Cosines.apply(embeddings, proxies, True)  # type: ignore[no-untyped-call]
-    return sim, gram
 
 
 def others_per_sample(
@@ -144,69 +128,21 @@ def own_per_class(z: Tensor, labels: Tensor, classes: int, *, weights: Tensor | 
     return top + (total + torch.expm1(-top)).log1p()
 
 
-class _ClassCosines(torch.autograd.Function):
-    """`_Cosines` for one proxy per class. For small batches, a third dimension would make it noticeably slower."""
+def margin_softmax_terms(
+    sim: Tensor, labels: Tensor, own: Tensor, slope: Tensor | None, scale: float, plus_one: bool = True
+) -> Tensor:
+    """Compute log( 1 + e^{-scale own_i} sum_{c != y_i} e^{scale S_ci} ) for each sample i with class y_i, [B].
 
-    @staticmethod
-    def forward(ctx: Any, embeddings: Tensor, proxies: Tensor) -> Tensor:
-        inverse = reciprocal_norms(proxies)
-        sim = (proxies @ embeddings.T).mul_(inverse)
-        ctx.save_for_backward(embeddings, proxies, inverse, sim)
-        return sim
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor]:
-        embeddings, proxies, inverse, sim = ctx.saved_tensors
-        with without_autocast(g.device.type):
-            scaled = g * inverse
-            # The component along each proxy is computed with the same rounding as in `_Cosines.gradients`.
-            along = (g * sim).sum(1, keepdim=True).mul_(inverse.square())
-            return scaled.T @ proxies, (scaled @ embeddings).addcmul_(proxies, along, value=-1)
-
-
-class _Cosines(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, embeddings: Tensor, proxies: Tensor, with_gram: bool) -> tuple[Tensor, Tensor]:
-        c, k, d = proxies.shape
-        inverse = reciprocal_norms(proxies)
-        sim = (proxies.reshape(c * k, d) @ embeddings.T).view(c, k, len(embeddings)).mul_(inverse)
-        gram = torch.bmm(proxies, proxies.mT).mul_(inverse).mul_(inverse.mT) if with_gram else proxies.new_empty(0)
-        ctx.with_gram = with_gram
-        ctx.save_for_backward(embeddings, proxies, inverse, sim, gram)
-        return sim, gram
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, g: Tensor, h: Tensor) -> tuple[Tensor, Tensor, None]:
-        # backward() may be called under autocast, even though the forward pass disables it.
-        with without_autocast(g.device.type):
-            return (*_Cosines.gradients(ctx.with_gram, g, h, *ctx.saved_tensors), None)
-
-    @staticmethod
-    def gradients(
-        with_gram: bool,
-        g: Tensor,
-        h: Tensor,
-        embeddings: Tensor,
-        proxies: Tensor,
-        inverse: Tensor,
-        sim: Tensor,
-        gram: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        c, k, d = proxies.shape
-        flat = (g * inverse).view(c * k, len(embeddings))
-        # d cos / d p = (x - cos * p / ||p||) / ||p||. `along` is the component along p, summed over the samples.
-        along = (g * sim).sum(2, keepdim=True)
-        by_embeddings = flat.T @ proxies.reshape(c * k, d)
-        by_proxies = (flat @ embeddings).view(c, k, d)
-        if not with_gram:
-            return by_embeddings, by_proxies.addcmul_(proxies, along * inverse.square(), value=-1)
-        h = h + h.mT
-        along = along + (h * gram).sum(2, keepdim=True)
-        mix = h * inverse * inverse.mT
-        mix.diagonal(dim1=1, dim2=2).sub_((along * inverse.square())[:, :, 0])
-        return by_embeddings, by_proxies.baddbmm_(mix, proxies)
+    Args:
+        sim: The similarities S [C, B].
+        labels: The class ids y [B].
+        own: A function f(S_yi) of the similarity of each sample to its own class [B], without a gradient.
+        slope: The derivative of f [B], or None if it is 1.
+        scale: The scale.
+        plus_one: If False, the 1 in the logarithm is left out.
+    """
+    result: Tensor = _MarginSoftmaxTerms.apply(sim, labels, own, slope, scale, plus_one)  # type: ignore[no-untyped-call]
+    return result
 
 
 class _OthersLogSumExp(torch.autograd.Function):
@@ -245,10 +181,19 @@ class _OthersLogSumExp(torch.autograd.Function):
         return value.squeeze(dim)
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         e, total = ctx.saved_tensors
         return e * ratio(ctx.scale * g.unsqueeze(ctx.dim), total), None, None, None, None, None, None
+
+
+def _softmax_parts(sim: Tensor, labels: Tensor, own: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return e^{scale S} over the other classes up to a factor per sample, its sum, and z = others - scale * own."""
+    e = (sim * scale).scatter_(0, labels[None], -torch.inf)
+    top = e.amax(0) if len(sim) > 1 else torch.zeros_like(own)  # with one class, all exponents are -inf
+    total = e.sub_(top).exp_().sum(0)
+    z = total.log().add_(top).sub_(own, alpha=scale)
+    return e, total if len(sim) > 1 else total + 1, z
 
 
 class _SoftmaxTerms(torch.autograd.Function):
@@ -259,17 +204,36 @@ class _SoftmaxTerms(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, sim: Tensor, own: Tensor, labels: Tensor, scale: float) -> Tensor:
-        e = (sim * scale).scatter_(0, labels[None], -torch.inf)
-        top = e.amax(0) if len(sim) > 1 else torch.zeros_like(own)  # with one class, all exponents are -inf
-        total = e.sub_(top).exp_().sum(0)
-        z = total.log().add_(top).sub_(own, alpha=scale)
+        e, total, z = _softmax_parts(sim, labels, own, scale)
         ctx.scale = scale
-        ctx.save_for_backward(e, total if len(sim) > 1 else total + 1, z)
+        ctx.save_for_backward(e, total, z)
         return softplus(z)
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, None, None]:
         e, total, z = ctx.saved_tensors
         slope = torch.sigmoid(z).mul_(g).mul_(ctx.scale)
         return e * (slope / total), -slope, None, None
+
+
+class _MarginSoftmaxTerms(torch.autograd.Function):
+    """`_SoftmaxTerms` with the gradient of `own` added to that of the matrix. See `margin_softmax_terms`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, sim: Tensor, labels: Tensor, own: Tensor, slope: Tensor | None, scale: float, plus_one: bool
+    ) -> Tensor:
+        e, total, z = _softmax_parts(sim, labels, own, scale)
+        ctx.scale = scale
+        ctx.save_for_backward(e, total, z if plus_one else None, labels, slope)
+        return softplus(z) if plus_one else z
+
+    @staticmethod
+    @first_derivative_only
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        e, total, z, labels, slope = ctx.saved_tensors
+        push = g * ctx.scale if z is None else torch.sigmoid(z).mul_(g).mul_(ctx.scale)
+        gradient = e * (push / total)
+        own = push.neg_() if slope is None else push.neg_().mul_(slope)
+        return gradient.scatter_(0, labels[None], own[None]), None, None, None, None, None

@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from nearfar.losses.proxies.class_similarity import ClassSimilarities, cosines, cosines_and_gram
+from nearfar.losses.proxies.class_similarity import ClassSimilarities
+from nearfar.losses.proxies.cosines import cosines, cosines_and_gram
 from nearfar.losses.proxies.proxy_loss import ProxyLoss
+from nearfar.ops.custom_grad import first_derivative_only
 from nearfar.ops.geometry import safe_sqrt
 from nearfar.validation import check_choice, check_not_negative, check_positive
 
@@ -55,11 +56,14 @@ class MultiProxyLoss(ProxyLoss):
         self.tau, self.reg_eps = check_not_negative("tau", tau), check_not_negative("reg_eps", reg_eps)
 
     def compare(self, embeddings: Tensor, proxies: Tensor, labels: Tensor, weights: Tensor | None) -> ClassSimilarities:
-        sim, gram = cosines_and_gram(embeddings, proxies) if self.tau > 0 else (cosines(embeddings, proxies), None)
+        if self.tau > 0:
+            sim, gram = cosines_and_gram(embeddings, proxies, normalize=True)
+        else:
+            sim, gram = cosines(embeddings, proxies, normalize=True), None
         return ClassSimilarities(pool_similarities(sim, self.similarity, self.gamma), labels, weights, embeddings, gram)
 
-    def penalty(self, sims: ClassSimilarities) -> Tensor | float:
-        return 0.0 if sims.gram is None else self.tau * regularizer(sims.gram, self.reg_eps)
+    def penalty(self, sims: ClassSimilarities) -> Tensor | None:
+        return None if sims.gram is None else self.tau * regularizer(sims.gram, self.reg_eps)
 
 
 def pool_similarities(sim: Tensor, strategy: str = "softmax", gamma: float = 0.1) -> Tensor:
@@ -110,7 +114,7 @@ class _SoftmaxMean(torch.autograd.Function):
         return mean.squeeze(1)
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
         # The derivative of S = sum_k q_k s_k with q = softmax(s / gamma) is dS/ds_k = q_k (1 + (s_k - S) / gamma).
         sim, q, mean = ctx.saved_tensors

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from nearfar.host_reads import should_check_values
 from nearfar.losses.base import Loss, full_precision
-from nearfar.losses.proxies.class_similarity import ClassSimilarities, cosines
-from nearfar.ops.geometry import unit
+from nearfar.losses.proxies.class_similarity import ClassSimilarities
+from nearfar.losses.proxies.cosines import cosines
 from nearfar.ops.precision import without_autocast
 from nearfar.validation import (
     Labels,
@@ -55,6 +55,8 @@ class ProxyLoss(Loss):
     torch.Size([])
     """
 
+    multi_hot: ClassVar[bool] = False  # whether the loss takes multi-hot labels [B, C]
+
     def __init__(
         self, classes: int | Sequence[str], dim: int, *, per_class: int | None = None, gain: float | None = None
     ) -> None:
@@ -89,8 +91,9 @@ class ProxyLoss(Loss):
     def forward(
         self,
         embeddings: Tensor,
-        labels: Labels,
+        labels: Labels | None = None,
         *,
+        relation: object = None,
         ref_emb: Tensor | None = None,
         ref_labels: Labels | None = None,
         weights: Tensor | None = None,
@@ -106,6 +109,8 @@ class ProxyLoss(Loss):
         Args:
             embeddings: The embeddings [B, d]. They need not be normalized.
             labels: Class ids [B] from 0 to classes - 1, or class names if the loss was created with names.
+                `proxy-anchor` also takes multi-hot labels [B, C].
+            relation: Not supported: the classes of samples must be known.
             ref_emb: Not supported: the proxies are the references.
             ref_labels: Not supported.
             weights: Sample weights [B]. If the loss is a mean over samples, the mean is weighted. Otherwise the weight
@@ -116,12 +121,17 @@ class ProxyLoss(Loss):
         Returns:
             The loss, a scalar tensor.
         """
+        if relation is not None:
+            raise ValueError("relation is not supported: proxy losses need class labels; use a pair loss")
+        if labels is None:
+            raise ValueError("labels is missing: pass class ids, or class names if the loss was created with names")
         for name, value in (("ref_emb", ref_emb), ("ref_labels", ref_labels), ("ref_weights", ref_weights)):
             if value is not None:
                 raise ValueError(f"{name} is not supported: proxy losses use proxies as references; remove {name}")
         sims = self.class_similarities(embeddings, labels, weights)
         with without_autocast(sims.matrix.device.type):
-            return self.cost(sims) + self.penalty(sims)
+            cost, penalty = self.cost(sims), self.penalty(sims)
+            return cost + penalty if penalty is not None else cost
 
     def class_similarities(
         self, embeddings: Tensor, labels: Labels, weights: Tensor | None = None
@@ -130,29 +140,30 @@ class ProxyLoss(Loss):
         check_embeddings("embeddings", embeddings, dim=self.dim)
         labels = class_ids(labels, self.class_names, type(self).__name__)
         check_labels("labels", labels, rows=len(embeddings), rows_name="embeddings")
-        check_class_ids(labels, self.classes)  # check before the copy: reading values from a GPU is slow
+        # Check before the copy: reading values from a GPU is slow.
+        check_class_ids(labels, self.classes, multi_hot=self.multi_hot)
         labels = labels.to(embeddings.device, non_blocking=True)
         if weights is not None:
             check_weights("weights", weights, rows=len(embeddings), rows_name="embeddings")
         emb = full_precision(embeddings)
         cast = None if weights is None else weights.detach().to(emb.device, emb.dtype, non_blocking=True)
         with without_autocast(emb.device.type):
-            return self.compare(unit(emb), self.proxies.to(emb.dtype), labels.long(), cast)
+            return self.compare(emb, self.proxies.to(emb.dtype), labels.long(), cast)
 
     def compare(self, embeddings: Tensor, proxies: Tensor, labels: Tensor, weights: Tensor | None) -> ClassSimilarities:
-        """Compute the class similarities from unit embeddings and proxies that are not normalized.
+        """Compute the class similarities from embeddings and proxies that are not normalized.
 
         The default is the cosine. Subclasses with several proxies per class override this method.
         """
-        return ClassSimilarities(cosines(embeddings, proxies), labels, weights, embeddings)
+        return ClassSimilarities(cosines(embeddings, proxies, normalize=True), labels, weights, embeddings)
 
     def cost(self, sims: ClassSimilarities) -> Tensor:
         """Compute the loss from the similarities. Return a scalar."""
         raise NotImplementedError
 
-    def penalty(self, sims: ClassSimilarities) -> Tensor | float:
-        """Compute the part of the loss that depends only on the proxies."""
-        return 0.0
+    def penalty(self, sims: ClassSimilarities) -> Tensor | None:
+        """Compute the part of the loss that depends only on the proxies. None means that there is no such part."""
+        return None
 
 
 class DataWiseLoss(ProxyLoss):
@@ -201,12 +212,16 @@ def class_ids(labels: Labels, names: Sequence[str] | None, loss: str) -> Tensor:
     return as_label_tensor(labels, class_names=names)
 
 
-def check_class_ids(labels: Tensor, classes: int) -> None:
-    """Check that labels are class ids [N] from 0 to classes - 1."""
+def check_class_ids(labels: Tensor, classes: int, *, multi_hot: bool = False) -> None:
+    """Check that labels are class ids [N] from 0 to classes - 1 or, with `multi_hot`, multi-hot labels [N, classes]."""
+    if labels.ndim == 2 and multi_hot:
+        if labels.shape[1] != classes:
+            raise ValueError(f"labels must have shape [N, {classes}] if multi-hot, got shape {list(labels.shape)}")
+        return
     if labels.ndim != 1:
         raise ValueError(
-            f"labels must be class ids of shape [N], got shape {list(labels.shape)}: proxy losses need one label per "
-            "sample; for several labels per sample, use a pair loss such as supcon"
+            f"labels must be class ids of shape [N], got shape {list(labels.shape)}: this loss needs one label per "
+            "sample; for several labels per sample, use proxy-anchor or a pair loss such as supcon"
         )
     if should_check_values(labels):
         low, high = (int(x) for x in labels.aminmax())

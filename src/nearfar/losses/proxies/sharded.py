@@ -35,8 +35,8 @@ from nearfar.losses.mpa import MPALoss
 from nearfar.losses.mpa_ap import MPAAPLoss
 from nearfar.losses.mpa_dw import MPADWLoss
 from nearfar.losses.normalized_softmax import NormalizedSoftmaxLoss
-from nearfar.losses.proxies.class_similarity import ClassSimilarities
-from nearfar.losses.proxies.multi_proxy import MultiProxyLoss
+from nearfar.losses.proxies.class_similarity import ClassSimilarities, Margin
+from nearfar.losses.proxies.multi_proxy import MultiProxyLoss, regularizer
 from nearfar.losses.proxies.proxy_loss import DataWiseLoss, ProxyLoss
 from nearfar.losses.proxy_anchor import ProxyAnchorLoss, proxy_anchor_terms
 from nearfar.losses.proxy_nca import ProxyNCALoss
@@ -92,6 +92,8 @@ class ShardedProxies(Loss):
         """Compute the loss; see `ProxyLoss.forward`."""
         summed: Tensor = _SumGradients.apply(embeddings)  # type: ignore[no-untyped-call]
         whole = self.loss.class_similarities(summed, labels, weights)
+        if whole.labels.ndim == 2:
+            raise ValueError("multi-hot labels are not supported with split proxies: use the whole loss")
         sims = ShardSimilarities(
             whole.matrix, whole.labels, whole.weights, whole.embeddings, whole.gram, start=self.start
         )
@@ -101,7 +103,7 @@ class ShardedProxies(Loss):
                 return cost
             # The penalty is a mean over the classes of this process, so it is weighted by their share of all classes.
             share = (self.stop - self.start) / self.classes
-            return cost + sum_over_processes(torch.as_tensor(self.loss.penalty(sims) * share))
+            return cost + sum_over_processes(share * self.loss.tau * regularizer(sims.gram, self.loss.reg_eps))
 
     def _per_class(self, sims: ShardSimilarities) -> Tensor:
         """Compute Proxy-Anchor, or MPA without its regularizer.
@@ -171,6 +173,15 @@ class ShardSimilarities(ClassSimilarities):
 
     def softmax_terms(self, scale: float, own: Tensor) -> Tensor:
         return softplus(self.others(scale=scale) - scale * own)
+
+    def margin_terms(self, scale: float, margin: Margin | None = None, *, own_in_denominator: bool = True) -> Tensor:
+        own = self.own()
+        if margin is not None:
+            value, slope = margin(own.detach())
+            change = own - own.detach()  # 0, with the gradient of the similarities
+            own = value + (change if slope is None else change * slope)
+        gap = self.others(scale=scale) - scale * own
+        return softplus(gap) if own_in_denominator else gap
 
     def with_other_shards(self) -> ClassSimilarities:
         """Return similarities with an additional last class, which replaces the classes of all other processes.

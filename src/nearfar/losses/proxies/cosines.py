@@ -1,0 +1,129 @@
+"""The cosines between embeddings and proxies, with hand-written gradients.
+
+The dot products are divided by the norms of the proxies, instead of normalizing the proxies first. The backward pass
+removes the component of the gradient along each proxy in one pass over the proxies.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nearfar.ops.custom_grad import first_derivative_only
+from nearfar.ops.geometry import reciprocal_norms
+from nearfar.ops.precision import without_autocast
+
+
+def cosines(embeddings: Tensor, proxies: Tensor, *, normalize: bool = False) -> Tensor:
+    """Compute the cosines p_c . x_i / (||p_c|| ||x_i||) of embeddings x and proxies p that are not normalized.
+
+    A zero proxy has cosine 0 with every sample and gradient 0, and so has a zero embedding.
+
+    Args:
+        embeddings: The embeddings [B, d].
+        proxies: Proxies [C, d], or [C, K, d] for K proxies per class.
+        normalize: If False, the embeddings are not divided by their norms. Pass unit embeddings to get cosines.
+
+    Returns:
+        The cosines [C, B] or [C, K, B].
+
+    >>> cosines(torch.eye(2), torch.tensor([[3.0, 4.0]]))
+    tensor([[0.6000, 0.8000]])
+    """
+    sim: Tensor
+    if proxies.ndim == 2:
+        sim = _ClassCosines.apply(embeddings, proxies, normalize)  # type: ignore[no-untyped-call]
+    else:
+        sim = _Cosines.apply(embeddings, proxies, normalize, False)[0]  # type: ignore[no-untyped-call]
+    return sim
+
+
+def cosines_and_gram(embeddings: Tensor, proxies: Tensor, *, normalize: bool = False) -> tuple[Tensor, Tensor]:
+    """Compute the cosines [C, K, B] as in `cosines`, and the cosines between the proxies of each class [C, K, K]."""
+    sim, gram = _Cosines.apply(embeddings, proxies, normalize, True)  # type: ignore[no-untyped-call]
+    return sim, gram
+
+
+def _by_embeddings(by_rows: Tensor, rows: Tensor, inverse: Tensor | None, along: Tensor) -> Tensor:
+    """Compute the gradient by the embeddings from that by their unit vectors `rows`, in place, [B, d].
+
+    `inverse` [B, 1] are the reciprocal norms of the embeddings; None if they were not normalized. `along` [B] is the
+    component of the gradient along each unit vector.
+    """
+    return by_rows if inverse is None else by_rows.addcmul_(rows, along[:, None], value=-1).mul_(inverse)
+
+
+class _ClassCosines(torch.autograd.Function):
+    """`_Cosines` for one proxy per class. For small batches, a third dimension would make it noticeably slower."""
+
+    @staticmethod
+    def forward(ctx: Any, embeddings: Tensor, proxies: Tensor, normalize: bool) -> Tensor:
+        scale = reciprocal_norms(embeddings) if normalize else None
+        rows = embeddings if scale is None else embeddings * scale
+        inverse = reciprocal_norms(proxies)
+        sim = (proxies @ rows.T).mul_(inverse)
+        ctx.save_for_backward(rows, scale, proxies, inverse, sim)
+        return sim
+
+    @staticmethod
+    @first_derivative_only
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, None]:
+        rows, scale, proxies, inverse, sim = ctx.saved_tensors
+        # backward() may be called under autocast, even though the forward pass disables it.
+        with without_autocast(g.device.type):
+            scaled, along = g * inverse, g * sim
+            # The component along each proxy is computed with the same rounding as in `_Cosines.gradients`.
+            by_proxies = (scaled @ rows).addcmul_(proxies, along.sum(1, keepdim=True).mul_(inverse.square()), value=-1)
+            return _by_embeddings(scaled.T @ proxies, rows, scale, along.sum(0)), by_proxies, None
+
+
+class _Cosines(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, embeddings: Tensor, proxies: Tensor, normalize: bool, with_gram: bool
+    ) -> tuple[Tensor, Tensor]:
+        c, k, d = proxies.shape
+        scale = reciprocal_norms(embeddings) if normalize else None
+        rows = embeddings if scale is None else embeddings * scale
+        inverse = reciprocal_norms(proxies)
+        sim = (proxies.reshape(c * k, d) @ rows.T).view(c, k, len(rows)).mul_(inverse)
+        gram = torch.bmm(proxies, proxies.mT).mul_(inverse).mul_(inverse.mT) if with_gram else proxies.new_empty(0)
+        ctx.with_gram = with_gram
+        ctx.save_for_backward(rows, scale, proxies, inverse, sim, gram)
+        return sim, gram
+
+    @staticmethod
+    @first_derivative_only
+    def backward(ctx: Any, g: Tensor, h: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        with without_autocast(g.device.type):
+            return (*_Cosines.gradients(ctx.with_gram, g, h, *ctx.saved_tensors), None, None)
+
+    @staticmethod
+    def gradients(
+        with_gram: bool,
+        g: Tensor,
+        h: Tensor,
+        rows: Tensor,
+        scale: Tensor | None,
+        proxies: Tensor,
+        inverse: Tensor,
+        sim: Tensor,
+        gram: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        c, k, d = proxies.shape
+        flat = (g * inverse).view(c * k, len(rows))
+        # d cos / d p = (x - cos * p / ||p||) / ||p||. `along` is the component along p, summed over the samples.
+        product = g * sim
+        along = product.sum(2, keepdim=True)
+        by_rows = flat.T @ proxies.reshape(c * k, d)
+        by_embeddings = _by_embeddings(by_rows, rows, scale, product.view(c * k, len(rows)).sum(0))
+        by_proxies = (flat @ rows).view(c, k, d)
+        if not with_gram:
+            return by_embeddings, by_proxies.addcmul_(proxies, along * inverse.square(), value=-1)
+        h = h + h.mT
+        along = along + (h * gram).sum(2, keepdim=True)
+        mix = h * inverse * inverse.mT
+        mix.diagonal(dim1=1, dim2=2).sub_((along * inverse.square())[:, :, 0])
+        return by_embeddings, by_proxies.baddbmm_(mix, proxies)
