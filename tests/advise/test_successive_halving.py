@@ -124,7 +124,7 @@ def test_other_recipes_or_data_need_another_out(many: str, vectors: str, tmp_pat
     data = open_trial_data(many, tmp_path, seconds=100)
     scores(data, tmp_path)
     with pytest.raises(
-        NearfarError, match=r"trials.jsonl contains trials on different data or recipes: choose another --out"
+        NearfarError, match=r"trials.jsonl contains trials with other data or other recipes: choose another --out"
     ):
         run_trials(data, parse_candidates("contrastive, supcon"), tmp_path, seconds=10)
     with pytest.raises(NearfarError, match="choose another --out"):

@@ -69,7 +69,7 @@ def test_two_runs_do_not_write_to_one_file(tmp_path: Path) -> None:
 
 def test_what_is_no_results_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").touch()
-    with pytest.raises(NearfarError, match="contains no suite line"):
+    with pytest.raises(NearfarError, match="contains no line of kind 'suite'"):
         read_results(tmp_path / "empty.jsonl")
     with pytest.raises(NearfarError, match="cannot be read"):
         read_results(tmp_path / "nowhere.jsonl")
@@ -87,5 +87,5 @@ def test_what_is_no_file_of_results_or_has_none_yet_says_so(tmp_path: Path) -> N
     with pytest.raises(NearfarError, match=r"there are only tuning trials \(1\), no scores yet"):
         read_results(path)
     path.write_text("")
-    with pytest.raises(NearfarError, match="contains no suite line"):
+    with pytest.raises(NearfarError, match="contains no line of kind 'suite'"):
         read_results(path)

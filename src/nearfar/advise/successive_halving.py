@@ -69,7 +69,7 @@ def run_trials(
         if not file.lines:
             file.append({"kind": "advise", **header, "source": data.source, "seconds": data.seconds})
         elif any(file.lines[0].get(key) != value for key, value in header.items()):
-            raise NearfarError(f"{file.path} contains trials on different data or recipes: choose another --out")
+            raise NearfarError(f"{file.path} contains trials with other data or other recipes: choose another --out")
         return _SuccessiveHalving(data, candidates, file, seconds, say, clock).run()
 
 

@@ -108,7 +108,7 @@ def read_results(path: Path) -> Results:
             raise NearfarError(
                 f"{path}: there are only tuning trials ({trials:,}), no scores yet: run the suite until tuning ends"
             )
-        raise NearfarError(f"{path}: the file contains no suite line (`nearfar bench run SUITE` writes results files)")
+        raise NearfarError(f"{path}: contains no line of kind 'suite' (`nearfar bench run SUITE` writes results files)")
     cells = {line["id"]: line for line in lines if line["kind"] == "cell"}
     errors = {line["id"]: str(line["message"]) for line in lines if line["kind"] == "error" and line["id"] not in cells}
     tuned = {(choice["data"], choice["method"]): tuple(choice["settings"]) for choice in last.get("chosen", ())}
