@@ -89,7 +89,7 @@ def fit(student: Encoder, texts: list[str], targets: Tensor, labels: Tensor, met
     for _ in range(options.epochs):
         for rows in np.array_split(rng.permutation(len(texts)), len(texts) // options.batch):
             chosen = torch.tensor(rows)
-            value = objective(student([texts[row] for row in rows]), targets[chosen], labels[chosen])
+            value: Tensor = objective(student([texts[row] for row in rows]), targets[chosen], labels[chosen])
             optimizer.zero_grad()
             value.backward()
             optimizer.step()

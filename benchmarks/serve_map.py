@@ -120,7 +120,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             run = trained(Path(folder), options.samples)
             started = time.monotonic()
-            with served(run) as port:
+            with served(run) as (port, _):
                 found = moved(page, port, options.frames)
                 print(f"starting the server, computing the map and moving it took {time.monotonic() - started:.0f} s")
                 if options.screenshot is not None:

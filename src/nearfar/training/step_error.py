@@ -60,7 +60,6 @@ def describe_step_error(
                 "representatives": state.sampler.representatives,
                 "embedder": state.embedder.state_dict(),
                 "loss": state.loss.state_dict(),
-                "relation": None if state.pairs is None else state.pairs.relation(error.inputs["indices"]),
             }
             saved = f" ({save_failed_batch(out, error.inputs | inputs)})"
     return NearfarError(f"at step {step}: {error}{saved}; {ADVICE}")
