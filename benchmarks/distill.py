@@ -91,7 +91,7 @@ def fit(student: Encoder, texts: list[str], targets: Tensor, labels: Tensor, met
             chosen = torch.tensor(rows)
             value: Tensor = objective(student([texts[row] for row in rows]), targets[chosen], labels[chosen])
             optimizer.zero_grad()
-            value.backward()
+            value.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             schedule.step()
 

@@ -70,7 +70,7 @@ class Load:
 
 @contextmanager
 def served(run: Path, *, workers: int = 1) -> Iterator[tuple[int, int]]:
-    """Run `nearfar serve` in other processes for the duration of a `with` block, and yield its port and its process id."""
+    """Run `nearfar serve` in other processes for the duration of a `with` block. Yield its port and process id."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]

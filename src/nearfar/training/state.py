@@ -64,11 +64,9 @@ class TrainState:
         epoch_start: Position of the sampler at the start of the current epoch.
         consumed: Number of batches of the current epoch that were trained on. The loader may have read further.
         cycle: Number of the PROFS cycle in which `projection` took its last snapshot.
-        loss_sum: A tensor with the sum of the losses since the last log entry, the number of these losses and, for a
-            `CombinedLoss`, the sum of each single loss.
+        loss_sum: Sum and number of the losses since the last log entry and, for a `CombinedLoss`, the sum of each loss.
         warned: Kinds of warnings that were already shown.
-        untrained: Test scores before training.
-        raw: Test scores of the input of the head before training, if they were computed.
+        untrained, raw: Test scores of the network and of the input of its head before training, if computed.
         data: Digest of the content of the training images; empty if the fingerprint of the data covers the content.
     """
 
@@ -126,8 +124,8 @@ class TrainState:
         )
         # FSDP sums the gradients of a sharded network itself
         self.network_gradients = GradientBuckets([] if self.is_network_sharded else embedder.parameters())
-        # Every process computes the same gradients of the loss's parameters, such as its proxies. But GPU kernels may
-        # sum in any order, so without averaging, the copies of these parameters on the processes would drift apart.
+        # All processes compute the same gradients of the proxies, up to rounding: GPU kernels may sum in any order.
+        # Averaging keeps the processes' copies of the proxies equal.
         is_loss_averaged = device.type != "cpu" and not config.shard_proxies
         self.loss_gradients = GradientBuckets(self.loss.parameters() if is_loss_averaged else [], mean=True)
         self.dtype = dtype_of(embedder)
@@ -295,9 +293,8 @@ class TrainState:
         return {"seed": self.sampler.seed, "epoch": self.sampler.epoch, "position": self.sampler.position}
 
     def _unsharded(self, state: dict[str, Any]) -> dict[str, Any]:
-        if not self.is_network_sharded:
-            return state
-        from nearfar.training.distributed.fsdp import unshard
+        if self.is_network_sharded:
+            from nearfar.training.distributed.fsdp import unshard
 
-        full: dict[str, Any] = unshard(state)
-        return full
+            state = unshard(state)
+        return state
