@@ -73,11 +73,16 @@ def is_lock_file(path: Path) -> bool:
 def _acquire(path: Path, state: str, remedy: str, wait: Callable[[str], object] | None) -> int:
     has_waited = False
     while True:
-        path.parent.mkdir(parents=True, exist_ok=True)
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         except FileNotFoundError:
             continue  # the last owner has just removed the directory, which was empty
+        except FileExistsError:
+            # mkdir found the directory, but the last owner removed it before mkdir could check that it is a directory
+            if path.parent.exists() and not path.parent.is_dir():
+                raise
+            continue
         try:
             if not lock(handle, wait=False):
                 message = f"{path.parent}: {state} by {_read_owner(path)}"

@@ -95,5 +95,5 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     assert index.approximate is not None
     index.approximate.faiss = other.approximate.faiss
     index.save(tmp_path / "index")
-    with pytest.raises(NearfarError, match="is not an binary index"):
+    with pytest.raises(NearfarError, match="does not contain the expected binary index"):
         Index.load(tmp_path / "index")

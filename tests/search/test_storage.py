@@ -182,7 +182,7 @@ def test_valid_checksums_of_wrong_files(tmp_path: Path) -> None:
     files = json.loads((folder / INDEX_FILE).read_text())["files"]
     files["index"]["sha256"] = storage.compute_sha256(file_of(folder, "index."))
     rewrite_header(folder, files=files)
-    with pytest.raises(NearfarError, match="is not an hnsw index"):
+    with pytest.raises(NearfarError, match="does not contain the expected hnsw index"):
         Index.load(folder)
 
 

@@ -19,7 +19,8 @@ assert sys.argv[1] == "as it is" or keep_freed_memory()
 def use():
     torch.ones(16 * 2**20)  # 64 MB, 16,384 pages
 
-use(), use(), use()  # the heap grows until an aligned block fits
+for _ in range(30):  # the heap grows until an aligned block fits between small blocks
+    use()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(4):
     use()

@@ -148,7 +148,8 @@ def test_n_pair_and_angular_are_the_plain_loss_on_the_same_batches(loss: str, st
         plain.loss = create("angular", batch="n-pair")
     ours.steps(25), plain.steps(25)
     assert ours.seen == plain.seen
-    assert ours.values == plain.values
+    # The plain N-pair loss of aligned pairs is a cross-entropy, which rounds differently.
+    assert ours.values == pytest.approx(plain.values, rel=2e-6)
     assert torch.equal(ours.theta(), plain.theta())
 
 

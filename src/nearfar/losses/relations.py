@@ -27,6 +27,7 @@ class RelationLoss(Loss):
             (1 - grade) * (loss as a negative) for each pair. `supcon` uses the grades as targets of its softmax. `hap`
             uses them as relevances. Miners cannot be combined with grades.
 
+    >>> import torch
     >>> from nearfar.losses import create
     >>> loss, x = create("supcon"), torch.randn(3, 4)
     >>> relation = relation_of_pairs([0, 1], [1, 2], [1, -1], 3)  # (0, 1) is positive, (1, 2) is negative
