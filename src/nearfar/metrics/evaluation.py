@@ -187,7 +187,7 @@ def _as_points(rows: Tensor, distance: str) -> Tensor:
 def _center(rows: Tensor, distance: str) -> Tensor:
     """Return the float32 vectors to cluster.
 
-    For Euclidean distance, the mean is subtracted first: a large common offset would lose float32 precision.
+    For Euclidean distance, the mean is subtracted first, because a large common offset would reduce the precision.
     """
     return _as_points(rows, distance) if distance == "cosine" else (rows - rows.double().mean(0)).float()
 

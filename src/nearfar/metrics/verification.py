@@ -1,6 +1,6 @@
 """Verification: decide from the distance between two samples whether they have the same class, and measure the errors.
 
-A decision accepts a pair if its distance is at most a threshold. Two errors are possible:
+A pair is accepted (taken to have the same class) if its distance is at most a threshold. Two errors are possible:
 
 - FMR, the false match rate: the fraction of pairs of different classes that are accepted.
 - FNMR, the false non-match rate: the fraction of pairs of the same class that are rejected.

@@ -185,7 +185,7 @@ class _LogSumExp(torch.autograd.Function):
 def softplus(x: Tensor) -> Tensor:
     """Compute log(1 + e^x) elementwise.
 
-    By default, torch's softplus returns x itself for x > 20, where the true slope still differs from 1 by 2e-9. Here
-    the limit is 50.
+    By default, torch's softplus returns x itself for x > 20, where the true slope still differs from 1 by up to
+    2e-9. Here the limit is 50.
     """
     return torch.nn.functional.softplus(x, threshold=50.0)

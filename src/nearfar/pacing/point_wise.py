@@ -15,14 +15,15 @@ CHUNK = 1024
 class PointWise(Pacer):
     """Give weight 1 to samples with a loss up to the age, 0 to others (Kumar et al., NIPS 2010; Eq. 2 of BSPML).
 
+    The age is a threshold that grows during training, so that harder samples are added over time.
     The training loss must have the method `per_sample`. The losses that have it are NormalizedSoftmax, CosFace,
     ArcFace, sub-center ArcFace, SoftTriple, Proxy-NCA, MPA-DW and MPA-AP.
 
     Args:
         samples: Number of training samples.
         classes: Number of training classes.
-        share: Fraction of the samples to keep in the first round. A round is one update of the weights. The age is this
-            quantile of the losses.
+        share: Fraction of the samples to keep in the first round. A round is one update of the weights. In each round,
+            the age is the quantile of the losses that keeps the current share.
         age: The age in the first round. If it is given, `share` is ignored.
         growth: Factor by which the share or age is multiplied after each round.
         most: Upper limit of the share or the age. By default, the limit of the share is 0.95, or `share` if that is

@@ -1,4 +1,4 @@
-"""The PROFS sampler: every class keeps the same representative for a cycle of M batches."""
+"""The PROFS sampler: every class has a representative sample, which stays the same for a cycle of M batches."""
 
 from __future__ import annotations
 
