@@ -56,7 +56,7 @@ class CrossBatchMemory(Loss):
     ) -> None:
         super().__init__()
         if not isinstance(loss, PairLoss):
-            raise ValueError(f"loss must be a pair loss, got {type(loss).__name__}: proxy losses have no references")
+            raise ValueError(f"loss must be a pair loss, got {type(loss).__name__}: only pair losses can use a memory")
         for name, value, minimum in (("size", size, 1), ("dim", dim, 1), ("start", start, 0)):
             if value < minimum:
                 raise ValueError(f"{name} must be at least {minimum}, got {value}")

@@ -54,7 +54,7 @@ def histogram(node: Tensor, above: Tensor, weights: Tensor, bins: int) -> Tensor
 
     Args:
         node: The node below each value [N].
-        above: The distance of each value to that node, from 0 to 1 [N].
+        above: The position of each value between that node (0) and the next node (1), [N].
         weights: The weights of the values [N].
         bins: The number of intervals.
     """

@@ -1,4 +1,4 @@
-"""Intra-pair variance loss: penalize positives far below, and negatives far above, their mean similarity."""
+"""Intra-pair variance loss: penalize positive pairs far below and negative pairs far above the mean of their kind."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class LiftedStructureLoss(PairLoss):
       (2/scale_pos) log sum_{P_i} e^{-scale_pos S} + (2/scale_neg) log sum_{N_i} e^{scale_neg S}. A logarithm is
       replaced by 0 if its sum is empty.
 
-    In a batch from the PROFS sampler (`nearfar.samplers.Profs`), call the samples that are not class representatives
+    A batch from the PROFS sampler (`nearfar.samplers.Profs`) has class representatives and other samples, called
     examples. The positive pairs of form "song" are then (representative i, example j). N_i are all samples of other
     classes, and N_j are the representatives of other classes, so no term compares two examples (PROFS,
     arXiv 1907.07585, section 4).

@@ -67,7 +67,10 @@ class MultiSimilarityLoss(PairLoss):
 
     def check_relation(self, *, weighted: bool) -> None:
         if self.weighting == "outside" and weighted:
-            raise ValueError("weights need weighting='inside': create the loss without weighting='outside'")
+            raise ValueError(
+                "weights cannot be combined with relation if weighting='outside': create the loss with "
+                "weighting='inside', or remove the weights"
+            )
 
     def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
         if self.epsilon is not None:

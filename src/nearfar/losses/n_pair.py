@@ -26,9 +26,9 @@ def positives_against_negatives(pairs: Pairs, logits: Tensor) -> Tensor:
 
 
 def examples_against_representatives(batch: PairBatch, n: int) -> PairBatch:
-    """Arrange a PROFS batch with class representatives as references and all other samples as anchors.
+    """Return a batch in which the anchors are compared only with the class representatives (`nearfar.samplers.Profs`).
 
-    The representatives are the first n samples of the batch.
+    The representatives are the first n samples of the batch. All other samples are the anchors.
     """
     return batch.select(slice(n, None)).against(batch.select(slice(n)), representatives=True)
 
@@ -78,10 +78,10 @@ class NPairsLoss(PairLoss):
     are the negatives of anchor i.
 
     By default, the first sample of each class is an anchor and the second sample is its positive. The negatives are the
-    second samples of the other classes. A class with more than two samples is an error. If references are passed, all
-    samples of the batch are anchors, and the references are the positives and negatives. In a batch from
-    the PROFS sampler (`nearfar.samplers.Profs`), the class representatives are the references and the other samples are
-    the anchors.
+    second samples of the other classes. A class with more than two samples raises a ValueError. If `ref_emb` is passed,
+    all samples of the batch are anchors, and their positives and negatives are samples in `ref_emb`. In a batch from
+    the PROFS sampler (`nearfar.samplers.Profs`), the anchors are the samples that are not class representatives, and
+    their positives and negatives are class representatives.
 
     Args:
         l2_reg: Weight of the squared norms. The default corresponds to that of TensorFlow's npairs_loss, which the
@@ -111,7 +111,7 @@ class NPairsLoss(PairLoss):
 
     def check_relation(self, *, weighted: bool) -> None:
         if not self.all_pairs:
-            raise ValueError(f"{self} needs class labels: create it with all_pairs=True")
+            raise ValueError(f"{self} needs class labels: pass labels, or create the loss with all_pairs=True")
 
     def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
         if batch.aligned and pairs.weights is None and self.mine is None:

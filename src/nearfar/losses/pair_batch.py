@@ -104,7 +104,10 @@ def cast_weights(name: str, weights: Tensor | None, like: Tensor) -> Tensor | No
 
 
 def check_representatives(n: int, batch: PairBatch) -> None:
-    """Check that the number of representatives is between 1 and B - 1 and that there are no references."""
+    """Check the argument `representatives` = n of a pair loss for a batch of B samples.
+
+    n must be an integer from 1 to B - 1, and the argument `ref_emb` must not be passed.
+    """
     if batch.ref_emb is not None:
         raise ValueError(
             f"representatives={n} cannot be combined with ref_emb, because representatives are samples of the batch: "

@@ -52,10 +52,10 @@ class PairLoss(Loss):
             labels: Class ids or class names [B], or multi-hot labels [B, C] for C classes. Two samples are a positive
                 pair if they share a label. None if `relation` is given.
             relation: The relations [B, R] of anchors and references, in place of labels: 1 for a positive pair, 0 for a
-                negative pair, NaN for an unknown pair, which has no effect. Or a list of pairs (i, j, sign) with sign
-                +1 or -1; all other pairs are unknown. Some losses take grades between 0 and 1 (see
-                `nearfar.losses.RelationLoss`). Without references, R is B, the diagonal is ignored, and if only one of
-                (i, j) and (j, i) is known, it is used for both.
+                negative pair, NaN for an unknown pair, which has no effect. Or a tuple (i, j, sign) of three sequences
+                with one entry per pair and sign +1 or -1; all other pairs are unknown. Some losses take grades between
+                0 and 1 (see `nearfar.losses.RelationLoss`). Without `ref_emb`, R is B, the diagonal is ignored, and if
+                only one of (i, j) and (j, i) is known, it is used for both.
             ref_emb: Embeddings of references [R, d]. Every anchor is compared with every reference. By default, the
                 samples of the batch are also the references, and no sample is compared with itself.
             ref_labels: The labels of the references, [R] or [R, C].
@@ -100,8 +100,9 @@ class PairLoss(Loss):
     def arrange(self, batch: PairBatch, representatives: int | None) -> PairBatch:
         """Choose the anchors and references from the batch.
 
-        By default, the batch does not change. If it has class representatives, they become the anchors, and the other
-        samples become the references.
+        The references are the samples that the anchors are compared with. If `representatives` is None, the batch is
+        returned unchanged. Otherwise the class representatives, the first samples of the batch, become the anchors, and
+        the other samples become the references.
         """
         if representatives is None:
             return batch
@@ -175,7 +176,10 @@ class PairLoss(Loss):
         rows, columns = len(batch.emb), None if ref_emb is None else len(ref_emb)
         if isinstance(relation, tuple):
             if len(relation) != 3:
-                raise ValueError(f"relation must be a matrix or three sequences (i, j, sign), got {len(relation)}")
+                raise ValueError(
+                    "relation must be a matrix or a tuple of three sequences (i, j, sign), got a tuple of length "
+                    f"{len(relation)}"
+                )
             relation = relation_of_pairs(*relation, rows, columns)
         if isinstance(relation, Tensor):
             relation = relation.to(embeddings.device)
@@ -225,5 +229,5 @@ def graded_mean(pairs: Pairs, grade: Tensor, elementwise: Callable[[Pairs], Tens
 
 
 def no_labels(embeddings: Tensor) -> Tensor:
-    """Return class id 0 for every sample. It stands for labels where relations replace them."""
+    """Return class id 0 for every sample, as a placeholder for labels if `relation` is passed instead of labels."""
     return torch.zeros(len(embeddings), dtype=torch.int64, device=embeddings.device)

@@ -66,14 +66,15 @@ class RelationLoss(Loss):
         Args:
             embeddings: The embeddings of the anchors [B, d].
             relation: The relations [B, R], either boolean or floating point with the values 0, 1 and NaN. With
-                `graded`, values between 0 and 1 are allowed too. Without references, R is B, the diagonal is ignored,
-                and if only one of (i, j) and (j, i) is known, it is used for both. Or a list of pairs (i, j, sign) with
-                sign +1 or -1.
-            ref_emb: Embeddings of references [R, d]. By default, the references are the batch itself.
+                `graded`, values between 0 and 1 are allowed too. Without `ref_emb`, R is B, the diagonal is ignored,
+                and if only one of (i, j) and (j, i) is known, it is used for both. Or a tuple (i, j, sign) of three
+                sequences with one entry per pair and sign +1 or -1; all other pairs are unknown.
+            ref_emb: The embeddings [R, d] with which the anchors are compared. By default, these are the embeddings of
+                the batch.
             weights: Sample weights [B].
-            ref_weights: Sample weights of the references [R].
+            ref_weights: Sample weights of the samples in `ref_emb` [R].
         """
-        graded = self.graded or isinstance(self.loss, HAPLoss)  # the relevances of H-AP are its grades
+        graded = self.graded or isinstance(self.loss, HAPLoss)  # HAPLoss computes its relevances from grades
         return self.loss.relation_loss(embeddings, relation, ref_emb, weights, ref_weights, graded=graded)
 
     def aligned(

@@ -1,4 +1,4 @@
-"""Tuplet margin loss: compare each positive with all negatives of its anchor, with an angular margin as slack."""
+"""Tuplet margin loss: compare each positive, with an angular tolerance, with all negatives of its anchor."""
 
 from __future__ import annotations
 

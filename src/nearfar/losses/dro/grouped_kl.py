@@ -22,8 +22,9 @@ class GroupedKL(UncertaintySet):
     negatives of anchor i, l_ij are the losses of the pairs, and B is the number of anchors. If samples have weights,
     the term of each anchor is multiplied by its weight, and B is the sum of these weights.
     p+_ij = w_j e^{l_ij/gamma} / sum_{k in P_i} w_k e^{l_ik/gamma}, where w_j is the weight of reference j. p- is the
-    same for N_i with gamma_neg. A group without pairs contributes 0. In the robust value F, each of the two sums is
-    replaced by gamma log(mean of e^{l/gamma}) over the group (with gamma_neg for the negatives).
+    same for N_i with gamma_neg. The sum over an empty P_i or N_i is 0. The robust value F (see `UncertaintySet.value`)
+    has the same form, but the sum over P_i is replaced by gamma log( mean_{j in P_i} e^{l_ij/gamma} ), and likewise the
+    sum over N_i with gamma_neg.
 
     With reduction="sum" and the pair loss "pair-margin" with m so large that every pair has a loss above 0, the
     gradient equals that of other losses up to a factor:
@@ -38,7 +39,7 @@ class GroupedKL(UncertaintySet):
         gamma: Temperature of the positives. The default is one of the paper's values {1, 0.1, 0.01, 0.001}.
         gamma_neg: Temperature of the negatives. None uses gamma.
         drop_zero: If True, leave out pairs whose loss is 0 (section 4.2.1).
-        dummy: If True, add an element whose loss is 0 to every group (Eq. 23).
+        dummy: If True, add an element whose loss is 0 to every P_i and N_i (Eq. 23).
         reduction: "mean" divides by B, as in the released code. "sum" does not, as in Eq. 7.
 
     >>> pairs = Pairs(torch.zeros(1, 3), torch.tensor([[True, False, False]]), torch.tensor([[False, True, True]]))

@@ -99,12 +99,12 @@ class DROLoss(PairLoss):
         return self.pair.similarity(x, y) if isinstance(self.pair, PairLoss) else super().similarity(x, y)
 
     def losses(self, pairs: Pairs) -> Tensor:
-        """Compute the loss of every pair. The result has shape [A, R] for A anchors and R references."""
+        """Compute the loss of every pair. The result has the shape of `pairs.sim`."""
         if isinstance(self.pair, PairLoss):
             losses: Tensor = self.pair.elementwise(pairs)  # type: ignore[operator]
             return losses
-        # Set the cosine of entries that are not pairs to 0. If the function returned NaN there, the gradient would be
-        # NaN even though p is 0.
+        # Entries that are not pairs get the cosine 0. If self.pair returned NaN for such an entry, the gradient would
+        # be NaN even though the weight of the entry is 0.
         losses = self.pair(torch.where(pairs.same | pairs.diff, pairs.sim, 0.0), pairs.same)
         if losses.shape != pairs.sim.shape:
             raise ValueError(
@@ -170,7 +170,7 @@ class DROLoss(PairLoss):
 
 
 class _Reading(PairLoss):
-    """A pair loss that uses the similarities of a DRO loss and returns read(pairs) instead of the loss."""
+    """A pair loss that computes the same pairs as a DRO loss, but returns read(pairs) instead of the loss."""
 
     def __init__(self, loss: DROLoss, read: Callable[[Pairs], Tensor]) -> None:
         super().__init__()
@@ -197,7 +197,8 @@ def as_pair_loss(
         return pair, loss
     if options:
         raise ValueError(
-            f"pair_options={options} is only allowed if pair is a name, got {pair!r}: pass the options to that loss"
+            f"pair_options={options} is only allowed if pair is a name, got {pair!r}: remove pair_options, and set the "
+            "options in pair itself"
         )
     if isinstance(pair, PairLoss):
         if not hasattr(pair, "elementwise"):
