@@ -84,7 +84,9 @@ def fit_curve(method: str, score: ArrayLike, truth: ArrayLike, *, is_increasing:
     check_choice("method", method, METHODS)
     values, is_true = np.asarray(score, np.float64), np.asarray(truth, np.bool_)
     if not len(values) or values.shape != is_true.shape:
-        raise ValueError(f"score and truth must both be [N], got {list(values.shape)} and {list(is_true.shape)}")
+        raise ValueError(
+            f"score and truth must both be [N] with N of at least 1, got {list(values.shape)} and {list(is_true.shape)}"
+        )
     return fit_logistic(values, is_true) if method == "logistic" else fit_isotonic(values, is_true, is_increasing)
 
 

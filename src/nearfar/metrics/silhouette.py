@@ -10,7 +10,7 @@ def silhouette(points: Tensor, codes: Ints, *, distance: str, memory_mb: int = 2
     """Return the mean silhouette (b - a) / max(a, b) of all samples, between -1 and 1 (Rousseeuw, 1987).
 
     a is the mean distance of a sample to the other samples of its class, and b its mean distance to the samples of the
-    nearest other class. A sample that is alone in its class counts as 0. Cosine distance is 1 - cos.
+    nearest other class. A sample that is alone in its class has silhouette 0. Cosine distance is 1 - cos.
 
     Args:
         points: Vectors [N, d]. For cosine distance, their norms must be 1 or 0.

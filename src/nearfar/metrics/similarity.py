@@ -42,7 +42,7 @@ class Gallery:
         """Write the similarities of `queries` [b, d] into `out` [b, N], and return `out`."""
         left = queries.to(self.dtype)
         if self.distance == "cosine":
-            # scaling prevents overflow; a power of two does not round, so equal similarities stay equal
+            # Scaling prevents overflow. Scaling by a power of two does not round, so equal similarities stay equal.
             largest = left.abs().amax(1, keepdim=True)
             left = left * torch.ldexp(torch.ones_like(largest), -torch.frexp(largest).exponent.clamp_min(-126))
         elif self.center is not None:

@@ -237,5 +237,5 @@ def _total_weight(same: Tensor, diff: Tensor, w_a: Tensor, ref_weights: Tensor |
 
 
 def _row_sum(values: Tensor, weights: Tensor | None) -> Tensor:
-    """Sum values [A, P, R] over the references, times their weights. Return [A, P]."""
+    """Multiply values [A, P, R] by the weights of the references, and sum over the references. Return [A, P]."""
     return values.sum(2) if weights is None else values @ weights

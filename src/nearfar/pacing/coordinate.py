@@ -1,4 +1,7 @@
-"""Algorithm 3 of BSPML as in the paper: update one random weight at a time, with a gradient from random samples."""
+"""Algorithm 3 of the paper on BSPML (balanced self-paced metric learning, arXiv 2211.11751).
+
+It updates the weight of one random sample at a time, with a gradient that is estimated from random samples.
+"""
 
 from __future__ import annotations
 

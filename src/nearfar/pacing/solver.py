@@ -1,4 +1,6 @@
-"""A solver for the sample weights of BSPML: projected block-coordinate descent, vectorized over classes.
+"""A solver for the sample weights of BSPML (balanced self-paced metric learning).
+
+It uses projected block-coordinate descent, vectorized over classes, to minimize the objective of `WeightProblem`.
 
 There are two kinds of moves. Both change all classes at once:
 
