@@ -95,7 +95,7 @@ def sum_rows(rows: Tensor) -> Tensor:
 
 
 def check_norms(rows: Tensor, name: str) -> Tensor:
-    """Check that all vectors are finite, with norms that are 0 or in the range that float32 can handle.
+    """Check that all vectors are finite, and that their norms are 0 or between TINY and HUGE.
 
     Return the squared norms in float64. `name` is the name of the argument for the error message.
     """

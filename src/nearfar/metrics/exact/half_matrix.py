@@ -88,9 +88,9 @@ def evaluate_tiles(
 
 
 def _group_by_tile(row: Ints, column: Ints, tile: int, size: int) -> Callable[[int, int], tuple[Ints, Ints]]:
-    """Return a function that takes the top row and left column of a tile, and returns the pairs inside the tile.
+    """Return a function that takes the top row and the left column of a tile, and returns the pairs inside the tile.
 
-    The pairs are returned as two arrays, rows and columns, counted from the top left corner of the tile.
+    The pairs are returned as an array of rows and an array of columns, both counted from the corner (top, left).
     """
     across = -(-size // tile)
     code = row // tile * across + column // tile

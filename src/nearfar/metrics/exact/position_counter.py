@@ -5,8 +5,8 @@ Let p_1, p_2, ... be the positives of a query, best first, with ties in order of
     position(p_k) = k + #{negatives that beat p_k}
 
 A negative beats a positive if it is more similar, or equally similar and earlier in the gallery. A negative that beats
-p_k also beats all later positives. Each positive therefore has a counter, a negative increases only the counter of the
-best positive that it beats, and the cumulative sums of the counters give the positions.
+p_k also beats all later positives. Therefore, each positive has a counter, and a negative increases only the counter of
+the best positive that it beats. Cumulative sums of the counters give the number of negatives that beat each positive.
 
 The depth is the largest position that matters to the metrics. The threshold of a query is the similarity of its worst
 positive whose position can be within the depth, minus the rounding error of a matrix product. Negatives below the
@@ -66,7 +66,7 @@ class PositionCounter:
         value: Exact similarity s of each positive.
         low: Similarity c of each positive minus the rounding error of a matrix product.
         high: Similarity c of each positive plus the rounding error.
-        counts: For each positive, the number of negatives so far for which it is the best positive that they beat.
+        counts: Counter of each positive (see the module docstring).
         threshold: For each query, the similarity c above which negatives matter.
         nearest: For each query, the gallery index of the nearest sample so far.
         nearest_score: Similarity c of `nearest`.

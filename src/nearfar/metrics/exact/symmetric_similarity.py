@@ -85,9 +85,9 @@ def make_symmetric(gallery: Gallery) -> SymmetricSimilarity:
     """Return the symmetric similarity of a gallery, with a bound on its rounding error.
 
     In any order of summation, the sum of d products x_k y_k has an error of at most d u T, where u is the unit roundoff
-    and T = sum |x_k y_k|. T is at most 1 for cosine and 2 for Euclidean distance. 32 is added to d to cover the
-    rounding of factors, norms and thresholds (at most 17 u). For float64, the bound is tripled, because the results of
-    `compute_pairs` then have rounding errors of the same size.
+    and T = sum |x_k y_k|. T is at most 1 for cosine and 2 for Euclidean distance. The bound uses d + 32 in place
+    of d, to cover the rounding of factors, norms and thresholds (at most 17 u). For float64, the bound is tripled,
+    because the results of `compute_pairs` then have rounding errors of the same size.
     """
     u = torch.finfo(gallery.dtype).eps / 2
     terms = gallery.rows.shape[1] + 32
