@@ -162,7 +162,7 @@ def equal_error_rate(same: Pairs, different: Pairs) -> float:
 
 
 def percentile_interval(values: Floats, *, level: float = LEVEL) -> tuple[float, float]:
-    """Return the interval with the middle fraction `level` of the bootstrap replicates. NaN values are ignored."""
+    """Return the interval that contains the middle fraction `level` of the bootstrap replicates. NaN is ignored."""
     tail = 50 * (1 - level)
     low, high = np.nanpercentile(values, [tail, 100 - tail], method="nearest")
     return float(low), float(high)
