@@ -85,7 +85,7 @@ class Pairs:
         return values.sum(1) if self.ref_weights is None else values @ self.ref_weights
 
     def row_mean(self, values: Tensor, mask: Tensor) -> Tensor:
-        """Compute the weighted mean of values [A, R] over the true entries of each row of a mask. Return one per anchor.
+        """Compute the weighted mean of values [A, R] over the true entries of each row of a mask: [A].
 
         The mean is 0 for a row without true entries.
         """
