@@ -214,7 +214,7 @@ def test_graded_losses_against_loops(name: str) -> None:
 
 def test_graded_relations_are_refused_where_the_formula_has_no_such_form() -> None:
     with pytest.raises(
-        ValueError, match="TripletMarginLoss does not support graded relations: use one of binomial, contrastive"
+        ValueError, match="TripletMarginLoss does not support grades between 0 and 1: use one of binomial, contrastive"
     ):
         RelationLoss(losses.create("triplet"), graded=True)
     with pytest.raises(ValueError, match="need form='squared'"):

@@ -58,8 +58,8 @@ class AngularLoss(PairLoss):
             raise ValueError(f"{self} needs class labels: pass labels, or create the loss with batch='full'")
 
     def similarity(self, x: Tensor, y: Tensor | None) -> Tensor:
-        # The loss also needs the similarity of each positive to each negative. If references are passed, all positives
-        # and negatives are references, so the matrix has a row for each anchor, followed by a row for each reference.
+        # The loss also needs the similarity of each positive to each negative. If y is given, all positives and
+        # negatives are in y, so the matrix has a row for each sample in x, followed by a row for each sample in y.
         return cosine_matrix(x) if y is None else cosine_matrix(torch.cat([x, y]), y)
 
     def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:

@@ -89,7 +89,7 @@ register = LOSSES.register
 def label_tensors(
     labels: Labels, ref_labels: Labels | None = None, device: torch.device | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """Convert the labels of anchors and references to tensors.
+    """Convert the labels of the anchors, and of the samples they are compared with (`ref_labels`), to tensors.
 
     Class names are replaced by their index in the sorted list of all names, so equal names get equal numbers in both
     tensors.

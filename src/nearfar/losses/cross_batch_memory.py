@@ -1,4 +1,4 @@
-"""Cross-batch memory: a wrapper that adds the embeddings of earlier batches as references to any pair loss."""
+"""Cross-batch memory: a wrapper for any pair loss that also compares each batch with embeddings of earlier batches."""
 
 from __future__ import annotations
 

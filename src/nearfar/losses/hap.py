@@ -34,8 +34,8 @@ class HAPLoss(PairLoss):
 
         R(x) = sigmoid(x / tau) for x <= 0, start + sigmoid(x / tau) for 0 < x <= delta, else offset + rho (x - delta)
 
-    Hrank and the step function have no gradient. The gradient of the other R lowers S_ij relative to S_ik, so that
-    samples j that share fewer levels with the anchor than k does are ranked after k.
+    Hrank and the step function have no gradient. If j shares fewer levels with the anchor than k does, minimizing the
+    loss lowers S_ij relative to S_ik, so that j is ranked after k.
 
     The formula of R and the defaults are those of the released code. Its option with_hrank is not implemented. Unlike
     in the released code, an anchor is not part of its own ranking. The released code trains with 0.9 times this loss

@@ -40,7 +40,8 @@ class HistogramLoss(PairLoss):
 def overlap(sim: Tensor, pos: Tensor, neg: Tensor, bins: int) -> Tensor:
     """Compute the histogram loss from the cosines and the weights of the positive and of the negative pairs.
 
-    The three matrices have one row per anchor and one column per reference. See `HistogramLoss` for the formula.
+    The three matrices have one row per anchor and one column per sample that the anchors are compared with. See
+    `HistogramLoss` for the formula.
     """
     z = (sim.clamp(-1, 1) + 1) * (bins / 2)
     node = z.detach().floor().clamp(0, bins - 1).long().flatten()

@@ -74,8 +74,8 @@ class ImageTextLoss(nn.Module):
         """Compute the loss of `embeddings` [A, d] with `labels` [A], and `ref_emb` [R, d] with `ref_labels` [R]."""
         if len(embeddings) != len(labels) or len(ref_emb) != len(ref_labels):
             raise ValueError(
-                f"labels must have one entry per embedding ({len(embeddings)}) and ref_labels one entry per reference "
-                f"({len(ref_emb)}), got {len(labels)} and {len(ref_labels)} entries"
+                f"labels must have one entry per embedding ({len(embeddings)}) and ref_labels one entry per row of "
+                f"ref_emb ({len(ref_emb)}), got {len(labels)} and {len(ref_labels)} entries"
             )
         return self.cost(self.logits(embeddings, ref_emb), labels[:, None] == ref_labels[None])
 

@@ -1,4 +1,4 @@
-"""Intra-pair variance loss: penalize positive pairs far below and negative pairs far above the mean of their kind."""
+"""Intra-pair variance loss: penalize unusually dissimilar positive pairs and unusually similar negative pairs."""
 
 from __future__ import annotations
 

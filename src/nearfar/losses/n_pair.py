@@ -19,7 +19,7 @@ from nearfar.ops.pairs import Pairs, ratio, row_count, softplus
 def positives_against_negatives(pairs: Pairs, logits: Tensor) -> Tensor:
     """Compute the mean over positive pairs (i, p) of log(1 + sum_{n in N_i} e^{z_in - z_ip}), with logits z.
 
-    N_i are the negatives of anchor i. z has one row per anchor and one column per reference.
+    N_i are the negatives of anchor i. z has the shape of `pairs.sim`, with one row per anchor.
     """
     negatives = pairs.log_sum_exp(logits, pairs.diff)
     return pairs.mean(softplus(negatives[:, None] - logits), pairs.same)
@@ -34,7 +34,7 @@ def examples_against_representatives(batch: PairBatch, n: int) -> PairBatch:
 
 
 def first_against_second(batch: PairBatch, *, cure: str) -> PairBatch:
-    """Return a batch with the first sample of each class as anchor and the second as reference.
+    """Return a batch that compares the first sample of each class (anchors) with the second samples (references).
 
     Classes with one sample are left out, and anchor i and reference i belong to the same class. A class with more than
     two samples raises a ValueError. Where values are not checked (see `nearfar.host_reads`), its samples after the
@@ -115,7 +115,7 @@ class NPairsLoss(PairLoss):
 
     def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
         if batch.aligned and pairs.weights is None and self.mine is None:
-            # every reference is the positive or a negative of each anchor, so the loss is a cross-entropy
+            # every column is the positive or a negative of each anchor, so the loss is a cross-entropy
             value = cross_entropy(pairs.sim, torch.arange(len(pairs.sim), device=pairs.sim.device))
         else:
             value = positives_against_negatives(pairs, pairs.sim)

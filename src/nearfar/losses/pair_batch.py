@@ -18,9 +18,10 @@ class PairBatch:
     """The validated inputs of one call of a pair loss, in float32 or float64.
 
     `emb`, `labels` and `weights` belong to the anchors; `ref_emb`, `ref_labels` and `ref_weights` belong to the
-    references. If `ref_emb` is None, the anchors are also the references. `representatives` is True if either the
-    anchors or the references are class representatives from the PROFS sampler (see `nearfar.samplers.Profs`). `aligned`
-    is True if anchor i and reference i form the only positive pair of both, for every i.
+    references, the samples that the anchors are compared with. If `ref_emb` is None, the anchors are also the
+    references. `representatives` is True if either the anchors or the references are class representatives from the
+    PROFS sampler (see `nearfar.samplers.Profs`). `aligned` is True if anchor i and reference i form the only positive
+    pair of both, for every i.
     """
 
     emb: Tensor

@@ -87,13 +87,14 @@ class PairLoss(Loss):
     def label_tensors(
         self, labels: Labels, ref_labels: Labels | None, device: torch.device | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Convert the labels of anchors and references to tensors; see `nearfar.losses.base.label_tensors`."""
+        """Convert `labels` and `ref_labels` to tensors; see `nearfar.losses.base.label_tensors`."""
         return label_tensors(labels, ref_labels, device)
 
     def similarity(self, x: Tensor, y: Tensor | None) -> Tensor:
         """Compute the similarities [A, R] of A anchors x and R references y. Closer samples have larger values.
 
-        The default is the cosine. If y is None, the references are the anchors.
+        Every anchor is compared with every reference. If y is None, the anchors are compared with each other. The
+        default similarity is the cosine.
         """
         return cosine_matrix(x, y)
 
@@ -213,7 +214,7 @@ class PairLoss(Loss):
         Losses that do not support grades raise a ValueError.
         """
         raise ValueError(
-            f"{type(self).__name__} does not support graded relations: use one of {', '.join(GRADED_LOSSES)}"
+            f"{type(self).__name__} does not support grades between 0 and 1: use one of {', '.join(GRADED_LOSSES)}"
         )
 
 

@@ -21,8 +21,8 @@ class RankedListLoss(PairLoss):
     D - (alpha - margin) over the positives with D > alpha - margin, with weights
     e^{temperature_pos (D - (alpha - margin))}. L_N is the weighted mean of alpha - D over the negatives with D < alpha,
     with weights e^{temperature_neg (alpha - D)}. A mean over no samples is 0. Gradients flow through the weights.
-    The sample weight of a reference multiplies its weight in L_P or L_N. The sample weight of an anchor multiplies its
-    term in the mean over anchors.
+    The sample weight of a positive or negative multiplies its weight in L_P or L_N. The sample weight of an anchor
+    multiplies its term in the mean over anchors.
 
     Args:
         margin: The margin between positives and negatives. The default is our choice.

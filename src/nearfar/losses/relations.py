@@ -25,7 +25,7 @@ class RelationLoss(Loss):
         graded: If True, relations may be grades between 0 and 1. Only five losses support grades. `binomial`,
             `contrastive` with form="squared", and `pair-margin` compute grade * (loss as a positive) +
             (1 - grade) * (loss as a negative) for each pair. `supcon` uses the grades as targets of its softmax. `hap`
-            uses them as relevances. Miners cannot be combined with grades.
+            computes its relevances from them. Miners cannot be combined with grades.
 
     >>> from nearfar.losses import create
     >>> loss, x = create("supcon"), torch.randn(3, 4)
@@ -45,8 +45,8 @@ class RelationLoss(Loss):
         loss.check_relation(weighted=False)
         if graded and type(loss).graded_cost is PairLoss.graded_cost:
             raise ValueError(
-                f"{type(loss).__name__} does not support graded relations: use one of {', '.join(GRADED_LOSSES)}, "
-                "or round the relations to 0 and 1"
+                f"{type(loss).__name__} does not support grades between 0 and 1: use one of "
+                f"{', '.join(GRADED_LOSSES)}, or round the relations to 0 and 1"
             )
         if graded and loss.mine is not None:
             raise ValueError("graded=True cannot be combined with a miner: create the loss without mine")

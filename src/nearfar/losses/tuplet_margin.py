@@ -1,4 +1,4 @@
-"""Tuplet margin loss: compare each positive, with an angular tolerance, with all negatives of its anchor."""
+"""Tuplet margin loss: compare each positive, with a slack subtracted from its angle, with all negatives."""
 
 from __future__ import annotations
 

@@ -33,9 +33,9 @@ class DROLoss(PairLoss):
     The loss is sum_ij p_ij l_ij, where l_ij are the losses of the pairs and the weights p_ij come from an uncertainty
     set. p is treated as a constant in the gradient. By Danskin's theorem, this gradient is that of the robust value F,
     the maximum of sum_ij p_ij l_ij over the uncertainty set (minus a penalty for "kl" and "kl-g"). `weights_of(...)`
-    returns p [A, R] for A anchors and R references, and `robust_value(...)` returns F. Both take the same arguments as
-    the loss, and both use the pairs that the attribute `mine` selects. If every l_ij is 0, the loss is 0 and backward()
-    still works.
+    returns p [A, R] for A anchors, each compared with R samples, and `robust_value(...)` returns F. Both take the same
+    arguments as the loss, and both use the pairs that the attribute `mine` selects. If every l_ij is 0, the loss is 0
+    and backward() still works.
 
     Args:
         pair: The loss of a pair: the name of an elementwise loss ("pair-margin", "binomial" or "contrastive"), an

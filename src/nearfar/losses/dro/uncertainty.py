@@ -77,7 +77,7 @@ register = UNCERTAINTY_SETS.register
 
 
 def keep_upper_triangle(losses: Tensor, pairs: Pairs) -> Tensor:
-    """Keep one entry per pair: if anchors and references are the same, set the diagonal and all below it to -inf."""
+    """Keep one entry per pair: if a batch is compared with itself, set the diagonal and all below it to -inf."""
     return losses + torch.full_like(losses, -torch.inf).tril_() if pairs.symmetric else losses
 
 

@@ -62,9 +62,10 @@ class ClassSimilarities:
         return result
 
     def margin_terms(self, scale: float, margin: Margin | None = None, *, own_in_denominator: bool = True) -> Tensor:
-        """Compute `softmax_terms` with own = margin(similarity of each sample to its own class), in one operation.
+        """Compute `softmax_terms` with each sample's similarity to its own class as `own`, in one operation.
 
-        If `own_in_denominator` is False, the denominator of the softmax is the sum over the other classes only.
+        If given, `margin` is applied to these similarities first. If `own_in_denominator` is False, the denominator of
+        the softmax is the sum over the other classes only.
         """
         own = self.matrix.detach().gather(0, self.labels[None])[0]
         slope: Tensor | None = None
@@ -189,10 +190,11 @@ class _OthersLogSumExp(torch.autograd.Function):
 
 
 def _softmax_parts(sim: Tensor, labels: Tensor, own: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the exponentials e^{scale S - top} [C, B], their sums over classes [B], and the logits z [B].
+    """Compute the exponentials e^{scale S - top} [C, B], their sums over the classes [B], and the differences z [B].
 
     S are the similarities, and `top` is the largest exponent of each sample. The exponential of a sample's own class is
-    set to 0. z is log( sum over the other classes of e^{scale S} ) - scale * own.
+    set to 0. z is log( sum over the other classes of e^{scale S} ) - scale * own. If there is only one class, the sums
+    are 1, because the backward pass divides by them, and z is -inf.
     """
     e = (sim * scale).scatter_(0, labels[None], -torch.inf)
     top = e.amax(0) if len(sim) > 1 else torch.zeros_like(own)  # with one class, all exponents are -inf
@@ -223,9 +225,9 @@ class _SoftmaxTerms(torch.autograd.Function):
 
 
 class _MarginSoftmaxTerms(torch.autograd.Function):
-    """`_SoftmaxTerms` for an `own` that is computed from `sim`: the gradient with respect to `sim` includes its part.
+    """Compute `margin_softmax_terms`. `own` is a function of `sim`, whose derivative is `slope`.
 
-    See `margin_softmax_terms`.
+    The backward pass therefore returns a gradient for `sim`, which includes the part through `own`, but none for `own`.
     """
 
     @staticmethod

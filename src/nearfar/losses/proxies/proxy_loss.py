@@ -111,7 +111,7 @@ class ProxyLoss(Loss):
             labels: Class ids [B] from 0 to classes - 1, or class names if the loss was created with names.
                 `proxy-anchor` also takes multi-hot labels [B, C].
             relation: Not supported: the classes of samples must be known.
-            ref_emb: Not supported: the proxies are the references.
+            ref_emb: Not supported: samples are compared with proxies only.
             ref_labels: Not supported.
             weights: Sample weights [B]. If the loss is a mean over samples, the mean is weighted. Otherwise the weight
                 of a sample multiplies its exponentials. Weight 0 removes a sample from the value and the gradient.
@@ -129,7 +129,9 @@ class ProxyLoss(Loss):
             raise ValueError("labels is missing: pass class ids, or class names if the loss was created with names")
         for name, value in (("ref_emb", ref_emb), ("ref_labels", ref_labels), ("ref_weights", ref_weights)):
             if value is not None:
-                raise ValueError(f"{name} is not supported: proxy losses use proxies as references; remove {name}")
+                raise ValueError(
+                    f"{name} is not supported: proxy losses compare samples only with proxies; remove {name}"
+                )
         sims = self.class_similarities(embeddings, labels, weights)
         with without_autocast(sims.matrix.device.type):
             cost, penalty = self.cost(sims), self.penalty(sims)

@@ -57,12 +57,13 @@ class ShardedProxies(Loss):
     """A wrapper that splits the proxies of a proxy loss over the processes of the default process group.
 
     Call it like the wrapped loss. All processes must create it from identical losses and call it with the same
-    embeddings and labels. It replaces `loss.proxies` by the proxies of the classes that this process holds. The loss
-    must be complete at creation, so that the proxies have the same initial values as without splitting. Each process
-    therefore needs memory for all proxies at creation. Without a process group, the value is that of the wrapped loss.
+    embeddings and labels. It replaces `loss.proxies` by the proxies of the classes that this process holds. Before
+    that, `loss` must have the proxies of all classes, so that their initial values are the same as without splitting.
+    Each process therefore needs memory for all proxies when the wrapper is created. Without a process group, the value
+    is that of the wrapped loss.
 
     Args:
-        loss: The complete proxy loss, one of `SHARDABLE`.
+        loss: A proxy loss with the proxies of all classes. Its type must be in `SHARDABLE`.
 
     >>> from nearfar.losses import create
     >>> whole = create("arcface", classes=9, dim=4)
@@ -93,7 +94,10 @@ class ShardedProxies(Loss):
         summed: Tensor = _SumGradients.apply(embeddings)  # type: ignore[no-untyped-call]
         whole = self.loss.class_similarities(summed, labels, weights)
         if whole.labels.ndim == 2:
-            raise ValueError("multi-hot labels are not supported with split proxies: do not split the proxies")
+            raise ValueError(
+                "multi-hot labels are not supported with split proxies: pass class ids, or use the loss without "
+                "ShardedProxies"
+            )
         sims = ShardSimilarities(
             whole.matrix, whole.labels, whole.weights, whole.embeddings, whole.gram, start=self.start
         )
