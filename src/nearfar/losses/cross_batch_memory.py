@@ -84,8 +84,8 @@ class CrossBatchMemory(Loss):
             embeddings: The embeddings [B, d].
             labels: Class ids or class names [B], or multi-hot labels [B, C].
             weights: Sample weights [B].
-            representatives: The number of class representatives at the start of a PROFS batch. It applies only to the
-                loss within the batch.
+            representatives: The number of class representatives at the start of a batch from the PROFS sampler (see
+                `nearfar.samplers.Profs`). It applies only to the loss within the batch.
         """
         labels = hash_names(labels, device=getattr(embeddings, "device", None))
         if embeddings.ndim == 2 and (embeddings.shape[0] > self.size or embeddings.shape[1] != self.dim):

@@ -62,8 +62,9 @@ class PairLoss(Loss):
             weights: Sample weights [B]. They multiply every term of the loss in which the sample occurs, and means are
                 divided by the sum of the weights. Weight 0 removes a sample.
             ref_weights: Sample weights of the references [R].
-            representatives: The number n of class representatives (PROFS). The first n samples of the batch are the
-                representatives, and only pairs that contain a representative are used.
+            representatives: The number n of class representatives in a batch from the PROFS sampler (see
+                `nearfar.samplers.Profs`). The first n samples of the batch are the representatives, and only pairs that
+                contain a representative are used.
 
         Returns:
             The loss, a scalar tensor.

@@ -1,7 +1,7 @@
 """The cosines between embeddings and proxies, with hand-written gradients.
 
-The dot products are divided by the norms of the proxies, instead of normalizing the proxies first. The backward pass
-removes the component of the gradient along each proxy in one pass over the proxies.
+The forward pass divides the dot products by the norms of the proxies instead of normalizing the proxies first. The
+backward pass removes the component of the gradient along each proxy in one pass over the proxies.
 """
 
 from __future__ import annotations
