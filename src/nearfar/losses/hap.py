@@ -102,9 +102,9 @@ class HAPLoss(PairLoss):
         return with_weights(pairs, *pair_weights(batch))
 
     def grade(self, batch: PairBatch) -> Tensor:
-        """Compute the grades [A, R]: the fraction of the levels of each of A anchors that each of R references shares.
+        """Compute the grade of each pair [A, R]: the fraction of the anchor's levels that the reference shares.
 
-        The references are the samples that the anchors are compared with.
+        A is the number of anchors. R is the number of references, the samples that the anchors are compared with.
         """
         labels, refs = batch.labels, batch.labels if batch.ref_labels is None else batch.ref_labels
         dtype = batch.emb.dtype

@@ -1,4 +1,4 @@
-"""Tuplet margin loss: compare each positive, with a slack subtracted from its angle, with all negatives."""
+"""Tuplet margin loss: subtract a slack from the angle of each positive, and compare it with all negatives."""
 
 from __future__ import annotations
 

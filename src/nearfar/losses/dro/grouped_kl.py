@@ -16,7 +16,7 @@ from nearfar.validation import check_choice, check_positive
 @register("kl-g")
 @dataclass(frozen=True)
 class GroupedKL(UncertaintySet):
-    """KL within each anchor's positives and within its negatives (Qi et al., Eq. 7 and section 4.2.1, DRO-KL-G).
+    """KL weights over the positives and over the negatives of each anchor (Qi et al., Eq. 7, section 4.2.1, DRO-KL-G).
 
     The loss is (1/B) sum_i [ sum_{j in P_i} p+_ij l_ij + sum_{j in N_i} p-_ij l_ij ]. P_i and N_i are the positives and
     negatives of anchor i, l_ij are the losses of the pairs, and B is the number of anchors. If samples have weights,

@@ -140,7 +140,10 @@ class DROLoss(PairLoss):
         return not isinstance(self.pair, PairLoss) or type(self.pair).similarity is PairLoss.similarity
 
     def draw(self, p: Tensor) -> tuple[Tensor, Tensor]:
-        """Draw n entries of p [A, R] with replacement. Return their indices [n] and their weights sum(p) / n, [n]."""
+        """Draw n pairs with replacement, with probabilities proportional to their weights p [A, R].
+
+        Return their indices [n] into the flattened p, and n equal weights sum(p) / n.
+        """
         n = self.num_draws
         if n is None:
             k = getattr(self.uncertainty, "truncate", None) or TWICE_BATCH
@@ -151,7 +154,10 @@ class DROLoss(PairLoss):
         return index, (p.sum() / n).expand(n)
 
     def weights_of(self, embeddings: Tensor, labels: Tensor, **inputs: Any) -> Tensor:
-        """Return the weights p [A, R] without sampling. The arguments are those of the loss."""
+        """Return the weights of all pairs, with one row per anchor. The arguments are those of the loss.
+
+        The option `sampling` has no effect on these weights.
+        """
 
         def p(pairs: Pairs) -> Tensor:
             return self.uncertainty(self.losses(pairs).detach(), pairs).detach()

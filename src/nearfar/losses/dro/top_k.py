@@ -1,4 +1,4 @@
-"""Top-k uncertainty sets: the mean of the K largest losses, over all pairs or K/2 each of positives and negatives."""
+"""Top-k uncertainty sets: the mean of the K largest losses of all pairs, or of K/2 positive and K/2 negative pairs."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class SparseSet(UncertaintySet):
     """
 
     def select(self, losses: Tensor, pairs: Pairs) -> tuple[Tensor, Tensor]:
-        """Select pairs. Return their indices [n] into the flattened matrix and their weights p [n].
+        """Select n pairs. Return their indices [n] into the flattened matrix of losses, and their weights p [n].
 
         Each pair is selected at most once, even if it has two entries in the matrix.
         """

@@ -77,7 +77,7 @@ class ClassMemory(nn.Module):
         self.position.add_(kept.sum()).remainder_(self.size)
 
     def count(self, rows: Tensor, labels: Tensor, times: Tensor) -> None:
-        """Add embeddings [N, d] to the sums and counts of their classes.
+        """Add embeddings to the sums and counts of their classes, or subtract them.
 
         Args:
             rows: The embeddings [N, d].
