@@ -105,9 +105,10 @@ def cast_weights(name: str, weights: Tensor | None, like: Tensor) -> Tensor | No
 
 
 def check_representatives(n: int, batch: PairBatch) -> None:
-    """Check the argument `representatives` = n of a pair loss for a batch of B samples.
+    """Check the argument `representatives` of a pair loss, for a batch of B samples.
 
-    n must be an integer from 1 to B - 1, and the argument `ref_emb` must not be passed.
+    n is the number of class representatives at the start of a batch from the PROFS sampler (`nearfar.samplers.Profs`).
+    It must be an integer from 1 to B - 1, and the argument `ref_emb` must not be passed.
     """
     if batch.ref_emb is not None:
         raise ValueError(
@@ -121,7 +122,7 @@ def check_representatives(n: int, batch: PairBatch) -> None:
 
 
 def pair_weights(batch: PairBatch) -> tuple[Tensor | None, Tensor | None]:
-    """Return the weights of the anchors and of the references.
+    """Return the weights of the anchors, and of the references, the samples that the anchors are compared with.
 
     Both are None if neither has weights. If only one of them has weights, the weights of the other are 1.
     """

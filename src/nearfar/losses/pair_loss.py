@@ -222,8 +222,8 @@ class PairLoss(Loss):
 def graded_mean(pairs: Pairs, grade: Tensor, elementwise: Callable[[Pairs], Tensor]) -> Tensor:
     """Compute the mean over all pairs of grade * (loss as a positive) + (1 - grade) * (loss as a negative).
 
-    `elementwise` computes the loss of every pair. It is called twice: with all pairs as positives, and with all
-    pairs as negatives.
+    The grade of a pair is between 0 (negative) and 1 (positive). `elementwise` computes the loss of every pair. It is
+    called twice: with all pairs as positives, and with all pairs as negatives.
     """
     every = torch.ones_like(pairs.same)
     pos, neg = elementwise(replace(pairs, same=every)), elementwise(replace(pairs, same=~every))
