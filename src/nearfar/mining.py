@@ -1,7 +1,7 @@
-"""Miners: functions that take Pairs and return Pairs with only the selected pairs in the masks.
+"""Miners: functions that take a `Pairs` object and return one whose masks contain only the selected pairs.
 
-Pairs are selected by their similarities; no gradient flows through the selection. Of two pairs with equal similarity,
-the one with the lower reference index is preferred.
+Pairs are selected by their similarities; no gradient flows through the selection. Of two pairs of an anchor with equal
+similarity, the one with the lower column index is preferred.
 
     pairs = Pairs(cosine_matrix(x), *pair_masks(labels))
     hard = hardest(pairs, k=2)
@@ -102,7 +102,7 @@ def distance_weighted(
     Args:
         pairs: Pairs to select from.
         dim: The dimension d of the embeddings.
-        distances: The distances [A, R] between A anchors and R references, as unit vectors. By default, they are
+        distances: The distances [A, R] between the unit vectors of A anchors and R references. By default, they are
             computed from `pairs.sim`, which must then contain cosines.
         cutoff: Distances below this value are replaced with it.
         nonzero_loss_cutoff: Negatives at this distance or beyond are drawn only if there are too few closer ones.
@@ -121,7 +121,7 @@ def distance_weighted(
     log_w = log_inverse_density(d2, dim)
     beyond = d2 >= nonzero_loss_cutoff**2
     noise = torch.empty_like(d2).exponential_(generator=generator).log_().neg_()
-    # Negatives beyond the cutoff get equal weights far below all other weights, so they are drawn last.
+    # Negatives beyond `nonzero_loss_cutoff` get equal weights far below all other weights, so they are drawn last.
     score = torch.where(beyond, log_w.amin() - 1e4 + noise, log_w + noise)
     return replace(pairs, diff=_first(score, pairs.diff, row_count(pairs.same)))
 

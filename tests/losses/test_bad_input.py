@@ -163,5 +163,5 @@ def test_option_that_must_be_positive(name: str, option: str, value: int) -> Non
 @pytest.mark.parametrize(("labels", "wrong"), [([0, 1, 5], 5), ([0, -2, 1], -2)])
 def test_hap_names_the_label_without_levels(labels: list[int], wrong: int) -> None:
     loss = losses.create("hap", levels=[[0], [0], [1]])
-    with pytest.raises(ValueError, match=rf"labels must be in 0\.\.2, the classes that have levels, got {wrong}$"):
+    with pytest.raises(ValueError, match=rf"labels must be in 0\.\.2 because levels has 3 classes, got {wrong}$"):
         loss(torch.eye(3), torch.tensor(labels))

@@ -85,7 +85,7 @@ def test_miners_select_among_known_pairs() -> None:
         ({"relation": torch.eye(3), "representatives": 1}, "cannot be combined with representatives"),
         ({"relation": [[1, 0, 0]] * 3}, r"relation must be a tensor \[3, 3\] or a tuple \(i, j, sign\), got list"),
         ({"relation": ([0], [1])}, "three sequences"),
-        ({"relation": ([0], [1, 2], [1])}, r"of one length, got \[1\], \[2\], \[1\]"),
+        ({"relation": ([0], [1, 2], [1])}, r"of equal length, got \[1\], \[2\], \[1\]"),
         ({"relation": ([0], [3], [1])}, r"second must be in 0..2, got 3"),
         ({"relation": ([-1], [2], [1])}, r"first must be in 0..2, got -1"),
         ({"relation": ([0], [1], [2])}, r"sign must be \+1, -1 or 0, got 2"),
@@ -214,7 +214,7 @@ def test_graded_losses_against_loops(name: str) -> None:
 
 def test_graded_relations_are_refused_where_the_formula_has_no_such_form() -> None:
     with pytest.raises(
-        ValueError, match="TripletMarginLoss does not support graded relations: use one of binomial, contrastive"
+        ValueError, match="TripletMarginLoss does not support grades between 0 and 1: use one of binomial, contrastive"
     ):
         RelationLoss(losses.create("triplet"), graded=True)
     with pytest.raises(ValueError, match="need form='squared'"):

@@ -34,7 +34,7 @@ CASES = {
     "complex": ((X.astype(complex), Y), {}, "embeddings must be real"),
     "NaN": ((BROKEN, Y), {}, "embeddings has NaN or infinity in 1 of 6 vectors, first in vector 4"),
     "infinity": ((INFINITE, Y), {}, "embeddings has NaN or infinity in 1 of 6 vectors, first in vector 0"),
-    "too long": ((X * np.float32(1e20), Y), {}, "embeddings has a vector of length"),
+    "too long": ((X * np.float32(1e20), Y), {}, "embeddings has a vector of norm"),
     "query NaN": ((X, Y), {"queries": (BROKEN, Y)}, r"queries\[0\] has NaN"),
     "no queries": ((X, Y), {"queries": (X[:0], [])}, r"queries\[0\] must have shape \[N, d\] with N and d at least 1"),
     "queries without labels": ((X, Y), {"queries": X}, r"queries must be a pair"),

@@ -117,7 +117,10 @@ def create(
     for option, place in loss_class(name).moved_options.items():
         if option in options:
             value = options[option]
-            raise ValueError(f"option {option!r} of loss {name!r} is now {place!r}: set loss.{place}={value}")
+            raise ValueError(
+                f"option {option!r} of loss {name!r} is now {place!r}: set loss.{place}={value} (with --set or in a "
+                "recipe)"
+            )
     loss: Loss = LOSSES.create(name, **options)
     loss.validate = validate
     if mine is not None:

@@ -26,9 +26,9 @@ class AngularLoss(PairLoss):
     f_n = 4 tan^2(angle) (x_a + x_p).x_n - 2 (1 + tan^2(angle)) x_a.x_p, where N_a are the negatives of anchor a. All
     embeddings x are normalized, including those of the negatives.
 
-    If references are passed, the positives and negatives of an anchor are references. In a batch from the
-    PROFS sampler (`nearfar.samplers.Profs`), the class representatives are the references and the other samples are the
-    anchors.
+    If `ref_emb` is passed, all positives and negatives are samples in `ref_emb`. In a batch from the PROFS sampler
+    (`nearfar.samplers.Profs`), the anchors are the samples that are not class representatives, and their positives and
+    negatives are class representatives.
 
     Args:
         angle: The bound in degrees. The default is the paper's value for its N-pair batches.
@@ -55,11 +55,11 @@ class AngularLoss(PairLoss):
 
     def check_relation(self, *, weighted: bool) -> None:
         if self.batch != "full":
-            raise ValueError(f"{self} needs class labels: create it with batch='full'")
+            raise ValueError(f"{self} needs class labels: pass labels, or create the loss with batch='full'")
 
     def similarity(self, x: Tensor, y: Tensor | None) -> Tensor:
-        # The loss also needs the similarity of each positive to each negative. If references are passed, all positives
-        # and negatives are references, so the matrix has a row for each anchor, followed by a row for each reference.
+        # The loss also needs the similarity of each positive to each negative. If y is given, all positives and
+        # negatives are in y, so the matrix has a row for each sample in x, followed by a row for each sample in y.
         return cosine_matrix(x) if y is None else cosine_matrix(torch.cat([x, y]), y)
 
     def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
@@ -80,10 +80,11 @@ def angular(
 ) -> tuple[Tensor, Tensor]:
     """Compute the angular loss, a weighted mean over positive pairs, and its gradient with respect to sim.
 
-    A is the number of anchors and R is the number of references.
+    A is the number of anchors. R is the number of references, the samples that the anchors are compared with.
 
     Args:
-        sim: The similarities to the R references. Row a belongs to anchor a, and row first + p to reference p.
+        sim: The similarities to the references, of shape [first + R, R]. Row a belongs to anchor a, and row first + p
+            to reference p.
         same: The mask of the positive pairs [A, R].
         diff: The mask of the negative pairs [A, R].
         weights: The weights of the anchors [A], or None if all are 1.

@@ -26,8 +26,8 @@ class Loss(nn.Module):
     A loss whose behavior depends on the epoch overrides `start_epoch`. If it works as intended only after a number of
     epochs, it also overrides `warmup_epochs`.
 
-    `moved_options` maps the names of options in earlier versions to their current names. `create` shows the current
-    name in its error message.
+    `moved_options` maps the names of options in earlier versions to their current names. If an old name is passed to
+    `create`, the error message shows the current name.
 
     If `validate` is True, the values of all input tensors are checked, for example for NaN. By default, only tensors on
     the CPU are checked, because reading values from a GPU makes the host wait for it.
@@ -42,7 +42,7 @@ class Loss(nn.Module):
         Args:
             args: The embeddings and labels of this process, as in `forward`.
             across_processes: If True, compute the loss over the samples of all processes; see `nearfar.distributed`.
-                References and representatives are then not supported.
+                The only other argument that can be passed then is `weights`.
             options: The other arguments of `forward`.
         """
         if across_processes:
@@ -89,9 +89,10 @@ register = LOSSES.register
 def label_tensors(
     labels: Labels, ref_labels: Labels | None = None, device: torch.device | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """Convert the labels of anchors and references to tensors.
+    """Convert the labels of the anchors, and of the samples they are compared with (`ref_labels`), to tensors.
 
-    Class names are replaced by their index in the sorted list of all names, so equal names get equal numbers in both.
+    Class names are replaced by their index in the sorted list of all names, so equal names get equal numbers in both
+    tensors.
 
     >>> label_tensors(["dog", "cat"], ["cat", "owl"])
     (tensor([1, 0]), tensor([0, 2]))

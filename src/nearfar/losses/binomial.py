@@ -48,12 +48,15 @@ class BinomialDevianceLoss(PairLoss):
         self.threshold = threshold
 
     def elementwise(self, pairs: Pairs) -> Tensor:
-        """Compute the loss of every pair. The result has shape [A, R] for A anchors and R references."""
+        """Compute the loss of every pair. The result has the shape of `pairs.sim`."""
         return binomial(pairs.sim, pairs.same, self.scale_pos, self.scale_neg, self.threshold)
 
     def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
         return pairs.mean(self.elementwise(pairs))
 
     def graded_cost(self, pairs: Pairs, grade: Tensor) -> Tensor:
-        """Compute the mean over pairs of grade * (loss as a positive) + (1 - grade) * (loss as a negative)."""
+        """Compute the mean over pairs of grade * (loss as a positive) + (1 - grade) * (loss as a negative).
+
+        The grade of a pair is between 0 (negative) and 1 (positive).
+        """
         return graded_mean(pairs, grade, self.elementwise)

@@ -72,7 +72,7 @@ class CombinedLoss(Loss):
 
 
 def losses_of(loss: nn.Module) -> list[Any]:
-    """Return a list of the losses inside a combined or Matryoshka loss, at any depth. Otherwise, return [loss]."""
+    """Return all losses inside a combined or Matryoshka loss, at any depth. For other losses, return [loss]."""
     if not isinstance(loss, CombinedLoss | MatryoshkaLoss):
         return [loss]
     return [part for inner in loss.losses for part in losses_of(inner)]

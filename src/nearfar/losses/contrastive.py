@@ -40,8 +40,8 @@ class ContrastiveLoss(PairLoss):
     - form="cosine": the same with the terms [pos_margin - S]_+ and [S - neg_margin]_+. The default margins are 1 and 0,
       as in the baseline of BSPML (arXiv 2211.11751).
 
-    In a batch from the PROFS sampler (`nearfar.samplers.Profs`), each class representative uses as many
-    negatives as it has positives: the closest ones.
+    In a batch from the PROFS sampler (`nearfar.samplers.Profs`), each class representative uses only
+    its closest negatives, as many as it has positives.
 
     Args:
         form: "squared", "distance" or "cosine".
@@ -66,7 +66,7 @@ class ContrastiveLoss(PairLoss):
         return cosine_matrix(x, y) if self.form == "cosine" else -unit_distance_matrix(x, y)
 
     def elementwise(self, pairs: Pairs) -> Tensor:
-        """Compute the loss of every pair. The result has shape [A, R] for A anchors and R references."""
+        """Compute the loss of every pair. The result has the shape of `pairs.sim`."""
         if self.form == "cosine":
             return hinges(pairs.sim, pairs.same, self.pos_margin, self.neg_margin)
         losses = hinges(pairs.sim, pairs.same, -self.pos_margin, -self.neg_margin)
@@ -83,9 +83,13 @@ class ContrastiveLoss(PairLoss):
         return self.form == "squared"
 
     def graded_cost(self, pairs: Pairs, grade: Tensor) -> Tensor:
-        """Compute the mean over pairs of grade * (loss as a positive) + (1 - grade) * (loss as a negative)."""
+        """Compute the mean over pairs of grade * (loss as a positive) + (1 - grade) * (loss as a negative).
+
+        The grade of a pair is between 0 (negative) and 1 (positive).
+        """
         if self.form != "squared":
             raise ValueError(
-                f"graded relations need form='squared', got {self.form!r}: the other forms drop zero terms"
+                f"grades between 0 and 1 need form='squared', got form={self.form!r}: the other forms average only "
+                "over non-zero terms"
             )
         return graded_mean(pairs, grade, self.elementwise)

@@ -1,4 +1,4 @@
-"""Cross-batch memory: a wrapper that adds the embeddings of earlier batches as references to any pair loss."""
+"""Cross-batch memory: a wrapper for any pair loss that also compares each batch with embeddings of earlier batches."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class CrossBatchMemory(Loss):
     ) -> None:
         super().__init__()
         if not isinstance(loss, PairLoss):
-            raise ValueError(f"loss must be a pair loss, got {type(loss).__name__}: proxy losses have no references")
+            raise ValueError(f"loss must be a pair loss, got {type(loss).__name__}: only pair losses can use a memory")
         for name, value, minimum in (("size", size, 1), ("dim", dim, 1), ("start", start, 0)):
             if value < minimum:
                 raise ValueError(f"{name} must be at least {minimum}, got {value}")
@@ -84,8 +84,8 @@ class CrossBatchMemory(Loss):
             embeddings: The embeddings [B, d].
             labels: Class ids or class names [B], or multi-hot labels [B, C].
             weights: Sample weights [B].
-            representatives: The number of class representatives at the start of a PROFS batch. It applies only to the
-                loss within the batch.
+            representatives: The number of class representatives at the start of a batch from the PROFS sampler (see
+                `nearfar.samplers.Profs`). It applies only to the loss within the batch.
         """
         labels = hash_names(labels, device=getattr(embeddings, "device", None))
         if embeddings.ndim == 2 and (embeddings.shape[0] > self.size or embeddings.shape[1] != self.dim):

@@ -62,8 +62,8 @@ class _BinSums(torch.autograd.Function):
 
     A pair at squared distance D^2 has the position u = D^2 bins / 4 and belongs to bin b = floor(u). The function
     returns two tensors [A, 2, bins + 1] for A anchors: the sum of the weights in each bin, and the sum of
-    weight * (u - b). Index 0 of the second dimension is for negatives, index 1 for positives. Pairs in neither mask are
-    collected in a third group, which is dropped.
+    weight * (u - b). Index 0 of the second dimension is for negatives, index 1 for positives. Entries that are
+    neither positive nor negative pairs are collected in a third group, which is dropped.
     """
 
     @staticmethod

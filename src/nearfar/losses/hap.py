@@ -25,15 +25,17 @@ class HAPLoss(PairLoss):
     its positives, with relevance rel = (l / L)^alpha / n_l, where n_l is the number of samples that share l levels with
     i. The loss is the mean over anchors with positives of 1 - H-AP, where
 
-        H-AP = sum_k ( Hrank(k) / rank(k) ) / sum_k rel(k)                     over positives k
-        Hrank(k) = rel(k) + sum_{j positive, S_ij >= S_ik} min(rel(k), rel(j))
-        rank(k)  = 1 + sum_j R(S_ij - S_ik)                                    over all other samples j
+        H-AP = sum_k ( Hrank(k) / rank(k) ) / sum_k rel(k)    over positives k
+        Hrank(k) = rel(k) + sum_j min(rel(k), rel(j))         over positives j != k with S_ij >= S_ik
+        rank(k)  = 1 + sum_j R(S_ij - S_ik)                   over all samples j except i and k
 
-    R is the step function if j shares at least as many levels with the anchor as k does. For all other samples j, it is
+    If j shares at least as many levels with the anchor as k does, R is the step function: 1 for x >= 0, else 0.
+    Otherwise, R is
 
         R(x) = sigmoid(x / tau) for x <= 0, start + sigmoid(x / tau) for 0 < x <= delta, else offset + rho (x - delta)
 
-    The gradient of this R moves samples j that are ranked before k behind k. Hrank has no gradient.
+    Hrank and the step function have no gradient. If j shares fewer levels with the anchor than k does, minimizing the
+    loss lowers S_ij relative to S_ik, so that j is ranked after k.
 
     The formula of R and the defaults are those of the released code. Its option with_hrank is not implemented. Unlike
     in the released code, an anchor is not part of its own ranking. The released code trains with 0.9 times this loss
@@ -54,7 +56,7 @@ class HAPLoss(PairLoss):
         alpha: Exponent of the relevance. The default is from the released code.
         tau: Temperature of the sigmoid.
         rho: Slope of R above delta.
-        offset: Value of R at delta.
+        offset: The constant in the linear part of R, which is its limit as x decreases to delta.
         delta: The x above which R is linear.
         start: The number added to the sigmoid for 0 < x <= delta.
 
@@ -100,7 +102,10 @@ class HAPLoss(PairLoss):
         return with_weights(pairs, *pair_weights(batch))
 
     def grade(self, batch: PairBatch) -> Tensor:
-        """Compute the fraction of an anchor's levels that a reference shares, [A, R] for A anchors and R references."""
+        """Compute the grade of each pair [A, R]: the fraction of the anchor's levels that the reference shares.
+
+        A is the number of anchors. R is the number of references, the samples that the anchors are compared with.
+        """
         labels, refs = batch.labels, batch.labels if batch.ref_labels is None else batch.ref_labels
         dtype = batch.emb.dtype
         if labels.ndim == 2:
@@ -114,7 +119,8 @@ class HAPLoss(PairLoss):
             if lowest < 0 or highest >= len(self.levels):
                 wrong = lowest if lowest < 0 else highest
                 raise ValueError(
-                    f"labels must be in 0..{len(self.levels) - 1}, the classes that have levels, got {wrong}"
+                    f"labels must be in 0..{len(self.levels) - 1} because levels has {len(self.levels)} classes, "
+                    f"got {wrong}"
                 )
         one, other = self.levels[labels.long()], self.levels[refs.long()]
         for level in range(one.shape[1]):
@@ -123,7 +129,7 @@ class HAPLoss(PairLoss):
 
     def check_relation(self, *, weighted: bool) -> None:
         if self.levels is not None:
-            raise ValueError(f"{self} needs class labels: create it without levels")
+            raise ValueError(f"{self} needs class labels: pass labels, or create the loss without levels")
 
     def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
         return self.graded_cost(pairs, self.grade(batch))
@@ -138,9 +144,10 @@ class HAPLoss(PairLoss):
 
 
 def relevances(grade: Tensor, ref_weights: Tensor | None, alpha: float) -> Tensor:
-    """Compute the relevance of every reference for every anchor, with the shape of `grade`.
+    """Compute the relevance of every reference (column) for every anchor (row), with the shape of `grade`.
 
-    It is grade^alpha divided by the total weight of the anchor's references with the same grade, and 0 for grade 0.
+    The grade is the fraction of the anchor's levels that the reference shares. The relevance is grade^alpha, divided by
+    the total weight of the references that have the same grade for this anchor. It is 0 for grade 0.
     """
     order = grade.sort(1)
     weights = torch.ones_like(grade) if ref_weights is None else ref_weights.expand_as(grade).gather(1, order.indices)
@@ -166,7 +173,10 @@ def hierarchical_ap(
     delta: float,
     start: float,
 ) -> tuple[Tensor, Tensor]:
-    """Compute the weighted mean over anchors with positives of 1 - H-AP, and its gradient with respect to sim."""
+    """Compute the weighted mean over anchors with positives of 1 - H-AP, and its gradient with respect to sim.
+
+    See `HAPLoss` for the formula and the options, and `relevances` for `grade` and `relevance`.
+    """
     gradient = torch.zeros_like(sim)
     table, columns = positive_table(sim, same)
     _, share = anchor_shares(same, weights, sim.dtype)

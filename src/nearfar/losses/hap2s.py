@@ -60,7 +60,7 @@ class HAP2SLoss(PairLoss):
 
 
 def soft_mean(pairs: Pairs, log_weights: Tensor, mask: Tensor) -> Tensor:
-    """Compute the weighted mean similarity of each anchor to the references in its row of the mask.
+    """Compute the weighted mean similarity of each anchor to the samples in its row of the mask.
 
     The weights are e^{log_weights}. The result has shape [A] and is 0 where the row of the mask is empty.
     """

@@ -40,7 +40,8 @@ class HistogramLoss(PairLoss):
 def overlap(sim: Tensor, pos: Tensor, neg: Tensor, bins: int) -> Tensor:
     """Compute the histogram loss from the cosines and the weights of the positive and of the negative pairs.
 
-    The three matrices have one row per anchor and one column per reference. See `HistogramLoss` for the formula.
+    The three matrices have one row per anchor and one column per sample that the anchors are compared with. See
+    `HistogramLoss` for the formula.
     """
     z = (sim.clamp(-1, 1) + 1) * (bins / 2)
     node = z.detach().floor().clamp(0, bins - 1).long().flatten()
@@ -54,7 +55,7 @@ def histogram(node: Tensor, above: Tensor, weights: Tensor, bins: int) -> Tensor
 
     Args:
         node: The node below each value [N].
-        above: The distance of each value to that node, from 0 to 1 [N].
+        above: The position of each value between that node (0) and the next node (1), [N].
         weights: The weights of the values [N].
         bins: The number of intervals.
     """

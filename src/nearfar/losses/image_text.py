@@ -27,7 +27,7 @@ def symmetric_info_nce(logits: Tensor, same: Tensor) -> Tensor:
     column, the result is the loss of CLIP (Radford et al., ICML 2021, arXiv 2103.00020, Figure 3).
 
     Args:
-        logits: Scaled similarities L [A, R] of A samples and R references.
+        logits: Scaled similarities L [A, R] of A outputs of one encoder and R outputs of the other.
         same: Mask of the positives [A, R]. Rows and columns without a positive are left out.
     """
     return (_cross_entropy(logits, same) + _cross_entropy(logits.T, same.T)) / 2
@@ -45,7 +45,7 @@ def sigmoid_matching(logits: Tensor, same: Tensor) -> Tensor:
     This is the loss of SigLIP (Zhai et al., ICCV 2023, arXiv 2303.15343, Eq. 1).
 
     Args:
-        logits: Scaled and shifted similarities L [A, R] of A samples and R references.
+        logits: Scaled and shifted similarities L [A, R] of A outputs of one encoder and R outputs of the other.
         same: Mask of the positives [A, R].
     """
     return -logsigmoid(torch.where(same, logits, -logits)).sum() / max(1, len(logits))
@@ -67,15 +67,15 @@ class ImageTextLoss(nn.Module):
         self.log_scale = nn.Parameter(torch.tensor(math.log(check_positive("scale", scale))))
 
     def logits(self, embeddings: Tensor, ref_emb: Tensor) -> Tensor:
-        """Return the scaled cosines [A, R] of A embeddings and R references."""
+        """Return the scaled cosines [A, R] of the A vectors in `embeddings` and the R vectors in `ref_emb`."""
         return self.log_scale.clamp(max=math.log(MAX_SCALE)).exp() * cosine_matrix(embeddings, ref_emb)
 
     def forward(self, embeddings: Tensor, labels: Tensor, *, ref_emb: Tensor, ref_labels: Tensor) -> Tensor:
-        """Compute the loss of A embeddings [A, d] and R references [R, d] with labels [A] and [R]."""
+        """Compute the loss of `embeddings` [A, d] with `labels` [A], and `ref_emb` [R, d] with `ref_labels` [R]."""
         if len(embeddings) != len(labels) or len(ref_emb) != len(ref_labels):
             raise ValueError(
-                f"labels must have one entry per embedding ({len(embeddings)}) and ref_labels one entry per reference "
-                f"({len(ref_emb)}), got {len(labels)} and {len(ref_labels)} entries"
+                f"labels must have one entry per embedding ({len(embeddings)}) and ref_labels one entry per row of "
+                f"ref_emb ({len(ref_emb)}), got {len(labels)} and {len(ref_labels)} entries"
             )
         return self.cost(self.logits(embeddings, ref_emb), labels[:, None] == ref_labels[None])
 

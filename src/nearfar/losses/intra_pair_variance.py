@@ -1,4 +1,4 @@
-"""Intra-pair variance loss: penalize positives far below, and negatives far above, their mean similarity."""
+"""Intra-pair variance loss: penalize unusually dissimilar positive pairs and unusually similar negative pairs."""
 
 from __future__ import annotations
 

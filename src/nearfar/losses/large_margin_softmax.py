@@ -17,10 +17,10 @@ from nearfar.validation import Labels, check_count, check_positive
 
 
 class AngleMultipleLoss(DataWiseLoss):
-    """Base class of the losses that multiply the angle to the sample's own class by `margin`.
+    """Base class of the losses that multiply the angle between a sample and the proxy of its own class by `margin`.
 
-    Each logit is the cosine times `scale` times the norm of the embedding. If `proxy_norms` is set, it is also
-    multiplied by the norm of the proxy.
+    Each logit is the cosine times `scale` times the norm of the embedding. If the class attribute `proxy_norms` is
+    True, the logit is also multiplied by the norm of the proxy.
     """
 
     proxy_norms = False
@@ -37,7 +37,7 @@ class AngleMultipleLoss(DataWiseLoss):
         return replace(sims, matrix=sims.matrix * self.factors(norms), norms=norms)
 
     def factors(self, norms: Tensor) -> Tensor:
-        """Compute the factors of the cosines from the norms of the embeddings [B].
+        """Compute the factors by which the cosines are multiplied, from the norms of the embeddings [B].
 
         The result has shape [C, B] for C classes, or [1, B] if the factors are the same for all classes.
         """
@@ -56,9 +56,9 @@ def large_margin_terms(sims: ClassSimilarities, factors: Tensor, margin: int, sc
 
     Args:
         sims: The similarities, which are cosines times `factors`.
-        factors: The factors of the cosines, of shape [C, B] or [1, B]; see `AngleMultipleLoss.factors`.
-        margin: The factor of the angle.
-        scale: The factor of the logits.
+        factors: The factors [C, B] or [1, B]; see `AngleMultipleLoss.factors`.
+        margin: The number by which the angle to the sample's own class is multiplied.
+        scale: The number by which the logits are multiplied.
     """
     own_factors = factors.expand_as(sims.matrix).gather(0, sims.labels[None])[0]
     return sims.softmax_terms(scale, own_factors * multiply_angle(ratio(sims.own(), own_factors), margin))

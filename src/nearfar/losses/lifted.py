@@ -29,7 +29,7 @@ class LiftedStructureLoss(PairLoss):
       (2/scale_pos) log sum_{P_i} e^{-scale_pos S} + (2/scale_neg) log sum_{N_i} e^{scale_neg S}. A logarithm is
       replaced by 0 if its sum is empty.
 
-    In a batch from the PROFS sampler (`nearfar.samplers.Profs`), call the samples that are not class representatives
+    A batch from the PROFS sampler (`nearfar.samplers.Profs`) has class representatives and other samples, called
     examples. The positive pairs of form "song" are then (representative i, example j). N_i are all samples of other
     classes, and N_j are the representatives of other classes, so no term compares two examples (PROFS,
     arXiv 1907.07585, section 4).
@@ -106,8 +106,9 @@ def song(pairs: Pairs, alpha: float) -> Tensor:
 def lifted_mean(pairs: Pairs, rows: Tensor, columns: Tensor) -> Tensor:
     """Compute the mean over positive pairs (i, j) of 1/2 [log(e^rows_i + e^columns_j) + D_ij]_+^2.
 
-    i is an anchor, j is a reference, and D_ij is their distance. `rows` and `columns` are log-sum-exps over negatives.
-    `rows` has one value per anchor. `columns` has one value per reference, or one per pair if it depends on the anchor.
+    i is an anchor, j is a reference (a sample it is compared with), and D_ij is their distance. `rows` and `columns`
+    are log-sum-exps over negatives. `rows` has one value per anchor. `columns` has one value per reference, or one per
+    pair if it depends on the anchor.
     """
     floor = -1e30  # a finite stand-in for log(0), because logaddexp(-inf, -inf) has a NaN gradient
     j = torch.logaddexp(rows.clamp_min(floor)[:, None], columns.clamp_min(floor)) - pairs.sim

@@ -29,9 +29,8 @@ class MarginLoss(PairLoss):
     """Margin loss (Wu et al., ICCV 2017; PROFS, arXiv 1907.07585, Eq. 3.3), on unit vectors.
 
     The loss is the mean over all pairs of [D - beta + delta]_+ for positives and [beta + delta - D]_+ for negatives,
-    where D is the Euclidean distance and the boundary beta is a trainable parameter. In a batch from the
-    PROFS sampler (`nearfar.samplers.Profs`), each class representative uses as many negatives as it has positives:
-    the closest ones.
+    where D is the Euclidean distance and the boundary beta is a trainable parameter. In a batch from the PROFS sampler
+    (`nearfar.samplers.Profs`), each class representative uses only its closest negatives, as many as it has positives.
 
     Args:
         beta: The initial boundary. The default is from Wu et al.
@@ -71,7 +70,7 @@ class MarginLoss(PairLoss):
 
     def check_relation(self, *, weighted: bool) -> None:
         if self.classes is not None:
-            raise ValueError(f"{self} needs class labels: create it without classes")
+            raise ValueError(f"{self} needs class labels: pass labels, or create the loss without classes")
 
     def label_tensors(
         self, labels: Labels, ref_labels: Labels | None, device: torch.device | None

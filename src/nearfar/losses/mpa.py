@@ -32,7 +32,7 @@ class MPALoss(MultiProxyLoss):
 
     The definition of C- is our choice. Our initialization of the proxies follows Proxy-Anchor: normal with variance
     2 / (C K) for C classes. With proxies_per_class=1, training therefore gives the same weights as with Proxy-Anchor.
-    The initial lengths matter, because the longer a proxy is, the less a step of Adam rotates it.
+    The initial norms matter, because the larger the norm of a proxy is, the less a step of Adam rotates it.
 
     Args:
         classes: The number of classes, or a list of class names. With names, labels may be names too.

@@ -32,9 +32,9 @@ class MultiSimilarityLoss(PairLoss):
             with DRO (see `nearfar.losses.dro.GroupedKL`).
         epsilon: Margin of the mining. The default is from the paper. None turns mining off.
         weighting: How sample weights w enter the loss. "inside" multiplies the exponential of each pair by the weight
-            of the reference, and uses a weighted mean over the anchors. "outside" is the weighted batch loss of BSPML
-            (Zhang et al., AAAI 2023, arXiv 2211.11751, Eq. 7; the paper uses it with threshold=1). If l+_i and l-_i
-            are the two terms above without weights, the loss is
+            of its positive or negative, and uses a weighted mean over the anchors. "outside" is the weighted batch loss
+            of BSPML (Zhang et al., AAAI 2023, arXiv 2211.11751, Eq. 7; the paper uses it with threshold=1). If l+_i and
+            l-_i are the two terms above without weights, the loss is
             (1/B) sum_i w_i [ l+_i mean_{p in P_i} w_p + l-_i mean_{n in N_i} w_n ]. Its mining ignores the weights.
 
     >>> import torch
@@ -67,7 +67,10 @@ class MultiSimilarityLoss(PairLoss):
 
     def check_relation(self, *, weighted: bool) -> None:
         if self.weighting == "outside" and weighted:
-            raise ValueError("weights need weighting='inside': create the loss without weighting='outside'")
+            raise ValueError(
+                "weights cannot be combined with relation if weighting='outside': create the loss with "
+                "weighting='inside', or remove the weights"
+            )
 
     def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
         if self.epsilon is not None:
@@ -90,7 +93,7 @@ class MultiSimilarityLoss(PairLoss):
 
 
 def mean_weight(pairs: Pairs, mask: Tensor) -> Tensor:
-    """Compute the mean weight of the references in each anchor's row of the mask.
+    """Compute the mean weight of the samples in each anchor's row of the mask.
 
     The result has shape [A] and is 0 where the row of the mask is empty.
     """

@@ -19,22 +19,22 @@ from nearfar.ops.pairs import Pairs, ratio, row_count, softplus
 def positives_against_negatives(pairs: Pairs, logits: Tensor) -> Tensor:
     """Compute the mean over positive pairs (i, p) of log(1 + sum_{n in N_i} e^{z_in - z_ip}), with logits z.
 
-    N_i are the negatives of anchor i. z has one row per anchor and one column per reference.
+    N_i are the negatives of anchor i. z has the shape of `pairs.sim`, with one row per anchor.
     """
     negatives = pairs.log_sum_exp(logits, pairs.diff)
     return pairs.mean(softplus(negatives[:, None] - logits), pairs.same)
 
 
 def examples_against_representatives(batch: PairBatch, n: int) -> PairBatch:
-    """Arrange a PROFS batch with class representatives as references and all other samples as anchors.
+    """Return a batch in which the anchors are compared only with the class representatives (`nearfar.samplers.Profs`).
 
-    The representatives are the first n samples of the batch.
+    The representatives are the first n samples of the batch. All other samples are the anchors.
     """
     return batch.select(slice(n, None)).against(batch.select(slice(n)), representatives=True)
 
 
 def first_against_second(batch: PairBatch, *, cure: str) -> PairBatch:
-    """Return a batch with the first sample of each class as anchor and the second as reference.
+    """Return a batch that compares the first sample of each class (anchors) with the second samples (references).
 
     Classes with one sample are left out, and anchor i and reference i belong to the same class. A class with more than
     two samples raises a ValueError. Where values are not checked (see `nearfar.host_reads`), its samples after the
@@ -78,10 +78,10 @@ class NPairsLoss(PairLoss):
     are the negatives of anchor i.
 
     By default, the first sample of each class is an anchor and the second sample is its positive. The negatives are the
-    second samples of the other classes. A class with more than two samples is an error. If references are passed, all
-    samples of the batch are anchors, and the references are the positives and negatives. In a batch from
-    the PROFS sampler (`nearfar.samplers.Profs`), the class representatives are the references and the other samples are
-    the anchors.
+    second samples of the other classes. A class with more than two samples raises a ValueError. If `ref_emb` is passed,
+    all samples of the batch are anchors, and their positives and negatives are samples in `ref_emb`. In a batch from
+    the PROFS sampler (`nearfar.samplers.Profs`), the anchors are the samples that are not class representatives, and
+    their positives and negatives are class representatives.
 
     Args:
         l2_reg: Weight of the squared norms. The default corresponds to that of TensorFlow's npairs_loss, which the
@@ -111,11 +111,11 @@ class NPairsLoss(PairLoss):
 
     def check_relation(self, *, weighted: bool) -> None:
         if not self.all_pairs:
-            raise ValueError(f"{self} needs class labels: create it with all_pairs=True")
+            raise ValueError(f"{self} needs class labels: pass labels, or create the loss with all_pairs=True")
 
     def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
         if batch.aligned and pairs.weights is None and self.mine is None:
-            # every reference is the positive or a negative of each anchor, so the loss is a cross-entropy
+            # every column is the positive or a negative of each anchor, so the loss is a cross-entropy
             value = cross_entropy(pairs.sim, torch.arange(len(pairs.sim), device=pairs.sim.device))
         else:
             value = positives_against_negatives(pairs, pairs.sim)

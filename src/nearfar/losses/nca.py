@@ -56,8 +56,8 @@ def nca(pairs: Pairs, scale: float) -> Tensor:
 class _LogShares(torch.autograd.Function):
     """Compute the terms of `nca` [A] in one operation. The term of an anchor without positives is 0.
 
-    Each of the two sums subtracts its largest exponent for numerical stability. With one shared maximum, the
-    exponentials of distant positives would underflow.
+    For numerical stability, the largest exponent of each sum is subtracted from its exponents. With one maximum for
+    both sums, the exponentials of distant positives would underflow.
     """
 
     @staticmethod

@@ -39,7 +39,7 @@ class P2SGradLoss(DataWiseLoss):
 
 
 def p2sgrad_terms(sims: ClassSimilarities) -> Tensor:
-    """Compute the mean over classes c of (S_c - 1[c = y])^2 for each sample with class y. The result has shape [B]."""
+    """Compute the mean over classes c of (S_c - 1[c = y])^2 for each of B samples, [B]. See `P2SGradLoss`."""
     terms: Tensor = _SquaredErrors.apply(sims.matrix, sims.labels)  # type: ignore[no-untyped-call]
     return terms
 

@@ -18,9 +18,10 @@ class PairBatch:
     """The validated inputs of one call of a pair loss, in float32 or float64.
 
     `emb`, `labels` and `weights` belong to the anchors; `ref_emb`, `ref_labels` and `ref_weights` belong to the
-    references. If `ref_emb` is None, the anchors are also the references. `representatives` is True if either the
-    anchors or the references are class representatives from the PROFS sampler (see `nearfar.samplers.Profs`). `aligned`
-    is True if anchor i and reference i form the only positive pair of both, for every i.
+    references, the samples that the anchors are compared with. If `ref_emb` is None, the anchors are also the
+    references. `representatives` is True if either the anchors or the references are class representatives from the
+    PROFS sampler (see `nearfar.samplers.Profs`). `aligned` is True if anchor i and reference i form the only positive
+    pair of both, for every i.
     """
 
     emb: Tensor
@@ -104,7 +105,11 @@ def cast_weights(name: str, weights: Tensor | None, like: Tensor) -> Tensor | No
 
 
 def check_representatives(n: int, batch: PairBatch) -> None:
-    """Check that the number of representatives is between 1 and B - 1 and that there are no references."""
+    """Check the argument `representatives` of a pair loss, for a batch of B samples.
+
+    n is the number of class representatives at the start of a batch from the PROFS sampler (`nearfar.samplers.Profs`).
+    It must be an integer from 1 to B - 1, and the argument `ref_emb` must not be passed.
+    """
     if batch.ref_emb is not None:
         raise ValueError(
             f"representatives={n} cannot be combined with ref_emb, because representatives are samples of the batch: "
@@ -117,7 +122,7 @@ def check_representatives(n: int, batch: PairBatch) -> None:
 
 
 def pair_weights(batch: PairBatch) -> tuple[Tensor | None, Tensor | None]:
-    """Return the weights of the anchors and of the references.
+    """Return the weights of the anchors, and of the references, the samples that the anchors are compared with.
 
     Both are None if neither has weights. If only one of them has weights, the weights of the other are 1.
     """

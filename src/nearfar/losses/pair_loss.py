@@ -52,18 +52,19 @@ class PairLoss(Loss):
             labels: Class ids or class names [B], or multi-hot labels [B, C] for C classes. Two samples are a positive
                 pair if they share a label. None if `relation` is given.
             relation: The relations [B, R] of anchors and references, in place of labels: 1 for a positive pair, 0 for a
-                negative pair, NaN for an unknown pair, which has no effect. Or a list of pairs (i, j, sign) with sign
-                +1 or -1; all other pairs are unknown. Some losses take grades between 0 and 1 (see
-                `nearfar.losses.RelationLoss`). Without references, R is B, the diagonal is ignored, and if only one of
-                (i, j) and (j, i) is known, it is used for both.
+                negative pair, NaN for an unknown pair, which has no effect. Or a tuple (i, j, sign) of three sequences
+                with one entry per pair and sign +1 or -1; all other pairs are unknown. Some losses take grades between
+                0 and 1 (see `nearfar.losses.RelationLoss`). Without `ref_emb`, R is B, the diagonal is ignored, and if
+                only one of (i, j) and (j, i) is known, it is used for both.
             ref_emb: Embeddings of references [R, d]. Every anchor is compared with every reference. By default, the
                 samples of the batch are also the references, and no sample is compared with itself.
             ref_labels: The labels of the references, [R] or [R, C].
             weights: Sample weights [B]. They multiply every term of the loss in which the sample occurs, and means are
                 divided by the sum of the weights. Weight 0 removes a sample.
             ref_weights: Sample weights of the references [R].
-            representatives: The number n of class representatives (PROFS). The first n samples of the batch are the
-                representatives, and only pairs that contain a representative are used.
+            representatives: The number n of class representatives in a batch from the PROFS sampler (see
+                `nearfar.samplers.Profs`). The first n samples of the batch are the representatives, and only pairs that
+                contain a representative are used.
 
         Returns:
             The loss, a scalar tensor.
@@ -87,21 +88,23 @@ class PairLoss(Loss):
     def label_tensors(
         self, labels: Labels, ref_labels: Labels | None, device: torch.device | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Convert the labels of anchors and references to tensors; see `nearfar.losses.base.label_tensors`."""
+        """Convert `labels` and `ref_labels` to tensors; see `nearfar.losses.base.label_tensors`."""
         return label_tensors(labels, ref_labels, device)
 
     def similarity(self, x: Tensor, y: Tensor | None) -> Tensor:
         """Compute the similarities [A, R] of A anchors x and R references y. Closer samples have larger values.
 
-        The default is the cosine. If y is None, the references are the anchors.
+        Every anchor is compared with every reference. If y is None, the anchors are compared with each other. The
+        default similarity is the cosine.
         """
         return cosine_matrix(x, y)
 
     def arrange(self, batch: PairBatch, representatives: int | None) -> PairBatch:
         """Choose the anchors and references from the batch.
 
-        By default, the batch does not change. If it has class representatives, they become the anchors, and the other
-        samples become the references.
+        The references are the samples that the anchors are compared with. If `representatives` is None, the batch is
+        returned unchanged. Otherwise the class representatives, the first samples of the batch, become the anchors, and
+        the other samples become the references.
         """
         if representatives is None:
             return batch
@@ -175,7 +178,10 @@ class PairLoss(Loss):
         rows, columns = len(batch.emb), None if ref_emb is None else len(ref_emb)
         if isinstance(relation, tuple):
             if len(relation) != 3:
-                raise ValueError(f"relation must be a matrix or three sequences (i, j, sign), got {len(relation)}")
+                raise ValueError(
+                    "relation must be a matrix or a tuple of three sequences (i, j, sign), got a tuple of length "
+                    f"{len(relation)}"
+                )
             relation = relation_of_pairs(*relation, rows, columns)
         if isinstance(relation, Tensor):
             relation = relation.to(embeddings.device)
@@ -209,15 +215,15 @@ class PairLoss(Loss):
         Losses that do not support grades raise a ValueError.
         """
         raise ValueError(
-            f"{type(self).__name__} does not support graded relations: use one of {', '.join(GRADED_LOSSES)}"
+            f"{type(self).__name__} does not support grades between 0 and 1: use one of {', '.join(GRADED_LOSSES)}"
         )
 
 
 def graded_mean(pairs: Pairs, grade: Tensor, elementwise: Callable[[Pairs], Tensor]) -> Tensor:
     """Compute the mean over all pairs of grade * (loss as a positive) + (1 - grade) * (loss as a negative).
 
-    `elementwise` computes the loss of every pair. It is called twice: with all pairs as positives, and with all
-    pairs as negatives.
+    The grade of a pair is between 0 (negative) and 1 (positive). `elementwise` computes the loss of every pair. It is
+    called twice: with all pairs as positives, and with all pairs as negatives.
     """
     every = torch.ones_like(pairs.same)
     pos, neg = elementwise(replace(pairs, same=every)), elementwise(replace(pairs, same=~every))
@@ -225,5 +231,5 @@ def graded_mean(pairs: Pairs, grade: Tensor, elementwise: Callable[[Pairs], Tens
 
 
 def no_labels(embeddings: Tensor) -> Tensor:
-    """Return class id 0 for every sample. It stands for labels where relations replace them."""
+    """Return class id 0 for every sample, as a placeholder for labels if `relation` is passed instead of labels."""
     return torch.zeros(len(embeddings), dtype=torch.int64, device=embeddings.device)

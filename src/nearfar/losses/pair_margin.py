@@ -33,12 +33,15 @@ class PairMarginLoss(PairLoss):
         self.m, self.threshold = check_not_negative("m", m), threshold
 
     def elementwise(self, pairs: Pairs) -> Tensor:
-        """Compute the loss of every pair. The result has shape [A, R] for A anchors and R references."""
+        """Compute the loss of every pair. The result has the shape of `pairs.sim`."""
         return hinges(pairs.sim, pairs.same, self.threshold + self.m, self.threshold - self.m)
 
     def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
         return pairs.mean(self.elementwise(pairs))
 
     def graded_cost(self, pairs: Pairs, grade: Tensor) -> Tensor:
-        """Compute the mean over pairs of grade * (loss as a positive) + (1 - grade) * (loss as a negative)."""
+        """Compute the mean over pairs of grade * (loss as a positive) + (1 - grade) * (loss as a negative).
+
+        The grade of a pair is between 0 (negative) and 1 (positive).
+        """
         return graded_mean(pairs, grade, self.elementwise)

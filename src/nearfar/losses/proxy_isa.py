@@ -28,14 +28,14 @@ NEGATIVE = ("inverse", "none")
 
 @dataclass(frozen=True, eq=False)
 class Progress:
-    """How far the training of each class has progressed. Every field is a float64 tensor [C]; see `progress`.
+    """How far the training of each class has progressed. Every field is a float64 tensor [C]. See `progress`.
 
     Attributes:
         effective: The effective number of samples, E.
         nu: A penalty that decreases as E grows.
         sigma: A penalty that stays near 1 until E approaches the volume V and then drops to nu.
         eta: The width of the range of informative similarities.
-        learned: The learned similarity, L.
+        learned: The learned similarity, L (see `ProxyISALoss`).
         outlier: The similarity below which a sample of the class is an outlier, L - eta.
     """
 

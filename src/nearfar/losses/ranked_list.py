@@ -21,8 +21,8 @@ class RankedListLoss(PairLoss):
     D - (alpha - margin) over the positives with D > alpha - margin, with weights
     e^{temperature_pos (D - (alpha - margin))}. L_N is the weighted mean of alpha - D over the negatives with D < alpha,
     with weights e^{temperature_neg (alpha - D)}. A mean over no samples is 0. Gradients flow through the weights.
-    The sample weight of a reference multiplies its weight in L_P or L_N. The sample weight of an anchor multiplies its
-    term in the mean over anchors.
+    The sample weight of a positive or negative multiplies its weight in L_P or L_N. The sample weight of an anchor
+    multiplies its term in the mean over anchors.
 
     Args:
         margin: The margin between positives and negatives. The default is our choice.
@@ -82,7 +82,7 @@ def ranked_list_terms(
 
 
 def weighted_excess(excess: Tensor, mask: Tensor, temperature: float, weights: Tensor | None, slack: float) -> Tensor:
-    """Compute the mean of the positive entries in each row of `excess`, weighted by e^{temperature excess}.
+    """Compute the mean of the entries above 0 in each row of `excess`, weighted by e^{temperature excess}.
 
     Only entries in the mask count.
 

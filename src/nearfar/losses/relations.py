@@ -25,7 +25,7 @@ class RelationLoss(Loss):
         graded: If True, relations may be grades between 0 and 1. Only five losses support grades. `binomial`,
             `contrastive` with form="squared", and `pair-margin` compute grade * (loss as a positive) +
             (1 - grade) * (loss as a negative) for each pair. `supcon` uses the grades as targets of its softmax. `hap`
-            uses them as relevances. Miners cannot be combined with grades.
+            computes its relevances from them. Miners cannot be combined with grades.
 
     >>> import torch
     >>> from nearfar.losses import create
@@ -46,8 +46,8 @@ class RelationLoss(Loss):
         loss.check_relation(weighted=False)
         if graded and type(loss).graded_cost is PairLoss.graded_cost:
             raise ValueError(
-                f"{type(loss).__name__} does not support graded relations: use one of {', '.join(GRADED_LOSSES)}, "
-                "or round the relations to 0 and 1"
+                f"{type(loss).__name__} does not support grades between 0 and 1: use one of "
+                f"{', '.join(GRADED_LOSSES)}, or round the relations to 0 and 1"
             )
         if graded and loss.mine is not None:
             raise ValueError("graded=True cannot be combined with a miner: create the loss without mine")
@@ -67,14 +67,15 @@ class RelationLoss(Loss):
         Args:
             embeddings: The embeddings of the anchors [B, d].
             relation: The relations [B, R], either boolean or floating point with the values 0, 1 and NaN. With
-                `graded`, values between 0 and 1 are allowed too. Without references, R is B, the diagonal is ignored,
-                and if only one of (i, j) and (j, i) is known, it is used for both. Or a list of pairs (i, j, sign) with
-                sign +1 or -1.
-            ref_emb: Embeddings of references [R, d]. By default, the references are the batch itself.
+                `graded`, values between 0 and 1 are allowed too. Without `ref_emb`, R is B, the diagonal is ignored,
+                and if only one of (i, j) and (j, i) is known, it is used for both. Or a tuple (i, j, sign) of three
+                sequences with one entry per pair and sign +1 or -1; all other pairs are unknown.
+            ref_emb: The embeddings [R, d] with which the anchors are compared. By default, these are the embeddings of
+                the batch.
             weights: Sample weights [B].
-            ref_weights: Sample weights of the references [R].
+            ref_weights: Sample weights of the samples in `ref_emb` [R].
         """
-        graded = self.graded or isinstance(self.loss, HAPLoss)  # the relevances of H-AP are its grades
+        graded = self.graded or isinstance(self.loss, HAPLoss)  # HAPLoss computes its relevances from grades
         return self.loss.relation_loss(embeddings, relation, ref_emb, weights, ref_weights, graded=graded)
 
     def aligned(

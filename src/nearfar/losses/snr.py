@@ -39,7 +39,7 @@ def snr_distance(x: Tensor, y: Tensor | None = None) -> Tensor:
 class SignalToNoiseRatioContrastiveLoss(PairLoss):
     """SNR contrastive loss (Yuan et al., CVPR 2019), on embeddings that are not normalized.
 
-    The SNR distance of anchor h_i and reference h_j is d_ij = var(h_i - h_j) / var(h_i), where the variance is taken
+    The SNR distance of anchor h_i and sample h_j is d_ij = var(h_i - h_j) / var(h_i), where the variance is taken
     over the features. The loss is the mean of the non-zero positive terms [d - pos_margin]_+, plus the mean of the
     non-zero negative terms [neg_margin - d]_+, plus reg times the mean over anchors of |sum of the features of h_i|.
 

@@ -39,7 +39,10 @@ class SupConLoss(PairLoss):
         return pairs.anchor_mean(everything - pairs.row_mean(logits, pairs.same), pairs.same.any(1))
 
     def graded_cost(self, pairs: Pairs, grade: Tensor) -> Tensor:
-        """Compute the softmax cross-entropy. The targets of an anchor are its grades, divided by their sum."""
+        """Compute the softmax cross-entropy. The targets of an anchor are its grades, divided by their sum.
+
+        The grade of a pair is between 0 (negative) and 1 (positive).
+        """
         logits = pairs.sim / self.temperature
         everything = pairs.log_sum_exp(logits, pairs.same | pairs.diff)
         mean = ratio(pairs.row_sum(grade * logits, pairs.same), pairs.row_sum(grade, pairs.same))

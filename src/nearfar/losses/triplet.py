@@ -116,8 +116,8 @@ def hardest_triplets(pairs: Pairs) -> tuple[Tensor, Tensor]:
 def semi_hard_triplets(pairs: Pairs) -> tuple[Tensor, Tensor]:
     """Return sim_an - sim_ap and the weights of the semi-hard triplets (anchor a, positive p, negative n).
 
-    Both results are matrices with one row per anchor and one column per reference. Each positive pair has one triplet,
-    with the closest negative that is farther from the anchor than the positive.
+    Both results have the shape of `pairs.sim`. Entry [a, p] belongs to the triplet of the positive pair (a, p) and the
+    closest negative that is farther from the anchor than the positive.
     """
     n = semi_hard_negatives(pairs.sim.detach(), pairs.same, pairs.diff)
     mass = (n >= 0).to(pairs.sim.dtype)
@@ -131,9 +131,9 @@ def semi_hard_triplets(pairs: Pairs) -> tuple[Tensor, Tensor]:
 def paired_triplets(pairs: Pairs, *, by_similarity: bool) -> tuple[Tensor, Tensor]:
     """Return sim_an - sim_ap and the weights of triplets (anchor a, positive p, negative n).
 
-    Both results are matrices with one row per anchor and one column per reference, which is the positive of the
-    triplet. The j-th positive of each anchor is combined with its j-th closest negative. Positives are counted by
-    decreasing similarity (mining="paired") or in the order of the batch (PROFS).
+    Both results have the shape of `pairs.sim`. Entry [a, p] belongs to the triplet of the positive pair (a, p). The
+    j-th positive of each anchor is combined with its j-th closest negative. Positives are counted by decreasing
+    similarity (mining="paired") or in the order of the batch (PROFS).
     """
     closest, n = torch.where(pairs.diff, pairs.sim, -torch.inf).sort(dim=1, descending=True, stable=True)
     if by_similarity:

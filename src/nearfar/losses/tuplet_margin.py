@@ -1,4 +1,4 @@
-"""Tuplet margin loss: compare each positive with all negatives of its anchor, with an angular margin as slack."""
+"""Tuplet margin loss: subtract a slack from the angle of each positive, and compare it with all negatives."""
 
 from __future__ import annotations
 

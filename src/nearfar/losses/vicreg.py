@@ -26,7 +26,7 @@ def vicreg(
 ) -> Tensor:
     """Compute the loss of two views [B, d] of the same samples, a scalar.
 
-    The default weights are those of pytorch-metric-learning.
+    See the top of this file for the formula. The default weights are those of pytorch-metric-learning.
 
     >>> vicreg(torch.eye(2) * 9, torch.eye(2) * 9)  # only the covariance of -40.5 contributes
     tensor(3280.5000)

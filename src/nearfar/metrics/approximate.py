@@ -38,7 +38,7 @@ def check_index(index: Any, rows: int, dim: int, distance: str) -> None:
     if distance == "cosine" and hasattr(index, "reconstruct"):
         length = float(np.linalg.norm(reconstruct_first(index, dim)))
         if not 0.9 < length < 1.1 and length > 0:
-            raise ValueError(f"index has vectors of length {length:.3g}, but distance is 'cosine': add unit vectors")
+            raise ValueError(f"index has vectors of norm {length:.3g}, but distance is 'cosine': add unit vectors")
 
 
 def reconstruct_first(index: Any, dim: int) -> NDArray[np.float32]:
@@ -63,7 +63,8 @@ def evaluate_with_index(
 
     Samples with equal similarities stay in the order in which the index returns them. The search requests 1,000
     neighbors, or more if the metrics need them. A positive that the index does not return counts as not found: mrr and
-    map are computed from the returned part of the ranking, and "first" is 0 if this part has no positive.
+    map are computed from the returned part of the ranking. The column "first", the position of the best positive, is 0
+    if this part has no positive.
     """
     columns = empty_columns(names, len(queries))
     bound = relevance.max_positives()

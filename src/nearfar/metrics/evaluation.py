@@ -103,7 +103,7 @@ def evaluate(
     else:
         if labels is not None or hierarchy is not None or (queries is not None and queries[1] is not None):
             raise ValueError(
-                "relation replaces labels and hierarchy: pass only relation, and None as the labels of queries"
+                "relation replaces labels and hierarchy: omit them, and pass queries, if any, as (embeddings, None)"
             )
         relations = as_relation(relation, len(searched), len(rows), same_set=queries is None)
         row_labels, searched_labels = np.arange(len(rows)), np.arange(len(searched))
@@ -187,7 +187,7 @@ def _as_points(rows: Tensor, distance: str) -> Tensor:
 def _center(rows: Tensor, distance: str) -> Tensor:
     """Return the float32 vectors to cluster.
 
-    For Euclidean distance, the mean is subtracted first: a large common offset would lose float32 precision.
+    For Euclidean distance, the mean is subtracted first, because a large common offset would reduce the precision.
     """
     return _as_points(rows, distance) if distance == "cosine" else (rows - rows.double().mean(0)).float()
 

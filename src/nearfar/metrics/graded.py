@@ -53,9 +53,7 @@ class LabelGrades:
         self.gallery, self.queries = gallery, queries
         if self.is_multi_hot:
             if hierarchy is not None:
-                raise ValueError(
-                    "hierarchy needs one label per sample, but labels are multi-hot: pass only one of them"
-                )
+                raise ValueError("hierarchy needs one label per sample, but labels are multi-hot: remove hierarchy")
             return
         names, codes = np.unique(np.concatenate([gallery, queries]), return_inverse=True)
         paths = codes[:, None] if hierarchy is None else level_ids(names.tolist(), hierarchy)[codes]
@@ -87,7 +85,9 @@ def level_ids(names: Sequence[Any], hierarchy: Mapping[Any, Sequence[Any]]) -> I
         raise ValueError(f"hierarchy has no entry for the label {missing[0]!r}: add its ancestors")
     chains = [(name, *hierarchy[name]) for name in names]
     if len({len(chain) for chain in chains}) > 1:
-        raise ValueError("hierarchy must have the same number of ancestors for every label: repeat the last one")
+        raise ValueError(
+            "hierarchy must have the same number of ancestors for every label: repeat the last ancestor where needed"
+        )
     columns = []
     for level in range(len(chains[0])):
         number: dict[Any, int] = {}
@@ -108,7 +108,7 @@ def evaluate_grades(
     """Compute graded metrics of all Q queries, each [Q]. The value is NaN for a query whose grades are all 0."""
     size, device = len(gallery.rows), gallery.rows.device
     columns = {name: np.full(len(queries), np.nan) for name in names}
-    # The memory of a query is that of its similarities, their order, and about four arrays of float64.
+    # For each query, memory is needed for the similarities, their order, and about four float64 values per sample.
     step = min(max(memory_mb * 2**20 // (48 * size), 1), MAX_ROWS)
     for start in range(0, len(queries), step):
         block = np.arange(start, min(start + step, len(queries)))

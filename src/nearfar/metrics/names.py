@@ -70,7 +70,7 @@ def is_graded(name: str) -> bool:
 def required_depth(names: Sequence[str], max_positives: int, gallery: int) -> int:
     """Return the number of leading positions of a ranking that must be computed for these metrics.
 
-    recall and mrr need none, because the position of the best positive is always computed.
+    The number is 1 for recall and mrr, because the position of the best positive is computed in any case.
 
     Args:
         names: Names of the metrics.

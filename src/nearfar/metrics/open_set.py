@@ -23,6 +23,8 @@ def accept_threshold(score: ArrayLike, share: float = TPR) -> float:
 def fpr_at_tpr(score: ArrayLike, known: ArrayLike, share: float = TPR) -> float:
     """Return the fraction of unknown samples accepted at the threshold that accepts `share` of the known samples.
 
+    A sample is accepted if its score is at least the threshold. `known` [N] is True for samples of known classes.
+
     >>> fpr_at_tpr([0.9, 0.1, 0.8, 0.7], [True, False, False, True])
     0.5
     """

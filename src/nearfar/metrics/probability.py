@@ -84,16 +84,18 @@ def fit_curve(method: str, score: ArrayLike, truth: ArrayLike, *, is_increasing:
     check_choice("method", method, METHODS)
     values, is_true = np.asarray(score, np.float64), np.asarray(truth, np.bool_)
     if not len(values) or values.shape != is_true.shape:
-        raise ValueError(f"score and truth must both be [N], got {list(values.shape)} and {list(is_true.shape)}")
+        raise ValueError(
+            f"score and truth must both be [N] with N of at least 1, got {list(values.shape)} and {list(is_true.shape)}"
+        )
     return fit_logistic(values, is_true) if method == "logistic" else fit_isotonic(values, is_true, is_increasing)
 
 
 def fit_logistic(score: Floats, truth: NDArray[np.bool_]) -> LogisticCurve:
     """Fit a logistic curve by maximum likelihood with Platt's targets.
 
-    The targets are (P + 1) / (P + 2) for the P true values and 1 / (N + 2) for the N false ones, which keeps the curve
-    finite if the scores separate them (Platt, Probabilistic Outputs for Support Vector Machines, 1999). The two
-    parameters are found with Newton's method; a step is halved until the likelihood grows.
+    The targets are (P + 1) / (P + 2) for the P true values and 1 / (N + 2) for the N false ones. They keep the slope
+    finite even if the scores separate true from false perfectly (Platt, Probabilistic Outputs for Support Vector
+    Machines, 1999). The two parameters are found with Newton's method; a step is halved until the likelihood grows.
     """
     positives, negatives = int(truth.sum()), int((~truth).sum())
     target = np.where(truth, (positives + 1) / (positives + 2), 1 / (negatives + 2))
@@ -154,7 +156,7 @@ class ReliabilityBin:
 
 
 def bin_numbers(probability: ArrayLike, *, bins: int = BINS) -> NDArray[np.int64]:
-    """Return the bin of each probability, of bins with equal width."""
+    """Return the number of the bin that contains each probability. The bins have equal width."""
     return np.minimum((np.asarray(probability, np.float64) * bins).astype(np.int64), bins - 1)
 
 
@@ -179,7 +181,8 @@ def calibration_error(
 ) -> float:
     """Return the expected calibration error: the mean of |predicted - observed| over the bins, weighted by their size.
 
-    The bins have equal width (Naeini et al., AAAI 2015; Guo et al., ICML 2017, with 15 bins).
+    The bins have equal width (Naeini et al., AAAI 2015; Guo et al., ICML 2017, with 15 bins). `weights` are the weights
+    of the predictions, by default 1.
 
     >>> calibration_error([0.1, 0.1, 0.9], [False, True, True], bins=2)  # (2 * 0.4 + 0.1) / 3
     0.3

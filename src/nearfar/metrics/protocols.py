@@ -37,7 +37,7 @@ PROTOCOLS = {
     "cars": Protocol((1, 2, 4, 8, 16, 32), (2, 4, 8)),
     "sop": Protocol((1, 10, 100, 1000), (10, 100)),
     "in-shop": Protocol((1, 10, 20, 30, 40, 50), gallery=True),
-    # the cutoffs of the BSPML paper
+    # the cutoffs in the paper on balanced self-paced metric learning (BSPML, arXiv 2211.11751)
     "sop-bspml": Protocol((1, 8, 16, 32, 64, 128)),
     "in-shop-bspml": Protocol((1, 2, 4, 8, 16, 32), gallery=True),
 }

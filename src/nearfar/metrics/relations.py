@@ -24,7 +24,7 @@ class Relation:
 
     @property
     def relevance(self) -> Relevance:
-        """Return the positives of each query. Every query is a class of its own, whose members are its positives."""
+        """Return the positives of each query. In the result, every query has its own class, made of its positives."""
         owner, members = np.nonzero(self.matrix >= POSITIVE)  # NaN is never positive
         queries = len(self.matrix)
         return Relevance(
@@ -49,12 +49,13 @@ class Relation:
 
 
 def as_relation(relation: ArrayLike | Tensor | PairList, queries: int, gallery: int, *, same_set: bool) -> Relation:
-    """Check a matrix of relations or a list of pairs (i, j, sign), and convert it to a `Relation`.
+    """Check a matrix of relations or a tuple (i, j, sign) that lists pairs, and convert it to a `Relation`.
 
-    With `same_set`, the queries are the gallery, and a pair (i, j) of a list also relates j to i.
+    `nearfar.ops.relations.relation_of_pairs` describes the tuple. `queries` and `gallery` are the numbers of samples.
+    With `same_set`, the queries are the gallery, and a listed pair (i, j) also relates j to i.
 
     Raises:
-        ValueError: If its shape is not [queries, gallery], or a value is neither NaN nor between 0 and 1.
+        ValueError: If the shape is not [queries, gallery], or a value is neither NaN nor between 0 and 1.
     """
     if isinstance(relation, tuple) and len(relation) == 3:
         relation = relation_of_pairs(*relation, queries, None if same_set else gallery)

@@ -113,8 +113,8 @@ class Scores(Mapping[str, float]):
     def per_class(self) -> dict[Any, dict[str, float]]:
         """Return a dict for each class with the number of its queries and the mean of every retrieval metric over them.
 
-        Queries without a positive are excluded. With multi-hot labels, a class is a column number, and a query counts
-        in each of its classes.
+        Queries without a positive are excluded. With multi-hot labels, a class is a column number, and a query is
+        counted in each of its classes.
         """
         if self.labels.ndim == 2:
             owner, code = np.nonzero(self.labels)

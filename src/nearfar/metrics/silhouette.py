@@ -10,10 +10,10 @@ def silhouette(points: Tensor, codes: Ints, *, distance: str, memory_mb: int = 2
     """Return the mean silhouette (b - a) / max(a, b) of all samples, between -1 and 1 (Rousseeuw, 1987).
 
     a is the mean distance of a sample to the other samples of its class, and b its mean distance to the samples of the
-    nearest other class. A sample that is alone in its class counts as 0. Cosine distance is 1 - cos.
+    nearest other class. A sample that is alone in its class has silhouette 0. Cosine distance is 1 - cos.
 
     Args:
-        points: Vectors [N, d]. For cosine distance, their lengths must be 1 or 0.
+        points: Vectors [N, d]. For cosine distance, their norms must be 1 or 0.
         codes: Class number of each sample, from 0 to C - 1, where C is at least 2.
         distance: "cosine" or "euclidean".
         memory_mb: Memory for a block of distances, in MiB.
@@ -34,8 +34,8 @@ def silhouette(points: Tensor, codes: Ints, *, distance: str, memory_mb: int = 2
         block = torch.arange(start, min(start + rows, len(points)), device=points.device)
         line, mine = torch.arange(len(block), device=points.device), own[block]
         if distance == "cosine":
-            # 1 - cos is linear in the second sample, so the sum of the vectors of each class is enough. The second line
-            # sets the distance of a sample to itself to 0.
+            # For unit vectors, 1 - cos is linear in the second vector, so the sum of the vectors of each class is
+            # enough. The second statement sets the distance of a sample to itself to 0.
             to_class = sizes - points[block] @ sums.T
             to_class[line, mine] -= 1 - points[block].square().sum(1)
         else:

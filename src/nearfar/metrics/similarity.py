@@ -4,7 +4,7 @@ cosine     s(q, g) = q.g / |g|            |q| does not change the ranking and is
 euclidean  s(q, g) = q.g - |g|^2 / 2      = (|q|^2 - |q - g|^2) / 2, so larger is nearer
 
 Gallery vectors in float32 and float64 enter the matrix product unchanged, and their norms are applied to the result.
-Half-precision vectors are converted to float32 chunk by chunk, anew for every block of queries. A vector of length 0
+Half-precision vectors are converted to float32 chunk by chunk, anew for every block of queries. A vector of norm 0
 (or below 1e-30) has no direction: its cosine with any vector is 0.
 """
 
@@ -26,7 +26,7 @@ class Gallery:
         rows: The vectors [N, d].
         distance: "cosine" or "euclidean".
         dtype: Data type of the similarities, float32 or float64.
-        scale: 1 / |g| of each vector g, or 0 if the length is below 1e-30.
+        scale: 1 / |g| of each vector g, or 0 if the norm is below 1e-30.
         shift: |g|^2 / 2 of each vector g, after the center is subtracted.
         center: Point to subtract from all gallery and query vectors, or None to subtract nothing.
     """
@@ -42,7 +42,7 @@ class Gallery:
         """Write the similarities of `queries` [b, d] into `out` [b, N], and return `out`."""
         left = queries.to(self.dtype)
         if self.distance == "cosine":
-            # scaling prevents overflow; a power of two does not round, so equal similarities stay equal
+            # Scaling prevents overflow. Scaling by a power of two does not round, so equal similarities stay equal.
             largest = left.abs().amax(1, keepdim=True)
             left = left * torch.ldexp(torch.ones_like(largest), -torch.frexp(largest).exponent.clamp_min(-126))
         elif self.center is not None:
@@ -95,24 +95,25 @@ def sum_rows(rows: Tensor) -> Tensor:
 
 
 def check_norms(rows: Tensor, name: str) -> Tensor:
-    """Check that all vectors are finite and not too long for float32, and return their squared norms in float64."""
+    """Check that all vectors are finite, and that their norms are 0 or between TINY and HUGE.
+
+    Return the squared norms in float64. `name` is the name of the argument for the error message.
+    """
     squares = squared_norms(rows)
     bad = torch.nonzero(~torch.isfinite(squares)).flatten()
     if len(bad):
         raise ValueError(
             f"{name} has NaN or infinity in {len(bad)} of {len(rows)} vectors, first in vector "
-            f"{int(bad[0])}: remove them"
+            f"{int(bad[0])}: remove these vectors"
         )
     longest = float(squares.max().sqrt())
     if longest > HUGE:
-        raise ValueError(
-            f"{name} has a vector of length {longest:.3g}: rescale the vectors to a length of at most {HUGE:g}"
-        )
-    # vectors shorter than TINY have a cosine of 0 with every vector, which is right only for zero vectors
+        raise ValueError(f"{name} has a vector of norm {longest:.3g}: rescale the vectors to norms of at most {HUGE:g}")
+    # Vectors with a norm below TINY get a cosine of 0 with every vector, which is right only for zero vectors.
     if bool(((squares > 0) & (squares <= TINY**2)).any()):
         shortest = float(squares[squares > 0].min().sqrt())
         raise ValueError(
-            f"{name} has a vector of length {shortest:.3g}, too short to compute its direction: rescale the vectors "
-            f"to a length above {TINY:g}"
+            f"{name} has a vector of norm {shortest:.3g}, too short to compute its direction: rescale the vectors "
+            f"to norms above {TINY:g}"
         )
     return squares

@@ -1,6 +1,6 @@
 """Verification: decide from the distance between two samples whether they have the same class, and measure the errors.
 
-A decision accepts a pair if its distance is at most a threshold. Two errors are possible:
+A pair is accepted (taken to have the same class) if its distance is at most a threshold. Two errors are possible:
 
 - FMR, the false match rate: the fraction of pairs of different classes that are accepted.
 - FNMR, the false non-match rate: the fraction of pairs of the same class that are rejected.
@@ -162,7 +162,7 @@ def equal_error_rate(same: Pairs, different: Pairs) -> float:
 
 
 def percentile_interval(values: Floats, *, level: float = LEVEL) -> tuple[float, float]:
-    """Return the interval with the middle fraction `level` of the bootstrap replicates. NaN values are ignored."""
+    """Return the interval that contains the middle fraction `level` of the bootstrap replicates. NaN is ignored."""
     tail = 50 * (1 - level)
     low, high = np.nanpercentile(values, [tail, 100 - tail], method="nearest")
     return float(low), float(high)

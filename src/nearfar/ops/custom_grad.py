@@ -55,9 +55,9 @@ class _Eager(torch.autograd.Function):
 def analytic(name: str) -> Callable[[Callable[..., tuple[Tensor, Tensor]]], Callable[..., Tensor]]:
     """Return a decorator that turns f(x, ...) -> (value, dvalue/dx) into a differentiable operator that returns value.
 
-    f itself runs without autograd, and its value must be a scalar. f may read values on the host, such as the number of
-    positives, so the operator is excluded from CUDA graphs. Only its first argument x gets a gradient. Asking for a
-    second derivative raises an error.
+    f itself runs without autograd, and its value must be a scalar. f may copy values from a GPU to the host, such as
+    the number of positives, so the operator is excluded from CUDA graphs. Only the first argument, x, gets a gradient.
+    Asking for a second derivative raises an error.
 
     Args:
         name: Name of the operator in the `nearfar::` namespace of torch.library.

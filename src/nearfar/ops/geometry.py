@@ -121,7 +121,10 @@ class _Gram(torch.autograd.Function):
 
 
 class _CosineGram(torch.autograd.Function):
-    """`_Gram` of `_Unit` in one operation, because for small batches each operation costs more than its arithmetic."""
+    """The matrix of cosines of a set of vectors with itself, `_Gram` applied to the result of `_Unit`.
+
+    It is a single operation, because for small batches the overhead of each operation exceeds its arithmetic.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:

@@ -39,7 +39,7 @@ class Pairs:
     symmetric: bool = False
 
     def mean(self, values: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Compute the weighted mean of values [A, R] over a mask of pairs (default: all pairs).
+        """Compute the weighted mean of values [A, R] over the pairs in a mask (default: all pairs in `same` or `diff`).
 
         An empty mask gives 0, and backward() still works.
         """
@@ -65,7 +65,7 @@ class Pairs:
         return replace(self, weights=to_one(self.weights), ref_weights=to_one(self.ref_weights)).mass(mask)
 
     def anchor_mean(self, values: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Compute the weighted mean of values [A] over a mask [A] of anchors (default: all anchors).
+        """Compute the weighted mean of values [A] over the anchors in a mask [A] (default: all anchors).
 
         An empty mask gives 0, and backward() still works.
         """
@@ -80,14 +80,14 @@ class Pairs:
         return ratio((values * weights).sum(), weights.sum())
 
     def row_sum(self, values: Tensor, mask: Tensor) -> Tensor:
-        """Sum the values times the reference weights over each row of a mask. Return one sum per anchor [A]."""
+        """Multiply values [A, R] by the reference weights, and sum over the true entries of each row of a mask: [A]."""
         values = torch.where(mask, values, 0.0)
         return values.sum(1) if self.ref_weights is None else values @ self.ref_weights
 
     def row_mean(self, values: Tensor, mask: Tensor) -> Tensor:
-        """Compute the weighted mean of values [A, R] over each row of a mask. Return one mean per anchor [A].
+        """Compute the weighted mean of values [A, R] over the true entries of each row of a mask: [A].
 
-        The mean is 0 where the row of the mask is empty.
+        The mean is 0 for a row without true entries.
         """
         mass = row_count(mask) if self.ref_weights is None else self.row_sum(torch.ones_like(values), mask)
         return ratio(self.row_sum(values, mask), mass)
@@ -185,7 +185,7 @@ class _LogSumExp(torch.autograd.Function):
 def softplus(x: Tensor) -> Tensor:
     """Compute log(1 + e^x) elementwise.
 
-    By default, torch's softplus returns x itself for x > 20, where the true slope still differs from 1 by 2e-9. Here
-    the limit is 50.
+    By default, torch's softplus returns x itself for x > 20, where the true slope still differs from 1 by up to
+    2e-9. Here the limit is 50.
     """
     return torch.nn.functional.softplus(x, threshold=50.0)

@@ -1,4 +1,4 @@
-"""Relations between samples in place of labels: a matrix with 1, 0 and NaN, or a list of pairs."""
+"""Relations between samples in place of labels: a matrix of 1 (positive), 0 (negative) and NaN (unknown), or a list."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def relation_of_pairs(first: Indices, second: Indices, sign: Indices, rows: int,
     size = rows if columns is None else columns
     if not i.ndim == j.ndim == s.ndim == 1 or not len(i) == len(j) == len(s):
         shapes = ", ".join(str(list(part.shape)) for part in (i, j, s))
-        raise ValueError(f"a list of pairs needs three sequences (first, second, sign) of one length, got {shapes}")
+        raise ValueError(f"a list of pairs needs three sequences (first, second, sign) of equal length, got {shapes}")
     relation = torch.full((rows, size), torch.nan, device=s.device)
     if not len(i):
         return relation
@@ -39,7 +39,7 @@ def relation_of_pairs(first: Indices, second: Indices, sign: Indices, rows: int,
             raise ValueError(f"{name} must be integer indices, got {part.dtype}")
         outside = part[(part < 0) | (part >= end)]
         if len(outside):
-            raise ValueError(f"{name} must be in 0..{end - 1}, got {int(outside[0])}: pass positions in the batch")
+            raise ValueError(f"{name} must be in 0..{end - 1}, got {int(outside[0])}: pass indices of samples")
     odd = s[(s != 1) & (s != 0) & (s != -1)]
     if len(odd):
         raise ValueError(f"sign must be +1, -1 or 0, got {odd[0].item()}: pass grades as a matrix of relations")
@@ -60,16 +60,19 @@ def relation_of_pairs(first: Indices, second: Indices, sign: Indices, rows: int,
 def relation_masks(
     relation: Tensor, rows: int, columns: int | None, *, graded: bool, dtype: torch.dtype, cure: str = ""
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Convert relations to the masks (same, diff) and the grades, each [A, R].
+    """Check relations, and convert them to the masks (same, diff) and the grades, each [A, R].
+
+    A grade is a relation as a number, or 0 if it is unknown. Pairs with a grade above 0 are in `same`, and pairs known
+    to have grade 0 are in `diff`.
 
     Args:
-        relation: The relations [A, R], either boolean or floating point with the values 0, 1 and NaN.
+        relation: The relations [A, R], either boolean or numbers: 1 for positive, 0 for negative, NaN for unknown.
         rows: The number of anchors A.
         columns: The number of references R. None means that the references are the anchors: the diagonal is then
             ignored, and if only one of (i, j) and (j, i) is known, it is used for both.
         graded: Whether values between 0 and 1 are allowed.
         dtype: The dtype of the grades.
-        cure: Advice that is added to the error about a value between 0 and 1.
+        cure: Advice that is added to the error about a value other than 0, 1 and NaN.
     """
     shape = [rows, rows if columns is None else columns]
     if not isinstance(relation, Tensor):
@@ -89,7 +92,7 @@ def relation_masks(
         bad = grade[~((grade >= 0) & (grade <= 1))] if graded else grade[(grade != 0) & (grade != 1)]
         if len(bad) and graded:
             raise ValueError(
-                f"relation must be between 0 and 1, or NaN for unknown pairs, got {float(bad[0]):g}: scale it"
+                f"relation must be between 0 and 1, or NaN for unknown pairs, got {float(bad[0]):g}: rescale the values"
             )
         if len(bad):
             raise ValueError(f"relation must be 0, 1 or NaN, got {float(bad[0]):g}: round graded relations{cure}")
@@ -104,8 +107,8 @@ def aligned_relation(
 ) -> Tensor:
     """Return the relations [B, B + N] of B anchors to their B positives and N further negatives.
 
-    Positive i belongs to anchor i. The positives of the other anchors are negatives, unless they have the same anchor
-    id or the same positive id: then they are unknown.
+    Positive i belongs to anchor i, and is a negative for any other anchor j. But if the anchor ids or the positive ids
+    of i and j are equal, the relation is unknown (NaN).
     """
     relation = torch.eye(len(anchors), dtype=anchors.dtype, device=anchors.device)
     for name, ids in (("anchor_ids", anchor_ids), ("positive_ids", positive_ids)):

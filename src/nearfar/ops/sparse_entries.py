@@ -1,4 +1,4 @@
-"""Draw random entries of a matrix, and select dot products with a sparse backward pass."""
+"""Random entries of a matrix, and selected dot products whose gradient is computed with sparse matrix products."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from torch.autograd.function import once_differentiable
 
 
 def entries(products: Tensor, x: Tensor, y: Tensor, index: Tensor) -> Tensor:
-    """Return selected entries of the matrix of dot products x_i . y_j, with a sparse backward pass.
+    """Return selected entries of the matrix of dot products x_i . y_j.
 
-    A loss that selects few pairs would otherwise spend most of its time on dense matrix products in the backward pass.
+    The backward pass uses sparse matrix products. With dense ones, a loss that selects few pairs would spend most of
+    its time in the backward pass.
 
     Args:
         products: The complete matrix of dot products [A, R], detached.
@@ -62,7 +63,7 @@ def draw(p: Tensor, n: int, seed: Tensor) -> Tensor:
 
 
 def hashed_uniform(n: int, seed: Tensor) -> Tensor:
-    """Return n float64 numbers, uniform in [0, 1), that depend only on a seed, which may be on a GPU.
+    """Return n float64 numbers, uniform in [0, 1), that are computed from a seed. The seed may be on a GPU.
 
     A torch.Generator needs the seed on the host, so the host would wait for the GPU. Instead, the i-th number is the
     splitmix64 hash (Steele, Lea and Flood, OOPSLA 2014) of the i-th point of a sequence that starts at the seed.

@@ -23,7 +23,7 @@ from nearfar.ops.pairs import row_count, softplus, to_one
 # With at least this many positives per anchor, sorting is faster than one pass per positive (measured with batches of
 # 640 and 2048 samples).
 SORT_FROM = 64
-# The largest number of matrix entries, over several positives, that are processed at once.
+# Several positives are processed at once as long as their [A, R] matrices have at most this many entries in total.
 AT_ONCE = 2**17
 
 
@@ -58,7 +58,7 @@ def mean_over_triplets(
         eta: The parameter of "rescaled". The other terms ignore it.
         nonzero: If True, divide by the total weight of the triplets with phi > 0; otherwise by that of all triplets.
     """
-    # On a GPU, sorting all columns is faster than waiting for the largest number of positives.
+    # On a GPU, sorting all columns is faster than making the host wait for the largest number of positives.
     sorts_all = term == "hinge" and not is_on_host(sim)
     positive, columns = positive_table(sim, same, count=sim.shape[1] if sorts_all else None)
     if columns.shape[1] == 0:
@@ -128,7 +128,7 @@ def positives_at_once(sim: Tensor, positives: int) -> int:
     """Return how many positives of each anchor a loop over positives should process at once.
 
     For small batches, an operation takes longer to start than to run, so one pass over all positives is faster than
-    one pass per positive. For large batches, a matrix for one positive already fills the caches.
+    one pass per positive. For large batches, the [A, R] matrix of a single positive already fills the caches.
     """
     return max(1, min(positives, AT_ONCE // sim.numel()))
 
@@ -189,8 +189,7 @@ def _pass_per_positive(
         if nonzero:
             active[:, k] = _row_sum(slopes if term != "softplus" else t.sign(), ref_weights)
         if term == "rescaled":
-            # phi = expm1(-eta t) / expm1(-eta), phi' = -eta e^{-eta t} / expm1(-eta) where t > 0; phi' is the
-            # derivative
+            # For t > 0, phi = expm1(-eta t) / expm1(-eta), and its derivative is -eta e^{-eta t} / expm1(-eta).
             t.mul_(-eta).expm1_()
             slopes.addcmul_(slopes, t).mul_(-eta / math.expm1(-eta))
             t.div_(math.expm1(-eta))
@@ -210,8 +209,8 @@ def _sorted_hinges(
 
     A triplet is active if its hinge is above 0. The thresholds are sorted, so the active positives of a negative n are
     the first k_n of its row, and binary search finds k_n. Cumulative sums over the positives, read at k_n, give the
-    cost of each negative. Adding up the weights of the negatives by their k_n gives the weight of the active negatives
-    of each positive.
+    cost of each negative. Conversely, the active negatives of the j-th positive are those with k_n >= j. A cumulative
+    sum of the negatives' weights in order of k_n gives their total weight.
     """
     w_n = torch.ones_like(negative) if ref_weights is None else ref_weights.expand_as(negative)
     k = torch.searchsorted(threshold, negative)
@@ -238,5 +237,5 @@ def _total_weight(same: Tensor, diff: Tensor, w_a: Tensor, ref_weights: Tensor |
 
 
 def _row_sum(values: Tensor, weights: Tensor | None) -> Tensor:
-    """Sum values [A, P, R] over the references, times their weights. Return [A, P]."""
+    """Multiply values [A, P, R] by the weights of the references, and sum over the references. Return [A, P]."""
     return values.sum(2) if weights is None else values @ weights

@@ -40,9 +40,9 @@ def best_sets(problem: WeightProblem, w: Floats, sums: ClassSums, tables: list[I
 
         (1/n) [sum_{a in S} ((s - 1)/(n - 1) xi+_a + m xi-_a) + s (v - age)] + mu ((s/n)^2 - 2 m s/n)
 
-    For a given s, the best set has the s samples with the smallest (s - 1)/(n - 1) xi+ + m xi-. Classes of up to 64
-    samples try every s from 0 to n; larger classes try 65 evenly spaced values. A class keeps its current weights
-    unless its best set has a lower cost.
+    For a given s, the best set has the s samples with the smallest (s - 1)/(n - 1) xi+ + m xi-. For classes of up to 64
+    samples, every s from 0 to n is tried, and for larger classes 65 evenly spaced values. A class keeps its current
+    weights unless its best set gives a lower objective.
     """
     target: Floats = w.copy()
     others = problem.classes - 1

@@ -1,4 +1,7 @@
-"""Algorithm 3 of BSPML as in the paper: update one random weight at a time, with a gradient from random samples."""
+"""Algorithm 3 of the paper on BSPML (balanced self-paced metric learning, arXiv 2211.11751).
+
+It updates the weight of one random sample at a time, with a gradient that is estimated from random samples.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,9 @@ def stochastic_gradient(
     """Estimate the partial derivative of the objective with respect to w_a from random samples (BSPML, Eq. 8).
 
     G = (1/N_c) (G_p + G_n + G_b - age) with G_p = mean_p w_p (xi+_p + xi+_a) and G_n = mean_n w_n (xi-_n + xi-_a).
-    The means are over the random samples p in `pos` and n in `negs`. c is the class of sample a, and N_c is its size.
-    xi+ and xi- measure how hard a sample is (see `WeightProblem`). G_b is the gradient of the balance term, which needs
-    no sampling.
+    The means are over the random samples p in `pos` and n in `negs`. c is the class of sample a, and N_c is the size of
+    this class. `WeightProblem` defines age, and xi+ and xi-, which measure how hard a sample is. G_b comes from the
+    term that balances the classes, and needs no sampling.
 
     Args:
         problem: The objective.

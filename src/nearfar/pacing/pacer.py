@@ -73,8 +73,8 @@ class Pacer:
     def summary(self, labels: Tensor) -> dict[str, float]:
         """Return statistics of the weights to log.
 
-        They are the mean ("maw") and the standard deviation ("sdaw") over classes of the mean weight of a class (BSPML,
-        Eq. 14), and the fraction of samples with weight at least 0.5 ("kept").
+        They are the mean ("maw") and the standard deviation ("sdaw") over classes of the mean weight of a class
+        (arXiv 2211.11751, Eq. 14), and the fraction of samples with weight at least 0.5 ("kept").
         """
         w, ids = self.weights.numpy(), labels.cpu().numpy()
         return {"maw": maw(w, ids), "sdaw": sdaw(w, ids), "kept": float((w >= 0.5).mean())}

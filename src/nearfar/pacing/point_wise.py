@@ -13,7 +13,10 @@ CHUNK = 1024
 
 @register("point-wise")
 class PointWise(Pacer):
-    """Give weight 1 to samples with a loss up to the age, 0 to others (Kumar et al., NIPS 2010; Eq. 2 of BSPML).
+    """Give weight 1 to samples with a loss up to the age, 0 to others (Kumar et al., NIPS 2010).
+
+    The age is a threshold that grows during training, so that harder samples are added over time. This is Eq. 2 of the
+    paper on BSPML (balanced self-paced metric learning, arXiv 2211.11751).
 
     The training loss must have the method `per_sample`. The losses that have it are NormalizedSoftmax, CosFace,
     ArcFace, sub-center ArcFace, SoftTriple, Proxy-NCA, MPA-DW and MPA-AP.
@@ -21,8 +24,8 @@ class PointWise(Pacer):
     Args:
         samples: Number of training samples.
         classes: Number of training classes.
-        share: Fraction of the samples to keep in the first round. A round is one update of the weights. The age is this
-            quantile of the losses.
+        share: Fraction of the samples to keep in the first round. A round is one update of the weights. In each round,
+            the age is the quantile of the losses that keeps the current share.
         age: The age in the first round. If it is given, `share` is ignored.
         growth: Factor by which the share or age is multiplied after each round.
         most: Upper limit of the share or the age. By default, the limit of the share is 0.95, or `share` if that is
@@ -51,7 +54,7 @@ class PointWise(Pacer):
     def update(self, embeddings: Tensor, labels: Tensor, *, loss: nn.Module | None = None) -> dict[str, float]:
         """Compute the weights from the loss of every sample.
 
-        The returned numbers include "lambda" (the age) and the objective of Eq. 1 of BSPML.
+        The returned numbers include "lambda" (the age) and the objective (Eq. 1 of the BSPML paper).
         """
         self.check_samples(embeddings, labels)
         per_sample = getattr(loss, "per_sample", None)

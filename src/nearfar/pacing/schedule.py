@@ -1,8 +1,8 @@
 """The age of self-paced learning in each round, given directly or as the fraction of samples to keep.
 
-A round is one update of the weights. In a round, samples with a loss up to the age are kept. The paper (BSPML) does not
-state values for the age. We let users specify the fraction of samples to keep instead, because it is easier to choose
-than a value on the scale of the loss.
+A round is one update of the weights. In a round, samples with a loss up to the age are kept. The paper on BSPML
+(balanced self-paced metric learning, arXiv 2211.11751) does not state values for the age. We let users specify the
+fraction of samples to keep instead, because it is easier to choose than a value on the scale of the loss.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def share_count(share: float, samples: int) -> int:
 
 
 def select_easiest(problem: WeightProblem, share: float) -> tuple[Floats, float]:
-    """Return weights w0 that are 1 for the easiest fraction `share` of the samples, and an age that separates them.
+    """Return weights w0 that are 1 for the easiest fraction `share` of the samples and 0 for the others, and an age.
 
     The cost of a sample is g(w) = G_p + G_n of BSPML, Eq. 8 (`WeightProblem.hardness`). w0 is 1 for the samples with
     the smallest cost when all weights are 1. The age is the quantile `share` of the costs g(w0). The same quantile of

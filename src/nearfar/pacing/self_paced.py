@@ -20,7 +20,7 @@ class SelfPaced(Pacer):
     """Weights that minimize Eq. 6 of BSPML for the current embeddings (Zhang et al., AAAI 2023, arXiv 2211.11751).
 
     Each update computes the hardness xi+ and xi- of every training sample and then solves for the weights. Samples that
-    are far from their own class or close to another class get small weights. The paper uses the weights in
+    are far from their own class or close to another class get small weights. The paper uses the weights in the loss
     `multi-similarity` with weighting="outside" and threshold=1 (Eq. 7), but every loss that accepts sample weights
     works. By default, all weights are 1 in the first epoch, and an update follows every epoch (Algorithm 1).
 

@@ -1,4 +1,6 @@
-"""A solver for the sample weights of BSPML: projected block-coordinate descent, vectorized over classes.
+"""A solver for the sample weights of BSPML (balanced self-paced metric learning).
+
+It uses projected block-coordinate descent, vectorized over classes, to minimize the objective of `WeightProblem`.
 
 There are two kinds of moves. Both change all classes at once:
 
@@ -25,7 +27,7 @@ from numpy.typing import ArrayLike
 from nearfar.pacing.class_sets import best_sets, classes_by_size
 from nearfar.pacing.objective import ClassSums, Floats, Ints, WeightProblem
 
-MAX_BLOCKS = 256  # maximum number of blocks of samples (see `class_blocks`); a sweep updates one after another
+MAX_BLOCKS = 256  # maximum number of blocks of samples (see `class_blocks`); a sweep updates them in turn
 MIN_GAIN = 1e-9  # relative decrease of the objective below which the solver stops
 
 

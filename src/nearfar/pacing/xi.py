@@ -26,7 +26,7 @@ def hardness(
     xi+_i = (1/alpha) log(1 + sum_{p in class, p != i} e^{-alpha (S_ip - threshold)})
     xi-_i = (1/beta) log(1 + sum_{n not in class} e^{beta (S_in - threshold)})
 
-    S is the cosine similarity. All pairs of the training set count; there is no mining. The defaults of alpha, beta and
+    S is the cosine similarity. The sums are over all training samples, without mining. The defaults of alpha, beta and
     threshold (rho in the paper) are from the paper. A sample without other samples in its class has xi+ = 0. float64
     embeddings are compared in float64, all others in float32.
 

@@ -1,4 +1,7 @@
-"""Hard negative class mining (HNCM): choose classes for a batch whose representatives have similar embeddings."""
+"""Hard negative class mining (HNCM): fill each batch with classes that have similar embeddings.
+
+One sample of each class, its representative, stands for the class (see `nearfar.samplers.profs`).
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,11 @@ class HNCM:
     As in the paper, the table has one embedding per class, which is updated whenever the representative of the class is
     sampled. Memory is O(L) for L classes.
 
-    The rule for choosing classes is our own. A batch consists of a random seed class and the classes nearest to it; of
-    two equally near classes, the one with the lower index comes first. With several seeds, each seed gets an equal part
-    of the batch: one after the other, the seeds take the nearest classes that are not taken yet. Classes without an
-    embedding in the table cannot be neighbors. If there are too few neighbors, random classes fill the batch.
+    The rule for choosing classes is our own. A batch consists of a randomly chosen class, called the seed, and the
+    classes nearest to it. Of two equally near classes, the one with the lower index comes first. With several seeds,
+    each seed gets an equal part of the batch. The seeds are processed in turn, and each takes the nearest classes that
+    are not taken yet. Classes without an embedding in the table are never taken as neighbors. If there are too few
+    neighbors, random classes fill the batch.
 
     Squared distances are computed as |a|^2 + |b|^2 - 2 a.b in float32. Rounding may swap two classes whose distances
     differ by less than 1e-3.
@@ -32,7 +36,7 @@ class HNCM:
         classes: Number of classes, L.
         greedy: If True, add one class at a time, always the class that is closest to any class chosen so far, as in
             the N-pair paper. This takes O(C L) time for C classes per batch.
-        normalize: Whether to scale the embeddings to unit length.
+        normalize: Whether to scale the embeddings to norm 1.
     """
 
     def __init__(self, classes: int, *, greedy: bool = False, normalize: bool = True) -> None:

@@ -11,10 +11,10 @@ from nearfar.validation import Labels, as_labels
 
 @register("pairs")
 class PairBatches(BatchSampler):
-    """Batches of at most `size` samples that contain both samples of each of their pairs.
+    """Batches of at most `size` samples that are made of pairs: both samples of a pair are in the same batch.
 
-    An epoch visits every pair once, in random order. If the last batch has fewer than size / 2 samples, it is dropped.
-    A batch contains each sample only once, even if the sample is in several of its pairs.
+    An epoch visits every pair once, in random order. If the last batch has fewer than size // 2 samples, it is dropped,
+    unless it is the only batch. A batch contains each sample only once, even if the sample is in several of its pairs.
 
     Args:
         labels: Labels [N]. Only the number of labels is used.
@@ -43,7 +43,9 @@ class PairBatches(BatchSampler):
     ) -> None:
         super().__init__(seed=seed, rank=rank, world=world)
         if pairs is None or not len(pairs):
-            raise ValueError("the sampler 'pairs' needs a table of pairs: use a CSV with the columns a,b,relation")
+            raise ValueError(
+                "the sampler 'pairs' needs a table of pairs: pass pairs, or use a CSV with the columns a,b,relation"
+            )
         if size < 4:
             raise ValueError(f"size must be at least 4, so that a batch has two pairs, got size={size}")
         self.samples, self.pairs = len(as_labels(labels)), np.asarray(pairs, dtype=np.int64)

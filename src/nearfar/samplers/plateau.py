@@ -8,10 +8,10 @@ from typing import Any
 class Plateau:
     """A detector of plateaus of the training loss.
 
-    A plateau is reached after `patience` consecutive steps without an improvement. A step is an improvement if its
-    running loss is lower than at the last improvement by more than the fraction `tolerance`. The running loss is an
-    exponential moving average of the losses: the loss from k steps ago has a weight proportional to smoothing^k, and
-    the weights add up to 1. The defaults smoothing=0.9 and tolerance=0.01 are our choice.
+    A plateau is reached after `patience` consecutive steps without an improvement. The running loss is an exponential
+    moving average of the losses: the loss from k steps ago has a weight proportional to smoothing^k, and the weights
+    add up to 1. A step is an improvement if its running loss is lower than the running loss at the last improvement, by
+    more than the fraction `tolerance` of that value. The defaults smoothing=0.9 and tolerance=0.01 are our choice.
 
     >>> plateau = Plateau(patience=2)
     >>> [plateau.observe(loss) for loss in (4.0, 2.0, 2.0, 9.0, 9.0)]

@@ -1,4 +1,4 @@
-"""The PROFS sampler: every class keeps the same representative for a cycle of M batches."""
+"""The PROFS sampler: every class has a representative sample, which stays the same for a cycle of M batches."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Profs(BatchSampler):
         self.size = self.representatives * per_class
         check_positive("rho", rho)
         if steps is not None and steps < 1:
-            raise ValueError(f"steps must be at least 1, or None to end cycles by rho or patience, got {steps}")
+            raise ValueError(f"steps must be at least 1, or None to let rho or patience end the cycles, got {steps}")
         self.plateau = None if patience is None else Plateau(patience)
         self.steps = steps
         if steps is None and patience is None:
@@ -190,7 +190,7 @@ class Profs(BatchSampler):
                 self.plateau.reset()
 
     def samples_to_embed(self) -> list[int] | None:
-        """Return the representatives of all classes if `fill` is set and a new cycle is about to start, or None."""
+        """Return the representatives of all classes if `fill` is set and a new cycle is about to start, else None."""
         cycle = self._next[0]
         if not self.fill or self._filled == cycle:
             return None

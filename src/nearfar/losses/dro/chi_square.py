@@ -67,7 +67,7 @@ def chi2_weights(losses: Tensor, mass: Tensor, rho: float, multiplicity: int) ->
     the losses.
 
     Args:
-        losses: The losses [A, R] of A anchors and R references.
+        losses: The losses [A, R] of A anchors, each compared with R samples.
         mass: The weights of the entries [A, R]; 0 for entries that are not pairs.
         rho: The size of the ball.
         multiplicity: The number of entries per pair; see `entries_per_pair`.

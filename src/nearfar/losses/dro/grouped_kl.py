@@ -1,4 +1,4 @@
-"""The grouped KL uncertainty set: a softmax of the losses within the positives and negatives of each anchor."""
+"""The grouped KL uncertainty set: a softmax of the losses over the positives and one over the negatives per anchor."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from nearfar.validation import check_choice, check_positive
 @register("kl-g")
 @dataclass(frozen=True)
 class GroupedKL(UncertaintySet):
-    """KL within each anchor's positives and within its negatives (Qi et al., Eq. 7 and section 4.2.1, DRO-KL-G).
+    """KL weights over the positives and over the negatives of each anchor (Qi et al., Eq. 7, section 4.2.1, DRO-KL-G).
 
     The loss is (1/B) sum_i [ sum_{j in P_i} p+_ij l_ij + sum_{j in N_i} p-_ij l_ij ]. P_i and N_i are the positives and
     negatives of anchor i, l_ij are the losses of the pairs, and B is the number of anchors. If samples have weights,
     the term of each anchor is multiplied by its weight, and B is the sum of these weights.
-    p+_ij = w_j e^{l_ij/gamma} / sum_{k in P_i} w_k e^{l_ik/gamma}, where w_j is the weight of reference j. p- is the
-    same for N_i with gamma_neg. A group without pairs contributes 0. In the robust value F, each of the two sums is
-    replaced by gamma log(mean of e^{l/gamma}) over the group (with gamma_neg for the negatives).
+    p+_ij = w_j e^{l_ij/gamma} / sum_{k in P_i} w_k e^{l_ik/gamma}, where w_j is the weight of sample j. p- is the
+    same for N_i with gamma_neg. The sum over an empty P_i or N_i is 0. The robust value F (see `UncertaintySet.value`)
+    has the same form, but the sum over P_i is replaced by gamma log( mean_{j in P_i} e^{l_ij/gamma} ), and likewise the
+    sum over N_i with gamma_neg.
 
     With reduction="sum" and the pair loss "pair-margin" with m so large that every pair has a loss above 0, the
     gradient equals that of other losses up to a factor:
@@ -38,7 +39,7 @@ class GroupedKL(UncertaintySet):
         gamma: Temperature of the positives. The default is one of the paper's values {1, 0.1, 0.01, 0.001}.
         gamma_neg: Temperature of the negatives. None uses gamma.
         drop_zero: If True, leave out pairs whose loss is 0 (section 4.2.1).
-        dummy: If True, add an element whose loss is 0 to every group (Eq. 23).
+        dummy: If True, add an element whose loss is 0 to every P_i and N_i (Eq. 23).
         reduction: "mean" divides by B, as in the released code. "sum" does not, as in Eq. 7.
 
     >>> pairs = Pairs(torch.zeros(1, 3), torch.tensor([[True, False, False]]), torch.tensor([[False, True, True]]))
@@ -91,15 +92,15 @@ class GroupedKL(UncertaintySet):
 def row_softmax(
     losses: Tensor, mask: Tensor, weights: Tensor | None, gamma: float, share: Tensor, *, dummy: bool
 ) -> Tensor:
-    """Compute share_i w_j e^{l_ij/gamma} / sum_k w_k e^{l_ik/gamma} over the k in row i of the mask.
+    """Compute share_i w_j e^{l_ij/gamma} / sum_k w_k e^{l_ik/gamma}. The sum is over the k in row i of the mask.
 
-    Row i belongs to anchor i and column j to reference j. Entries outside the mask are 0. With `dummy`, e^0 = 1 is
-    added to the sum.
+    Row i belongs to anchor i, and column j to a sample j that it is compared with. Entries outside the mask are 0. With
+    `dummy`, e^0 = 1 is added to the sum.
 
     Args:
-        losses: The losses l [A, R] of A anchors and R references.
+        losses: The losses l [A, R] of A anchors, each compared with R samples.
         mask: The mask of the group [A, R].
-        weights: The weights w of the references [R], or None if all are 1.
+        weights: The weights w of these samples [R], or None if all are 1.
         gamma: The temperature.
         share: The weight of each anchor [A, 1].
         dummy: If True, add an element whose loss is 0 to every row.

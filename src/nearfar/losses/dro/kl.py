@@ -105,8 +105,8 @@ def log_mean_exp(losses: Tensor, mask: Tensor, weights: Tensor, gamma: float, *,
 def next_largest(losses: Tensor, pairs: Pairs, k: int | str) -> Tensor:
     """Return the (K+1)-th largest loss of the unordered pairs, or -inf if there are at most K pairs.
 
-    K is `k`, or the number that "2B" stands for. With sample weights, it is the loss at which the total weight of the
-    pairs, sorted by decreasing loss, exceeds K.
+    K is `k`, or twice the number of anchors if `k` is "2B". With sample weights, the pairs are sorted by decreasing
+    loss, and the result is the loss of the first pair at which the cumulative weight exceeds K.
     """
     budget = entries_per_pair(pairs) * count_pairs(k, pairs)
     mask = pairs.same | pairs.diff

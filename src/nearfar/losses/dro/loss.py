@@ -33,9 +33,9 @@ class DROLoss(PairLoss):
     The loss is sum_ij p_ij l_ij, where l_ij are the losses of the pairs and the weights p_ij come from an uncertainty
     set. p is treated as a constant in the gradient. By Danskin's theorem, this gradient is that of the robust value F,
     the maximum of sum_ij p_ij l_ij over the uncertainty set (minus a penalty for "kl" and "kl-g"). `weights_of(...)`
-    returns p [A, R] for A anchors and R references, and `robust_value(...)` returns F. Both take the same arguments as
-    the loss, and both use the pairs that the attribute `mine` selects. If every l_ij is 0, the loss is 0 and backward()
-    still works.
+    returns p [A, R] for A anchors, each compared with R samples, and `robust_value(...)` returns F. Both take the same
+    arguments as the loss, and both use the pairs that the attribute `mine` selects. If every l_ij is 0, the loss is 0
+    and backward() still works.
 
     Args:
         pair: The loss of a pair: the name of an elementwise loss ("pair-margin", "binomial" or "contrastive"), an
@@ -99,12 +99,12 @@ class DROLoss(PairLoss):
         return self.pair.similarity(x, y) if isinstance(self.pair, PairLoss) else super().similarity(x, y)
 
     def losses(self, pairs: Pairs) -> Tensor:
-        """Compute the loss of every pair. The result has shape [A, R] for A anchors and R references."""
+        """Compute the loss of every pair. The result has the shape of `pairs.sim`."""
         if isinstance(self.pair, PairLoss):
             losses: Tensor = self.pair.elementwise(pairs)  # type: ignore[operator]
             return losses
-        # Set the cosine of entries that are not pairs to 0. If the function returned NaN there, the gradient would be
-        # NaN even though p is 0.
+        # Entries that are not pairs get the cosine 0. If self.pair returned NaN for such an entry, the gradient would
+        # be NaN even though the weight of the entry is 0.
         losses = self.pair(torch.where(pairs.same | pairs.diff, pairs.sim, 0.0), pairs.same)
         if losses.shape != pairs.sim.shape:
             raise ValueError(
@@ -140,7 +140,10 @@ class DROLoss(PairLoss):
         return not isinstance(self.pair, PairLoss) or type(self.pair).similarity is PairLoss.similarity
 
     def draw(self, p: Tensor) -> tuple[Tensor, Tensor]:
-        """Draw n entries of p [A, R] with replacement. Return their indices [n] and their weights sum(p) / n, [n]."""
+        """Draw n pairs with replacement, with probabilities proportional to their weights p [A, R].
+
+        Return their indices [n] into the flattened p, and n equal weights sum(p) / n.
+        """
         n = self.num_draws
         if n is None:
             k = getattr(self.uncertainty, "truncate", None) or TWICE_BATCH
@@ -151,7 +154,10 @@ class DROLoss(PairLoss):
         return index, (p.sum() / n).expand(n)
 
     def weights_of(self, embeddings: Tensor, labels: Tensor, **inputs: Any) -> Tensor:
-        """Return the weights p [A, R] without sampling. The arguments are those of the loss."""
+        """Return the weights of all pairs, with one row per anchor. The arguments are those of the loss.
+
+        The option `sampling` has no effect on these weights.
+        """
 
         def p(pairs: Pairs) -> Tensor:
             return self.uncertainty(self.losses(pairs).detach(), pairs).detach()
@@ -170,7 +176,7 @@ class DROLoss(PairLoss):
 
 
 class _Reading(PairLoss):
-    """A pair loss that uses the similarities of a DRO loss and returns read(pairs) instead of the loss."""
+    """A pair loss that computes the same pairs as a DRO loss, but returns read(pairs) instead of the loss."""
 
     def __init__(self, loss: DROLoss, read: Callable[[Pairs], Tensor]) -> None:
         super().__init__()
@@ -197,7 +203,8 @@ def as_pair_loss(
         return pair, loss
     if options:
         raise ValueError(
-            f"pair_options={options} is only allowed if pair is a name, got {pair!r}: pass the options to that loss"
+            f"pair_options={options} is only allowed if pair is a name, got {pair!r}: remove pair_options, and set the "
+            "options in pair itself"
         )
     if isinstance(pair, PairLoss):
         if not hasattr(pair, "elementwise"):

@@ -1,4 +1,4 @@
-"""Top-k uncertainty sets: the mean of the K largest losses, over all pairs or K/2 each of positives and negatives."""
+"""Top-k uncertainty sets: the mean of the K largest losses of all pairs, or of K/2 positive and K/2 negative pairs."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class TopK(SparseSet):
     their pairs is arbitrary and does not change the value.
 
     If pairs have weights w_ij, the set is 0 <= p_ij <= w_ij / K. Pairs are taken in order of decreasing loss until
-    their weights add up to K, and the last pair counts only with the remaining weight. Giving a sample
-    weight 0 is then equivalent to removing it. If references are passed, weight 2 is equivalent to duplicating it.
+    their weights add up to K, and the last pair counts only with the remaining weight. A sample with weight 0 then has
+    no effect. If `ref_emb` is passed, a sample with weight 2 is equivalent to two copies of it with weight 1.
 
     Args:
         k: K, a number of unordered pairs, or "2B" for twice the number of anchors (from the paper, sections 4.2.2 and

@@ -5,9 +5,10 @@ constraints of the set (Qi et al., arXiv 1912.11194, Eq. 1). Some sets also subt
 p, from the weighted loss.
 
 Pairs are unordered, as in the paper. If a batch of B samples is compared with itself, it has n = B (B - 1) / 2 pairs.
-Each pair has two entries in the matrix, and its weight is p_ij + p_ji. If references are passed, every entry of the
-matrix is a pair. If samples have weights w_i, a pair has the weight w_ij = w_i w_j. Matrices have the shape [A, R] for
-A anchors and R references.
+Each pair has two entries in the matrix of losses, and its weight is p_ij + p_ji. If the batch is compared with other
+samples (`ref_emb`), every entry of the matrix is a pair. If samples have weights w_i, a pair has the weight
+w_ij = w_i w_j. Matrices have the shape [A, R] for A anchors and R references, the samples that anchors are compared
+with.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class SparseSet(UncertaintySet):
     """
 
     def select(self, losses: Tensor, pairs: Pairs) -> tuple[Tensor, Tensor]:
-        """Select pairs. Return their indices [n] into the flattened matrix and their weights p [n].
+        """Select n pairs. Return their indices [n] into the flattened matrix of losses, and their weights p [n].
 
         Each pair is selected at most once, even if it has two entries in the matrix.
         """
@@ -76,7 +77,7 @@ register = UNCERTAINTY_SETS.register
 
 
 def keep_upper_triangle(losses: Tensor, pairs: Pairs) -> Tensor:
-    """Keep one entry per pair: if anchors and references are the same, set the diagonal and all below it to -inf."""
+    """Keep one entry per pair: if a batch is compared with itself, set the diagonal and all below it to -inf."""
     return losses + torch.full_like(losses, -torch.inf).tril_() if pairs.symmetric else losses
 
 
@@ -93,7 +94,7 @@ def count_pairs(k: int | str, pairs: Pairs) -> int | Tensor:
 
 
 def entries_per_pair(pairs: Pairs) -> int:
-    """Return the number of entries in the matrix that belong to the same unordered pair, 1 or 2."""
+    """Return the number of matrix entries per unordered pair: 2 if a batch is compared with itself, otherwise 1."""
     return 2 if pairs.symmetric else 1
 
 

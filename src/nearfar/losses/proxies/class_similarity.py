@@ -62,9 +62,10 @@ class ClassSimilarities:
         return result
 
     def margin_terms(self, scale: float, margin: Margin | None = None, *, own_in_denominator: bool = True) -> Tensor:
-        """Compute `softmax_terms` for the similarities to the own classes, changed by `margin`, in one operation.
+        """Compute `softmax_terms` with each sample's similarity to its own class as `own`, in one operation.
 
-        If `own_in_denominator` is False, the denominator of the softmax is the sum over the other classes only.
+        If given, `margin` is applied to these similarities first. If `own_in_denominator` is False, the denominator of
+        the softmax is the sum over the other classes only.
         """
         own = self.matrix.detach().gather(0, self.labels[None])[0]
         slope: Tensor | None = None
@@ -136,8 +137,9 @@ def margin_softmax_terms(
     Args:
         sim: The similarities S [C, B].
         labels: The class ids y [B].
-        own: A function f(S_yi) of the similarity of each sample to its own class [B], without a gradient.
-        slope: The derivative of f [B], or None if it is 1.
+        own: The values f(S_{y_i i}) [B], where f is a function of the similarity of a sample to its own class. They
+            are detached; the gradient uses `slope` instead.
+        slope: The derivatives of f at these similarities [B], or None if they are 1.
         scale: The scale.
         plus_one: If False, the 1 in the logarithm is left out.
     """
@@ -188,7 +190,12 @@ class _OthersLogSumExp(torch.autograd.Function):
 
 
 def _softmax_parts(sim: Tensor, labels: Tensor, own: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return e^{scale S} over the other classes up to a factor per sample, its sum, and z = others - scale * own."""
+    """Compute the exponentials e^{scale S - top} [C, B], their sums over the classes [B], and the differences z [B].
+
+    S are the similarities, and `top` is the largest exponent of each sample. The exponential of a sample's own class is
+    set to 0. z is log( sum over the other classes of e^{scale S} ) - scale * own. If there is only one class, the sums
+    are 1, because the backward pass divides by them, and z is -inf.
+    """
     e = (sim * scale).scatter_(0, labels[None], -torch.inf)
     top = e.amax(0) if len(sim) > 1 else torch.zeros_like(own)  # with one class, all exponents are -inf
     total = e.sub_(top).exp_().sum(0)
@@ -218,7 +225,10 @@ class _SoftmaxTerms(torch.autograd.Function):
 
 
 class _MarginSoftmaxTerms(torch.autograd.Function):
-    """`_SoftmaxTerms` with the gradient of `own` added to that of the matrix. See `margin_softmax_terms`."""
+    """Compute `margin_softmax_terms`. `own` is a function of `sim`, whose derivative is `slope`.
+
+    The backward pass therefore returns a gradient for `sim`, which includes the part through `own`, but none for `own`.
+    """
 
     @staticmethod
     def forward(

@@ -1,7 +1,7 @@
 """The cosines between embeddings and proxies, with hand-written gradients.
 
-The dot products are divided by the norms of the proxies, instead of normalizing the proxies first. The backward pass
-removes the component of the gradient along each proxy in one pass over the proxies.
+The forward pass divides the dot products by the norms of the proxies instead of normalizing the proxies first. The
+backward pass removes the component of the gradient along each proxy in one pass over the proxies.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from nearfar.ops.precision import without_autocast
 
 
 def cosines(embeddings: Tensor, proxies: Tensor, *, normalize: bool = False) -> Tensor:
-    """Compute the cosines p_c . x_i / (||p_c|| ||x_i||) of embeddings x and proxies p that are not normalized.
+    """Compute the cosines p_c . x_i / (||p_c|| ||x_i||) of embeddings x and proxies p.
 
-    A zero proxy has cosine 0 with every sample and gradient 0, and so has a zero embedding.
+    The proxies need not be normalized. A zero proxy or a zero embedding has cosine 0 with everything, and gradient 0.
 
     Args:
         embeddings: The embeddings [B, d].
         proxies: Proxies [C, d], or [C, K, d] for K proxies per class.
-        normalize: If False, the embeddings are not divided by their norms. Pass unit embeddings to get cosines.
+        normalize: Whether to divide the embeddings by their norms. If False, the embeddings must be unit vectors.
 
     Returns:
         The cosines [C, B] or [C, K, B].
@@ -47,16 +47,17 @@ def cosines_and_gram(embeddings: Tensor, proxies: Tensor, *, normalize: bool = F
 
 
 def _by_embeddings(by_rows: Tensor, rows: Tensor, inverse: Tensor | None, along: Tensor) -> Tensor:
-    """Compute the gradient by the embeddings from that by their unit vectors `rows`, in place, [B, d].
+    """Compute the gradient with respect to the embeddings, [B, d].
 
-    `inverse` [B, 1] are the reciprocal norms of the embeddings; None if they were not normalized. `along` [B] is the
-    component of the gradient along each unit vector.
+    `by_rows` is the gradient with respect to their unit vectors `rows`, and is overwritten. `inverse` [B, 1] are the
+    reciprocal norms of the embeddings, or None if they were not normalized. `along` [B] is the component of the
+    gradient along each unit vector.
     """
     return by_rows if inverse is None else by_rows.addcmul_(rows, along[:, None], value=-1).mul_(inverse)
 
 
 class _ClassCosines(torch.autograd.Function):
-    """`_Cosines` for one proxy per class. For small batches, a third dimension would make it noticeably slower."""
+    """`_Cosines` for proxies [C, d]. For small batches, it is noticeably faster than `_Cosines` with [C, 1, d]."""
 
     @staticmethod
     def forward(ctx: Any, embeddings: Tensor, proxies: Tensor, normalize: bool) -> Tensor:

@@ -66,8 +66,8 @@ class ProxyLoss(Loss):
             self.classes_option = self.class_names
         self.dim, classes = check_count("dim", dim), self.classes
         shape = (classes, dim) if per_class is None else (classes, check_count("proxies_per_class", per_class), dim)
-        # The loss depends only on the directions of the proxies. Their initial lengths matter nevertheless, because an
-        # optimizer step changes the direction of a long proxy less than that of a short one.
+        # The loss depends only on the directions of the proxies. Their initial norms matter nevertheless: the larger
+        # the norm of a proxy, the less an optimizer step changes its direction.
         std = 1.0 if gain is None else gain / math.sqrt(classes * (per_class or 1))
         self.proxies = nn.Parameter(torch.randn(shape) * std)
 
@@ -111,7 +111,7 @@ class ProxyLoss(Loss):
             labels: Class ids [B] from 0 to classes - 1, or class names if the loss was created with names.
                 `proxy-anchor` also takes multi-hot labels [B, C].
             relation: Not supported: the classes of samples must be known.
-            ref_emb: Not supported: the proxies are the references.
+            ref_emb: Not supported: samples are compared with proxies only.
             ref_labels: Not supported.
             weights: Sample weights [B]. If the loss is a mean over samples, the mean is weighted. Otherwise the weight
                 of a sample multiplies its exponentials. Weight 0 removes a sample from the value and the gradient.
@@ -122,12 +122,16 @@ class ProxyLoss(Loss):
             The loss, a scalar tensor.
         """
         if relation is not None:
-            raise ValueError("relation is not supported: proxy losses need class labels; use a pair loss")
+            raise ValueError(
+                "relation is not supported: proxy losses need class labels; pass labels instead, or use a pair loss"
+            )
         if labels is None:
             raise ValueError("labels is missing: pass class ids, or class names if the loss was created with names")
         for name, value in (("ref_emb", ref_emb), ("ref_labels", ref_labels), ("ref_weights", ref_weights)):
             if value is not None:
-                raise ValueError(f"{name} is not supported: proxy losses use proxies as references; remove {name}")
+                raise ValueError(
+                    f"{name} is not supported: proxy losses compare samples only with proxies; remove {name}"
+                )
         sims = self.class_similarities(embeddings, labels, weights)
         with without_autocast(sims.matrix.device.type):
             cost, penalty = self.cost(sims), self.penalty(sims)
@@ -162,7 +166,11 @@ class ProxyLoss(Loss):
         raise NotImplementedError
 
     def penalty(self, sims: ClassSimilarities) -> Tensor | None:
-        """Compute the part of the loss that depends only on the proxies. None means that there is no such part."""
+        """Compute the term of the loss that depends on the proxies but not on the samples, such as a regularizer.
+
+        It can be computed from `sims.gram`, the cosines between the proxies of each class. None means that the loss has
+        no such term.
+        """
         return None
 
 
@@ -208,7 +216,10 @@ def class_ids(labels: Labels, names: Sequence[str] | None, loss: str) -> Tensor:
     if isinstance(labels, Tensor):
         return as_signed_ids(labels)
     if names is None and as_labels(labels).dtype.kind in "US":
-        raise ValueError(f"labels are class names, but {loss} was created without names: pass classes=[names]")
+        raise ValueError(
+            f"labels are class names, but {loss} was created without names: pass class ids, or create the loss with "
+            "classes=[names]"
+        )
     return as_label_tensor(labels, class_names=names)
 
 

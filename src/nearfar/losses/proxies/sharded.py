@@ -57,12 +57,13 @@ class ShardedProxies(Loss):
     """A wrapper that splits the proxies of a proxy loss over the processes of the default process group.
 
     Call it like the wrapped loss. All processes must create it from identical losses and call it with the same
-    embeddings and labels. It replaces `loss.proxies` by the proxies of the classes that this process holds. The loss
-    must be complete at creation, so that the proxies have the same initial values as without splitting. Each process
-    therefore needs memory for all proxies at creation. Without a process group, the value is that of the wrapped loss.
+    embeddings and labels. It replaces `loss.proxies` by the proxies of the classes that this process holds. Before
+    that, `loss` must have the proxies of all classes, so that their initial values are the same as without splitting.
+    Each process therefore needs memory for all proxies when the wrapper is created. Without a process group, the value
+    is that of the wrapped loss.
 
     Args:
-        loss: The complete proxy loss, one of `SHARDABLE`.
+        loss: A proxy loss with the proxies of all classes. Its type must be in `SHARDABLE`.
 
     >>> from nearfar.losses import create
     >>> whole = create("arcface", classes=9, dim=4)
@@ -93,7 +94,10 @@ class ShardedProxies(Loss):
         summed: Tensor = _SumGradients.apply(embeddings)  # type: ignore[no-untyped-call]
         whole = self.loss.class_similarities(summed, labels, weights)
         if whole.labels.ndim == 2:
-            raise ValueError("multi-hot labels are not supported with split proxies: use the whole loss")
+            raise ValueError(
+                "multi-hot labels are not supported with split proxies: pass class ids, or use the loss without "
+                "ShardedProxies"
+            )
         sims = ShardSimilarities(
             whole.matrix, whole.labels, whole.weights, whole.embeddings, whole.gram, start=self.start
         )
@@ -154,10 +158,10 @@ class ShardSimilarities(ClassSimilarities):
     start: int = 0
 
     def places(self) -> tuple[Tensor, Tensor]:
-        """Find the classes of the samples in this process. Return a mask [B] and row numbers [B].
+        """Find the matrix row of the class of each sample. Return a mask [B] and row numbers [B].
 
         The mask is true if this process holds the class of the sample. The row number is the row of this class in the
-        matrix; it is arbitrary if the process does not hold the class.
+        matrix of this process; it is arbitrary if the process does not hold the class.
         """
         place = self.labels - self.start
         here = (place >= 0) & (place < len(self.matrix))
@@ -178,7 +182,7 @@ class ShardSimilarities(ClassSimilarities):
         own = self.own()
         if margin is not None:
             value, slope = margin(own.detach())
-            change = own - own.detach()  # 0, with the gradient of the similarities
+            change = own - own.detach()  # its value is 0, and its gradient is that of `own`
             own = value + (change if slope is None else change * slope)
         gap = self.others(scale=scale) - scale * own
         return softplus(gap) if own_in_denominator else gap

@@ -4,10 +4,11 @@ The positions are exactly those of a stable full sort. The similarity c of `near
 is symmetric. A tile of the matrix with rows I and columns J therefore serves both the queries I, ranking the samples J,
 and the queries J, ranking the samples I. Tiles below the diagonal are not computed.
 
-The similarities of the positives are computed first, pair by pair. Each tile is then compared with the threshold of
-every query (`nearfar.metrics.exact.position_counter`) while the tile is in the CPU cache, and only the negatives above
-the threshold are examined. If there are many of them, because rankings are poor or ties are common, this method is
-slow, so it stops and returns None.
+The similarities of the positives are computed first, pair by pair. They give each query a threshold: negatives with a
+lower similarity do not affect its metrics (see `nearfar.metrics.exact.position_counter`). The similarities of each tile
+are compared with the thresholds while the tile is in the CPU cache, and only the negatives above them are examined. If
+there are many of these, because rankings are poor or ties are common, this method is slow, so it stops and returns
+None.
 """
 
 from collections.abc import Callable, Sequence
@@ -87,9 +88,9 @@ def evaluate_tiles(
 
 
 def _group_by_tile(row: Ints, column: Ints, tile: int, size: int) -> Callable[[int, int], tuple[Ints, Ints]]:
-    """Return a function that selects the pairs (row, column) inside the tile whose first cell is (top, left).
+    """Return a function that takes the top row and the left column of a tile, and returns the pairs inside the tile.
 
-    The function returns rows and columns relative to that cell.
+    The pairs are returned as an array of rows and an array of columns, both counted from the corner (top, left).
     """
     across = -(-size // tile)
     code = row // tile * across + column // tile

@@ -5,8 +5,8 @@ Let p_1, p_2, ... be the positives of a query, best first, with ties in order of
     position(p_k) = k + #{negatives that beat p_k}
 
 A negative beats a positive if it is more similar, or equally similar and earlier in the gallery. A negative that beats
-p_k also beats all later positives. It is therefore counted only at the best positive that it beats, and cumulative sums
-give the positions.
+p_k also beats all later positives. Therefore, each positive has a counter, and a negative increases only the counter of
+the best positive that it beats. Cumulative sums of the counters give the number of negatives that beat each positive.
 
 The depth is the largest position that matters to the metrics. The threshold of a query is the similarity of its worst
 positive whose position can be within the depth, minus the rounding error of a matrix product. Negatives below the
@@ -51,7 +51,7 @@ class Candidates:
 
 @dataclass(frozen=True)
 class PositionCounter:
-    """The positives of all queries in flat arrays, best first, with the number of negatives counted at each.
+    """The positives of all queries in flat arrays, best first, with a counter for each positive.
 
     The methods update the arrays in place. c and s are the two similarities that `SymmetricSimilarity` defines: c is
     computed with rounding errors, s is exact.
@@ -66,7 +66,7 @@ class PositionCounter:
         value: Exact similarity s of each positive.
         low: Similarity c of each positive minus the rounding error of a matrix product.
         high: Similarity c of each positive plus the rounding error.
-        counts: Number of negatives counted at each positive.
+        counts: Counter of each positive (see the module docstring).
         threshold: For each query, the similarity c above which negatives matter.
         nearest: For each query, the gallery index of the nearest sample so far.
         nearest_score: Similarity c of `nearest`.
@@ -87,10 +87,11 @@ class PositionCounter:
     nearest_score: Array
 
     def find_candidates(self, scores: Array, top: int, left: int) -> Candidates:
-        """Return the negatives above the thresholds in `scores`, a strip of the similarity matrix at (top, left).
+        """Return the negatives whose similarity is above the threshold of their query.
 
-        Both the rows and the columns of the strip are queries. If the strip belongs to a tile on the diagonal, only its
-        rows are used: the tile's columns are the same queries as its rows.
+        `scores` is a strip (some rows of a tile) of the similarity matrix. Its top left entry is at (top, left). Both
+        its rows and its columns are queries. If the tile is on the diagonal, its columns are the same queries as its
+        rows, so only the rows of the strip are searched.
         """
         height, width = scores.shape
         row, column = np.divmod(np.flatnonzero(scores > self.threshold[top : top + height, None]), width)
@@ -105,7 +106,10 @@ class PositionCounter:
         return Candidates(query, index, score, beaten, uncertain)
 
     def count(self, candidates: Candidates) -> None:
-        """Count each candidate at the best positive that it beats. Exact similarities decide uncertain cases."""
+        """For each candidate, add 1 to the counter of the best positive that it beats.
+
+        Where rounding errors leave this positive uncertain, exact similarities are computed. `nearest` is also updated.
+        """
         at = candidates.beaten.copy()
         query, index = candidates.query[candidates.uncertain], candidates.index[candidates.uncertain]
         value = self.similarity.compute_pairs(query, index)[0]
@@ -123,8 +127,8 @@ class PositionCounter:
     def _update_nearest(self, query: Ints, index: Ints, score: Array) -> None:
         """Make sample `index[i]` the nearest sample of query `query[i]` if it is more similar than the nearest so far.
 
-        `score[i]` is its similarity c, which has rounding error. If similarities are too close to decide, exact
-        similarities are compared; ties go to the lower index.
+        `score[i]` is its similarity c, which has a rounding error. If two similarities are too close to decide, exact
+        similarities are compared. Of samples with equal similarity, the one with the lower index is the nearest.
         """
         old = self.nearest_score[query]
         np.maximum.at(self.nearest_score, query, score)
@@ -143,7 +147,7 @@ class PositionCounter:
     def positions(self) -> Ints:
         """Return the positions of the positives from the counts so far.
 
-        They are lower bounds. After the last tile, all positions within the depth are exact.
+        Until all tiles have been counted, they are lower bounds. After that, all positions within the depth are exact.
         """
         total = np.concatenate([[0], np.cumsum(self.counts)])
         sizes = np.diff(self.starts)
@@ -154,7 +158,8 @@ class PositionCounter:
     def raise_thresholds(self) -> None:
         """Raise the threshold of each query to the similarity of its worst positive, minus the rounding error.
 
-        Only positives whose position is still within the depth count. If there are none, the best positive is used.
+        Positives whose position is already beyond the depth are disregarded. If no others are left, the best positive
+        is used.
         """
         sizes = np.diff(self.starts)
         some = np.flatnonzero(sizes)

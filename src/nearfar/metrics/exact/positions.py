@@ -6,11 +6,13 @@ similarity of the query to gallery sample g, the position of a positive p is
     position(p) = 1 + #{g < p : s_g >= s_p} + #{g > p : s_g > s_p}
 
 This is its position in a stable descending sort: equal similarities are ordered by gallery index. Three methods give
-the same numbers, and the one with the lowest estimated cost is used:
+the same numbers, and the one with the lowest estimated cost is used. `depth` is the largest position that the metrics
+need:
 
 - For few positives, count with this formula. This takes R passes over the similarities of the query.
 - For many positives, look them up among the `depth` largest similarities of the query. If a positive is tied, use a
-  stable sort for this query. Positions after `depth` are not needed and stay BEYOND, except that of the best positive.
+  stable sort for this query. Positions after `depth` are not needed: they are set to the constant BEYOND, except that
+  of the best positive.
 - If the positives are a large part of the gallery, sort all similarities of the query.
 
 Gallery samples to leave out (the query itself and ignored samples) have similarity -inf and are not among the

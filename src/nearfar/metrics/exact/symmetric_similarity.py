@@ -1,4 +1,4 @@
-"""A symmetric similarity c, so that c(i, j) is used both for the ranking of query i and for that of query j.
+"""A symmetric similarity c: one value c(i, j) serves both the ranking of query i and the ranking of query j.
 
 cosine     c(i, j) = x_i.x_j / (|x_i| |x_j|)                         = s(i, j) / |x_i|
 euclidean  c(i, j) = x_i.x_j - |x_i|^2 / 2 - |x_j|^2 / 2              = s(i, j) - |x_i|^2 / 2
@@ -27,7 +27,8 @@ class SymmetricSimilarity:
 
     Attributes:
         gallery: The gallery.
-        shrink: Power of two that scales vectors to a length of at most 1 for Euclidean distance, without rounding.
+        shrink: For Euclidean distance, a power of two that scales all vectors to a norm of at most 1. Multiplying by it
+            does not round. For cosine, it is 1.
         error_bound: Upper bound on the rounding error of c in a matrix product.
     """
 
@@ -83,10 +84,10 @@ class SymmetricSimilarity:
 def make_symmetric(gallery: Gallery) -> SymmetricSimilarity:
     """Return the symmetric similarity of a gallery, with a bound on its rounding error.
 
-    A sum of d products has an error of at most d u T in any order, where u is the unit roundoff and T = sum |x_k y_k|.
-    T is at most 1 for cosine and 2 for Euclidean distance. Another 32 u cover the rounding of factors, norms and
-    thresholds (at most 17 u). For float64 the bound is tripled, because single pairs have rounding errors of the same
-    size.
+    In any order of summation, the sum of d products x_k y_k has an error of at most d u T, where u is the unit roundoff
+    and T = sum |x_k y_k|. T is at most 1 for cosine and 2 for Euclidean distance. The bound uses d + 32 in place
+    of d, to cover the rounding of factors, norms and thresholds (at most 17 u). For float64, the bound is tripled,
+    because the results of `compute_pairs` then have rounding errors of the same size.
     """
     u = torch.finfo(gallery.dtype).eps / 2
     terms = gallery.rows.shape[1] + 32
