@@ -44,9 +44,23 @@ def test_groups_are_those_of_all_pairs(data: Manifest) -> None:
     assert found.groups[0].distance == pytest.approx(distance[3, 110], abs=1e-6)
     mean = np.sort(distance, axis=1)[:, :10].mean(1)
     np.testing.assert_allclose(found.distance, mean, atol=1e-5)
-    low, high = np.percentile(mean, [25, 75])
-    assert found.outliers.tolist() == np.argsort(-mean)[: (mean > high + 3 * (high - low)).sum()].tolist()
+    cosine = np.log(1 - mean)
+    low, high = np.percentile(cosine, [25, 75])
+    assert found.outliers.tolist() == np.argsort(-mean)[: (cosine < low - 1.5 * (high - low)).sum()].tolist()
     assert len(found.outliers) > 0
+
+
+def test_samples_without_similar_neighbors_are_outliers_although_distances_are_bounded() -> None:
+    """The distances within a class spread so widely that three interquartile ranges exceed the largest distance."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(10), 30)
+    spread = np.linspace(0.05, 0.13, 30)[np.arange(300) % 30, None]
+    x = np.eye(10, 128)[labels] + spread * rng.normal(size=(300, 128))
+    planted = rng.normal(size=(12, 128))
+    x, labels = np.concatenate([x, planted]), np.concatenate([labels, np.arange(12) % 10])
+    found = find_near_duplicates(audit(x, labels), x, np.full(len(x), "train"))
+    assert set(range(300, 312)) <= set(found.outliers.tolist())
+    assert len(found.outliers) <= 20
 
 
 def test_exact_copies_are_found_even_if_most_samples_are_copies() -> None:

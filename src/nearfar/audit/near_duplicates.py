@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from nearfar.audit.ranking import Audit
 from nearfar.ops.geometry import unit
@@ -14,10 +15,11 @@ from nearfar.validation import Array, Embeddings, Floats, Ints, as_embeddings
 # Two samples are near duplicates if their distance is below this fraction of the median distance between a sample and
 # its nearest neighbor. Datalab in the package cleanlab uses the same value.
 DUPLICATE_FRACTION = 0.13
-# An outlier is a sample whose mean distance to its OUTLIER_NEIGHBORS nearest neighbors is unusually large: it exceeds
-# the third quartile of all samples' mean distances by more than this multiple of their interquartile range. These are
-# Tukey's "far out" values (Exploratory Data Analysis, 1977).
-FAR_OUT = 3.0
+# An outlier is a sample whose mean cosine with its OUTLIER_NEIGHBORS nearest neighbors is unusually small: its logarithm
+# is below the first quartile of all samples by more than this multiple of the interquartile range (Tukey's fence,
+# Exploratory Data Analysis, 1977). The logarithm is necessary because the cosines of unrelated samples are close to 0:
+# without it, the limit can be so low that no sample is below it.
+FENCE = 1.5
 OUTLIER_NEIGHBORS = 10
 BLOCK = 4096
 
@@ -77,10 +79,16 @@ def find_near_duplicates(audit: Audit, embeddings: Embeddings, split: Array, *, 
     ]
     found.sort(key=lambda group: (not group.is_across_splits, not group.has_several_labels, group.distance))
     mean = distance[:, :OUTLIER_NEIGHBORS].mean(1)
-    low, high = np.percentile(mean, [25, 75])
-    is_far = mean > high + FAR_OUT * max(high - low, 1e-6)
     order = np.argsort(-mean, kind="stable")
-    return Neighborhoods(tuple(found), order[is_far[order]], mean)
+    return Neighborhoods(tuple(found), order[_is_outside(mean)[order]], mean)
+
+
+def _is_outside(mean: Floats) -> NDArray[np.bool_]:
+    """Return which samples are outliers [N], given the mean distance of each sample to its nearest neighbors [N]."""
+    similarity = np.log(np.maximum(1 - mean, 1e-6))
+    low, high = np.percentile(similarity, [25, 75])
+    is_far: NDArray[np.bool_] = similarity < low - FENCE * max(high - low, 1e-6)
+    return is_far
 
 
 def _neighbor_distances(neighbors: Ints, embeddings: Embeddings, center: bool) -> Floats:
