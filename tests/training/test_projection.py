@@ -148,9 +148,11 @@ def test_n_pair_and_angular_are_the_plain_loss_on_the_same_batches(loss: str, st
         plain.loss = create("angular", batch="n-pair")
     ours.steps(25), plain.steps(25)
     assert ours.seen == plain.seen
-    # The plain N-pair loss of aligned pairs is a cross-entropy, which rounds differently.
-    assert ours.values == pytest.approx(plain.values, rel=2e-6)
-    assert torch.equal(ours.theta(), plain.theta())
+    # The plain N-pair loss is computed as a cross-entropy, which rounds differently.
+    tolerance = 0.0 if loss == "angular" else 2e-6
+    assert ours.values == pytest.approx(plain.values, rel=tolerance, abs=0)
+    # Adam amplifies the rounding of gradients that are close to 0.
+    torch.testing.assert_close(ours.theta(), plain.theta(), rtol=0, atol=100 * tolerance)
 
 
 @pytest.mark.parametrize("loss", ["contrastive", "triplet", "margin", "lifted", "n-pair", "angular", "dro", "circle"])

@@ -75,7 +75,7 @@ def test_a_resumed_run_ends_with_the_same_weights(folder: Path, tmp_path: Path) 
 
 def test_few_texts_have_more_epochs() -> None:
     found = [resolve("text", samples=n, recipe="proxy-anchor").epochs for n in (None, 11_250, 5_000, 999, 16)]
-    assert found == [2, 2, 2, 11, 20]
+    assert found == [1, 1, 2, 11, 20]
     assert resolve("text", samples=16, recipe="proxy-anchor", settings=["epochs=1"]).epochs == 1
 
 

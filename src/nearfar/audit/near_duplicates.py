@@ -15,10 +15,10 @@ from nearfar.validation import Array, Embeddings, Floats, Ints, as_embeddings
 # Two samples are near duplicates if their distance is below this fraction of the median distance between a sample and
 # its nearest neighbor. Datalab in the package cleanlab uses the same value.
 DUPLICATE_FRACTION = 0.13
-# An outlier is a sample whose mean cosine with its OUTLIER_NEIGHBORS nearest neighbors is unusually small: its logarithm
-# is below the first quartile of all samples by more than this multiple of the interquartile range (Tukey's fence,
-# Exploratory Data Analysis, 1977). The logarithm is necessary because the cosines of unrelated samples are close to 0:
-# without it, the limit can be so low that no sample is below it.
+# An outlier is a sample whose mean cosine with its OUTLIER_NEIGHBORS nearest neighbors is unusually small: the
+# logarithm is below the first quartile of all samples by more than this multiple of the interquartile range (Tukey's
+# fence, Exploratory Data Analysis, 1977). The logarithm is necessary because the cosines of unrelated samples are close
+# to 0: without it, the limit can be so low that no sample is below it.
 FENCE = 1.5
 OUTLIER_NEIGHBORS = 10
 BLOCK = 4096

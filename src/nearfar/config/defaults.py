@@ -38,7 +38,7 @@ OURS: dict[str, Tree] = {
             "train_from": 0.3,
         },
         "optimizer": {"name": "adamw", "lr": 2e-4, "weight_decay": 1e-4, "proxy_lr_multiplier": 100.0},
-        "epochs": 2,
+        "epochs": 1,
     },
     # Fine-tuning of a pretrained network at its own input size.
     "files": {
