@@ -88,8 +88,8 @@ class ProxyISALoss(ProxyLoss):
     of the batch. The weights w+ and w- are treated as constants in the gradient. They depend on the learned similarity
     L_c, which is `hardness` times the mean similarity of the proxy of class c to the samples of the class in a memory.
     They also depend on the effective number of samples E_c, the positive penalty sigma_c and the width eta_c of the
-    band below L_c in which samples are informative. The function `progress` computes all three from L_c and the number of
-    samples of class c so far.
+    band below L_c in which samples are informative. The function `progress` computes all three from L_c and the number
+    of samples of class c so far.
 
     - w+_i = 1 + sigma_c if L_c - eta_c <= S_ic <= L_c for c = y_i, else sigma_c. Before epoch `filter_epoch`, it is 1.
     - w-_ic = 1 / max(1, E_c) if S_ic < L_c - eta_c, else 1.
