@@ -87,8 +87,9 @@ class ProxyISALoss(ProxyLoss):
     S_ic is the cosine between sample i and the proxy of class c, y_i is the class of sample i, and C+ are the classes
     of the batch. The weights w+ and w- are treated as constants in the gradient. They depend on the learned similarity
     L_c, which is `hardness` times the mean similarity of the proxy of class c to the samples of the class in a memory.
-    They also depend on E_c, sigma_c and eta_c, which the function `progress` computes from L_c and the number of
-    samples of class c so far.
+    They also depend on the effective number of samples E_c, the positive penalty sigma_c and the width eta_c of the
+    band below L_c in which samples are informative. The function `progress` computes all three from L_c and the number
+    of samples of class c so far.
 
     - w+_i = 1 + sigma_c if L_c - eta_c <= S_ic <= L_c for c = y_i, else sigma_c. Before epoch `filter_epoch`, it is 1.
     - w-_ic = 1 / max(1, E_c) if S_ic < L_c - eta_c, else 1.
@@ -121,8 +122,8 @@ class ProxyISALoss(ProxyLoss):
         sensitivity: The factor k in eta. The released commands use 0.4 for Cars and 0.1 for In-Shop.
         margin: The summand lambda in eta.
         tau: The offset in sigma.
-        positive_penalty: The quantity used as sigma_c in w+: "sigma", or one of the variants in Table 3, "nu",
-            "inverse" (1 / max(1, E)) or "none" (w+ = 1).
+        positive_penalty: The quantity used as sigma_c in w+: "sigma", or one of the variants in Table 3: "nu" (nu in
+            `progress`), "inverse" (1 / max(1, E)) or "none" (w+ = 1).
         negative_penalty: "inverse" is the formula above. "none" (w- = 1) is a variant in Table 3.
         memory_size: The number of samples in the memory. The default is from the released code.
         memory_epoch: The first epoch, counted from 0, in which samples are added to the memory. The default is from the

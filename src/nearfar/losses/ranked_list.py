@@ -82,7 +82,7 @@ def ranked_list_terms(
 
 
 def weighted_excess(excess: Tensor, mask: Tensor, temperature: float, weights: Tensor | None, slack: float) -> Tensor:
-    """Compute the mean of the entries above 0 in each row of `excess`, weighted by e^{temperature excess}.
+    """Compute the mean of the entries above 0 in each row of `excess`, weighted by exp(temperature * excess).
 
     Only entries in the mask count.
 

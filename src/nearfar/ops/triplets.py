@@ -207,10 +207,11 @@ def _sorted_hinges(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute the same as `_pass_per_positive` for the hinge, in O(log P) per negative.
 
-    A triplet is active if its hinge is above 0. The thresholds are sorted, so the active positives of a negative n are
-    the first k_n of its row, and binary search finds k_n. Cumulative sums over the positives, read at k_n, give the
-    cost of each negative. Conversely, the active negatives of the j-th positive are those with k_n >= j. A cumulative
-    sum of the negatives' weights in order of k_n gives their total weight.
+    A triplet is active if its hinge is above 0. The thresholds of each anchor are sorted in ascending order, so the
+    positives that are active for a negative n are the first k_n in the row of its anchor, and binary search finds k_n.
+    Cumulative sums over the positives, read at k_n, give the cost of each negative. Conversely, the active negatives of
+    the j-th positive are those with k_n >= j. A cumulative sum of the negatives' weights in order of k_n gives their
+    total weight.
     """
     w_n = torch.ones_like(negative) if ref_weights is None else ref_weights.expand_as(negative)
     k = torch.searchsorted(threshold, negative)

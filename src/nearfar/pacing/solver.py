@@ -5,16 +5,17 @@ It uses projected block-coordinate descent, vectorized over classes, to minimize
 There are two kinds of moves. Both change all classes at once:
 
 - Move one sample of each class: its weight changes to the minimizer of the objective, clip(w - g N_c^2 / (2 mu), 0, 1),
-  where g is the derivative of the objective with respect to the weight and N_c is the size of the class. If mu = 0, the
-  objective is linear in the weight, so the minimizer is 0 or 1. In classes of more than 256 samples, several samples
-  move at once.
-- Move all samples of each class: the weights change to 1 for the best set of samples and 0 for the others
-  (`best_sets`). This can drop or restore a small class as a whole, and so escapes poor local minima in which no change
-  of a single weight is an improvement.
+  where g is the derivative of the objective with respect to the weight, N_c is the size of the class and mu is the
+  weight of the objective's quadratic term. If mu = 0, the objective is linear, so the minimizer is 0 or 1. In classes
+  of more than 256 samples, several samples move at once.
+- Move all samples of each class: the weights change to 1 for the set of samples that minimizes the objective if the
+  other classes are fixed, and to 0 for the others (`best_sets`). This can drop or restore a small class as a whole, and
+  so escapes poor local minima in which no change of a single weight is an improvement.
 
 The minimizers are computed for each class separately, but the classes depend on each other. Therefore each move is
-scaled by the best step size in [0, 1]. Along a move the objective is a parabola whose coefficients follow from the
-class sums, so the best step size is exact and the objective never increases. There is no Python loop over samples.
+scaled by the best step size in [0, 1]. Along a move the objective is a parabola whose coefficients follow from the sums
+of weights and losses of each class, so the best step size is exact and the objective never increases. There is no
+Python loop over samples.
 """
 
 from __future__ import annotations

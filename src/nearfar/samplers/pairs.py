@@ -17,7 +17,7 @@ class PairBatches(BatchSampler):
     unless it is the only batch. A batch contains each sample only once, even if the sample is in several of its pairs.
 
     Args:
-        labels: Labels [N]. Only the number of labels is used.
+        labels: Labels [N]. Only their length N, the number of samples, is used.
         pairs: The indices of the two samples of each pair [P, 2].
         size: Samples per batch, at least 4.
         seed: See `BatchSampler`.

@@ -45,7 +45,8 @@ def combinations(suite: Suite, dataset: SuiteDataset, method: Method) -> list[tu
 
     If the search space has more than `tune.trials` combinations, that many are drawn at random without replacement.
     Methods with the same search space get the same combinations.
-    With `tune.one_by_one`, only the values of the first setting are tried, with the first value of each other setting.
+    With `tune.one_by_one`, settings are tuned one after another. The result is then only the first round: all values of
+    the first setting, each with the first value of every other setting.
 
     >>> from nearfar.suites.suite import Tuning
     >>> tune = Tuning(space={"optimizer.lr": [0.1, 0.01], "steps": [5, 10]}, trials=3)

@@ -24,7 +24,7 @@ BATCH = 1024
 
 @torch.no_grad()
 def keep_frozen_states(config: Config, embedder: Embedder, loader: BatchLoader) -> None:
-    """Keep the output of the frozen layers of a text network, and compute it for all training texts.
+    """Compute the output of the frozen layers of a text network once for all training texts, and keep it in memory.
 
     This has no effect on a GPU, with several processes, with `compile` or `autocast`, or if nothing is frozen. The
     order of the computation does not depend on the progress of the run, so a resumed run has exactly the same values.

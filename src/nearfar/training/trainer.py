@@ -1,4 +1,7 @@
-"""The training loop: train on batches, save checkpoints, and after each epoch update the pacer and compute scores."""
+"""The training loop: train on batches and save checkpoints. After each epoch, update the sample weights and scores.
+
+The sample weights come from a pacer (`nearfar.pacing`), if the run has one.
+"""
 
 from __future__ import annotations
 

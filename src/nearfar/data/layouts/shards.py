@@ -95,8 +95,8 @@ def open_shards(path: Path, *, label: str | None = None, allow_partial: bool = F
     Args:
         path: A shard, a folder of shards, or a pattern such as data-{000..123}.tar.
         label: Key of the label in the JSON object, by default "label".
-        allow_partial: If True, samples without an image or a label are skipped and counted in a note. Otherwise they
-            raise an error.
+        allow_partial: If True, samples without an image or a label are skipped, and the `notes` of the manifest
+            say how many. Otherwise they raise an error.
     """
     files = _find_shards(path)
     absent = [file for file in files if not file.is_file()]

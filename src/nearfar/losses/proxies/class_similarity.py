@@ -53,10 +53,10 @@ class ClassSimilarities:
         return others_per_sample(self.matrix, self.labels, scale=scale, shift=shift, plus_one=plus_one)
 
     def softmax_terms(self, scale: float, own: Tensor) -> Tensor:
-        """Compute log( 1 + e^{-scale own} sum over the other classes of e^{scale S} ) for each sample, [B].
+        """Compute log(1 + sum_{c != y} e^{scale (S_c - own)}) for each sample, [B].
 
-        S are the similarities to these classes. `own` [B] is the similarity of each sample to its own class, possibly
-        with a margin.
+        S_c is the similarity of the sample to class c, and y is its class. `own` [B] is the similarity to class y,
+        possibly with a margin.
         """
         result: Tensor = _SoftmaxTerms.apply(self.matrix, own, self.labels, scale)  # type: ignore[no-untyped-call]
         return result

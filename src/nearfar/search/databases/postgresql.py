@@ -1,7 +1,7 @@
 """PostgreSQL with the extension pgvector, through psycopg.
 
-The address is a URL of libpq, such as postgresql://user@host:5432/database. Parts that the URL omits are read from the
-environment variables of libpq: PGHOST, PGPORT, PGUSER, PGDATABASE, PGPASSWORD and so on. The table header (see
+The address is a libpq connection URL, such as postgresql://user@host:5432/database. Parts that the URL omits are read
+from the libpq environment variables: PGHOST, PGPORT, PGUSER, PGDATABASE, PGPASSWORD and so on. The table header (see
 `TableHeader`) is stored as the comment of the table.
 """
 
