@@ -86,7 +86,8 @@ def manifest_from_paths(paths: Sequence[str], *, root: Path, source: str, notes:
 def _note_subfolders(parts: list[list[str]], depth: int) -> list[str]:
     """Return a note if a class folder has several subfolders with images, because these may be the classes."""
     inner = {tuple(part[depth : depth + 2]) for part in parts if len(part) > depth + 2}
-    name, count = Counter(top for top, _ in inner).most_common(1)[0] if inner else ("", 0)
+    # sorted, so that the note does not depend on the order of a set
+    name, count = Counter(top for top, _ in sorted(inner)).most_common(1)[0] if inner else ("", 0)
     if count < 2:
         return []
     return [
