@@ -114,7 +114,7 @@ def test_distance_weighted_prefers_by_the_inverse_density() -> None:
 def test_distance_weighted_wants_cosines_or_distances() -> None:
     pairs = batch()
     far = Pairs(-(2 - 2 * pairs.sim).clamp_min(0).sqrt() - 0.5, pairs.same, pairs.diff)
-    with pytest.raises(ValueError, match="pass the argument distances of shape"):
+    with pytest.raises(ValueError, match="call distance_weighted with distances"):
         distance_weighted(far, dim=6)
     distances = (2 - 2 * pairs.sim).clamp_min(0).sqrt()
     a, b = (torch.Generator().manual_seed(0) for _ in range(2))
@@ -164,3 +164,15 @@ def test_a_loss_mines_by_name_with_options() -> None:
 def test_mistakes_in_a_miner_are_named(mine: object, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         create("pair-margin", mine=mine)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["angular", "contrastive", "hap", "multi-similarity", "supcon", "triplet"])
+def test_miners_work_with_references(name: str) -> None:
+    g = torch.Generator().manual_seed(3)
+    x, refs = torch.randn(6, 4, generator=g), torch.randn(9, 4, generator=g)
+    labels, ref_labels = torch.arange(6) % 3, torch.arange(9) % 3
+    full = create(name)(x, labels, ref_emb=refs, ref_labels=ref_labels)
+    everything = create(name, mine={"name": "hardest", "k": 9})(x, labels, ref_emb=refs, ref_labels=ref_labels)
+    hard = create(name, mine="hardest")(x, labels, ref_emb=refs, ref_labels=ref_labels)
+    torch.testing.assert_close(everything, full)
+    assert not torch.allclose(hard, full)

@@ -77,6 +77,21 @@ def test_miners_select_among_known_pairs() -> None:
         loss(x, relation=torch.full((6, 6), 0.5))
 
 
+def test_hap_with_a_miner_learns_from_relations() -> None:
+    generator = torch.Generator().manual_seed(2)
+    x = torch.randn(8, 3, generator=generator, dtype=torch.float64)
+    labels = torch.tensor([0, 0, 1, 1, 2, 2, 3, 3])
+    relation = (labels[:, None] == labels).double()
+    loss = losses.create("hap", mine={"name": "hardest", "k": 2})
+    gradients = []
+    for arguments in ({"labels": labels}, {"relation": relation}):
+        rows = x.clone().requires_grad_()
+        loss(rows, **arguments).backward()
+        gradients.append(rows.grad)
+    assert gradients[0].abs().sum() > 0
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-12, atol=0)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -51,16 +52,24 @@ class AngularLoss(PairLoss):
             return examples_against_representatives(batch, representatives)
         if batch.ref_emb is not None or self.batch == "full":
             return batch
-        return first_against_second(batch, cure="sample two of each class, or pass batch='full'")
+        return first_against_second(batch, cure="create the loss with batch='full'")
 
     def check_relation(self, *, weighted: bool) -> None:
         if self.batch != "full":
-            raise ValueError(f"{self} needs class labels: pass labels, or create the loss with batch='full'")
+            raise ValueError(
+                f"relation cannot be used with {self}, which needs class labels: pass labels, or create the loss "
+                "with batch='full'"
+            )
 
     def similarity(self, x: Tensor, y: Tensor | None) -> Tensor:
         # The loss also needs the similarity of each positive to each negative. If y is given, all positives and
         # negatives are in y, so the matrix has a row for each sample in x, followed by a row for each sample in y.
         return cosine_matrix(x) if y is None else cosine_matrix(torch.cat([x, y]), y)
+
+    def select(self, pairs: Pairs) -> Pairs:
+        # miners expect one row per anchor, and the matrix also has the rows of the references (see `similarity`)
+        selected = super().select(replace(pairs, sim=pairs.sim[: len(pairs.same)]))
+        return replace(selected, sim=pairs.sim)
 
     def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
         first = 0 if batch.ref_emb is None else len(batch.emb)

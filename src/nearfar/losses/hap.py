@@ -56,7 +56,7 @@ class HAPLoss(PairLoss):
         alpha: Exponent of the relevance. The default is from the released code.
         tau: Temperature of the sigmoid.
         rho: Slope of R above delta.
-        offset: The constant in the linear part of R, which is its limit as x decreases to delta.
+        offset: The constant in the linear part of R, which is the limit of R as x decreases to delta.
         delta: The x above which R is linear.
         start: The number added to the sigmoid for 0 < x <= delta.
 
@@ -69,6 +69,7 @@ class HAPLoss(PairLoss):
     """
 
     levels: Tensor | None
+    needs_grades = True  # the relevances are computed from grades
 
     def __init__(
         self,
@@ -129,7 +130,10 @@ class HAPLoss(PairLoss):
 
     def check_relation(self, *, weighted: bool) -> None:
         if self.levels is not None:
-            raise ValueError(f"{self} needs class labels: pass labels, or create the loss without levels")
+            raise ValueError(
+                f"relation cannot be used with {self}, which needs class labels: pass labels, or create the loss "
+                "without levels"
+            )
 
     def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
         return self.graded_cost(pairs, self.grade(batch))

@@ -29,6 +29,7 @@ class PairLoss(Loss):
     """
 
     mine: Callable[[Pairs], Pairs] | None = None
+    needs_grades = False  # True if `cost` reads grades from the labels, so that relations must be passed on as grades
 
     def forward(
         self,
@@ -52,10 +53,11 @@ class PairLoss(Loss):
             labels: Class ids or class names [B], or multi-hot labels [B, C] for C classes. Two samples are a positive
                 pair if they share a label. None if `relation` is given.
             relation: The relations [B, R] of anchors and references, in place of labels: 1 for a positive pair, 0 for a
-                negative pair, NaN for an unknown pair, which has no effect. Or a tuple (i, j, sign) of three sequences
-                with one entry per pair and sign +1 or -1; all other pairs are unknown. Some losses take grades between
-                0 and 1 (see `nearfar.losses.RelationLoss`). Without `ref_emb`, R is B, the diagonal is ignored, and if
-                only one of (i, j) and (j, i) is known, it is used for both.
+                negative pair, NaN for an unknown pair, which has no effect. Some losses take grades between 0 and 1
+                (see `nearfar.losses.RelationLoss`). Without `ref_emb`, R is B, the diagonal is ignored, and if only one
+                of (i, j) and (j, i) is known, it is used for both. Instead of a matrix, you can pass a list of pairs as
+                a tuple (i, j, sign) of three sequences. `sign` is +1 for a positive pair and -1 for a negative pair,
+                and pairs that are not listed are unknown.
             ref_emb: Embeddings of references [R, d]. Every anchor is compared with every reference. By default, the
                 samples of the batch are also the references, and no sample is compared with itself.
             ref_labels: The labels of the references, [R] or [R, C].
@@ -82,8 +84,7 @@ class PairLoss(Loss):
             check_representatives(representatives, batch)
         batch = self.arrange(batch, representatives)
         with without_autocast(embeddings.device.type):
-            pairs = self.compare(batch)
-            return self.cost(pairs if self.mine is None else self.mine(pairs), batch)
+            return self.cost(self.select(self.compare(batch)), batch)
 
     def label_tensors(
         self, labels: Labels, ref_labels: Labels | None, device: torch.device | None
@@ -118,6 +119,10 @@ class PairLoss(Loss):
             Pairs(self.similarity(batch.emb, batch.ref_emb), same, diff, symmetric=batch.ref_emb is None),
             *pair_weights(batch),
         )
+
+    def select(self, pairs: Pairs) -> Pairs:
+        """Return the pairs that the miner selects, or all pairs if there is no miner."""
+        return pairs if self.mine is None else self.mine(pairs)
 
     def pairs(
         self,
@@ -167,11 +172,12 @@ class PairLoss(Loss):
     ) -> Tensor:
         """Compute the loss from relations in place of labels. The arguments are those of `forward`.
 
-        `graded` says whether grades between 0 and 1 are allowed. By default, they are if the loss supports them and has
-        no miner.
+        `graded` says whether grades between 0 and 1 are allowed. By default, grades are allowed if the loss supports
+        them and has no miner, or if the loss needs them.
         """
         self.check_relation(weighted=weights is not None or ref_weights is not None)
-        graded = self.supports_grades and self.mine is None if graded is None else graded
+        if graded is None:
+            graded = self.needs_grades or (self.supports_grades and self.mine is None)
         check_embeddings("embeddings", embeddings)
         ref_ids = None if ref_emb is None else no_labels(ref_emb)
         batch = make_batch(embeddings, no_labels(embeddings), ref_emb, ref_ids, weights, ref_weights)
@@ -192,8 +198,7 @@ class PairLoss(Loss):
                 Pairs(self.similarity(batch.emb, batch.ref_emb), same, diff, symmetric=ref_emb is None),
                 *pair_weights(batch),
             )
-            if self.mine is not None:
-                pairs = self.mine(pairs)
+            pairs = self.select(pairs)
             return self.graded_cost(pairs, grade) if graded else self.cost(pairs, batch)
 
     def check_relation(self, *, weighted: bool) -> None:

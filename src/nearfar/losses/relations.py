@@ -5,7 +5,6 @@ from __future__ import annotations
 from torch import Tensor
 
 from nearfar.losses.base import Loss
-from nearfar.losses.hap import HAPLoss
 from nearfar.losses.pair_loss import GRADED_LOSSES, PairLoss
 from nearfar.ops.relations import PairList, relation_of_pairs
 
@@ -25,7 +24,8 @@ class RelationLoss(Loss):
         graded: If True, relations may be grades between 0 and 1. Only five losses support grades. `binomial`,
             `contrastive` with form="squared", and `pair-margin` compute grade * (loss as a positive) +
             (1 - grade) * (loss as a negative) for each pair. `supcon` uses the grades as targets of its softmax. `hap`
-            computes its relevances from them. Miners cannot be combined with grades.
+            computes its relevances from them, and accepts grades even if `graded` is False. graded=True cannot be
+            combined with a miner.
 
     >>> import torch
     >>> from nearfar.losses import create
@@ -66,16 +66,17 @@ class RelationLoss(Loss):
 
         Args:
             embeddings: The embeddings of the anchors [B, d].
-            relation: The relations [B, R], either boolean or floating point with the values 0, 1 and NaN. With
-                `graded`, values between 0 and 1 are allowed too. Without `ref_emb`, R is B, the diagonal is ignored,
-                and if only one of (i, j) and (j, i) is known, it is used for both. Or a tuple (i, j, sign) of three
-                sequences with one entry per pair and sign +1 or -1; all other pairs are unknown.
+            relation: The relations [B, R], boolean or numbers with the values 0, 1 and NaN. With `graded`, values
+                between 0 and 1 are allowed too. Without `ref_emb`, R is B, the diagonal is ignored, and if only one of
+                (i, j) and (j, i) is known, it is used for both. Instead of a matrix, you can pass a list of pairs as a
+                tuple (i, j, sign) of three sequences. `sign` is +1 for a positive pair and -1 for a negative pair, and
+                pairs that are not listed are unknown.
             ref_emb: The embeddings [R, d] with which the anchors are compared. By default, these are the embeddings of
                 the batch.
             weights: Sample weights [B].
             ref_weights: Sample weights of the samples in `ref_emb` [R].
         """
-        graded = self.graded or isinstance(self.loss, HAPLoss)  # HAPLoss computes its relevances from grades
+        graded = self.graded or self.loss.needs_grades
         return self.loss.relation_loss(embeddings, relation, ref_emb, weights, ref_weights, graded=graded)
 
     def aligned(
