@@ -18,11 +18,11 @@ from nearfar.errors import NearfarError
 
 def test_small_run() -> None:
     threads = torch.get_num_threads()
-    ended = CliRunner().invoke(main, ["bench", "audit", "sketches", "--classes", "6", "--seeds", "2"])
+    ended = CliRunner().invoke(main, ["bench", "audit", "sketches", "--classes", "4", "--seeds", "1"])
     torch.set_num_threads(threads)
     assert ended.exit_code == 0, ended.output
     lines = ended.output.splitlines()
-    assert lines[0].startswith("| rate 0.2, 2 seeds")
+    assert lines[0].startswith("| rate 0.2, 1 seed")
     assert {"audit", "kNN vote, k=20", "loss ranking"} <= {line.split("|")[1].strip() for line in lines[2:-2]}
     assert lines[-1].startswith("At its cut-off, the audit calls ")
 
