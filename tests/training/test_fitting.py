@@ -70,6 +70,16 @@ def test_reload_needs_the_network_or_its_registration(run: Run, registry: None, 
     assert json.loads((saved / "config.json").read_bytes())["library_name"] == "nearfar"
 
 
+def test_parameters_that_the_user_froze_stay_frozen(tmp_path: Path) -> None:
+    network = Net()
+    frozen = next(network.parameters()).requires_grad_(False)
+    before = frozen.clone()
+    nearfar.fit(network, Bars(), out=tmp_path, steps=2, batch_size=12, **QUIET)
+    assert frozen.grad is None
+    assert not frozen.requires_grad
+    assert torch.equal(frozen, before)
+
+
 def test_the_data_of_a_run_is_not_on_disk(run: Run) -> None:
     with pytest.raises(NearfarError, match="python:Bars is a placeholder for data that was passed as a Python object"):
         Run(run.path, network=Net()).manifest()

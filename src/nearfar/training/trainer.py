@@ -201,8 +201,10 @@ class Trainer:
         if state.consumed == 0:
             state.loss.start_epoch(state.epoch)
         frozen = self.config.model.freeze_backbone or state.epoch < self.config.schedule.warm_up_epochs
+        trained = {id(parameter) for group in state.optimizer.param_groups for parameter in group["params"]}
         for parameter in state.embedder.trunk_parameters():
-            parameter.requires_grad_(not frozen)
+            if id(parameter) in trained:  # the others were frozen before training
+                parameter.requires_grad_(not frozen)
         state.set_train_mode()
 
     def batches(self) -> Iterator[Batch]:
