@@ -28,3 +28,10 @@ def test_more_classes_than_neighbors_are_padded() -> None:
     classes, scores = vote(np.array([[0.5]]), np.array([[2]]), np.array([1, 1, 4]), shown=3)
     assert classes.tolist() == [[2, -1, -1]]
     assert scores.tolist() == [[0.5, 0, 0]]
+
+
+def test_a_query_does_not_count_as_a_sample_of_its_class() -> None:
+    probability, labels, sizes = np.full((2, 2), 0.9), np.array([[0, 1], [0, 1]]), np.array([2, 2])
+    classes, scores = vote(probability, labels, sizes, own=np.array([1, -1]), shown=2)
+    assert classes.tolist() == [[1, 0], [0, 1]]
+    np.testing.assert_allclose(scores, [[0.9, 0.45], [0.45, 0.45]])

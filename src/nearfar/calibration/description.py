@@ -43,8 +43,9 @@ def describe(calibration: Calibration) -> list[tuple[str, str]]:
             f"{open_set.fpr.value:.1%} ({open_set.fpr.low:.1%} to {open_set.fpr.high:.1%})",
         ),
         (
-            "threshold chosen on other classes",
-            f"accepts {open_set.accepted:.1%} of known, rejects {open_set.rejected:.1%} of unknown",
+            "threshold for unknown classes",
+            f"accepts {open_set.accepted:.1%} of the queries of known classes, "
+            f"rejects {open_set.rejected:.1%} of those of unknown classes",
         ),
     ]
 

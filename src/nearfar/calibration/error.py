@@ -16,10 +16,11 @@ REPLICATES = 1000
 def estimate_error(probability: Floats, truth: NDArray[np.bool_], classes: Ints, *, seed: int) -> CalibrationError:
     """Return the expected calibration error with a 95% interval from a bootstrap that draws classes with replacement.
 
-    The calibration error is a mean of absolute values, so chance can only increase it. Bootstrap replicates add chance
-    to that of the data, and are therefore too large if the true error is small. The lower end of the interval is 0 if
-    perfect probabilities could have the measured error by chance. Otherwise, it is that of the basic bootstrap
-    interval, 2 * value - high. docs/guides/decide.md reports how often the interval contains the true error.
+    The calibration error is a mean of absolute values, so random variation increases it on average. A bootstrap
+    replicate has the variation of the data and also that of the resampling. The replicates are therefore too large if
+    the true error is small. The lower end of the interval is 0 if perfect probabilities could have the measured error
+    by chance. Otherwise, it is the lower end of the basic bootstrap interval, 2 * value - high, but at least 0.
+    docs/guides/decide.md reports how often the interval contains the true error.
 
     Args:
         probability: Predicted probabilities [N].

@@ -70,11 +70,14 @@ def calibrate(
       has the class of the query more often than an arbitrary sample at the same distance. The curve from distance to
       probability is therefore fitted on the ten nearest neighbors of each sample.
     - Classification: which of the known classes does a query have, or is its class unknown? Half of the classes are
-      treated as known and the other half as unknown. Then the two halves are swapped.
+      treated as known and the other half as unknown. Then the two halves are swapped. A class with a single sample is
+      always treated as unknown.
 
-    All errors are measured on classes that were not used for fitting. For this, the classes are divided at random into
-    two halves. Curves are fitted on one half and measured on the other, and then the halves are swapped. The curves
-    that are returned are fitted on all classes.
+    The calibration errors of both curves are measured on classes that were not used for fitting. For this, the classes
+    are divided at random into two halves. The curves are fitted on one half and measured on the other, and then the
+    halves are swapped. The threshold for unknown classes is tested in the same way (`OpenSet.accepted`). The rest uses
+    all classes: the curves and thresholds that are returned, the error rates of verification, and the weights of the
+    votes in classification.
 
     Args:
         embeddings: Embeddings [N, d].
@@ -220,7 +223,8 @@ def _arrange(vectors: Tensor, numbers: Ints, known: Ints, curve: Curve) -> _Arra
     distance, rows = find_neighbors(vectors, queries, gallery, VOTERS)
     labels = np.where(rows >= 0, numbers[rows], -1)
     probability = np.where(rows >= 0, curve(np.where(rows >= 0, distance, 2.0)), 0.0)
-    best, score = vote(probability, labels, np.bincount(numbers[gallery], minlength=int(numbers.max()) + 1))
+    sizes = np.bincount(numbers[gallery], minlength=int(numbers.max()) + 1)
+    best, score = vote(probability, labels, sizes, own=np.where(is_known, numbers, -1))
     return _Arrangement(score[:, 0], is_known, best[:, 0] == numbers, numbers)
 
 

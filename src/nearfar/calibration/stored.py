@@ -38,8 +38,8 @@ class CalibrationError(Estimate):
     """An expected calibration error with its 95% confidence interval; see `nearfar.calibration.error.estimate_error`.
 
     Attributes:
-        chance: The error that perfect probabilities would have on average on as many classes. Errors up to about this
-            value cannot be told from 0.
+        chance: The mean error that perfect probabilities would have on the same number of classes. Errors up to about
+            this value cannot be distinguished from 0.
     """
 
     chance: float
@@ -97,8 +97,8 @@ class OpenSet:
         auroc: The probability that a query of a known class has a higher score than one of an unknown class.
         fpr: The fraction of queries of unknown classes that are accepted at a threshold that accepts 95% of the queries
             of known classes.
-        accepted: The fraction of queries of known classes that are accepted by a threshold chosen on other classes.
-        rejected: The fraction of queries of unknown classes that are rejected by a threshold chosen on other classes.
+        accepted: The fraction of queries of known classes that a threshold accepts if it is chosen on other classes.
+        rejected: The fraction of queries of unknown classes that the same threshold rejects.
     """
 
     curve: Curve
@@ -113,7 +113,7 @@ class OpenSet:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Thresholds and probabilities for the distances of a model, measured on classes that it was not trained on.
+    """Thresholds and probabilities for the distances of a model, usually measured on classes it was not trained on.
 
     Attributes:
         model: The sha256 of the weights, "" if unknown.

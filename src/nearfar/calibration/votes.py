@@ -9,7 +9,9 @@ from nearfar.validation import Floats, Ints
 VOTERS = 10  # number of nearest neighbors that vote for the class of a query
 
 
-def vote(probability: Floats, labels: Ints, sizes: Ints, *, shown: int = 1) -> tuple[Ints, Floats]:
+def vote(
+    probability: Floats, labels: Ints, sizes: Ints, *, own: Ints | None = None, shown: int = 1
+) -> tuple[Ints, Floats]:
     """Return the classes with the most votes for each query, and their scores.
 
     The score of a class is the sum of the probabilities of its samples among the k nearest neighbors, divided by the
@@ -23,7 +25,9 @@ def vote(probability: Floats, labels: Ints, sizes: Ints, *, shown: int = 1) -> t
     Args:
         probability: Probability that each neighbor has the class of the query [Q, k]. It is 0 for missing neighbors.
         labels: Class numbers of the neighbors [Q, k], -1 for missing neighbors.
-        sizes: Number of samples n_c of each class [C], without the query itself.
+        sizes: Number of samples n_c of each class [C] in the gallery.
+        own: For each query that is in the gallery, its class number; -1 for other queries [Q]. Such a query is not its
+            own neighbor, so n_c of its class is one smaller. None if no query is in the gallery.
         shown: Number of classes to return.
 
     Returns:
@@ -37,7 +41,8 @@ def vote(probability: Floats, labels: Ints, sizes: Ints, *, shown: int = 1) -> t
     same = (labels[:, :, None] == labels[:, None, :]) & (labels >= 0)[:, :, None]
     totals = (same * probability[:, None, :]).sum(2)
     is_first = ~(np.tril(np.ones((k, k), np.bool_), -1) & same).any(2) & (labels >= 0)
-    divisor = np.minimum(k, np.maximum(sizes[labels], 1))
+    counts = sizes[labels] if own is None else sizes[labels] - (labels == own[:, None])
+    divisor = np.minimum(k, np.maximum(counts, 1))
     score = np.where(is_first, totals / divisor, -1.0)
     order = np.lexsort((labels, -score), axis=1)[:, :shown]
     rows = np.arange(count)[:, None]

@@ -103,17 +103,14 @@ def classify_neighbors(
     labels[is_found] = numbers[index.rows_of(found[is_found])]
     probability = np.where(is_found, calibration.probability(np.where(is_found, distances, 2.0)), 0.0)
     sizes = np.bincount(numbers, minlength=len(index.classes))
-    own = np.full(len(found), -1) if ids is None else ids
+    own = np.full(len(found), -1, np.int64)
+    if ids is not None:
+        own[ids >= 0] = numbers[index.rows_of(ids[ids >= 0])]
     results = []
-    for row, id in enumerate(own.tolist()):
-        counts = sizes
-        if id >= 0:
-            counts = sizes.copy()
-            counts[numbers[index.rows_of([id])[0]]] -= 1
-        best, scores = vote(probability[row : row + 1], labels[row : row + 1], counts, shown=shown)
+    for classes, scores in zip(*vote(probability, labels, sizes, own=own, shown=shown), strict=True):
         candidates = tuple(
             Candidate(index.classes[number], score)
-            for number, score in zip(best[0].tolist(), scores[0].tolist(), strict=True)
+            for number, score in zip(classes.tolist(), scores.tolist(), strict=True)
             if number >= 0
         )
         highest = candidates[0].score if candidates else 0.0
