@@ -9,8 +9,8 @@ Both tools get the same vectors and decide with their own defaults:
 
 - Wrong labels: a fraction of the labels is made wrong. cleanlab gets the class probabilities of a cross-validated
   logistic regression ("classifier"), or only the vectors ("vectors only").
-- Near duplicates: copies of samples are added. A copy of a feature vector has Gaussian noise. A copy of a drawing is
-  shifted by one pixel and has noise.
+- Near duplicates: copies of samples are added. A copy of a feature vector has Gaussian noise. Copies of drawings are
+  measured twice: with noise, and with noise and a shift by one pixel.
 - Outliers: foreign samples are added. Among feature vectors, they are vectors whose entries were permuted. Among
   drawings, they are drawings whose pixels were permuted.
 """
@@ -38,7 +38,7 @@ from nearfar.formatting import markdown_table
 from nearfar.validation import Floats, Ints
 
 RATES = (0.1, 0.2)
-PLANTED = 100  # copies, and foreign samples
+PLANTED = 100  # number of added copies, and of added foreign samples
 # Noise of a copied feature vector, as a fraction of the norm of the vector.
 NOISE = (0.1, 0.2)
 Bools = NDArray[np.bool_]

@@ -2,9 +2,10 @@
 
     python -m benchmarks.calibration_interval RUN --trials 200
 
-The test classes of the run are treated as the whole population, so that the true error is known. Each trial draws as
-many classes from it with replacement, and computes the interval of `estimate_error` and the interval of bootstrap
-percentiles. To test larger errors, the logits of the probabilities are shifted or scaled.
+The test classes of the run are treated as the whole population, so that the true error is known. Each trial draws
+classes from this population with replacement, as many as it has. The trial then computes two intervals: that of
+`estimate_error`, and that of bootstrap percentiles. To test larger errors, the logits of the probabilities are shifted
+or scaled.
 """
 
 from __future__ import annotations

@@ -73,14 +73,14 @@ def embed_texts(texts: Sequence[str], encoder: Path) -> Tensor:
 
 
 def read_texts(path: Path) -> tuple[list[str], Manifest]:
-    """Read a CSV file with the columns text and label. Return the texts and a manifest with empty features.
+    """Read a CSV file with the columns `text` and `label`. Return the texts and a manifest with empty features.
 
     The first half of the classes is for training, the second half for testing.
     """
     with path.open(encoding="utf-8", newline="") as lines:
         rows = list(csv.DictReader(lines))
     if not rows or not {"text", "label"} <= rows[0].keys():
-        raise NearfarError(f"{path}: needs the columns text and label")
+        raise NearfarError(f"{path}: needs the columns 'text' and 'label'")
     labels, classes = number_labels([row["label"] for row in rows])
     empty = np.zeros((len(rows), 0), np.float16)
     manifest = Manifest(labels=labels, classes=classes, split=np.full(len(rows), "train"), features=empty)

@@ -10,7 +10,8 @@ The data are feature vectors with disjoint training and test classes; `benchmark
   scores the other half. It prints the best candidates.
 - `check` leaves out one dataset at a time: it chooses candidates on the other datasets and scores them on the test
   classes of the dataset that is left out. It also scores the defaults of the recipes on the datasets of --kept-back.
-- `table` prints the tables of the finished runs, without opening the data; "–" marks missing runs.
+- `table` prints the tables of the finished runs, without opening the data. All runs of `search` must be finished. "–"
+  marks missing runs of `check`.
 
 Every score is compared with that of the untrained head on the same classes. Finished runs are not repeated.
 """
@@ -128,7 +129,11 @@ def left_out_table(groups: Sequence[Group], found: Gains, data: Sequence[str]) -
 def check_jobs(
     groups: Sequence[Group], found: Gains, data: Sequence[str], kept_back: Sequence[str], seeds: Sequence[int]
 ) -> list[Job]:
-    """Return the runs on test classes, with values chosen on the other datasets, or with defaults if kept back."""
+    """Return the runs on the test classes of all datasets.
+
+    The runs on a dataset of `data` use the candidates that were chosen on the other datasets. The runs on a dataset of
+    `kept_back` use the defaults of the recipes.
+    """
     jobs = []
     for seed, name, group in product(seeds, (*data, *kept_back), groups):
         others = [other for other in data if other != name]

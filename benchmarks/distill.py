@@ -2,10 +2,11 @@
 
     python -m benchmarks.distill clinc150.csv --train-per-class 40 --test-per-class 40
 
-The teacher is all-MiniLM-L6-v2 with its published weights. The student has the teacher's embedding layer and its first
-layers. It is trained with the same texts, steps and learning rate in three ways: to reproduce the teacher's embeddings
-("direct", 1 - cosine), to reproduce the cosines between the texts of a batch ("relational"), and with the labels
-(Proxy-Anchor). The script prints Recall@1 and MAP@R on the test classes and the CPU time of embedding a text.
+The teacher is all-MiniLM-L6-v2 with its published weights. The student has the embedding layer and the first layers of
+the teacher. It is trained in three ways, with the same texts, steps and learning rate: to reproduce the teacher's
+embeddings ("direct", with the loss 1 - cosine), to reproduce the cosines between the texts of a batch ("relational"),
+and to separate the classes of the labels ("labels", with Proxy-Anchor). The script prints Recall@1 and MAP@R on the
+test classes and the CPU time of embedding a text.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Encoder(nn.Module):
 
 
 def cut(teacher: Encoder, layers: int) -> Encoder:
-    """Return a copy of the teacher with its first layers."""
+    """Return a copy of the teacher that has only its first `layers` layers."""
     student = copy.deepcopy(teacher)
     student.model.encoder.layer = student.model.encoder.layer[:layers]  # type: ignore[union-attr, index]
     return student

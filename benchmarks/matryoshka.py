@@ -1,12 +1,13 @@
-"""Recall@1 of truncated Matryoshka embeddings compared with plain training at each size.
+"""Recall@1 of truncated Matryoshka embeddings compared with plain training at the smallest and the largest size.
 
     python -m benchmarks.matryoshka cub.npz --seeds 5 --results vectors.jsonl --markdown report.md
     python -m benchmarks.matryoshka clinc150.csv --sizes 64 128 256 384 --seeds 2 --set epochs=2 --markdown report.md
 
-For each seed, the script trains one run with `loss.matryoshka`, one without it, and one without it at the smallest
-size, all with the same recipe and the same number of steps. The Matryoshka run is scored at each size. The plain run is
-truncated too, to show what truncation costs without Matryoshka. Differences are paired by seed. If the data has no
-feature vectors, the network is fine-tuned.
+For each seed, the script trains three runs with the same recipe and the same number of steps: one with
+`loss.matryoshka` and one without it, both at the largest size, and one without it at the smallest size. The Matryoshka
+run is scored at each size. The plain run at the largest size is also truncated to the smallest size, to show what
+truncation costs without Matryoshka. Differences are paired by seed. If the data has no feature vectors, the network is
+fine-tuned.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def train_run(data: str, kind: str, recipe: str, seed: int, dim: int, settings: 
 
 
 def score_sizes(run: Run, sizes: Sequence[int], per_class: int | None) -> list[float]:
-    """Return Recall@1 in percent on the test classes for each number of first dimensions.
+    """Return Recall@1 in percent on the test classes for each size, with only the first `size` dimensions.
 
     The test samples are embedded once. If `per_class` is given, only this many samples of each class are used, chosen
     at random. The choice is the same in every run.
@@ -138,7 +139,11 @@ def _report(seeds: list[dict[str, float]], options: argparse.Namespace) -> str:
             f"{len(seeds)} seeds, {machine()}. The last column is the difference from plain training "
             "(without Matryoshka) at the same number of dimensions, "
             "paired by seed, with "
-            + ("each seed." if len(seeds) < FEW_SEEDS else "a 95% interval of Student's t distribution."),
+            + (
+                "the differences of all seeds in parentheses."
+                if len(seeds) < FEW_SEEDS
+                else "a 95% interval of Student's t distribution."
+            ),
             "",
             markdown_table(["embedding", "Recall@1", "difference from plain training at this size"], rows),
             "",

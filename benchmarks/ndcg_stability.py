@@ -105,8 +105,8 @@ def ratio_interval(above: Values, below: Values | None = None) -> Estimate:
 def seed_scores(results: Results, data: str) -> dict[str, Values]:
     """Return a dict that maps each metric to the test scores on a dataset, an array of shape [methods, seeds].
 
-    Methods without scores for all seeds are left out. A method counts as a separate method at each
-    value of the sweep, unless its runs are the same as at another value.
+    Methods without scores for all seeds are left out. A method counts as a separate method at each value of the sweep,
+    unless its runs are the same as at another value.
     """
     suite, rows = results.suite, dict[str, list[list[float]]]()
     known: set[tuple[str, ...]] = set()

@@ -75,7 +75,7 @@ def noisy_problem(samples: int, classes: int, *, mu: float, seed: int) -> tuple[
 
 
 def compare_solvers(samples: int, classes: int, *, mu: float, seed: int) -> dict[str, list[float]]:
-    """Return a dict that maps the name of each of three solvers to its objective after each number of PASSES.
+    """Return a dict that maps the name of each of three solvers to its objective after each number of passes in PASSES.
 
     A pass is one sweep of our solver, or N steps of Algorithm 3.
     """

@@ -29,7 +29,8 @@ PROXIES = 2  # proxies per class of losses with several proxies
 def make(label: str, classes: int, dim: int, k: int) -> nn.Module:
     """Create a loss, with `k` proxies per class if it supports several. For Proxy-ISA, memory and filter are active."""
     if label in MULTI_PROXY:
-        # the regularizer of soft-triple in pytorch-metric-learning compares all pairs of proxies, of all classes
+        # measure soft-triple without its regularizer: in pytorch-metric-learning, the regularizer compares all pairs of
+        # proxies, even those of different classes
         options: dict[str, Any] = {"tau": 0.0} if label == "soft-triple" else {}
         return create(label, classes=classes, dim=dim, proxies_per_class=k, **options)
     loss = create(label, classes=classes, dim=dim)

@@ -156,7 +156,7 @@ def step(folder: Path, batch: int, repeats: int) -> Result:
         trainer.start_epoch()
     ours, alone = (trainer.state for trainer in trainers)
     for norm in alone.embedder.modules():
-        if hasattr(norm, "num_batches_tracked"):
+        if hasattr(norm, "num_batches_tracked"):  # replace synchronized batch norm, which communicates
             norm.__class__ = torch.nn.BatchNorm2d
     given = next(trainers[0].batches())
     x = to_device(given.x, ours.device)

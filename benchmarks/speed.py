@@ -88,8 +88,8 @@ LOSSES: dict[str, Callable[[], nn.Module]] = {
     "threshold-consistent-margin": lambda: create("threshold-consistent-margin"),
     "tuplet-margin": lambda: create("tuplet-margin"),
 }
-# Samples per class in a batch; N-pair needs an anchor and a positive of each class. The default is four: smooth-ap of
-# pytorch-metric-learning needs classes of equal size.
+# Samples per class in a batch. N-pair needs an anchor and a positive of each class. The default is four, which divides
+# the default batch sizes, because smooth-ap of pytorch-metric-learning needs classes of equal size.
 PER_CLASS = {"n-pair": 2}
 
 
@@ -157,7 +157,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=1, help="torch threads (default 1)")
     parser.add_argument("--repeats", type=int, default=200, help="largest number of timed calls of each candidate")
     parser.add_argument(
-        "--budget", type=float, default=1.0, help="seconds for all timed calls of a candidate, at least one call"
+        "--budget", type=float, default=1.0, help="maximum seconds of timed calls per candidate, at least one call"
     )
     parser.add_argument("--classes", type=int, nargs="+", default=list(CLASSES), help="classes of the proxy losses")
     parser.add_argument("--memory", type=int, nargs="+", default=list(MEMORY), help="sizes of the cross-batch memory")

@@ -21,7 +21,7 @@ class Row:
         floor_ratio: This time divided by that of the matrix products alone.
         peer_ratio: Time of pytorch-metric-learning divided by ours; None if it was not measured.
         peak_mb: Peak memory in MB.
-        peak_floats: Peak memory in floats, divided by B^2, or by C K d for a proxy loss.
+        peak_floats: Peak memory in floats, divided by B^2, by C K d for a proxy loss, or by B M with a memory.
         peer_ms: Milliseconds of pytorch-metric-learning; 20,000 if it was stopped.
         peer_stopped: Whether pytorch-metric-learning exceeded the limits on memory or time.
         peer_same_value: Whether both losses have the same value; None if they were not compared.
@@ -98,7 +98,8 @@ def report(rows: list[Row], command: str) -> str:
         parts.append("## Cross-batch memory\n")
         parts.append(
             "Here, the classes of `nearfar.compat` are compared with those of pytorch-metric-learning, with a filled "
-            "memory of M embeddings. **floats** is the peak memory in units of B M floats.\n"
+            "memory of M embeddings. As above, **floor** refers to the products of the batch with itself. **floats** "
+            "is the peak memory in units of B M floats.\n"
         )
         header = ["loss", "B", "d", "M", "ms", "floor", "PML", "floats"]
         body = [[r.loss, str(r.B), str(r.d), str(r.M), *cell(r).split(" | ")] for r in remembered]

@@ -36,7 +36,7 @@ def should_check_values(x: Tensor) -> bool:
 
 @contextmanager
 def checked_values() -> Iterator[None]:
-    """Inside the block, check the values of tensors on any device, not only on the CPU.
+    """Check the values of tensors on any device, not only on the CPU, inside the `with` block.
 
     Each check of a tensor on a GPU makes the host wait for the GPU.
     """

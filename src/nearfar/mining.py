@@ -111,8 +111,8 @@ def distance_weighted(
     if distances is None:
         if should_check_values(pairs.sim) and not bool((pairs.sim.detach().abs() < 1.01).all()):
             raise ValueError(
-                "pairs.sim must contain cosines if distances is None, got NaN or values outside [-1, 1]: use cosines, "
-                "or pass the argument distances of shape [A, R]"
+                "pairs.sim must contain cosines if distances is None, got NaN or values outside [-1, 1]: use a loss on "
+                "cosines, or call distance_weighted with distances of shape [A, R]"
             )
         d2 = 2 - 2 * pairs.sim.detach()
     else:

@@ -26,7 +26,7 @@ from nearfar.metrics import Scores
 from nearfar.metrics.names import expand_names
 from nearfar.models import Embedder
 from nearfar.training.embedder_file import digest_weights, truncate_embedder
-from nearfar.training.evaluate import device_of, embed, has_positives, score
+from nearfar.training.evaluate import describe_missing_positives, device_of, embed, has_positives, score
 from nearfar.training.prepare import Say, check_same_kind, prepare
 from nearfar.training.splits import open_manifest, split_manifest
 
@@ -208,15 +208,15 @@ class Model(ABC):
 
         Raises:
             ValueError: If a metric is unknown.
-            NearfarError: If no two samples of the split have the same class.
+            NearfarError: If the split cannot be scored, because no query has another sample of its class to find.
         """
         names = expand_names(self.config.metrics if metrics is None else metrics, ks=(1, 2, 4, 8))
         network = truncate_embedder(self.embedder(device=device), truncate)
         manifest = self.load_split(split, network, source=source, say=say)
         if not has_positives(manifest):
             raise NearfarError(
-                f"{manifest.source or self.config.data.source}: there are no scores, because no two samples "
-                f"of the split {split} have the same class"
+                f"{manifest.source or self.config.data.source}: there are no scores, because "
+                f"{describe_missing_positives(manifest, split)}"
             )
         return score(self.embed(manifest, network), manifest, names, device=device_of(network))
 

@@ -16,7 +16,7 @@ from nearfar.formatting import markdown_table, metric_title
 from nearfar.model import Model
 from nearfar.models import Embedder
 
-UNTESTED = "The data has no test split, so there are no scores."
+UNTESTED = "There are no test scores."
 
 
 def front_matter(model: Model, *, license: str | None = None) -> str:
@@ -69,7 +69,7 @@ def model_card(model: Model, embedder: Embedder, usage: str) -> str:
             "- settings: all are in the config.yaml of the run",
         ]
         if is_run
-        else ["nearfar did not train this model."]
+        else ["This card was not made from a training run, so it does not describe the training."]
     )
     calibration = load_calibration(model, embedder)
     purpose = "It was trained to give samples of the same class a small cosine distance, and samples of different "

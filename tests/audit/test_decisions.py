@@ -92,7 +92,7 @@ def test_new_classes_only_on_request(tmp_path: Path) -> None:
     ("changes", "words"),
     [
         ({"decision": "delete"}, "row 2: unknown decision 'delete': use keep, relabel, remove"),
-        ({"row": "x"}, "row must be a number, got 'x'"),
+        ({"row": "x"}, "the column 'row' must contain a number, got 'x'"),
         ({"row": 40}, "row 40 is out of range: the data has rows 0 to 39"),
         ({"label": "f"}, "decisions belong to other data"),
         ({"path": "other"}, "decisions belong to other data"),

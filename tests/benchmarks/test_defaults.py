@@ -110,7 +110,7 @@ def test_texts_and_samples_of_a_dataset(tmp_path: Path) -> None:
     assert [manifest.classes[label] for label in manifest.labels] == ["second", "first"]
     assert manifest.split.tolist() == ["test", "train"]
     file.write_text("words,label\nc,first\n")
-    with pytest.raises(NearfarError, match="needs the columns text and label"):
+    with pytest.raises(NearfarError, match="needs the columns 'text' and 'label'"):
         read_texts(file)
     limited = limit_samples(toy(per_class=6), 4)
     assert np.bincount(limited.labels).tolist() == [4] * 12

@@ -80,9 +80,9 @@ def test_ours_does_not_apply_in_the_setting_of_the_paper() -> None:
 @pytest.mark.usefixtures("tuned_recipe")
 def test_ours_is_shown_as_a_default() -> None:
     shown = recipes.annotate("dro-topk")
-    mark = "# Applies by default to this kind of data and overrides the values above:\nours:\n"
+    mark = "# Our changes for each kind of data. They override the values above unless setting=paper:\nours:\n"
     default, mark, rest = shown.partition(mark)
-    assert "# Applies by default:\nloss:" in default
+    assert "# Applies with our defaults and with --set setting=paper:\nloss:" in default
     assert mark
     ours, _, paper = rest.partition("# Applies only with --set setting=paper:")
     assert "k: 7" in ours

@@ -164,7 +164,7 @@ def test_different_protocols_are_named(tmp_path):
         "b": Scores({"mrr": 0.4}, queries=4, dropped=0, gallery=5, distance="cosine", approximation={"mrr": 0.1}),
     }
     text = report(tmp_path / "r.html", data, x, scores=scores).read_text()
-    assert "a: 4 queries (1 more skipped: no positive), gallery of 5, cosine; b: 4 queries" in text
+    assert "a: 4 queries (1 more dropped: no positive), gallery of 5, cosine; b: 4 queries" in text
     assert "approximate" in text
 
 

@@ -99,7 +99,7 @@ def test_map_has_added_samples_and_the_audit_leaves_them_out(client: httpx.Clien
     assert max(each["sample"]["id"] for each in suspects["suspects"]) == 119
     refused = client.put("/api/audit/126", json={"decision": "remove"})
     assert refused.status_code == 422
-    assert refused.json()["detail"] == "row must be in 0..119, got 126"
+    assert refused.json()["detail"] == "row must be in 0..119, the rows of the data, got 126"
 
 
 def test_one_split_has_no_added_samples_and_says_so(extended: Path) -> None:

@@ -60,7 +60,7 @@ def test_many_threads_lose_nothing(tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         ((0, "maybe"), "decision must be one of"),
-        ((9, "keep"), r"row must be in 0\.\.4, got 9"),
+        ((9, "keep"), r"row must be in 0\.\.4, the rows of the data, got 9"),
         ((0, "relabel"), "label is required for relabel"),
         ((0, "keep", 1), "not allowed for other decisions"),
         ((0, "relabel", 3), r"label must be in 0\.\.2, got 3"),

@@ -202,7 +202,7 @@ def test_a_map_of_two_settings_is_ordered_by_their_values(tmp_path: Path) -> Non
     axes, _ = draw_settings_grid(results_of(tmp_path / "t.jsonl", "test"), x="loss.k", y="loss.margin").axes
     assert axes.get_title() == "d\n(epoch selected on the test set, as in the paper)"
     for wrong, message in (
-        ({"x": "loss.kk", "y": "loss.margin"}, r"does not sweep 'loss\.kk': set x to the swept setting \(loss\.k\)"),
+        ({"x": "loss.kk", "y": "loss.margin"}, r"does not sweep 'loss\.kk': set x to loss\.k, which it sweeps"),
         ({"x": "loss.k", "y": "loss.margn"}, "no method of s sets 'loss.margn' to a number"),
         ({"x": "loss.k", "y": "loss.margin", "metric": "recall@2"}, "did you mean 'recall@1'"),
     ):

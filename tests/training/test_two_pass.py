@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from nearfar.losses import PairLoss, create, loss_class, names
-from nearfar.training.two_pass import frozen_statistics, two_pass
+from nearfar.training.two_pass import two_pass, without_statistics_update
 
 EVERY = [name for name in names() if name != "dro"]
 
@@ -94,7 +94,7 @@ def test_running_statistics_are_updated_once() -> None:
     norm = net[1].train()
     x, labels = torch.randn(12, 6, dtype=torch.float64), torch.arange(12) % 3
     before = norm.running_mean.clone()
-    with torch.no_grad(), frozen_statistics(net):
+    with torch.no_grad(), without_statistics_update(net):
         net(x)
     assert torch.equal(norm.running_mean, before)
     assert int(norm.num_batches_tracked) == 0

@@ -134,7 +134,7 @@ def test_an_empty_class_folder_is_mentioned(photos: Path) -> None:
 def test_a_wrong_folder_level_is_mentioned(tmp_path: Path) -> None:
     save_photos(tmp_path / "all" / "tame")
     save_photos(tmp_path / "all" / "wild", seed=1)
-    note = "class 'tame' has 4 subfolders with images: if these are the classes, name the folder 'tame'"
+    note = "class 'tame' has 4 subfolders with images: if these are the classes, open the folder 'tame'"
     assert note in invoke("data", tmp_path / "all").output
     assert note in invoke("train", tmp_path / "all", "--out", tmp_path / "run", *SHORT).output.partition("steps")[0]
     assert "subfolders" not in invoke("data", tmp_path / "all" / "tame").output

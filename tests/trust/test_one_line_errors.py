@@ -190,7 +190,7 @@ def test_data_of_another_kind_than_the_model(run: Path, tmp_path: Path) -> None:
     other = save_features(tmp_path / "other.npz", [label for label in range(8) for _ in range(5)], dim=4)
     for data, kind in ((tmp_path / "images", "image files"), (other, "vectors of 4 numbers")):
         for words in (["eval", run, data], ["audit", data, "--model", run, "--out", tmp_path], ["index", run, data]):
-            assert f"has {kind}, but {run} was trained on vectors of 6 numbers" in refuse(*words)
+            assert f"has {kind}, but {run} takes vectors of 6 numbers" in refuse(*words)
 
 
 def test_out_of_memory_names_the_settings_to_lower(vectors: str, tmp_path: Path) -> None:

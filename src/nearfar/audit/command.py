@@ -105,7 +105,7 @@ def audit_command(
     write_audit(result, found, manifest, directory, shown=shown)
     doubts, suspects = int((result.suggested != result.labels).sum()), int(result.flagged.sum())
     print(f"{counted(len(manifest), 'sample')}, {counted(suspects, 'label')} probably wrong")
-    print(f"(neighbors suggest another label for {counted(doubts, 'sample')}, most of them with weak evidence)")
+    print(f"(another label is suggested for {counted(doubts, 'sample')}, with strong evidence for {suspects:,})")
     if record is not None:
         _print_detection(result, record)
     for row in result.order()[:5].tolist():
@@ -127,8 +127,8 @@ def embed_for_audit(manifest: Manifest, run: Model | None, model: str | None, si
     """Return the embeddings of a dataset for the audit.
 
     If `model` is given (see `open_model`), its network embeds the data; otherwise, if `run` is given, the network of
-    the run does. Without either, a pretrained EfficientNet-Lite0 embeds image files, and feature vectors and pixels are
-    used unchanged.
+    the run does. Without either, a pretrained EfficientNet-Lite0 embeds image files, all-MiniLM-L6-v2 embeds texts, and
+    feature vectors and pixels are used unchanged.
     """
     if run is not None or model is not None:
         chosen = run if model is None else open_model(model, size=size)

@@ -1,4 +1,4 @@
-"""The tables of an audit: all samples, most suspicious first; near duplicates; outliers."""
+"""The CSV tables of an audit: one of all samples, one of near duplicates, and one of outliers."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ NEIGHBORS = 5
 
 
 def write_csv(audit: Audit, manifest: Manifest, path: Path) -> Path:
-    """Write the audit of a manifest as a CSV file atomically and return its path.
+    """Write the audit of a manifest as a CSV file atomically, most suspicious samples first, and return its path.
 
-    The column `nearest` names the five nearest samples with their labels. The column `decision` is empty: fill in keep,
-    relabel (to the label in `suggested`, which may be edited) or remove, and pass the file to `apply_decisions`.
+    The column `nearest` names the five nearest samples with their labels. The column `decision` is empty. Fill in
+    "keep", "relabel" or "remove", and pass the file to `apply_decisions`. A sample with the decision "relabel" gets the
+    label in the column `suggested`, which may be edited.
     """
     check_same_rows(audit, manifest)
     return write_rows(path, _rows(audit, manifest))
@@ -49,9 +50,10 @@ def write_duplicates(found: Neighborhoods, manifest: Manifest, path: Path) -> Pa
 
 
 def write_outliers(found: Neighborhoods, manifest: Manifest, path: Path) -> Path:
-    """Write the outliers as a CSV file atomically, farthest first, and return its path.
+    """Write the outliers as a CSV file atomically and return its path.
 
-    The file can serve as a table of decisions: fill in its column `decision`, and pass it to `apply_decisions`.
+    Outliers are ordered by their mean distance to their ten nearest neighbors, largest first. The file can serve as a
+    table of decisions: fill in its column `decision`, and pass it to `apply_decisions`.
     """
     header = ("row", "path", "label", "suggested", "decision", "split", "distance")
     rows = [
@@ -67,7 +69,7 @@ def _identify(manifest: Manifest, row: int) -> tuple[object, ...]:
 
 
 def check_same_rows(audit: Audit, manifest: Manifest) -> None:
-    """Raise `ValueError` unless the audit has the samples and labels of the manifest."""
+    """Raise `ValueError` if the audit and the manifest differ in the number of samples or in the labels."""
     if len(audit) != len(manifest):
         raise ValueError(
             f"audit has {len(audit)} samples but {manifest!r} has {len(manifest)}: pass the audit of this data"

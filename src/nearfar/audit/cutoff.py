@@ -29,8 +29,8 @@ def find_cutoff(score: Floats, reference: Floats) -> float:
         reference: Scores [M] of labels that are known to be wrong.
 
     Returns:
-        The cut-off; infinity if there are fewer than 20 scores or no reference, if all scores are equal, or if no label
-        is likely wrong.
+        The cut-off; infinity if there are fewer than 20 scores or no reference, if all scores are equal, if the mean of
+        `reference` is not above the median of `score`, or if no label is likely wrong.
 
     >>> rng = np.random.default_rng(0)
     >>> right, wrong, reference = rng.normal(0, 0.5, 900), rng.normal(4, 1, 100), rng.normal(4, 1, 50)

@@ -66,10 +66,10 @@ class DecisionRow:
 def read_rows(manifest: Manifest, path: Path) -> list[DecisionRow]:
     """Read a table of decisions and return its rows.
 
-    The table is audit.csv, duplicates.csv or outliers.csv with the column decision filled in, or decisions.csv, which
-    the review page saves. It needs the columns row, path, label, suggested and decision; other columns are ignored.
-    Row, path and label must agree with the manifest. This check rejects tables for other data and tables that were
-    already applied.
+    The table is audit.csv, duplicates.csv or outliers.csv with the column `decision` filled in, or decisions.csv, which
+    the review page saves. It needs the columns `row`, `path`, `label`, `suggested` and `decision`. Other columns are
+    ignored. `row`, `path` and `label` must agree with the manifest. This check rejects tables for other data and tables
+    that were already applied.
     """
     table = [row for row in parse_csv(read_text(path), path) if row]
     names = table[0] if table else []
@@ -104,7 +104,7 @@ def _check_row(manifest: Manifest, cells: dict[str, str], where: str) -> Decisio
     try:
         row = int(cells["row"])
     except ValueError:
-        raise NearfarError(f"{where}: row must be a number, got {cells['row']!r}") from None
+        raise NearfarError(f"{where}: the column 'row' must contain a number, got {cells['row']!r}") from None
     if not 0 <= row < len(manifest):
         raise NearfarError(f"{where}: row {row} is out of range: the data has rows 0 to {len(manifest) - 1}")
     old = manifest.classes[manifest.labels[row]]

@@ -1,4 +1,4 @@
-"""Near duplicates and outliers: samples that are too close to others, and samples that are far from all others."""
+"""Find near duplicates (samples that are almost the same) and outliers (samples that are far from all others)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from nearfar.validation import Array, Embeddings, Floats, Ints, as_embeddings
 # Two samples are near duplicates if their distance is below this fraction of the median distance between a sample and
 # its nearest neighbor. Datalab in the package cleanlab uses the same value.
 DUPLICATE_FRACTION = 0.13
-# An outlier is a sample whose mean cosine with its OUTLIER_NEIGHBORS nearest neighbors is unusually small: the
-# logarithm is below the first quartile of all samples by more than this multiple of the interquartile range (Tukey's
-# fence, Exploratory Data Analysis, 1977). The logarithm is necessary because the cosines of unrelated samples are close
-# to 0: without it, the limit can be so low that no sample is below it.
+# For each sample, take the logarithm of its mean cosine with its OUTLIER_NEIGHBORS nearest neighbors. The sample is an
+# outlier if this value is below the first quartile of all values by more than FENCE times their interquartile range
+# (Tukey's fence, Exploratory Data Analysis, 1977). The logarithm is necessary because the cosines of unrelated samples
+# are close to 0: without it, the limit can be so low that no sample is below it.
 FENCE = 1.5
 OUTLIER_NEIGHBORS = 10
 BLOCK = 4096
@@ -32,7 +32,7 @@ class DuplicateGroup:
         rows: Rows of the samples, ascending.
         distance: The smallest distance (1 - cosine) between two samples of the group.
         is_across_splits: Whether the samples are in different splits, which makes test scores too high.
-        has_several_labels: Whether the samples have different labels, in which case at least one is probably wrong.
+        has_several_labels: Whether the samples have different labels. If so, at least one label is probably wrong.
     """
 
     rows: Ints
@@ -48,7 +48,7 @@ class Neighborhoods:
     Attributes:
         groups: Groups of near duplicates. Groups across splits come first, then groups with several labels, then the
             others. Groups of the same kind are ordered by their smallest distance.
-        outliers: Rows of the outliers, farthest first.
+        outliers: Rows of the outliers, in descending order of `distance`.
         distance: Mean distance of each sample to its ten nearest neighbors [N].
     """
 

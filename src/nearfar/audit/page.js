@@ -34,7 +34,7 @@ function keep() {
   try {
     localStorage.setItem(key, JSON.stringify(state));
   } catch {
-    document.getElementById('kept').textContent = 'This browser forgets your decisions on a reload: save them.';
+    document.getElementById('kept').textContent = 'This browser forgets your decisions when you reload the page: save decisions.csv.';
   }
 }
 

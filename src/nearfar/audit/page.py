@@ -64,9 +64,10 @@ def write_page(
 ) -> Path:
     """Write the page of the most suspicious samples atomically and return its path.
 
-    The page shows all samples whose label is probably wrong, but at least ten and at most `shown`. Images are stored
-    in the file; a sample without an image is shown by its name. The page is readable without scripts. With scripts, the
-    browser remembers the decisions, and a button downloads them as decisions.csv, which `apply_decisions` reads.
+    The page shows as many samples as there are labels that are probably wrong, but at least ten and at most `shown`.
+    Images are stored in the file; a sample without an image is shown by its name. The page is readable without scripts.
+    With scripts, the browser remembers the decisions, and a button downloads them as decisions.csv, which
+    `apply_decisions` reads.
 
     Args:
         audit: The audit of all rows of `manifest`.

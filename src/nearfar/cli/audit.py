@@ -42,8 +42,8 @@ from nearfar.cli.options import DEVICE, SKIP_BROKEN
     "--apply",
     "decisions",
     type=click.Path(exists=True, path_type=Path),
-    help="Apply the decisions in this file: decisions.csv from the review page, or audit.csv with its last column "
-    "filled in.",
+    help="Apply the decisions in this file: decisions.csv from the review page, or audit.csv, duplicates.csv or "
+    "outliers.csv with the column `decision` filled in.",
 )
 @SKIP_BROKEN
 @click.option(
@@ -54,10 +54,13 @@ from nearfar.cli.options import DEVICE, SKIP_BROKEN
 def audit(**options: Any) -> None:
     """Find samples whose label is probably wrong, and write the evidence to a table and an HTML page for review.
 
-    For DATA, nothing is trained: feature vectors and pixel arrays are used unchanged, and a pretrained
-    EfficientNet-Lite0 embeds image files. For a RUN or an INDEX, its model embeds its data. On the review page, you can
-    keep, relabel or remove samples and save decisions.csv. `--apply decisions.csv --out corrected.csv` then writes the
-    corrected manifest, and corrected.changes.csv with the old and the new label of every change.
+    For DATA, nothing is trained. A pretrained EfficientNet-Lite0 embeds image files, and all-MiniLM-L6-v2 embeds texts.
+    Feature vectors and pixel arrays are used unchanged. For a RUN or an INDEX, its model embeds its data. --model
+    replaces these models.
+
+    On the review page, you can keep, relabel or remove samples and save decisions.csv. `--apply decisions.csv --out
+    corrected.csv` then writes the corrected manifest, and corrected.changes.csv with the old and the new label of every
+    change.
     """
     from nearfar.audit.command import audit_command
 

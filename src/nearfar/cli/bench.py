@@ -18,7 +18,7 @@ def bench() -> None:
 @bench.command("run")
 @click.argument("name", metavar="SUITE")
 @click.option("--data", "sources", multiple=True, metavar="NAME=PATH", help="Path of a dataset; repeatable.")
-@click.option("--only", multiple=True, metavar="NAME", help="Use only this dataset or track (group); repeatable.")
+@click.option("--only", multiple=True, metavar="NAME", help="Use only this dataset or group of datasets; repeatable.")
 @click.option("--method", "methods", multiple=True, metavar="NAME", help="Run only this method now; repeatable.")
 @click.option("--seed", "seeds", multiple=True, type=int, help="Run only this seed now; repeatable.")
 @click.option("--peer", is_flag=True, help="Also run the same losses from pytorch-metric-learning, where it has them.")
@@ -86,7 +86,7 @@ def bench_run(
         peer=peer,
         say=click.echo,
     )
-    click.echo(f"nearfar bench table {out}")
+    click.echo(f"To show the table: nearfar bench table {out}")
     if failed:
         raise click.ClickException(
             f"{counted(failed, 'cell')} failed (errors are in {out}): run the command again to retry"

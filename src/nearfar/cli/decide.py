@@ -41,8 +41,9 @@ FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 def calibrate(path: Path, source: str | None, **options: Any) -> None:
     """Measure what distances mean: thresholds, probabilities, and when a class is unknown.
 
-    The samples must have classes that the model was not trained on, such as the test classes of a run, or those of
-    DATA. A false match rate is the fraction of pairs of different classes that a threshold accepts as the same class.
+    The samples are those of a split of the run, or of DATA. Their classes should be classes that the model was not
+    trained on, otherwise the results are too optimistic. A false match rate is the fraction of pairs of different
+    classes that a threshold accepts as the same class.
 
     The result is stored as calibration.json in the directory of the model. `nearfar search` and `serve` then show the
     probability that a result has the class of the query. `nearfar classify`, the report and the model card also use the
@@ -63,9 +64,9 @@ def calibrate(path: Path, source: str | None, **options: Any) -> None:
 def classify(run: Path, **options: Any) -> None:
     """Find the class of each QUERY: an image file, a folder of images, a .npy file of vectors, or the id of a sample.
 
-    The nearest neighbors in the index vote, weighted by their calibrated probability. A query is "unknown" if the best
-    class has too few votes. `nearfar index RUN DATA --add` extends the known classes without training. The model must
-    be calibrated first, with `nearfar calibrate`.
+    If the model takes texts, a QUERY can also be a text in quotes. The nearest neighbors in the index vote, weighted by
+    their calibrated probability. A query is "unknown" if the best class has too few votes. `nearfar index RUN DATA
+    --add` extends the known classes without training. The model must be calibrated first, with `nearfar calibrate`.
     """
     from nearfar.search.classification_command import classification_command
 

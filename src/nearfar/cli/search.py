@@ -34,7 +34,7 @@ TABLE = click.option("--table", help="Table or collection in the database.  [def
 )
 @TRUNCATE
 @SKIP_BROKEN
-@click.option("--add", is_flag=True, help="Add DATA to the existing index.")
+@click.option("--add", is_flag=True, help="Add DATA to the existing index, except samples that it already has.")
 @DEVICE
 def index(arguments: tuple[str, ...], model: str | None, **options: Any) -> None:
     """Embed all samples of DATA with the model of RUN or the one given by --model, and save a search index.
@@ -69,8 +69,8 @@ def index(arguments: tuple[str, ...], model: str | None, **options: Any) -> None
 def search(run: Path, **options: Any) -> None:
     """Find the samples nearest to each QUERY: an image file, a .npy file of vectors, or the id of a sample.
 
-    The command searches RUN/index, or the data of the run if there is no index. INDEX is a folder that `nearfar index
-    --model` wrote.
+    If the model takes texts, a QUERY can also be a text in quotes. The command searches RUN/index, or the data of the
+    run if there is no index. INDEX is a folder that `nearfar index --model` wrote.
     """
     from nearfar.search.command import search_command
 
@@ -123,7 +123,7 @@ def export(run: Path, **options: Any) -> None:
     "--host",
     default="127.0.0.1",
     show_default=True,
-    help="Address to listen on. Requests from other machines need the token.",
+    help="Address to listen on. If other machines can connect to it, all requests need the token.",
 )
 @click.option("--port", default=8000, show_default=True, type=click.IntRange(1, 65535), help="Port to listen on.")
 @click.option(

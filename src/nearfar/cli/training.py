@@ -56,7 +56,9 @@ def merge_flags(settings: tuple[str, ...], flags: dict[str, Any]) -> tuple[str, 
 
 @click.command()
 @click.argument("source", metavar="DATA", required=False)
-@click.option("--recipe", help="Recipe to train with; `nearfar recipes` lists all recipes.  [default: proxy-anchor]")
+@click.option(
+    "--recipe", help="Recipe to train with; `nearfar recipes` lists all.  [default: proxy-anchor, or supcon for pairs]"
+)
 @setting_flags
 @click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any setting, e.g. model.dim=64; repeatable."
@@ -184,7 +186,11 @@ def advise(**options: Any) -> None:
 
 
 @click.command()
-@click.option("--steps", type=click.IntRange(min=1), help="Number of training steps per recipe.")
+@click.option(
+    "--steps",
+    type=click.IntRange(min=1),
+    help="Number of training steps per recipe.  [default: 2700, or with --pretrained that of `nearfar train`]",
+)
 @click.option(
     "--pretrained",
     "images",

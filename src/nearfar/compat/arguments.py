@@ -1,4 +1,7 @@
-"""Errors for arguments that nearfar.compat does not support. No argument is silently ignored."""
+"""Errors for arguments that nearfar.compat does not support.
+
+An unsupported argument raises an error. The only exception is `collect_stats`: classes without statistics ignore it.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,14 @@ def refusal(what: object, argument: str, value: object, cure: str = "remove it")
 
     `what` is the object that received the argument, or the name of that object. `cure` says what to do instead.
 
-    >>> print(refusal("TripletMarginLoss", "swap", True))
-    TripletMarginLoss: swap=True is not supported by nearfar.compat: remove it, or use pytorch_metric_learning
+    >>> print(refusal("CosineSimilarity", "p", 1, "use 2"))
+    CosineSimilarity: p=1 is not supported by nearfar.compat: use 2, or use pytorch_metric_learning if it supports this
     """
     name = what if isinstance(what, str) else type(what).__name__
     shown = " ".join(repr(value).split())  # without line breaks
     return ValueError(
-        f"{name}: {argument}={shown} is not supported by nearfar.compat: {cure}, or use pytorch_metric_learning"
+        f"{name}: {argument}={shown} is not supported by nearfar.compat: {cure}, "
+        "or use pytorch_metric_learning if it supports this"
     )
 
 

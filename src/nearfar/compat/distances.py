@@ -240,7 +240,7 @@ class BatchedDistance(torch.nn.Module):
 
 
 def checked(what: object, distance: BaseDistance | None, default: BaseDistance, *, only: bool = False) -> BaseDistance:
-    """Return the distance, or the default if it is None.
+    """Return `distance`, or `default` if `distance` is None.
 
     Args:
         what: The loss or miner, for error messages.

@@ -62,7 +62,10 @@ class BaseMetricLossFunction(Recorded):
         return self._sub_loss_names()
 
     def choose_reducer(self, reducer: BaseReducer | None) -> BaseReducer:
-        """Return the reducer for the loss dictionary. Each entry gets its own copy of `reducer`, or of the default."""
+        """Return the reducer for the loss dictionary. Each entry gets its own copy of `reducer`, or of the default.
+
+        MultipleReducers and DoNothingReducer reduce the whole dictionary. They are returned unchanged.
+        """
         names = self.sub_loss_names()
         if reducer is not None and not isinstance(reducer, BaseReducer):
             raise refusal(self, "reducer", reducer, "use one from nearfar.compat.reducers")

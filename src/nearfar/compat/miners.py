@@ -70,7 +70,7 @@ class BatchHardMiner(Miner):
 
 
 class PairMarginMiner(Miner):
-    """Select positive pairs farther than pos_margin and negative pairs closer than neg_margin."""
+    """Select positive pairs farther than `pos_margin` and negative pairs closer than `neg_margin`."""
 
     def __init__(
         self,
@@ -92,9 +92,8 @@ class PairMarginMiner(Miner):
 class TripletMarginMiner(Miner):
     """Select triplets of anchor a, positive p and negative n by a value t.
 
-    For a distance D, t = D_an - D_ap. For a similarity S, t = S_ap - S_an. The miner stores only
-    the selected triplets. It makes P passes over the distance matrix, where P is the largest number of positives of an
-    anchor.
+    For a distance D, t = D_an - D_ap. For a similarity S, t = S_ap - S_an. The miner stores only the selected triplets.
+    It makes P passes over the distance matrix, where P is the largest number of positives of an anchor.
 
     Args:
         margin: Threshold for t.
@@ -140,9 +139,11 @@ class DistanceWeightedMiner(Miner):
     """Draw one negative for each positive pair, weighted by distance as in `nearfar.mining.distance_weighted`.
 
     Negatives are drawn with replacement. Only negatives closer than `nonzero_loss_cutoff` are drawn; an anchor without
-    such negatives has no triplets. The weights are those of pytorch-metric-learning, but they are normalized for each
-    anchor separately, so no anchor is lost if the weights underflow. Positives are not drawn: each positive pair of the
-    other anchors is in one triplet. The same seed therefore gives other triplets than in pytorch-metric-learning.
+    such negatives has no triplets. Every other anchor has one triplet for each of its positives.
+
+    The weights are those of pytorch-metric-learning, but they are normalized for each anchor separately, so no anchor
+    is lost if the weights underflow. pytorch-metric-learning draws the positives too. The same seed therefore gives
+    different triplets in the two libraries.
     """
 
     only_distance = True

@@ -124,7 +124,7 @@ class GeneralizedLiftedStructureLoss(PairBased):
 class RankedListLoss(PairBased):
     """A loss with the formula of `nearfar.losses.RankedListLoss` on all pairs.
 
-    As in pytorch-metric-learning, 1e-5 times the batch size is added to the sums of weights that the loss divides by.
+    The loss divides by sums of weights. As in pytorch-metric-learning, 1e-5 times the batch size is added to each sum.
     """
 
     takes_references = False

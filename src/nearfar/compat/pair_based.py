@@ -116,7 +116,8 @@ def formula_of(kind: type[LossT], **options: Any) -> LossT:
 class PairBased(BaseMetricLossFunction):
     """Base class of losses over pairs and triplets.
 
-    A subclass defines its default distance and reducer, and implements `cost`.
+    A subclass defines its default distance and reducer. It implements `cost`, or overrides `value` if it does not use
+    exactly the selected pairs.
     """
 
     takes_references = True

@@ -1,4 +1,4 @@
-"""The loss of pytorch-metric-learning for each of our losses, and how its formula differs."""
+"""The counterparts of nearfar's losses in pytorch-metric-learning, and how their formulas differ."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ class AvgNonZeroReducer(ThresholdReducer):
 
 
 class DivisorReducer(BaseReducer):
-    """The sum of the losses, divided by the number under the key "divisor" of the entry of the loss dictionary."""
+    """The sum of the losses, divided by the divisor. Each entry of the loss dictionary has a key "divisor"."""
 
     def more_arguments(self, info: Mapping[str, Any]) -> dict[str, Any]:
         return {"divisor": info["divisor"]}

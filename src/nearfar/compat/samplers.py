@@ -1,4 +1,4 @@
-"""Samplers that yield indices: m samples per class, fixed triplets, hierarchies of classes, and hard samples."""
+"""Samplers: m samples per class, fixed triplets, hierarchies of classes, and samples that a miner selects often."""
 
 from __future__ import annotations
 

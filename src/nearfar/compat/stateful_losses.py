@@ -118,6 +118,9 @@ class DynamicSoftMarginLoss(BaseMetricLossFunction):
 class ManifoldLoss(BaseMetricLossFunction):
     """A loss with the formula of `nearfar.losses.manifold`, with trainable proxies. It is called without labels.
 
+    Each call assigns the samples to proxies at random, and each proxy to at least one sample. To choose the proxies,
+    pass their indices [B] as `indices_tuple`.
+
     Args:
         l: The dimension of the embeddings.
         K: The number of proxies.
@@ -159,7 +162,7 @@ class ManifoldLoss(BaseMetricLossFunction):
         if embeddings.shape[1] != self.l:
             raise InvalidInputError(f"embeddings must have {self.l} columns, got shape {list(embeddings.shape)}")
         chosen = indices_tuple
-        if chosen is None:  # assign each proxy to at least one sample
+        if chosen is None:  # use each proxy at least once, then random proxies, in random order
             drawn = torch.randint(self.K, (len(embeddings) - self.K,))
             chosen = torch.cat([torch.arange(self.K), drawn])[torch.randperm(len(embeddings))]
         proxies = self.proxies.to(embeddings)

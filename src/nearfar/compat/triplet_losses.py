@@ -44,8 +44,8 @@ def list_triplets(
 class TripletMarginLoss(PairBased):
     """A loss with the formula of `nearfar.losses.TripletMarginLoss`, on mined triplets or on all triplets.
 
-    To save memory, triplets are not listed one by one if the loss uses all of them, the reducer is AvgNonZeroReducer or
-    MeanReducer, and `swap` is False.
+    To save memory, the triplets are not listed one by one if the loss uses all triplets that the selected pairs form,
+    the reducer is AvgNonZeroReducer or MeanReducer, and `swap` is False.
 
     Args:
         margin: The margin.
@@ -103,9 +103,12 @@ class TripletMarginLoss(PairBased):
 class MarginLoss(PairBased):
     """A loss with the hinge terms of `nearfar.losses.MarginLoss`. A pair counts once for each triplet that contains it.
 
-    With learn_beta=True, `beta` is a parameter, and nu * beta is added to the loss. If `num_classes` is given, each
-    class has its own beta. In that case, the sum of nu * beta over the triplets is added instead, divided by the number
-    of nonzero hinge terms. The sum of the hinge terms is always divided by that number.
+    The default reducer divides the sum of the hinge terms by the number of nonzero hinge terms.
+
+    With learn_beta=True, `beta` is a parameter, and a penalty on beta is added to the loss. If `num_classes` is None,
+    all classes share one beta, and the penalty is nu * beta. If `num_classes` is given, each class has its own beta,
+    and the penalty has one term per triplet: nu times the beta of the anchor's class. The default reducer divides the
+    sum of these terms by the number of nonzero hinge terms.
     """
 
     few_is_none = False

@@ -205,7 +205,8 @@ class MultipleLosses(nn.Module):
 
     Args:
         losses: The losses, as a list or as a dictionary.
-        miners: The miners of the losses: a list of the same length, with None for no miner, or a dictionary.
+        miners: The miners of the losses. A list has one entry per loss, which is None for a loss without a miner. A
+            dictionary may omit losses without a miner.
         weights: The weights of the losses, as a list or as a dictionary with the same keys. By default, all are 1.
     """
 
@@ -225,8 +226,9 @@ class MultipleLosses(nn.Module):
             found = list(given) if isinstance(given, Mapping) else list(range(len(given)))
             fits = set(found) <= set(keys) if name == "miners" and self.is_dict else set(found) == set(keys)
             if isinstance(given, Mapping) != self.is_dict or not fits:
-                kind = "dictionary" if self.is_dict else "list"
-                raise InvalidInputError(f"{name} must be a {kind} with the keys {keys} of losses, got the keys {found}")
+                expected = f"a dictionary with the keys {keys}" if self.is_dict else f"a list of {len(keys)} entries"
+                shown = f"the keys {found}" if isinstance(given, Mapping) else f"a list of {len(found)} entries"
+                raise InvalidInputError(f"{name} must be {expected}, like losses, got {shown}")
         self.miners: nn.ModuleDict | nn.ModuleList | None = None
         if miners is not None:
             self.miners = nn.ModuleDict(miners) if isinstance(miners, Mapping) else nn.ModuleList(miners)  # type: ignore[arg-type]

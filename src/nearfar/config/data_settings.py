@@ -11,12 +11,19 @@ MOST_THREADS = 1024
 
 @dataclass(frozen=True)
 class Noise:
-    """Label noise that is added to measure robustness, as in section 4.3 of the paper of the method BSPML."""
+    """Label noise that is added to measure robustness, as in section 4.3 of the BSPML paper (arXiv 2211.11751)."""
 
-    rate: float = option(0.0, "Fraction of the training samples that get a wrong label.", least=0, below=1)
+    rate: float = option(
+        0.0,
+        "Fraction of the training samples (symmetric) or of the training classes (small-cluster) that get wrong "
+        "labels.",
+        least=0,
+        below=1,
+    )
     kind: str = option(
         "symmetric",
-        "symmetric: random samples get a wrong label; small-cluster: clusters of similar samples get a wrong label.",
+        "symmetric: random samples get a wrong label. small-cluster: clusters of similar samples get the same wrong "
+        "label; only for feature vectors and image arrays.",
         choices=("symmetric", "small-cluster"),
     )
     seed: int | None = option(None, "Seed of the noise; null uses the seed of the run.")
@@ -28,8 +35,8 @@ class Data:
 
     source: str = option(
         "sketches",
-        "A folder with one subfolder per class, a tar or zip archive of such a folder, a CSV, JSONL or .npz file, the "
-        "folder of a benchmark, or sketches (built-in drawings).",
+        "A folder with one subfolder per class, a tar or zip archive of such a folder, a CSV, TSV, JSONL or Parquet "
+        "table, tar shards, an .npz or .npy file, the folder of a benchmark, or sketches (built-in drawings).",
     )
     split: str = option(
         "auto",
@@ -37,15 +44,19 @@ class Data:
         "always train on the first half of the classes. all: train on all samples, without a test split.",
         choices=("auto", "class-order", "all"),
     )
-    root: str | None = option(None, "Folder that image paths in a CSV are relative to; null is the folder of the CSV.")
+    root: str | None = option(
+        None, "Folder or archive that the image paths of a table are relative to; null is the folder of the table."
+    )
     labels: str | None = option(
-        None, "File with the labels of a .npy data file; null looks for a labels file next to the data."
+        None, "File with the labels of an .npy file of data; null looks for a labels file next to the data."
     )
     text: str | None = option(
         None, "Column of a table that holds the texts; null is `text`, unless the table has a column `path`."
     )
     label: str | None = option(None, "Column of a table that holds the labels; null is `label`.")
-    image: str | None = option(None, "Column of a Parquet table that holds image files as bytes; null is `image`.")
+    image: str | None = option(
+        None, "Column of a Parquet table that holds image files as bytes; null is `image`, if it holds bytes."
+    )
     separator: str | None = option(
         None, "Character that separates several labels of a sample, e.g. '|'; null: each sample has one label."
     )
@@ -64,7 +75,9 @@ class Data:
         None,
         "CSV file with the column `label` and the ancestors of each class, from the parent to the root; null: none.",
     )
-    allow_partial: bool = option(False, "Skip samples whose image file is missing instead of refusing the data.")
+    allow_partial: bool = option(
+        False, "Skip missing image files and refused archive members, and accept an incomplete benchmark; false: error."
+    )
     validation: float = option(
         0.0,
         "Fraction of the training classes held out to choose the best epoch; 0 holds out none. If the data defines a "
@@ -74,14 +87,19 @@ class Data:
     )
     validation_seed: int = option(0, "Seed that chooses the validation classes.")
     folds: int | None = option(
-        None, "Number of cross-validation folds: contiguous parts of the sorted training classes; null: none.", least=2
+        None,
+        "Number of folds for cross-validation, which are contiguous parts of the sorted training classes; null: none.",
+        least=2,
     )
-    fold: int | None = option(None, "Fold that this run holds out, counted from 0; null without data.folds.", least=0)
+    fold: int | None = option(
+        None, "Fold that this run holds out, counted from 0; required with data.folds, otherwise null.", least=0
+    )
     per_class: int | None = option(
         None, "Maximum number of training samples per class, the same ones in every run; null uses all.", least=2
     )
     long_tail: tuple[int, ...] = option(
-        (), "[5, 60] keeps 5 to 60 training samples per class; class sizes form a geometric sequence. [] keeps all."
+        (),
+        "Two numbers: [5, 60] keeps 5 to 60 training samples per class; the sizes form a geometric sequence. []: all.",
     )
     swap_halves: bool = option(False, "Train on the test split and test on the training split, as the MPA paper did.")
     ignore_roles: bool = option(
@@ -91,7 +109,9 @@ class Data:
         "raise", "What to do with an image that cannot be read: raise an error, or skip it.", choices=("raise", "skip")
     )
     workers: int = option(0, "Number of processes that load image files.", least=0, most=MOST_THREADS, neutral=True)
-    cache: str | None = option(None, "Folder where decoded images are cached; null decodes the image files every time.")
+    cache: str | None = option(
+        None, "Folder where decoded images are cached; null decodes the image files in every epoch."
+    )
     cache_size: int | None = option(
         None, "Side of the cached images in pixels; null is the input size * 256 / 224.", above=0
     )

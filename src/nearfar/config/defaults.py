@@ -1,6 +1,6 @@
 """Our defaults for each kind of data, and the defaults of papers. No default was chosen by scores on test classes.
 
-docs/training.md has the measurements. To change a default, change it here.
+docs/training.md has the measurements, and docs/results/text.md those on texts. To change a default, change it here.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OURS: dict[str, Tree] = {
             "pretrained": True,
             "dim": None,
             "head": "identity",
-            "init": "pca",  # has an effect only if head or dim is set
+            "init": "pca",  # has no effect on the identity head; setting `dim` selects a linear head
             "proxies": "random",
             "train_from": 0.3,
         },
@@ -57,8 +57,8 @@ OURS: dict[str, Tree] = {
     },
 }
 
-# Defaults for image files in three cases: in suites (benchmark sweeps), with setting=paper, and for networks with
-# random weights. The published results of suites were made with these values.
+# Defaults for image files in four cases: in suites (benchmark sweeps), with setting=paper, for networks with random
+# weights, and for your own network. Our suite results in docs/results were made with these values.
 PLAIN_FILES: Tree = {
     "model": {"backbone": "efficientnet-lite0", "pretrained": True, "dim": 512, "freeze_bn": True},
     "optimizer": {"name": "adamw", "lr": 3e-4, "weight_decay": 1e-4, "proxy_lr_multiplier": 100.0},
@@ -66,8 +66,8 @@ PLAIN_FILES: Tree = {
     "epochs": 5,
 }
 
-# Changes to the fine-tuning defaults if the lower blocks are frozen and their output is cached. `nearfar train` does
-# this if there is no GPU.
+# Changes to the fine-tuning defaults if the lower blocks are frozen and their output is cached. `nearfar train` freezes
+# and caches them by default if there is no GPU.
 # train_from=0.5 trains the upper half of the blocks: in EfficientNet-Lite0, blocks.8 and above.
 CACHED: Tree = {"model": {"train_from": 0.5}, "cache": {"views": 4}}
 

@@ -83,7 +83,7 @@ def resolve(
         dim = tree["model"]["dim"]
         tree["model"] = {**tree["model"], "dim": None if dim is None else min(dim, width)}
     if kind == "text" and model.get("dim") is not None:
-        tree["model"] = {**tree["model"], "head": "linear"}  # the default has no head, so it keeps the dimension
+        tree["model"] = {**tree["model"], "head": "linear"}  # the default head, identity, cannot change the dimension
     if is_own_network:
         tree["model"] = {**tree["model"], "pretrained": False}  # your own network comes with its weights
     if name is not None:
@@ -144,7 +144,7 @@ def _options(sampler: Any) -> Iterable[str] | None:
 
 
 def _readable(batches: Mapping[str, Any], sampler: Any) -> dict[str, Any]:
-    """Return those settings of `batches` that the sampler uses, or all of them if there is no such sampler."""
+    """Return the settings in `batches` that the sampler uses, or all settings if there is no such sampler."""
     options = _options(sampler)
     return {k: v for k, v in batches.items() if options is None or k in ("name", "options") or k in options}
 
@@ -208,7 +208,8 @@ def check(config: Config) -> None:
         raise NearfarError(f"set epochs or steps, not both, got epochs={config.epochs} and steps={config.steps}")
     folds, fold = config.data.folds, config.data.fold
     if fold is not None and (folds is None or fold >= folds):
-        raise NearfarError(f"data.fold={fold} must be below data.folds, which is {'null' if folds is None else folds}")
+        bound = f"must be below data.folds, which is {folds}" if folds else "needs data.folds, the number of folds"
+        raise NearfarError(f"data.fold={fold} {bound}")
     if folds is not None and config.data.validation > 0:
         raise NearfarError(f"data.folds={folds} already holds out classes: set data.validation=0")
     if not config.loss.get("name"):

@@ -11,8 +11,15 @@ from nearfar.config.setting import option
 class Model:
     """The network (see `nearfar.models.create_embedder`)."""
 
-    backbone: str = option("small", "Name of the backbone (`nearfar.models.names()`), or transformers:DIRECTORY.")
-    pretrained: bool | str = option(False, "true: public weights; a path: the weights in that file; false: random.")
+    backbone: str = option(
+        "small",
+        "Name of the backbone (`nearfar.models.names()`), all-minilm-l6-v2, transformers:NAME, timm:NAME, or "
+        "MODULE:FUNCTION for your own network.",
+    )
+    pretrained: bool | str = option(
+        False,
+        "true: public weights; a path: the weights in that file; false: random, or the weights of your own network.",
+    )
     download: bool = option(
         False, "Download the model of transformers:NAME if it is not on this machine.", neutral=True
     )
@@ -34,11 +41,11 @@ class Model:
     )
     layer_norm: bool = option(False, "Apply layer normalization to the pooled features.")
     init: str | None = option(
-        None, "Initial weights of the head: pca, kaiming or random; null is pca for feature vectors, otherwise kaiming."
+        None, "Initial weights of the head: pca, kaiming or random; null: pca for feature vectors, otherwise kaiming."
     )
     proxies: str | None = option(
         None,
-        "Initial proxies; null is class-means with init=pca, otherwise random.",
+        "Initial proxies; null: class-means if the head starts as pca, otherwise random.",
         choices=("class-means", "random"),
     )
     freeze_bn: bool = option(False, "Keep the statistics of batch normalization fixed.")

@@ -22,9 +22,9 @@ BENCHMARKS = ("cub", "cars", "sop", "inshop")
 class Batches:
     """How samples are grouped into batches. Which of these settings apply depends on the sampler."""
 
-    name: str = option("shuffled", "The sampler: shuffled, pk, profs, or a sampler that you registered.")
+    name: str = option("shuffled", "The sampler: shuffled, pk, profs, stream, pairs, or a sampler that you registered.")
     size: int | None = option(None, "Number of samples in a batch; ignored if batches.classes is set. Default: 128.")
-    classes: int | None = option(None, "Number of classes in a batch. Default: size / per_class.")
+    classes: int | None = option(None, "Number of classes in a batch. Default: batches.size / batches.per_class.")
     per_class: int | None = option(None, "Number of samples per class in a batch. Default: 4.")
     epoch: str = option(
         "samples",
@@ -134,15 +134,16 @@ class Select:
     by: str = option(
         "auto",
         "validation, test: keep the epoch with the best score on this split. last: keep the last epoch. auto: "
-        "validation if there are validation classes, otherwise last. Some papers use test; it makes test scores too "
-        "optimistic, so every result has a warning.",
+        "validation if there are validation classes, otherwise last. Some papers use test. This makes test scores too "
+        "optimistic, so every result then has a warning.",
         choices=("auto", "validation", "last", "test"),
     )
     metric: str = option("map@r", "The metric to maximize.")
     every: int = option(1, "Number of epochs between two evaluations.", above=0)
     untrained: bool = option(
         False,
-        "Also score the network before training, and keep it if no epoch is better. Has no effect with select.by=last.",
+        "Also score the network before training, and keep it if no epoch is better. Has no effect if the last epoch is "
+        "kept (select.by).",
     )
     patience: int | None = option(None, "Stop after this many evaluations without improvement; null: never.", above=0)
 
@@ -161,7 +162,9 @@ class Config:
         "differ only in their method. paper: use the values of the recipe.",
         choices=("ours", "paper"),
     )
-    benchmark: str | None = option(None, "Use the recipe's values for this dataset; null: none.", choices=BENCHMARKS)
+    benchmark: str | None = option(
+        None, "Use the recipe's values for this dataset; null: its general values.", choices=BENCHMARKS
+    )
     seed: int = option(0, "Seed for the initial weights, batches and augmentation.", least=0, below=2**63)
     data: Data = section(Data, "What to train on.")
     loss: dict[str, Any] = table(

@@ -23,7 +23,10 @@ READ_AHEAD = 2  # number of batches that are read in advance for a GPU
 
 
 class Batch(NamedTuple):
-    """A batch of B samples: the inputs `x` [B, ...], their `labels` [B] and their row numbers `indices` [B]."""
+    """A batch of B samples: the inputs `x` [B, ...], their `labels` and their row numbers `indices` [B].
+
+    The labels have the shape [B], or are multi-hot [B, L] if samples have several labels.
+    """
 
     x: Tensor
     labels: Tensor
@@ -47,8 +50,8 @@ class BatchLoader:
     For a GPU, a thread reads vectors, arrays and texts in advance, while the GPU computes. Batches are copied from
     pinned memory, and the host does not wait for the copy. Images are copied as uint8 and normalized on the GPU. Images
     from arrays are also augmented there. The tensors of a Python dataset are not read in advance, because its code may
-    not be thread-safe. If the network runs on the CPU, there is no such thread, because it would compete with training
-    for the CPU.
+    not be thread-safe. If the network runs on the CPU, no thread reads in advance, because it would compete with
+    training for the CPU.
 
     To read in advance, the loader takes batches from the batch sampler before training needs them: up to `2 * workers`
     batches if workers read them, and two if the thread does. During an epoch, the sampler is therefore ahead of

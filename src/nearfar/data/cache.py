@@ -42,7 +42,7 @@ def cache_images(
     file is written atomically.
 
     Args:
-        manifest: A manifest of image files. A manifest of features or pixels is returned unchanged.
+        manifest: A manifest of image files. Any other manifest is returned unchanged.
         folder: Folder for cache files.
         size: Side of the cached images in pixels.
         workers: Number of threads that decode images.
@@ -126,7 +126,8 @@ def _build(
 def fingerprint_files(manifest: Manifest, prefix: str) -> str:
     """Return a hash of the string `prefix`, the paths of a manifest, and the sizes and modification times of its files.
 
-    For images in an archive, a Parquet file or tar shards, these are the size and modification time of that file.
+    Images in an archive, a Parquet file or tar shards have no files of their own. The size and modification time of the
+    archive, the Parquet file or the shards are used instead.
     """
     digest = hashlib.sha256(f"{prefix} {len(manifest)}".encode())
     _add_files(digest, manifest)
@@ -148,7 +149,7 @@ def fingerprint_images(manifest: Manifest) -> str:
 def _add_files(digest: hashlib._Hash, manifest: Manifest) -> None:
     """Update a hash with the paths of all images, and with the size and modification time of each file.
 
-    For images in an archive, a Parquet file or tar shards, these are the size and modification time of that file.
+    See `fingerprint_files` for images that have no files of their own.
     """
     root = manifest.root or Path()
     files = [root] if root.is_file() else [root / path for path in manifest.paths or ()]

@@ -1,7 +1,7 @@
 """Datasets: the samples of a manifest as tensors, with one interface for vectors, arrays and files.
 
-`fetch(indices, epoch=..., train=...)` returns a batch of B samples as float32 [B, ...]. The augmentation of a sample
-depends only on (seed, epoch, index).
+`fetch(indices, epoch=..., train=...)` returns a batch of B samples as float32 [B, ...], or the tokens of texts as int64
+[B, L]. The augmentation of a sample depends only on (seed, epoch, index).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class BatchDataset(Protocol):
     def __len__(self) -> int: ...
 
     def fetch(self, indices: Sequence[int] | Tensor, *, epoch: int = 0, train: bool = False) -> Tensor:
-        """Return the samples at the rows `indices`, float32 [B, ...]."""
+        """Return the samples at the rows `indices`, float32 [B, ...] or, for texts, int64 tokens [B, L]."""
         ...
 
 
@@ -203,8 +203,8 @@ def create_dataset(
         size: Side of the returned images in pixels.
         resize: Short side of image files before the center crop in evaluation (see `eval_transform`).
         train_transform, eval_transform: Transforms of image files (see `ImageDataset`).
-        augment: Augmentation of arrays. The default depends on the kind (see above). `BatchAugment()` disables it.
-        mean, std: One value for each channel. The default depends on the kind (see above).
+        augment: Augmentation of arrays, by default as described above. `BatchAugment()` disables it.
+        mean, std: One value for each channel. The default is described above.
         seed: Seed of the augmentation.
         on_error: What to do with files that cannot be read (see `ImageDataset`).
     """

@@ -22,8 +22,8 @@ def open_pairs(data: Any) -> tuple[Manifest, Manifest]:
     Pairs with the same text have the same label.
 
     Args:
-        data: A CSV file with the columns path and text, or a map-style dataset whose items are pairs (image, text) or
-            dicts with the keys image and text.
+        data: A CSV or TSV file with the columns `path` and `text`, or a map-style dataset whose items are pairs (image,
+            text) or dicts with the keys `image` and `text`.
 
     Raises:
         NearfarError: If a column, a key or a file is missing, or if a text is empty.

@@ -177,8 +177,10 @@ class ScanResult:
         broken: Dict that maps each row whose file cannot be decoded to a one-line error message with the path.
         formats: Number of readable files of each format, such as "JPEG".
         shortest_sides: Shortest side of each readable image in pixels.
-        same_file_two_labels: Pairs of rows with identical files but different labels.
-        same_file_train_and_test: Pairs of rows with identical files, one in train and one in test.
+        same_file_two_labels: Pairs of rows with identical files but different labels. Each file is compared only with
+            the first identical file.
+        same_file_train_and_test: Pairs of rows with identical files, one in train and one in test, compared in the same
+            way.
         hashes: Hash of each image [N] (see `nearfar.data.near_duplicates`), 0 for broken images.
         content: SHA-256 of the concatenated SHA-256 digests of all files. A broken file counts as a digest of zeros.
         near_duplicates: A sentence that says how many test images are near-duplicates of another image. It is empty if

@@ -35,8 +35,8 @@ NAME_LENGTH = 80  # the name of a text sample is at most this many characters of
 def sort_classes(names: Iterable[str]) -> tuple[str, ...]:
     """Return the distinct names in the order that `Manifest.split_by_class_order` uses.
 
-    If every name is a decimal number, the names are sorted by value, so class 2 comes before class 10. Otherwise they
-    are sorted as strings, as torchvision's ImageFolder does.
+    If every name is an integer without leading zeros, the names are sorted by value, so class 2 comes before class 10.
+    Otherwise they are sorted as strings, as torchvision's ImageFolder does.
 
     >>> sort_classes(["10", "2", "2"])
     ('2', '10')
@@ -66,7 +66,8 @@ class Manifest:
     """Table of N samples with their labels, their splits and the location of their content.
 
     Two manifests are equal if their fingerprints are equal, that is, if they have the same table and the same arrays.
-    The fingerprint covers the paths of image files, but not their content.
+    The fingerprint covers the paths of image files, but not their content. If `digest` is set, it stands for the
+    content of the array.
 
     Attributes:
         labels: Class of each sample [N], an index into `classes`.

@@ -19,7 +19,7 @@ MAX_DISTANCE = 4
 BANDS = ((0, 13), (13, 13), (26, 13), (39, 13), (52, 12))
 MIN_BITS = 6  # hashes with fewer ones or zeros than this are ignored: most of these images are almost uniform
 MAX_GROUP = 4096  # if more images than this share a band, only the first ones are compared with each other
-NOTABLE = 0.01  # smallest fraction of test images with near-duplicates that is reported
+NOTABLE = 0.01  # near-duplicates are reported if at least this fraction of the test images has one
 
 
 def hash_image(image: Image.Image) -> int:
@@ -38,8 +38,10 @@ def hash_image(image: Image.Image) -> int:
 def find_near_duplicates(hashes: Hashes) -> list[tuple[int, int]]:
     """Return all pairs of rows whose hashes differ in at most 4 bits, each with the smaller row first.
 
-    Two such hashes agree in at least one of five bands of bits, so only rows with an equal band are compared. If more
-    than 4,096 rows have an equal band, only the first 4,096 of them are compared.
+    Hashes with fewer than 6 ones or fewer than 6 zeros are ignored, because most of these images are almost uniform.
+
+    Two hashes that differ in at most 4 bits agree in at least one of five bands of bits, so only rows with an equal
+    band are compared. If more than 4,096 rows have an equal band, only the first 4,096 of them are compared.
 
     >>> rows = np.array([0x0123456789ABCDEF, 0xFEDCBA9876543210, 0x0123456789ABCDEE], dtype=np.uint64)
     >>> find_near_duplicates(rows)
@@ -69,9 +71,9 @@ def _close_pairs(hashes: Hashes, rows: Ints) -> set[tuple[int, int]]:
 
 
 def describe_near_duplicates(hashes: Hashes, split: Words) -> str:
-    """Return a sentence that says how many test images have a near-duplicate, in total and in each split.
+    """Return a sentence that says how many test images have a near-duplicate, and in which splits the duplicates are.
 
-    Return an empty string if fewer than 1% of the test images are near-duplicates.
+    Return an empty string if fewer than 1% of the test images have a near-duplicate.
     """
     copies: dict[str, set[int]] = {"train": set(), "val": set(), "test": set()}
     for pair in find_near_duplicates(hashes):

@@ -158,7 +158,8 @@ def _vectors(manifest: Manifest, features: ArrayLike | None) -> Array:
     vectors = array if features is None else np.asarray(features)
     if vectors is None:
         raise NearfarError(
-            f"{manifest.source}: small-cluster noise needs feature vectors of the images: pass features of shape [N, d]"
+            f"{manifest.source}: small-cluster noise needs feature vectors of the samples: pass features=[N, d] to "
+            "add_label_noise, or use data that consists of feature vectors"
         )
     if len(vectors) != len(manifest):
         raise ValueError(f"features must have {len(manifest)} rows, got {len(vectors)}")

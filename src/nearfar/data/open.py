@@ -45,10 +45,11 @@ def open_data(
       whose only subfolder is such a folder;
     - any other folder: one subfolder per class, or `train/` and `test/` with one subfolder per class;
     - `.tar`, `.tar.gz`, `.tgz`, `.zip`: an archive of class folders, which is read without extracting its files;
-    - `.csv`, `.tsv`, `.jsonl`: a table with a column path or text, a column label, and optionally the columns split and
-      role;
-    - `.csv`, `.tsv` with the columns a and b, or text_a and text_b: a table of pairs (`nearfar.data.layouts.pairs`);
-    - `.parquet`: a table with the columns of a `.csv` file, or with a column of image files as bytes instead of path;
+    - `.csv`, `.tsv`, `.jsonl`: a table with a column `path` or `text`, a column `label`, and optionally the columns
+      `split` and `role` (query or gallery);
+    - `.csv`, `.tsv` with the columns `a` and `b`, or `text_a` and `text_b`: a table of pairs (see
+      `nearfar.data.layouts.pairs`);
+    - `.parquet`: a table with the columns of a `.csv` file, or with a column of image files as bytes instead of `path`;
     - tar shards that hold `key.jpg` and `key.cls` or `key.json` for each sample: one shard, a folder of shards, or a
       pattern such as `data-{000..123}.tar`;
     - `.npz`: features or small images with their labels;
@@ -60,13 +61,13 @@ def open_data(
         split: "auto" uses the split that the data defines. If it defines none, the first half of the classes is for
             training and the other half for testing. "class-order" always splits the classes in this way.
         allow_partial: If True, an incomplete copy is accepted, and the notes of the manifest list what is missing.
-            Otherwise it raises an error.
+            Otherwise an incomplete copy raises an error.
         root: Folder or archive (tar or zip) that the paths of a table are relative to.
         labels: File with the labels of an `.npy` file.
         text: Column of a table that holds the texts. The default is "text" if the table has no column "path".
         label: Column of a table that holds the labels, by default "label".
         levels: Columns of a table with the ancestors of the class, from the parent to the root: ("genus", "family").
-        taxonomy: File with the ancestors of the classes of any data; see `nearfar.data.taxonomy`.
+        taxonomy: CSV file with the ancestors of each class, for data of any layout; see `nearfar.data.taxonomy`.
         image, separator, group, camera: See `nearfar.data.layouts.tables.open_csv` and
             `nearfar.data.layouts.parquet.open_parquet`.
 
@@ -125,9 +126,9 @@ def _suggest_path(source: str, path: Path) -> str:
 
 
 def save_manifest(manifest: Manifest, path: str | Path) -> None:
-    """Save a manifest as .csv (files, texts) or .npz (features, pixels).
+    """Save a manifest as .csv (files, texts) or .npz (features, pixels). `open_data` opens the saved file.
 
-    Opening the file with `open_data` gives an equal manifest.
+    The annotations of a manifest, such as groups, are not saved: .csv raises an error, and .npz leaves them out.
     """
     path = Path(path)
     name = path.name.lower()

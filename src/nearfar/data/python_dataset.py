@@ -47,8 +47,8 @@ def as_manifest(
             from every item. If labels are numbers, class names are read from the attribute `classes`.
         image, text, label: Keys of the image or text and of the label in items that are dicts.
         split: "auto" uses the splits of `data`. If there are none or only one, the first half of the classes is for
-            training and the other half for testing. "class-order" always splits the classes in this way. A manifest is
-            returned unchanged.
+            training and the other half for testing. "class-order" always splits the classes in this way. If `data` is
+            already a manifest, it is returned unchanged.
 
     Raises:
         NearfarError: If an item has a different form, or a key is missing.

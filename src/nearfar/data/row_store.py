@@ -96,7 +96,7 @@ class RowStore:
         self._about = {**about, "rows": layout.rows, "shape": list(layout.shape), "bytes": layout.size}
 
     def find_missing(self) -> tuple[list[int], list[int]]:
-        """Return the numbers of the absent shards and those of the damaged shards. The whole store is read."""
+        """Return the numbers of the absent shards, and the numbers of the damaged shards. The whole store is read."""
         absent, damaged = [], []
         for number in range(self.layout.shards):
             path = self._path(number)
@@ -108,9 +108,9 @@ class RowStore:
 
     @contextmanager
     def building(self, on_wait: Callable[[], object]) -> Iterator[None]:
-        """Keep other processes from writing shards inside the block.
+        """Keep other processes from writing shards during a `with` block.
 
-        If another process is writing, call `on_wait`, then wait until it has finished.
+        If another process is writing, call `on_wait`, then wait until that process has finished.
         """
         handle = os.open(self.folder / BUILD, os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -126,7 +126,7 @@ class RowStore:
             os.close(handle)
 
     def write_shard(self, number: int, rows: Array) -> None:
-        """Write the rows of a shard. Call this only inside a `building` block."""
+        """Write the rows of a shard. Call this only inside a `with store.building(...)` block."""
         data = np.ascontiguousarray(rows, self.layout.dtype)
         expected = (len(self.layout.shard(number)), *self.layout.shape)
         if data.shape != expected:
@@ -185,7 +185,7 @@ class StoreSummary:
         folder: Folder of the store.
         about: Contents of about.json; empty if it cannot be read.
         size: Size on disk in bytes.
-        last_used: Time of the last use, in seconds since the epoch.
+        last_used: Unix time of the last use, in seconds.
     """
 
     folder: Path

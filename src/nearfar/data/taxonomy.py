@@ -6,8 +6,8 @@ The ancestors are read from additional columns of a table, or from a taxonomy fi
     lion,panthera,felidae
     wolf,canis,canidae
 
-The columns go from the parent to the root. An ancestor is identified by its whole path to the root, so two families may
-have a genus of the same name.
+After `label`, the columns go from the parent to the root. An ancestor is identified by its whole path to the root, so
+two families may have a genus of the same name.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def number_paths(chains: Sequence[Sequence[str]]) -> Ints:
 
 
 def class_levels(manifest: Manifest) -> Ints | None:
-    """Return the ancestors of each class of a manifest [C, L], or None if it has none. Classes without samples have -1.
+    """Return the ancestors of each class [C, L], or None if the manifest has none. Classes without samples have -1.
 
     Raises:
         NearfarError: If samples of one class have different ancestors, for example because of label noise.

@@ -116,10 +116,10 @@ def create(
         )
     for option, place in loss_class(name).moved_options.items():
         if option in options:
-            value = options[option]
+            value, (outer, _, inner) = options[option], place.partition(".")
             raise ValueError(
                 f"option {option!r} of loss {name!r} is now {place!r}: set loss.{place}={value} (with --set or in a "
-                "recipe)"
+                f"recipe), or in Python pass {outer}={{'name': ..., {inner!r}: {value!r}}}"
             )
     loss: Loss = LOSSES.create(name, **options)
     loss.validate = validate

@@ -26,11 +26,13 @@ class Loss(nn.Module):
     A loss whose behavior depends on the epoch overrides `start_epoch`. If it works as intended only after a number of
     epochs, it also overrides `warmup_epochs`.
 
-    `moved_options` maps the names of options in earlier versions to their current names. If an old name is passed to
-    `create`, the error message shows the current name.
+    `moved_options` maps the names of options in earlier versions to their current places, for example
+    "uncertainty.gamma" for the key "gamma" of the option `uncertainty`. If an old name is passed to `create`, the error
+    message shows the current place.
 
     If `validate` is True, the values of all input tensors are checked, for example for NaN. By default, only tensors on
-    the CPU are checked, because reading values from a GPU makes the host wait for it.
+    the CPU are checked, because reading values from a GPU makes the host wait for it. Under torch.compile, values are
+    never checked.
     """
 
     moved_options: ClassVar[Mapping[str, str]] = {}

@@ -17,8 +17,8 @@ class CircleLoss(PairLoss):
 
     The loss is the mean over the anchors i that have both positives and negatives of
     log(1 + sum_{N_i} e^{gamma a_n (S_n - m)} sum_{P_i} e^{-gamma a_p (S_p - (1 - m))}), where P_i and N_i are the
-    positives and negatives of anchor i, and S_p and S_n are the cosines between the anchor and these. The factors a_n =
-    [S_n + m]_+ and a_p = [1 + m - S_p]_+ are treated as constants in the gradient.
+    positives p and negatives n of anchor i, and S_p and S_n are their cosines with the anchor. The factors
+    a_n = [S_n + m]_+ and a_p = [1 + m - S_p]_+ are treated as constants in the gradient.
 
     Args:
         m: The margin. The default is the paper's value for fine-grained retrieval.

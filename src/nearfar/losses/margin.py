@@ -70,7 +70,10 @@ class MarginLoss(PairLoss):
 
     def check_relation(self, *, weighted: bool) -> None:
         if self.classes is not None:
-            raise ValueError(f"{self} needs class labels: pass labels, or create the loss without classes")
+            raise ValueError(
+                f"relation cannot be used with {self}, which needs class labels: pass labels, or create the loss "
+                "without classes"
+            )
 
     def label_tensors(
         self, labels: Labels, ref_labels: Labels | None, device: torch.device | None

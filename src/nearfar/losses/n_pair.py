@@ -60,7 +60,10 @@ def first_against_second(batch: PairBatch, *, cure: str) -> PairBatch:
         last = int(place.max())
         if last > 1:
             crowded = int(batch.labels[place > 1][0])
-            raise ValueError(f"labels has {last + 1} samples of class {crowded}, but at most 2 are allowed: {cure}")
+            raise ValueError(
+                f"labels has {last + 1} samples of class {crowded}, but at most 2 are allowed: sample two of each "
+                f"class, or {cure}"
+            )
         if last == 1 and is_on_host(place):
             second, first = (earlier if batch.weights is None else earlier & there & there[:, None]).nonzero().unbind(1)
             return replace(batch.select(first).against(batch.select(second)), aligned=True)
@@ -107,11 +110,14 @@ class NPairsLoss(PairLoss):
             return examples_against_representatives(batch, representatives)
         if batch.ref_emb is not None or self.all_pairs:
             return batch
-        return first_against_second(batch, cure="sample two of each class, or pass all_pairs=True")
+        return first_against_second(batch, cure="create the loss with all_pairs=True")
 
     def check_relation(self, *, weighted: bool) -> None:
         if not self.all_pairs:
-            raise ValueError(f"{self} needs class labels: pass labels, or create the loss with all_pairs=True")
+            raise ValueError(
+                f"relation cannot be used with {self}, which needs class labels: pass labels, or create the loss "
+                "with all_pairs=True"
+            )
 
     def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
         if batch.aligned and pairs.weights is None and self.mine is None:

@@ -41,8 +41,10 @@ class PNPLoss(PairLoss):
         temperature: The temperature of the sigmoid. The default is that of pytorch-metric-learning.
 
     >>> x = torch.tensor([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0]])
-    >>> PNPLoss()(x, torch.tensor([0, 0, 1])), PNPLoss()(x, torch.tensor([0, 1, 0]))  # 1 - 1/2 and 1 - 1/1.5
-    (tensor(0.), tensor(0.4167))
+    >>> PNPLoss()(x, torch.tensor([0, 0, 1]))
+    tensor(0.)
+    >>> PNPLoss()(x, torch.tensor([0, 1, 0]))  # the mean of 1 - 1/2 and 1 - 1/1.5
+    tensor(0.4167)
     """
 
     def __init__(self, *, variant: str = "Dq", alpha: float = 1.0, b: float = 2.0, temperature: float = 0.01) -> None:

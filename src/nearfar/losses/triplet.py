@@ -102,7 +102,8 @@ class TripletMarginLoss(PairLoss):
 def hardest_triplets(pairs: Pairs) -> tuple[Tensor, Tensor]:
     """Return sim_an - sim_ap and the weights of the hard triplets (anchor a, positive p, negative n), each [A].
 
-    Each anchor has one triplet, with its farthest positive and its closest negative.
+    Each anchor has one triplet, with its farthest positive and its closest negative. The weight is 0 for an anchor
+    without positives or without negatives.
     """
     farthest, p = torch.where(pairs.same, pairs.sim, torch.inf).min(1)
     closest, n = torch.where(pairs.diff, pairs.sim, -torch.inf).max(1)
@@ -117,7 +118,8 @@ def semi_hard_triplets(pairs: Pairs) -> tuple[Tensor, Tensor]:
     """Return sim_an - sim_ap and the weights of the semi-hard triplets (anchor a, positive p, negative n).
 
     Both results have the shape of `pairs.sim`. Entry [a, p] belongs to the triplet of the positive pair (a, p) and the
-    closest negative that is farther from the anchor than the positive.
+    closest negative that is farther from the anchor than the positive. The weight is 0 if there is no such negative,
+    and for all entries that are not positive pairs.
     """
     n = semi_hard_negatives(pairs.sim.detach(), pairs.same, pairs.diff)
     mass = (n >= 0).to(pairs.sim.dtype)
@@ -132,8 +134,13 @@ def paired_triplets(pairs: Pairs, *, by_similarity: bool) -> tuple[Tensor, Tenso
     """Return sim_an - sim_ap and the weights of triplets (anchor a, positive p, negative n).
 
     Both results have the shape of `pairs.sim`. Entry [a, p] belongs to the triplet of the positive pair (a, p). The
-    j-th positive of each anchor is combined with its j-th closest negative. Positives are counted by decreasing
-    similarity (mining="paired") or in the order of the batch (PROFS).
+    j-th positive of each anchor is combined with its j-th closest negative. The weight is 0 if the anchor has fewer
+    than j negatives, and for all entries that are not positive pairs.
+
+    Args:
+        pairs: The pairs.
+        by_similarity: If True, the positives of each anchor are numbered by decreasing similarity (mining="paired").
+            If False, they are numbered in the order of the batch (PROFS).
     """
     closest, n = torch.where(pairs.diff, pairs.sim, -torch.inf).sort(dim=1, descending=True, stable=True)
     if by_similarity:

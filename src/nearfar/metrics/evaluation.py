@@ -61,8 +61,9 @@ def evaluate(
         relation: The relations [Q, N] between Q queries and N samples, instead of labels: 1 for a positive pair, 0 for
             a negative pair, a grade between 0 and 1, or NaN for an unknown pair. Grades of at least 0.5 count as
             positive. Samples with NaN are left out of the ranking of the query. Without `queries`, Q is N, and the
-            diagonal has no effect. Or a list of pairs, a tuple (i, j, sign) of three sequences with sign +1 or -1: i
-            are queries, j are samples, and all other pairs are unknown.
+            diagonal has no effect. Instead of a matrix, you can pass a list of pairs as a tuple (i, j, sign) of three
+            sequences: the indices of queries, the indices of samples, and +1 for a positive or -1 for a negative pair.
+            Pairs that are not listed are unknown.
         hierarchy: The ancestors of each label, from the parent to the root, for graded metrics: {"lion": ("felidae",
             "mammal"), ...}. The grade of a sample is the fraction of the query's label and ancestors that the sample
             shares. With multi-hot labels, `hierarchy` must be None, and the grade is the fraction of the query's labels
@@ -81,7 +82,7 @@ def evaluate(
         seeds: Seeds of k-means. nmi, ami and f1 are means over the seeds; `Scores.spread` has their standard
             deviations.
         index: A faiss index of the embeddings. For cosine, it must contain unit vectors. If given, its rankings replace
-            the exact ones.
+            the exact ones, except for graded metrics, which stay exact.
         index_sample: Number of queries on which the error of the index is measured (see `Scores.approximation`).
 
     Raises:
@@ -239,8 +240,9 @@ def _scores(
     rows = np.flatnonzero(columns["positives"] > 0)
     if not len(rows):
         raise ValueError(
-            f"none of the {len(labels)} queries has a positive in the gallery of {size} samples: check that the labels "
-            "of queries and gallery match, and that ignore does not exclude all positives"
+            f"none of the {len(labels)} queries has a positive in the gallery of {size} samples: check that queries "
+            "share labels with other samples of the gallery, or have relations of at least 0.5, and that ignore does "
+            "not exclude all positives"
         )
     columns = {name: column[rows] for name, column in columns.items()}
     means = {name: float(columns[name].mean()) for name in names if name in columns}

@@ -22,7 +22,7 @@ class Curve(Protocol):
         """Return the probability of each score."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the parameters as numbers, for JSON."""
+        """Return the name of the method and the parameters of the curve, for JSON."""
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,8 @@ def compute_metrics(names: Sequence[str], positions: Ints, positives: Ints) -> C
 
     Args:
         names: Full names of the metrics.
-        positions: Ascending positions [b, W] of the positives. BEYOND marks padding, and positions that are not needed.
+        positions: Ascending positions [b, W] of the positives. BEYOND marks padding, positives that an index did not
+            return, and positions too large to affect the metrics `names` (see `required_depth`).
         positives: Number R >= 1 of positives of each query.
 
     >>> compute_metrics(["recall@1", "map@r", "ndcg@10"], np.array([[2, 3]]), np.array([2]))["map@r"].tolist()

@@ -14,20 +14,24 @@ from nearfar.validation import Array, Ints
 
 @dataclass(frozen=True, eq=False)
 class Scores(Mapping[str, float]):
-    """A mapping from metric names to means over the queries, which also contains the metrics of each query.
+    """A mapping from metric names to their values, which also contains the retrieval metrics of each query.
 
-    The means are between 0 and 1, except that silhouette and ami can be negative. Two `Scores` are equal if their
-    means are equal.
+    The value of a retrieval metric is the mean over the queries. The values of nmi, ami and f1 are means over k-means
+    seeds, and silhouette is the mean over the samples.
+
+    The values are between 0 and 1, except that silhouette and ami can be negative. Two `Scores` are equal if their
+    values are equal.
 
     Attributes:
-        means: The mean of each metric.
-        queries: Number of queries that have a positive. The means are over these queries.
+        means: The value of each metric.
+        queries: Number of queries that have a positive. Retrieval metrics are means over these queries. If only
+            clustering metrics were computed, it is 0.
         dropped: Number of queries without a positive in the gallery. They are excluded from the means.
         gallery: Size of the gallery.
         distance: "cosine" or "euclidean".
         spread: Standard deviation over the k-means seeds, for nmi, ami and f1.
-        approximation: If a search index was used, the mean error of each metric on a sample of queries, and the number
-            of these queries as "sample". Otherwise None.
+        approximation: If a search index was used, the mean error of each metric that was computed with it, on a sample
+            of queries, and the number of these queries as "sample". Otherwise None.
         rows: Indices of the queries that have a positive.
         labels: Labels of these queries.
         columns: For each retrieval metric, an array with its value for each of these queries. The arrays "positives",
@@ -143,9 +147,9 @@ class Scores(Mapping[str, float]):
             level: Confidence level of the interval.
             resamples: Number of bootstrap resamples.
             seed: Random seed of the resampling.
-            by: "query" resamples queries. "class" resamples whole classes (with multi-hot labels, all queries with the
-                same labels at once): use it for conclusions about other classes, because queries of one class are not
-                independent.
+            by: "query" resamples queries. "class" resamples whole classes. Use "class" for conclusions about other
+                classes, because queries of one class are not independent. With multi-hot labels, "class" resamples
+                groups of queries with the same set of labels.
         """
         if not np.array_equal(self.rows, other.rows) or not np.array_equal(self.labels, other.labels):
             raise ValueError(

@@ -4,8 +4,8 @@ cosine     s(q, g) = q.g / |g|            |q| does not change the ranking and is
 euclidean  s(q, g) = q.g - |g|^2 / 2      = (|q|^2 - |q - g|^2) / 2, so larger is nearer
 
 Gallery vectors in float32 and float64 enter the matrix product unchanged, and their norms are applied to the result.
-Half-precision vectors are converted to float32 chunk by chunk, anew for every block of queries. A vector of norm 0
-(or below 1e-30) has no direction: its cosine with any vector is 0.
+Half-precision vectors are converted to float32 chunk by chunk, anew for every block of queries. A zero vector has no
+direction: its cosine with any vector is 0. `check_norms` rejects other vectors with a norm of at most 1e-30.
 """
 
 from dataclasses import dataclass
@@ -26,8 +26,8 @@ class Gallery:
         rows: The vectors [N, d].
         distance: "cosine" or "euclidean".
         dtype: Data type of the similarities, float32 or float64.
-        scale: 1 / |g| of each vector g, or 0 if the norm is below 1e-30.
-        shift: |g|^2 / 2 of each vector g, after the center is subtracted.
+        scale: 1 / |g| of each vector g, or 0 if the norm is at most 1e-30. Only used for cosine.
+        shift: |g|^2 / 2 of each vector g, after the center is subtracted. Only used for Euclidean distance.
         center: Point to subtract from all gallery and query vectors, or None to subtract nothing.
     """
 
@@ -72,8 +72,9 @@ def prepare_gallery(rows: Tensor, squares: Tensor, distance: str) -> Gallery:
     center = None
     if distance == "euclidean":
         mean = sum_rows(rows) / len(rows)
-        # far from the origin, q.g and |g|^2 / 2 nearly cancel, so subtract the mean;
-        # elsewhere, this would only add rounding errors
+        # If all vectors are far from the origin, q.g - |g|^2 / 2 is almost the same large number for every g, and
+        # rounding hides the differences. Subtracting the mean first prevents this. For vectors around the origin, it
+        # would only add rounding errors.
         if len(rows) > 1 and mean.square().sum() > 0.99 * squares.mean():
             center = mean.to(dtype)
             squares = squared_norms(rows, center)
@@ -95,7 +96,7 @@ def sum_rows(rows: Tensor) -> Tensor:
 
 
 def check_norms(rows: Tensor, name: str) -> Tensor:
-    """Check that all vectors are finite, and that their norms are 0 or between TINY and HUGE.
+    """Check that all vectors are finite, and that their norms are 0, or above TINY and at most HUGE.
 
     Return the squared norms in float64. `name` is the name of the argument for the error message.
     """
@@ -109,7 +110,7 @@ def check_norms(rows: Tensor, name: str) -> Tensor:
     longest = float(squares.max().sqrt())
     if longest > HUGE:
         raise ValueError(f"{name} has a vector of norm {longest:.3g}: rescale the vectors to norms of at most {HUGE:g}")
-    # Vectors with a norm below TINY get a cosine of 0 with every vector, which is right only for zero vectors.
+    # Vectors with a norm of at most TINY get cosine 0 with every vector, which is right only for zero vectors.
     if bool(((squares > 0) & (squares <= TINY**2)).any()):
         shortest = float(squares[squares > 0].min().sqrt())
         raise ValueError(

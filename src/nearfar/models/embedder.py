@@ -144,7 +144,8 @@ class Embedder(nn.Module):
         if x.ndim != (4 if is_image else 2) or x.shape[1] != self.channels:
             raise ValueError(f"the input must have shape {shape}, got {list(x.shape)}")
         if not x.is_floating_point():
-            raise ValueError(f"the input must be floating point, as (image / 255 - mean) / std, got {x.dtype}")
+            form = ", as (image / 255 - mean) / std" if is_image else ""
+            raise ValueError(f"the input must be floating point{form}, got {x.dtype}")
 
     def freeze_batchnorm(self, *, affine: bool = False) -> None:
         """Keep all batch norms in eval mode, even after `train()`, so that their statistics do not change.

@@ -82,9 +82,12 @@ def safe_sqrt(x: Tensor) -> Tensor:
 
 
 def reciprocal_norms(x: Tensor) -> Tensor:
-    """Compute 1 / ||x_i|| over the last dimension, which is kept with size 1. The result is 0 for a zero vector."""
+    """Compute 1 / ||x_i|| over the last dimension, which is kept with size 1.
+
+    The result is 0 for a zero vector, and for a vector whose norm is too small to be a normal number of the dtype.
+    """
     norm: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    # masked_fill is faster than torch.where, which first converts the number to a tensor
+    # masked_fill is faster than torch.where, which first converts the scalar 0 to a tensor
     return norm.reciprocal().masked_fill_(norm <= torch.finfo(x.dtype).tiny, 0.0)
 
 

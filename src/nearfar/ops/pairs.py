@@ -24,8 +24,8 @@ class Pairs:
     Args:
         sim: The similarities [A, R]. A larger value means that the two samples are closer.
         same: The boolean mask of the positive pairs [A, R].
-        diff: The boolean mask of the negative pairs [A, R]. Neither mask contains pairs of a sample with itself or, in
-            most losses, pairs with a sample of weight 0.
+        diff: The boolean mask of the negative pairs [A, R]. If the references are the anchors, neither mask contains
+            pairs of a sample with itself. In most losses, neither mask contains pairs with a sample of weight 0.
         weights: The sample weights of the anchors [A], or None if neither anchors nor references have weights.
         ref_weights: The sample weights of the references [R], or None if `weights` is None.
         symmetric: Whether the references are the same samples as the anchors.
@@ -101,9 +101,12 @@ class Pairs:
 
 
 def ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """Compute numerator / denominator elementwise, or 0 with gradient 0 where the denominator is 0."""
+    """Compute numerator / denominator elementwise. The denominator must not be negative.
+
+    Where the denominator is 0, the result and its gradient are 0.
+    """
     is_empty = ~(denominator > 0)
-    # on vectors, masked_fill is faster than torch.where, which first converts the number to a tensor
+    # on vectors, masked_fill is faster than torch.where, which first converts the scalar to a tensor
     return numerator.masked_fill(is_empty, 0) / denominator.masked_fill(is_empty, 1)
 
 

@@ -1,4 +1,7 @@
-"""Relations between samples in place of labels: a matrix of 1 (positive), 0 (negative) and NaN (unknown), or a list."""
+"""Relations between samples in place of labels.
+
+They are given as a matrix of 1 (positive pair), 0 (negative pair) and NaN (unknown pair), or as a list of pairs.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+
+from nearfar.host_reads import should_check_values
 
 Indices = Tensor | Sequence[int]
 PairList = tuple[Indices, Indices, Indices]
@@ -88,7 +93,7 @@ def relation_masks(
         grade, known = torch.where(known, grade, grade.T), (known | known.T).fill_diagonal_(False)
     else:
         is_conflict = torch.zeros_like(known)
-    if not torch.compiler.is_compiling() and relation.device.type == "cpu":  # on a GPU, the host would have to wait
+    if should_check_values(relation):
         bad = grade[~((grade >= 0) & (grade <= 1))] if graded else grade[(grade != 0) & (grade != 1)]
         if len(bad) and graded:
             raise ValueError(

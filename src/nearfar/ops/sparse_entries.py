@@ -66,7 +66,8 @@ def hashed_uniform(n: int, seed: Tensor) -> Tensor:
     """Return n float64 numbers, uniform in [0, 1), that are computed from a seed. The seed may be on a GPU.
 
     A torch.Generator needs the seed on the host, so the host would wait for the GPU. Instead, the i-th number is the
-    splitmix64 hash (Steele, Lea and Flood, OOPSLA 2014) of the i-th point of a sequence that starts at the seed.
+    splitmix64 hash (Steele, Lea and Flood, OOPSLA 2014) of the i-th number of an arithmetic sequence, whose first
+    number is a multiple of the seed.
     """
     z = torch.arange(n, device=seed.device) * _signed(0x9E3779B97F4A7C15) + seed.to(torch.int64) * 0x5851F42D4C957F2D
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):

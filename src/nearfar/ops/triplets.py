@@ -85,8 +85,8 @@ def mean_over_triplets(
 def semi_hard_negatives(sim: Tensor, same: Tensor, diff: Tensor) -> Tensor:
     """Return the column of the semi-hard negative of every positive pair, [A, R].
 
-    The semi-hard negative of (a, p) is the closest negative of a that is strictly farther from a than p. Entries
-    without one, and entries that are not positive pairs, are -1.
+    The semi-hard negative of (a, p) is the closest negative of a that is strictly farther from a than p. If a positive
+    pair has no semi-hard negative, its entry is -1. Entries that are not positive pairs are -1 too.
     """
     count = int(row_count(same).max()) if is_on_host(sim) else None
     if count is None or count >= SORT_FROM:
@@ -116,8 +116,8 @@ def positive_table(sim: Tensor, same: Tensor, *, count: int | None = None) -> tu
     """Return the similarities and the columns of each anchor's positives, farthest first, both [A, P].
 
     P is `count`, by default the largest number of positives of an anchor. Rows with fewer positives are padded: the
-    similarities with +inf, the columns with arbitrary indices. P determines a shape, so without `count` the host must
-    wait for a GPU here.
+    similarities with +inf, the columns with arbitrary indices. P is part of a shape, so without `count`, the host must
+    read it and wait for the GPU, if the tensors are on one.
     """
     if count is None:
         count = int(row_count(same).max())

@@ -18,8 +18,9 @@ class PointWise(Pacer):
     The age is a threshold that grows during training, so that harder samples are added over time. This is Eq. 2 of the
     paper on BSPML (balanced self-paced metric learning, arXiv 2211.11751).
 
-    The training loss must have the method `per_sample`. The losses that have it are NormalizedSoftmax, CosFace,
-    ArcFace, sub-center ArcFace, SoftTriple, Proxy-NCA, MPA-DW and MPA-AP.
+    The training loss must have the method `per_sample`. The losses that have it are `normalized-softmax`, `cosface`,
+    `arcface`, `subcenter-arcface`, `sphereface`, `large-margin-softmax`, `p2sgrad`, `soft-triple`, `proxy-nca`,
+    `mpa-dw` and `mpa-ap`.
 
     Args:
         samples: Number of training samples.
@@ -29,7 +30,7 @@ class PointWise(Pacer):
         age: The age in the first round. If it is given, `share` is ignored.
         growth: Factor by which the share or age is multiplied after each round.
         most: Upper limit of the share or the age. By default, the limit of the share is 0.95, or `share` if that is
-            larger, and the age has no limit. The defaults of share, growth and most are our choice.
+            larger, and the age has no limit. The defaults of `share`, `growth` and `most` are our choice.
         warm_up: See `Pacer`.
         every: See `Pacer`.
     """

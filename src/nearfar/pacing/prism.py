@@ -31,14 +31,14 @@ class PRISM(Pacer):
     Two rules follow the released code. If a class has no embeddings in the memory, its v_c is 0 and P_clean of
     its samples is 1. If no sample of a batch is above the threshold, the threshold "batch" is used for this batch.
 
-    Two rules differ from the released code. If a batch is too small to drop a single sample (noise_rate times the batch
-    size is below 1), all samples are kept; the released code fails. v_c is always the mean of the current memory.
+    Two rules differ from the released code. If a batch is too small to drop a single sample (`noise_rate` times the
+    batch size is below 1), all samples are kept; the released code fails. v_c is always the mean of the current memory.
 
     Args:
         samples: Number of training samples.
         classes: Number of training classes.
         noise_rate: Expected fraction of wrong labels. The default is from the only released configuration (Cars-98N).
-        threshold: "batch" (TRM in the paper) is the noise_rate quantile of P_clean in the current batch, so that this
+        threshold: "batch" (TRM in the paper) is the quantile `noise_rate` of P_clean in the current batch, so that this
             fraction of the batch is dropped. "smooth" (sTRM) is the average of this quantile over the last `window`
             batches; it restarts from the latest quantile after a batch in which no sample is above it.
         window: Number of batches for "smooth". The default is from the released configuration.

@@ -24,9 +24,9 @@ class SelfPaced(Pacer):
     `multi-similarity` with weighting="outside" and threshold=1 (Eq. 7), but every loss that accepts sample weights
     works. By default, all weights are 1 in the first epoch, and an update follows every epoch (Algorithm 1).
 
-    The objective, the defaults of alpha, beta and threshold, and the growth of the age by a constant factor up to a
-    limit are from the paper. The paper does not state values for growth, most and mu; their defaults are our choice.
-    The option share is our addition.
+    The objective, the defaults of `alpha`, `beta` and `threshold`, and the growth of the age by a constant factor up to
+    a limit are from the paper. The paper does not state values for `growth`, `most` and `mu`; their defaults are our
+    choice. The options `share` and `noise_rate` are our additions.
 
     Args:
         samples: Number of training samples.

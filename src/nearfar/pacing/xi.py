@@ -26,9 +26,9 @@ def hardness(
     xi+_i = (1/alpha) log(1 + sum_{p in class, p != i} e^{-alpha (S_ip - threshold)})
     xi-_i = (1/beta) log(1 + sum_{n not in class} e^{beta (S_in - threshold)})
 
-    S is the cosine similarity. The sums are over all training samples, without mining. The defaults of alpha, beta and
-    threshold (rho in the paper) are from the paper. A sample without other samples in its class has xi+ = 0. float64
-    embeddings are compared in float64, all others in float32.
+    S is the cosine similarity. The sums are over all training samples, without mining. The defaults of `alpha`, `beta`
+    and `threshold` (rho in the paper) are from the paper. A sample without other samples in its class has xi+ = 0.
+    float64 embeddings are compared in float64, all others in float32.
 
     The similarity matrix is computed in blocks of rows. A block and a copy of it take at most `memory_mb` MiB. Samples
     are sorted by class, so that the positives of a block are contiguous columns.

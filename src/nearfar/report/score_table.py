@@ -56,7 +56,7 @@ def _describe_queries(scores: Mapping[str, Scores]) -> str:
     """Describe the queries, gallery and distance: once if they are the same for all names, otherwise for each name."""
     texts = {
         name: counted(row.queries, "query", "queries")
-        + (f" ({row.dropped:,} more skipped: no positive)" if row.dropped else "")
+        + (f" ({row.dropped:,} more dropped: no positive)" if row.dropped else "")
         + f", gallery of {row.gallery:,}, {row.distance}"
         + (", approximate" if row.approximation is not None else "")
         for name, row in scores.items()

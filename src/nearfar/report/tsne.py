@@ -20,9 +20,9 @@ trustworthiness, and the preserved fraction of the 10 nearest neighbors. The dat
     1000 Gaussian     2.2 s, 0.993, 0.573      3.6 s, 0.994, 0.584
     2000 drawings     12.0 s, 0.890, 0.264     8.9 s, 0.901, 0.271
 
-nearfar does not use openTSNE, because it is only slightly better, it is slower for the 600 to 1,000 points of a report
-(though faster for the 2,000 points of the map that `nearfar serve` shows), and it adds 177 MB to an installation
-(including SciPy and scikit-learn, which nearfar does not need otherwise).
+nearfar does not use openTSNE for three reasons. Its maps are only slightly better. It is slower for the 600 to 1,000
+points of a report, though faster for the 2,000 points of the map that `nearfar serve` shows. It adds 177 MB to an
+installation, including SciPy and scikit-learn, which nearfar does not need otherwise.
 """
 
 from __future__ import annotations

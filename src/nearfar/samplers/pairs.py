@@ -17,7 +17,7 @@ class PairBatches(BatchSampler):
     unless it is the only batch. A batch contains each sample only once, even if the sample is in several of its pairs.
 
     Args:
-        labels: Labels [N]. Only their length N, the number of samples, is used.
+        labels: Labels [N]. Their values are ignored; only the number of samples N is used.
         pairs: The indices of the two samples of each pair [P, 2].
         size: Samples per batch, at least 4.
         seed: See `BatchSampler`.
@@ -44,7 +44,8 @@ class PairBatches(BatchSampler):
         super().__init__(seed=seed, rank=rank, world=world)
         if pairs is None or not len(pairs):
             raise ValueError(
-                "the sampler 'pairs' needs a table of pairs: pass pairs, or use a CSV with the columns a,b,relation"
+                "the sampler 'pairs' needs a table of pairs: pass the argument pairs, train on a CSV file with the "
+                "columns a and b (or text_a and text_b), or use another sampler"
             )
         if size < 4:
             raise ValueError(f"size must be at least 4, so that a batch has two pairs, got size={size}")

@@ -14,7 +14,7 @@ class Shuffled(BatchSampler):
     """Batches of `size` samples from a random permutation.
 
     Args:
-        labels: Labels [N]. Only the number of labels is used.
+        labels: Labels [N]. Their values are ignored; only the number of samples N is used.
         size: Samples per batch. If there are fewer samples, the epoch is a single batch of all samples.
         drop_last: Whether to drop the last batch if it is smaller than the others.
         seed: See `BatchSampler`.

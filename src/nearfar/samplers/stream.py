@@ -18,7 +18,7 @@ class Stream(BatchSampler):
     stored sample takes its place. The buffer holds sample indices, not images, so it takes 8 bytes per sample.
 
     Args:
-        labels: Labels [N]. Only the number of labels is used.
+        labels: Labels [N]. Their values are ignored; only the number of samples N is used.
         size: Samples per batch. If there are fewer samples, the epoch is a single batch of all samples.
         buffer: Number of samples in the buffer. If it is N or more, the order is a random permutation.
         drop_last: Whether to drop the last batch if it is smaller than the others.

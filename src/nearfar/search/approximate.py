@@ -1,4 +1,4 @@
-"""Approximate search with faiss: a graph (HNSW), compressed lists (IVF-PQ), or compressed vectors (int8, binary).
+"""Approximate search with faiss: HNSW (a graph), IVF-PQ (inverted lists of codes), int8 and binary (a scan of codes).
 
 faiss only proposes candidates. All kinds except HNSW estimate similarities from compressed codes, so their candidates
 are ranked again by their exact cosine; this recovers most of the lost recall. HNSW computes exact cosines up to
@@ -32,7 +32,7 @@ EXACT_UP_TO, HNSW_UP_TO = 200_000, 2_000_000
 LINKS, CONSTRUCTION = 32, 100  # the parameters M and efConstruction of HNSW
 CODE_BITS = 8
 MIN_VECTORS = 1 << CODE_BITS
-# Number of vectors per cluster center that k-means is trained on.
+# K-means is trained on at most this many vectors per cluster center.
 SAMPLES_PER_CENTER = 64
 # Number of IVF-PQ candidates for each requested neighbor.
 CANDIDATES_PER_NEIGHBOR = 10
@@ -59,8 +59,9 @@ class ApproximateIndex:
     Attributes:
         kind: "hnsw", "ivf-pq", "int8" or "binary".
         faiss: The index object of faiss.
-        effort: How thoroughly to search. For HNSW, the parameter efSearch; for IVF-PQ, the number of lists to scan;
-            for compressed vectors, the number of candidates per requested neighbor.
+        effort: How thoroughly to search. For HNSW, the parameter efSearch, which is raised to 2 * k if it is smaller;
+            for IVF-PQ, the number of lists to scan; for compressed vectors, the number of candidates per requested
+            neighbor.
         slots: For each slot, the row of its vector in `Index.vectors`, or -1 if that vector was removed from the
             `Index`. None if slot i is row i for all i.
     """
@@ -136,7 +137,7 @@ class ApproximateIndex:
         """Return similarities and rows, both [Q, w], of the approximately nearest vectors.
 
         The width w is k for HNSW, up to 10 * k for IVF-PQ, and about effort * k for compressed vectors (more if vectors
-        were removed). If fewer vectors are found, the remaining rows are -1.
+        were removed). The row is -1 where faiss finds fewer than w vectors, and for vectors that were removed.
         """
         if self.kind in COMPRESSED:
             return self._compressed_candidates(queries, k)

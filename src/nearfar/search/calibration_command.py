@@ -65,7 +65,8 @@ def calibration_command(
         _print_calibration(calibration)
         for fmr in fmrs:
             if all(point.fmr != fmr for point in calibration.verification.points):
-                say(f"--fmr {fmr:g}: no threshold; it needs {MIN_ACCEPTED / fmr:,.0f} pairs of different classes")
+                pairs = f"{MIN_ACCEPTED / fmr:,.0f} pairs of different classes"
+                say(f"--fmr {fmr:g}: no threshold, because it needs at least {pairs}")
     say(f"calibration: {file}")
     if isinstance(model, Run) and model.finished:
         is_report_data = source is None and part == "test" and truncate is None

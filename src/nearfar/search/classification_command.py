@@ -1,4 +1,4 @@
-"""The command `nearfar classify`: the classes of images, with "unknown" for classes that the index does not have."""
+"""The command `nearfar classify`: find the class of each query, or "unknown" if the index does not have it."""
 
 from __future__ import annotations
 

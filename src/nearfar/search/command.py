@@ -70,7 +70,7 @@ def index_command(
         if run is None and not (add and (folder / MODEL_FILE).is_file()):
             write_index_model(folder, encoder.run, encoder.run.manifest(source), source)
     vectors, dimensions = counted(len(index), "vector"), counted(index.dim, "dimension")
-    # a class that only has a name is not known to the index
+    # Count only classes that have samples: `index.classes` can contain names of classes without any.
     classes = 0 if index.labels is None else len(np.unique(index.labels))
     print(f"{folder}: {vectors} of {dimensions}, {counted(classes, 'class', 'classes')}, {index.kind}")
     if index.approximate is not None:

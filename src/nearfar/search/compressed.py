@@ -42,7 +42,7 @@ def build_compressed(kind: str, vectors: Vectors) -> Any:
 def _create_int8(vectors: Vectors) -> Any:
     """Create an index that stores one byte per dimension.
 
-    The 256 values of the byte are evenly spaced over the range of the dimension.
+    The 256 values of the byte are evenly spaced between the smallest and the largest value of the dimension.
     """
     index = faiss.IndexScalarQuantizer(vectors.shape[1], faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT)
     # Fewer than two vectors have no range, so use -1..1, which contains the coordinates of all unit vectors.

@@ -36,8 +36,8 @@ from nearfar.validation import Ints, check_count
 class Encoder:
     """Compute embeddings with the network of a model.
 
-    Embeddings are returned as the network computes them; `Index` normalizes them to unit length. Images are prepared in
-    the same way as the data of the model.
+    `encode` normalizes embeddings to unit length by default. All other methods return them as the network computes
+    them, and `Index` normalizes them. Images are prepared in the same way as the data of the model.
 
     Args:
         run: A model, or anything that `open_model` accepts: a run directory, the name of a backbone, a saved model or
@@ -121,10 +121,10 @@ class Encoder:
         return vectors, _matching_rows(manifest, data.manifest)
 
     def embed_batch(self, x: Tensor) -> Vectors:
-        """Return the embeddings [B, dim] of uint8 images [B, C, H, W] or of vectors [B, channels].
+        """Return the embeddings [B, dim] of uint8 images [B, C, H, W], vectors [B, channels] or tokens [B, L].
 
         Images must have the shape `input_shape` = (C, H, W). Mean and std are applied here. If the network has its own
-        transform, `x` must hold results of this transform instead, and mean and std are not applied.
+        transform, `x` must hold results of this transform instead of images, and mean and std are not applied.
         """
         if not self.network.takes_pixels:  # vectors, tokens of texts, or results of the network's transform
             return self._embed(x)

@@ -91,6 +91,9 @@ def rank_candidates(queries: Vectors, vectors: Vectors, candidates: Ints, k: int
 def accept_order(similarity: Vectors, candidates: Ints, dim: int) -> Neighbors | None:
     """Return sorted candidates as neighbors, or None if rounding errors could have changed their order.
 
+    The order is trusted if all differences between successive distances are larger than the rounding error. If k = 1,
+    there are no differences, and the result is None.
+
     Args:
         similarity: Cosines [Q, k], descending; -inf where a candidate is missing.
         candidates: Rows [Q, k]; -1 where a candidate is missing.

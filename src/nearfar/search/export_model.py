@@ -41,7 +41,8 @@ TOLERANCE = 1e-4
 class ExportModule(nn.Module):
     """Map a batch of uint8 images [B, C, H, W] or vectors [B, d] to unit embeddings [B, dim].
 
-    Images are first normalized with the mean and standard deviation that the network expects.
+    Images are first normalized with the mean and standard deviation that the network expects. If the network has its
+    own transform, the inputs are the float32 results of this transform, and they are not normalized.
     """
 
     mean: Tensor
@@ -153,7 +154,7 @@ def export_safetensors(encoder: Encoder, folder: Path) -> Path:
             shutil.copyfile(encoder.run.path / name, draft)
     if (
         encoder.network.truncated is not None
-    ):  # write the file again, because its header must store the dimensions to keep
+    ):  # write the file again, because its header must store the number of dimensions to keep
         save_embedder(encoder.network, path)
     _write(folder / "README.md", model_card(encoder.run, encoder.network, _safetensors_usage(encoder)))
     return path

@@ -30,10 +30,10 @@ class TextExportModule(nn.Module):
 
 
 def join_inputs(inputs: tuple[Tensor, ...]) -> Tensor:
-    """Join the inputs of the exported model to the single input of the embedder.
+    """Join the inputs of the exported model into the single input of the embedder.
 
-    For images and vectors, this is the only tensor in `inputs`. For texts, `inputs` are the tokens and their mask, and
-    the result is the tokens with PADDING where the mask is 0.
+    For images and vectors, `inputs` holds one tensor, which is returned. For texts, `inputs` holds the tokens and their
+    mask, and the result is the tokens with PADDING where the mask is 0.
     """
     if len(inputs) == 1:
         return inputs[0]

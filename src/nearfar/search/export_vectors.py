@@ -21,9 +21,9 @@ def export_vectors(index: Index, folder: Path) -> list[Path]:
     """Write the following files and return their paths. Data files have one row per sample, in the order of the index.
 
     vectors.npy      float32 unit vectors [N, dim]
-    samples.parquet  id, label, name, vector; without pyarrow, samples.csv with id, label, name
+    samples.parquet  columns `id`, `label`, `name`, `vector`; without pyarrow: samples.csv, which has no `vector`
     qdrant.jsonl     one Qdrant point per line
-    pgvector.tsv     id, label, name, vector in PostgreSQL's COPY text format
+    pgvector.tsv     columns `id`, `label`, `name`, `vector` in PostgreSQL's COPY text format
     README.md        how to load the files
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -64,9 +64,9 @@ def _rows(index: Index) -> Iterator[tuple[int, str | None, str, str]]:
 
 
 def storable_text(text: str) -> str:
-    """Replace characters that cannot be exported with "?".
+    """Return a text with "?" in place of each character that cannot be exported.
 
-    UTF-8 cannot encode the undecodable bytes of a file name, and PostgreSQL cannot store NUL.
+    UTF-8 cannot encode the surrogates that stand for undecodable bytes of a file name. PostgreSQL cannot store NUL.
     """
     return text.replace("\0", "?").encode("utf-8", "replace").decode()
 

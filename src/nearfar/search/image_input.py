@@ -24,9 +24,10 @@ PREVIEW_SIDE = 168
 class ImageInput:
     """Convert query images to the input of a run's network.
 
-    If the run was trained on image files, a query is resized and center-cropped in the same way as the test images. If
-    the run was trained on arrays, a query becomes an array of the same shape. If those arrays are drawings, a query
-    with dark ink on light paper is inverted to white on black (see `nearfar.data.pixels`).
+    If the run was trained on image files, a query is prepared in the same way as the test images: by the transform of
+    the network if it has one, otherwise by resizing and center-cropping. If the run was trained on arrays, a query
+    becomes an array of the same shape. If these arrays are drawings, a query with dark ink on light paper is inverted
+    to white on black (see `nearfar.data.pixels`).
 
     Args:
         config: The configuration of the run.

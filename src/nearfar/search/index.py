@@ -1,4 +1,4 @@
-"""Index: exact or approximate search by cosine in unit vectors with ids, labels and names."""
+"""Index: find the vectors nearest to a query by cosine distance, exactly or approximately."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class Index:
         return load(Path(folder), mmap=mmap)
 
     def save(self, folder: str | Path) -> None:
-        """Write the index to a folder. At every moment, the folder holds either the old or the new index completely."""
+        """Write the index to a folder. If this is interrupted, the folder still holds the previous index."""
         from nearfar.search.storage import save
 
         save(self, Path(folder))
@@ -290,7 +290,7 @@ class Index:
         return distances, self._padded_ids[rows]
 
     def _rebuild(self) -> None:
-        """Build the faiss index of the current vectors and tune its effort."""
+        """Build and tune the faiss index. If there are fewer than 256 vectors, keep an existing faiss index."""
         if self.kind not in APPROXIMATE or (self.approximate is not None and len(self) < MIN_VECTORS):
             return
         self.approximate = ApproximateIndex.build(self.kind, np.ascontiguousarray(self.vectors))

@@ -87,10 +87,8 @@ def check_classes(labels: Ints | None, classes: tuple[str, ...]) -> None:
     if len(set(classes)) != len(classes):
         raise ValueError("classes must be distinct names")
     if labels is not None and len(labels) and (labels.min() < 0 or labels.max() >= len(classes)):
-        raise ValueError(
-            f"labels must be in 0..{len(classes) - 1}, got {labels.min()}..{labels.max()}: "
-            "pass the names of all classes as classes="
-        )
+        remedy = ": pass the names of all classes as classes=" if labels.min() >= 0 else ""
+        raise ValueError(f"labels must be in 0..{len(classes) - 1}, got {labels.min()}..{labels.max()}{remedy}")
 
 
 def number_classes(labels: Ints) -> tuple[str, ...]:
@@ -108,6 +106,9 @@ def name_samples(names: Sequence[str] | None, ids: Ints) -> list[str]:
     """Check the names of samples and return them. If `names` is None, return "row 17" for the id 17."""
     if names is None:
         return [f"row {number}" for number in ids.tolist()]
-    if len(names) != len(ids) or not all(isinstance(name, str) for name in names):
+    if len(names) != len(ids):
         raise ValueError(f"names must be {len(ids)} strings, one for each vector, got {len(names)}")
+    for name in names:
+        if not isinstance(name, str):
+            raise ValueError(f"names must be strings, got {name!r}")
     return list(names)

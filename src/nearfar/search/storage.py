@@ -12,8 +12,8 @@ slots.TOKEN.npy        int64: for each vector in the faiss index, its row in `ve
 TOKEN is a random string that differs for each save. A save writes new files next to the old ones, replaces index.json,
 and then deletes the old files. The folder therefore holds one complete index at all times. A lock on the folder
 excludes other writers. Readers take no lock: if index.json is replaced while they load its files, they start again.
-Nothing is pickled, and no file is parsed before its sha256 has been compared with index.json. This detects damage, not
-attacks: anyone who can write to the folder can also write new checksums.
+Nothing is pickled, and no other file is parsed before its sha256 has been compared with that in index.json. This
+detects damage, not attacks: anyone who can write to the folder can also write new checksums.
 """
 
 from __future__ import annotations

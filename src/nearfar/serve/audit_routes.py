@@ -26,12 +26,12 @@ def audit_routes(service: Service) -> APIRouter:
 
     @router.get("/duplicates", responses=COMPUTING)
     def duplicates(offset: Offset = 0, limit: Limit = 20) -> DuplicatePage:
-        """List groups of near duplicates, those across splits first; respond with 202 while they are being searched."""
+        """List groups of near duplicates, groups across splits first; respond with 202 while the search is running."""
         return result_or_202(service.neighborhoods).duplicates(service.decisions.all(), offset=offset, limit=limit)
 
     @router.get("/outliers", responses=COMPUTING)
     def outliers(offset: Offset = 0, limit: Limit = 60) -> OutlierPage:
-        """List samples that are far from all others, farthest first; respond with 202 while they are being searched."""
+        """List samples that are far from all others, farthest first; respond with 202 while the search is running."""
         return result_or_202(service.neighborhoods).outliers(service.decisions.all(), offset=offset, limit=limit)
 
     @router.put("/{id:int}", status_code=204, responses={**UNKNOWN, **BODY})

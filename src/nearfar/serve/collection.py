@@ -111,7 +111,10 @@ class Collection:
 
     @cached_property
     def vectors(self) -> Tensor:
-        """The embeddings [N, d] as the network computed them. They are read when the map or the audit needs them."""
+        """The embeddings [N, d] as the network computed them; those of added samples are normalized.
+
+        They are read from the cache when the map or the audit needs them.
+        """
         path = self.run.path / CACHE_FOLDER / f"vectors-{self.split}.safetensors"
         tensors, key = read_tensors(path)
         if key != self.cache_key:  # the server has been reloaded with other weights or data since this object was made
@@ -149,7 +152,8 @@ class Collection:
     def proxies(self) -> tuple[Ints, Tensor] | None:
         """Return (labels [P], vectors [P, d]) of the P proxies of the loss, read from the checkpoint of the run.
 
-        Return None if there is no checkpoint, or if the loss has no proxies with the dimension of the embeddings.
+        Return None if there is no checkpoint, if the loss has no proxies, or if the proxies do not match the dimension
+        of the embeddings or the number of training classes.
         """
         path = self.run.path / CHECKPOINT
         if not path.is_file():
@@ -222,9 +226,11 @@ def _load_full_image(thumbnails: Thumbnails, row: int) -> Image.Image | None:
 
 
 def encode_image(image: Image.Image, side: int) -> tuple[bytes, str]:
-    """Encode an image so that its sides have at most `side` pixels, and return (bytes, media type).
+    """Encode an image for the page, and return (bytes, media type).
 
-    Images whose sides have at most 64 pixels are enlarged and encoded as PNG, others as JPEG.
+    Images whose sides have at most 64 pixels are encoded as PNG and never reduced. They are enlarged by a whole factor
+    if the result has at most `side` and at most 280 pixels per side. Larger images are reduced to at most `side` pixels
+    per side and encoded as JPEG.
     """
     buffer = io.BytesIO()
     if max(image.size) <= SMALL_ARRAY:

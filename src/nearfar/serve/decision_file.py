@@ -56,7 +56,7 @@ class DecisionFile:
         if decision not in DECISIONS:
             raise ValueError(f"decision must be one of {', '.join(map(repr, DECISIONS))}, got {decision!r}")
         if not 0 <= row < len(self.manifest):
-            raise ValueError(f"row must be in 0..{len(self.manifest) - 1}, got {row}")
+            raise ValueError(f"row must be in 0..{len(self.manifest) - 1}, the rows of the data, got {row}")
         if (decision == "relabel") != (label is not None):
             raise ValueError(
                 "label is required for relabel and not allowed for other decisions, "

@@ -3,7 +3,7 @@
 The strokes are first simplified as in Quick, Draw!: moved to the top left corner, scaled so that the longer side is
 255, and thinned by the Ramer-Douglas-Peucker algorithm with epsilon 2. Then they are drawn one pixel wide by Wu's
 algorithm (SIGGRAPH 1991) and rounded to four gray levels. Wu's algorithm divides the intensity of each step along the
-longer axis between two pixels. This matches measurements on the built-in drawings: in a nearly horizontal line, the
+longer axis between two pixels. All this matches measurements on the built-in drawings: in a nearly horizontal line, the
 intensities of each column sum to 1, and each drawing starts in the first row and column and fills the longer side.
 """
 

@@ -54,7 +54,7 @@ class Guard:
             another site whose host name resolves to 127.0.0.1 (DNS rebinding). None allows all names; use a token in
             this case.
         token: The token that every request must have, as `Authorization: Bearer` or in the cookie that `/?token=` sets.
-            None if no token is needed.
+            Only health probes need no token. None if no request needs a token.
         max_body: The largest number of bytes in a body. A body must have a Content-Length.
         body_seconds: The number of seconds within which a body must arrive.
     """

@@ -55,8 +55,8 @@ class Neighbor(Sample):
 class ClassScore(BaseModel):
     """A class that a query may have.
 
-    `score` measures from 0 to 1 how many of the ten nearest neighbors vote for the class (see
-    `nearfar.calibration.votes`).
+    `score` is between 0 and 1. It is 1 if as many of the ten nearest neighbors as possible have the class, each with
+    probability 1 (see `nearfar.calibration.votes`).
     """
 
     label: int
@@ -91,7 +91,10 @@ class SearchResponse(BaseModel):
 
 
 class ClassSummary(BaseModel):
-    """A class with `count` samples. `example` is the id of a sample. `split` is "train" if the class was trained on."""
+    """A class with `count` samples. `example` is the id of one of them.
+
+    `split` is "train" if the class was trained on, otherwise the split of the example.
+    """
 
     label: int
     name: str
@@ -238,7 +241,7 @@ class NearSample(Sample):
 
 
 class DuplicateSummary(BaseModel):
-    """A group of `count` near duplicates, of which `samples` lists the first ones.
+    """A group of `count` near duplicates. `samples` lists at most 24 of them.
 
     `distance` is the smallest distance between two samples of the group. `across_splits` is true if the samples are in
     different splits, and `several_labels` is true if they have different labels.

@@ -77,14 +77,15 @@ def find_neighbors(x: Tensor, *, degree: int = DEGREE, components: int = COMPONE
 def relax(y: Tensor, neighbors: Tensor, generator: torch.Generator, *, steps: int = STEPS) -> Tensor:
     """Move positions so that neighbors attract and random pairs repel each other, and return the new positions [N, 2].
 
-    Each step moves every point y_i by a rate that falls from 1 to 0, times
+    Each step moves every point y_i by rate * clip(a_i + b_i). The rate falls linearly from 1 toward 0, and clip limits
+    each coordinate to -4..4. With r = ||y_i - y_j||, the attraction a_i and the repulsion b_i are
 
-        mean over neighbors j of 2 (y_j - y_i) / (1 + r^2)  +  sum over eight random j of
-        2 (y_i - y_j) / ((0.01 + r^2) (1 + r^2)),                            r = ||y_i - y_j||
+        a_i = mean over neighbors j of     2 (y_j - y_i) / (1 + r^2)
+        b_i = sum over eight random j of   clip(2 (y_i - y_j) / ((0.01 + r^2) (1 + r^2)))
 
-    The coordinates of each repulsion and of the sum are clipped to -4..4. The forces are those of LargeVis (Tang et
-    al., WWW 2016). Two things differ from LargeVis: all points move at once, and the attraction is a mean over all
-    neighbors instead of a random neighbor. We also chose our own values for all constants.
+    The forces are those of LargeVis (Tang et al., WWW 2016). Two things differ from LargeVis: all points move at once,
+    and the attraction is a mean over all neighbors instead of a random neighbor. We also chose our own values for all
+    constants.
 
     Args:
         y: Positions [N, 2].

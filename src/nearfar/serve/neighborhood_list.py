@@ -13,7 +13,10 @@ MAX_GROUP = 24  # largest number of samples that are listed for each group
 
 
 class NeighborhoodList:
-    """Groups of near duplicates, those across splits first, and outliers, farthest first.
+    """A list of groups of near duplicates, and a list of outliers.
+
+    Groups with samples of different splits come first. Outliers are ordered by their mean distance to their ten nearest
+    neighbors, largest first.
 
     Args:
         found: The near duplicates and outliers of the audited samples.

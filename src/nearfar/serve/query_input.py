@@ -57,7 +57,8 @@ class QueryReader:
         """Return the network input and the preview for a drawing. Each stroke is a list of points [x, y]."""
         shape = self._encoder.images.array_shape if self.accepts_drawings else ()
         if len(shape) != 2 or shape[0] != shape[1]:
-            raise NearfarError("this run does not accept drawings as queries: send an image")
+            other = {"features": "a vector", "text": "a text"}.get(self.kind, "an image")
+            raise NearfarError(f"this run does not accept drawings as queries: send {other}")
         try:
             pixels = render_strokes(strokes, shape[0])
         except ValueError as error:

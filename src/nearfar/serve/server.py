@@ -103,7 +103,7 @@ def serve(
 
 
 def _lock_run(run: Path) -> AbstractContextManager[None]:
-    """Return a lock that refuses a second server for the same run. Two servers would change each other's decisions.
+    """Return a lock that refuses a second server for the same run. Both would write decisions to the same file.
 
     A run directory without write permission cannot be locked. It needs no lock, because no decision can be saved.
     """

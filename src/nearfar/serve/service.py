@@ -237,8 +237,8 @@ class Service:
 
 
 def to_utf8(text: str) -> str:
-    """Replace characters that UTF-8 cannot encode with "?".
+    """Return a text with "?" in place of each character that UTF-8 cannot encode.
 
-    File names can contain undecodable bytes, but JSON cannot represent them.
+    Python represents undecodable bytes of a file name by such characters, and JSON cannot contain them.
     """
     return text.encode("utf-8", "replace").decode()

@@ -56,7 +56,7 @@ def serve_with_workers(work: Work, sockets: list[socket.socket], *, count: int, 
         on_start: A function that is called once all processes accept connections.
 
     Raises:
-        NearfarError: If a process ends before it is ready.
+        NearfarError: If a process ends before it is ready, or is not ready after ten minutes.
     """
     with _metrics_folder():
         workers: list[_Worker] = []
@@ -98,8 +98,10 @@ def _wait_until_ready(worker: _Worker) -> None:
     waited = 0.0
     while not worker.is_ready.wait(0.2):
         waited += 0.2
-        if not worker.process.is_alive() or waited > START_SECONDS:
+        if not worker.process.is_alive():
             raise NearfarError("a process of the server did not start: see its error message above")
+        if waited > START_SECONDS:
+            raise NearfarError(f"a process of the server was not ready after {START_SECONDS:g} seconds")
 
 
 def _end(workers: list[_Worker]) -> None:

@@ -1,6 +1,7 @@
 """The results file of a suite: one JSON object per line, appended when a run finishes.
 
-A cell is a combination of dataset, method, seed and value of the swept setting. A trial is a run that tunes settings.
+A cell is a combination of dataset, method, seed and value of the swept setting. A trial is a run that tests one
+combination of settings during tuning.
 If the process is killed, only the unfinished runs are lost. The kinds of lines are:
 
     {"kind": "suite", "suite": ..., "places": [{data, method, sweep, seed, id}, ...]}   the suite and its cells
@@ -67,12 +68,8 @@ class Results:
 
 
 def _key(data: str, method: str, sweep: Any, seed: int) -> tuple[str, str, str, int]:
-    return (
-        data,
-        method,
-        json.dumps(sweep),
-        seed,
-    )  # the value of the sweep is converted to JSON, because it may be a list, which is not hashable
+    # convert the value of the sweep to JSON, because it may be a list, which is not hashable
+    return data, method, json.dumps(sweep), seed
 
 
 def read_lines(path: Path, *, kinds: tuple[str, ...] = KINDS) -> list[dict[str, Any]]:

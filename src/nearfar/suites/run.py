@@ -203,8 +203,8 @@ def _tuned_place(cell: Cell) -> tuple[str, str]:
 def _mark_untuned(cell: Cell) -> Cell:
     """Return a cell with another id, because its tuned settings are missing.
 
-    The id of a cell is a hash of its configuration, which has untuned settings here. With this id, the tables would
-    show the scores of any run with the untuned settings.
+    The original id is a hash of the configuration without tuned settings. If the cell kept this id, the tables would
+    show the scores of any earlier run with these untuned settings.
     """
     return replace(cell, id=f"untuned {cell.id}")
 

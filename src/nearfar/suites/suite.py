@@ -44,8 +44,9 @@ class Tuning:
     Attributes:
         space: maps each setting to the list of values to try. Datasets and methods may add settings, or replace the
             list of a setting, with their own `tune`.
-        trials: maximum number of combinations to try, the same for every method. If the space has more combinations,
-            `trials` of them are drawn at random. None tries all.
+        trials: maximum number of combinations in the first round, the same for every method. If the space has more
+            combinations, `trials` of them are drawn at random. None tries all. `one_by_one` and `extend` add rounds
+            that do not count toward this maximum.
         one_by_one: if True, tune one setting after the other, in the order of the space. The other settings keep their
             best value so far, or their first value if they have not been tuned yet. This needs few trials even if there
             are many settings.
@@ -54,7 +55,7 @@ class Tuning:
         extend: maximum number of rounds that try one more value beyond the range of a numeric setting whose best value
             is at an end of the range.
         at: value of the sweep that trials use; None means the first.
-        settings: settings for trials only, which take precedence over all others.
+        settings: settings for trials only. Only the `tune_settings` of a dataset take precedence over them.
     """
 
     space: dict[str, Any] = field(default_factory=dict)

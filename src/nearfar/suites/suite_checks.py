@@ -36,8 +36,10 @@ def check_suite(suite: Suite, where: str) -> None:
     for setting in _all_settings(suite):
         key = ".".join(parse_setting(setting)[0])
         if key == "seed" or key == suite.sweep_key:
-            remedy = "seeds" if key == "seed" else "the values of sweep"
-            raise NearfarError(f"{where}: {setting!r} would be overwritten: change {remedy} instead")
+            origin = "seeds" if key == "seed" else "sweep"
+            raise NearfarError(
+                f"{where}: remove {key} from the settings and from tune: each run gets its value from {origin}"
+            )
         if key in FIXED:
             raise NearfarError(f"{where}: remove {key} from the settings: nearfar sets it for each run")
 

@@ -58,7 +58,7 @@ settings, baseline, swept, tune, note
     parts: tuple[tuple[str, type], ...] = (("data", SuiteDataset), ("methods", Method), ("paper", PaperTable))
     for key, table in parts:
         if not isinstance(values[key], list):
-            raise NearfarError(f"{where}: {key} must be a list of mappings, got {values[key]!r}")
+            raise NearfarError(f"{where}: {key} must be a list, got {values[key]!r}")
         entries = []
         for i, entry in enumerate(values[key]):
             path = f"{where}.{key}[{i}]"

@@ -1,8 +1,9 @@
-"""Tuning: every method of a suite gets the same maximum number of trials, scored on validation classes only.
+"""Tuning: choose the settings of each method on each dataset by scores on validation classes.
 
-A trial is a run with one combination of values from the suite's `tune.space`, with a seed that no table uses. It does
-not read the test split. The combination with the best `tune.metric` becomes part of the method's settings for the
-dataset. The chosen combinations are written to the results file and shown below the tables.
+A trial is a run with one combination of values from the search space, with a seed that no table uses. It does not read
+the test split. `tune.trials` limits the number of combinations to the same maximum for every method. The combination
+with the best `tune.metric` becomes part of the method's settings for the dataset. The chosen combinations are written
+to the results file and shown below the tables.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ def combinations(suite: Suite, dataset: SuiteDataset, method: Method) -> list[tu
 
     If the search space has more than `tune.trials` combinations, that many are drawn at random without replacement.
     Methods with the same search space get the same combinations.
+
     With `tune.one_by_one`, settings are tuned one after another. The result is then only the first round: all values of
     the first setting, each with the first value of every other setting.
 
@@ -137,8 +139,8 @@ def make_trial(maker: CellMaker, dataset: SuiteDataset, method: Method, settings
     cell = maker.cell(dataset, method, suite.tuning_value, suite.tune.seed, tuned=tuned, test=False)
     if cell.config.data.validation == 0 and cell.config.data.folds is None:
         raise NearfarError(
-            f"{suite.name}: tuning needs validation classes: set data.validation=0.2 (in tune.settings to set it for "
-            "trials only)"
+            f"{suite.name}: tuning needs validation classes, but data.validation is 0: add data.validation=0.2 to "
+            "settings or, for trials only, to tune.settings"
         )
     if suite.tune.metric not in cell.config.metrics:
         raise NearfarError(
@@ -259,7 +261,7 @@ def describe_tuning(suite: Suite, tuned: TunedSettings) -> list[str]:
 def describe_choice(
     suite: Suite, tuned: TunedSettings, dataset: SuiteDataset, tried: TriedValues | None = None
 ) -> list[str]:
-    """Return a list with the note on the tuned settings below a table. Values at an end of the search range are marked.
+    """Return a list with the note on tuned settings for a table. It marks values at an end of the search range.
 
     Args:
         suite: the suite.

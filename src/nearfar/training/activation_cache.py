@@ -1,9 +1,9 @@
 """Compute the activations of the frozen blocks once, and train on them from disk.
 
 `model.train_from` names the lowest block that is trained. All blocks below it are frozen, so the same input gives the
-same activations in every step. The cache holds these activations for a few augmented views of each training image, and
-for the view that evaluation uses. View v of an image has the augmentation that the image would get in epoch v without a
-cache.
+same activations in every step. The cache holds these activations for several views of the data. A view is one version
+of all images of a part of the data, such as the training images. In the augmented view v, each image has the
+augmentation that it would get in epoch v without a cache. In the evaluation view, images are not augmented.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class Entry:
 
 
 class ActivationCache:
-    """The cached activations of the samples of a run. Views that are missing are computed when they are needed.
+    """The cached activations of the samples of a run. See `build` for when missing views are computed.
 
     Attributes:
-        views: Number of augmented views of each training image.
+        views: Number of augmented views of the training images.
         weights: Digest of the frozen weights that the activations belong to.
     """
 
@@ -130,12 +130,14 @@ class ActivationCache:
     def check_weights(self, embedder: Embedder) -> None:
         """Raise an error if the frozen weights differ from those that the activations were computed with.
 
-        For example, they differ if the weight file that `model.pretrained` names has changed since the run started.
+        For example, they differ if a run is resumed after the weight file that `model.pretrained` names has changed, or
+        with another network of your own.
         """
         if digest_frozen_weights(embedder) != self.weights:
             raise NearfarError(
                 "the frozen blocks of the checkpoint differ from those that the activations were computed with: "
-                "restore the weight file that model.pretrained names, or start a new run"
+                "resume with the weights that the run started from (model.pretrained or your own network), or start a "
+                "new run"
             )
 
     def _entry(self, view: View) -> Entry:

@@ -1,7 +1,7 @@
 """The plan of a run on cached activations: what it does, how long it takes and how much memory it needs.
 
-The times are estimated on this machine: a few images are loaded and passed through the frozen blocks, and a forward and
-backward pass through the trained blocks is timed.
+To estimate the times, a few images are loaded and passed through the network on this machine. Loading, the frozen
+blocks, and the forward and backward pass of the trained blocks are timed separately.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from nearfar.training.evaluate import autocast, dtype_of, to_device
 from nearfar.training.memory import estimate_step_memory
 
 TIMED_IMAGES, WARM_UP_IMAGES = 16, 2
-# Memory of Python, torch, other libraries and temporary buffers. This is a measured value: training EfficientNet-Lite0
-# from blocks.8 up at 224 pixels in batches of 64 peaks at 1.8 GB, of which 1.1 GB belong to the training step.
+# Memory of Python, torch, other libraries and temporary buffers. We measured it in a run that trains the blocks from
+# blocks.8 up of EfficientNet-Lite0, with batches of 64 images of 224 pixels. The memory of this run peaked at 1.8 GB.
+# The training step needed 1.1 GB of it.
 LIBRARIES = 680 * 2**20
 
 
@@ -30,9 +31,10 @@ class CachePlan:
     """The estimated size, time and memory of a run that trains on cached activations.
 
     Attributes:
-        images: Number of image views that the run reads. An image with three views counts three times.
-        absent: Number of these views whose activations are not in the cache yet.
-        size: Size of the activations of all these views in bytes.
+        images: Number of images in the views that the run will certainly read. An image in three views counts three
+            times.
+        absent: Number of these images whose activations are not in the cache yet.
+        size: Size of the activations of all these images in bytes.
         steps: Number of training steps.
         batch_size: Number of samples in a step.
         build_seconds: Estimated time to compute the activations that are not in the cache yet.

@@ -261,10 +261,13 @@ def make_optimizer(config: Config, embedder: Embedder, loss: nn.Module) -> torch
             multiplier = settings.proxy_lr_multiplier if isinstance(part, ProxyLoss | ShardedProxies) else 1.0
             lr = settings.lr * multiplier
             groups.append({"name": "loss", "params": loss_parameters, "lr": lr, "weight_decay": decay})
-    if not groups:
+    # with model.freeze_backbone, `Trainer.start_epoch` freezes the trunk later, so `groups` still contains it here
+    is_trunk_frozen = config.model.freeze_backbone
+    if all(is_trunk_frozen and str(group["name"]).startswith("trunk") for group in groups):
         raise NearfarError(
-            "there is nothing to train: the backbone is frozen, and neither the head nor the loss has trainable "
-            "parameters: set model.freeze_backbone=false"
+            "there is nothing to train: neither the network nor the loss has trainable parameters: set "
+            "model.head=linear to train a head, or unfreeze the backbone (model.freeze_backbone, model.train_from, or "
+            "requires_grad of your own network)"
         )
     for group in groups:
         group["top_lr"] = group["lr"]

@@ -1,6 +1,6 @@
 """Measure what a loss does on a batch: for the log, for warnings, and to find out why training does not progress.
 
-Losses do not collect these numbers themselves, so they cost nothing unless a function of this module is called.
+Losses do not collect these measurements themselves. They take time only if a function of this module is called.
 """
 
 from __future__ import annotations

@@ -27,7 +27,8 @@ def save_embedder(
         embedder: The embedder. Its settings go into the header of the file.
         path: The file.
         about: More entries for the header.
-        weights: Weights to save instead of those of the embedder, for an embedder that is sharded over processes.
+        weights: Weights to save instead of those of the embedder, for example the complete weights of a sharded
+            embedder, or weights into which the updates of LoRA are merged.
     """
     tensors = embedder.state_dict() if weights is None else weights
     write_tensors(path, tensors, {"embedder": embedder.config | {"pretrained": False}, **(about or {})})
@@ -42,7 +43,8 @@ def load_embedder(path: Path, network: nn.Module | None = None) -> Embedder:
             loaded into a copy of it. It can also be an embedder with the same backbone and head.
 
     Raises:
-        NearfarError: If the file is damaged, or if it needs user code that this process is not allowed to import.
+        NearfarError: If the file is missing or damaged, if `network` does not match it, or if it needs user code that
+            this process is not allowed to import.
     """
     try:
         tensors, header = read_tensors(path)
@@ -62,6 +64,11 @@ def load_embedder(path: Path, network: nn.Module | None = None) -> Embedder:
         raise
     except Exception as error:  # a manipulated header can hold any name, type or size
         reason = str(error) or type(error).__name__
+        if network is not None:
+            raise NearfarError(
+                f"{path}: the file is damaged or does not match the network that you passed ({reason}): pass a network "
+                "with the architecture of the saved one, or save or copy the model again"
+            ) from None
         raise NearfarError(
             f"{path}: the file is damaged or is not a nearfar model ({reason}): save or copy the model again"
         ) from None
@@ -102,8 +109,8 @@ def check_code(path: Path, name: str) -> None:
     if is_own_code(name) and name not in BACKBONES.names() and not is_trusted(name):
         module = name.partition(":")[0]
         raise OwnCodeError(
-            f"{path}: its network is your own code, {name}: in Python, pass the network as model=; in a command, allow "
-            f"the import with `nearfar --import {module} ...`"
+            f"{path}: its network is your own code, {name}: in Python, pass the network to nearfar.load as model= or "
+            f"to Run as network=; in a command, allow the import with `nearfar --import {module} ...`"
         )
 
 

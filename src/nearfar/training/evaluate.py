@@ -39,9 +39,9 @@ def autocast(name: str, device: torch.device) -> AbstractContextManager[object]:
 def to_device(
     x: Tensor, device: torch.device, dtype: torch.dtype | None = None, *, channels_last: bool = True
 ) -> Tensor:
-    """Move a batch to a device and dtype. Images get the channels-last layout, which makes convolutions faster.
+    """Move a batch to a device and dtype. Tokens of texts keep their integer dtype.
 
-    Tokens of texts keep their integer dtype.
+    If `channels_last` is True, images get the channels-last layout, which makes convolutions faster.
     """
     if x.ndim == 4 and channels_last:
         return x.to(device, dtype, memory_format=torch.channels_last, non_blocking=True)
@@ -160,11 +160,16 @@ def can_be_scored(manifest: Manifest, name: str, say: Callable[[str], object]) -
     """Return whether the samples of the split `name` can be scored. If not, print why."""
     if has_positives(manifest):
         return True
-    reason = f"no two {name} samples have the same class"
-    if manifest.role is not None and bool((manifest.role == "query").any()):
-        reason = f"no {name} query has the class of a gallery sample"
-    say(f"warning: there will be no {name} scores, because {reason}")
+    say(f"warning: there will be no {name} scores, because {describe_missing_positives(manifest, name)}")
     return False
+
+
+def describe_missing_positives(manifest: Manifest, name: str) -> str:
+    """Return why the split `name`, such as "test" or "all", cannot be scored. `has_positives` must be False for it."""
+    word = "" if name == "all" else f"{name} "
+    if manifest.role is not None and bool((manifest.role == "query").any()):
+        return f"no {word}query has the class of a gallery sample"
+    return f"no two {word}samples have the same class"
 
 
 def score(

@@ -74,14 +74,15 @@ def fit(
             this case, the settings are those of `nearfar.training.image_text.fit_image_text`, and an `ImageTextModel`
             is returned instead of a run.
         data: A path, a dataset or arrays (see `nearfar.data.as_manifest`).
-        recipe: Name of the recipe. The default is proxy-anchor for data with classes, and supcon for data with pairs.
-            If you set loss={"name": ...}, the default is no recipe.
-        out: The run directory, by default a new one in `runs`.
+        recipe: Name of the recipe. The default is `proxy-anchor` for data with classes, and `supcon` for data with
+            pairs. If you set loss={"name": ...}, the default is no recipe.
+        out: The run directory, by default a new one in `runs`. A pair of encoders is saved only if `out` is set.
         resume: If True, continue the run in `out`.
         progress: If True, show progress: a bar in a terminal, elsewhere a message every 30 seconds.
         say: Function that prints a message.
         settings: Any settings that `nearfar settings` lists: epochs=5, a section as a dict (optimizer={"lr": 1e-4}), a
-            dotted key (**{"optimizer.lr": 1e-4}), or one of the short names lr, batch_size, size and dim.
+            dotted key (**{"optimizer.lr": 1e-4}), or one of the short names `lr`, `batch_size`, `backbone`, `size` and
+            `dim`.
 
     Raises:
         NearfarError: If a setting is unknown or invalid, or the data does not fit the network.

@@ -3,8 +3,8 @@
     run = train(config, Path("runs/mine"))
 
 `train(config, path, resume=True)` continues a run that was killed. The final weights are bit-identical to those of an
-uninterrupted run. Training on several processes with torchrun gives the same weights as training on one, see
-`nearfar.training.distributed.process_group`.
+uninterrupted run. Training on several processes with torchrun gives the same weights as training on one, up to rounding
+(see `nearfar.training.distributed.process_group`).
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def train(
         config: The configuration.
         out: The run directory.
         manifest: The data of `config.data` if it is already open.
-        network: Your own network, which replaces the backbone of the configuration. An embedder replaces the head too.
+        network: Your own network, which replaces the backbone of the configuration. If it is an embedder, it replaces
+            the head as well.
         resume: If True, continue the run in `out`.
         say: Function that prints a message.
         progress: If True, show progress: a bar in a terminal, elsewhere a message every 30 seconds.

@@ -46,7 +46,7 @@ class Log:
             raise self._write_error(error) from error
 
     def write(self, kind: str, step: int, **values: Any) -> None:
-        """Write an entry, and send its numbers to the trackers. Numbers in nested dicts are named `outer/inner`."""
+        """Write an entry, and send its numbers to the trackers. A number in a nested dict is named `outer/inner`."""
         try:
             self._file.write(_line({"kind": kind, "step": step, **values}))
             self._file.flush()

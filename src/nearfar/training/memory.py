@@ -44,8 +44,8 @@ def estimate_step_memory(
 ) -> int:
     """Estimate the memory of a training step in bytes: weights, gradients, optimizer, activations and loss.
 
-    The activations are those that autograd saves in a forward pass of a few samples, scaled to the batch. The estimate
-    leaves out temporary buffers and the libraries themselves.
+    The activations are those that autograd saves in a forward pass of a few samples, scaled to the batch. The memory of
+    the loss is that of its [B, B] matrices. The estimate leaves out proxies, temporary buffers and the libraries.
 
     Args:
         config: The configuration of the run.

@@ -18,7 +18,7 @@ def choose_for_pairs(
 ) -> tuple[dict[str, Any], str | None]:
     """Return the settings and the recipe, with defaults for pairs if the manifest has pairs and no classes.
 
-    The default recipe is supcon, unless a recipe or a loss is chosen. The default sampler is pairs.
+    The default recipe is `supcon`, unless a recipe or a loss is chosen. The default sampler is `pairs`.
     """
     if pairs_of(manifest) is None:
         return dict(tree), recipe

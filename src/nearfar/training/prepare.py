@@ -243,19 +243,19 @@ def count_channels(manifest: Manifest) -> int | None:
 
 
 def check_same_kind(embedder: Embedder, manifest: Manifest, run: Path | str) -> None:
-    """Check that the network of a run accepts the samples of a manifest. A network for images accepts all image files.
+    """Check that a network accepts the samples of a manifest. A network for images accepts all image files.
 
     Args:
         embedder: The network.
         manifest: The samples.
-        run: The run or model that the network belongs to, for the message.
+        run: The run or model that the network belongs to, for error messages.
 
     Raises:
         NearfarError: If the samples are of a different kind or have a different number of channels.
     """
     if (manifest.kind == "text") != embedder.backbone.has_text_input:
         kinds = ("texts", "other data") if manifest.kind == "text" else (f"{manifest.kind}, not texts", "texts")
-        raise NearfarError(f"{manifest.source or 'the data'} has {kinds[0]}, but {run} was trained on {kinds[1]}")
+        raise NearfarError(f"{manifest.source or 'the data'} has {kinds[0]}, but {run} takes {kinds[1]}")
     if manifest.kind == "text":
         return
     if manifest.kind == "tensors":
@@ -270,8 +270,7 @@ def check_same_kind(embedder: Embedder, manifest: Manifest, run: Path | str) -> 
     if data_channels != channels or has_images != takes_images:
         kind = "image files" if manifest.kind == "files" else _describe_kind(data_channels, has_images)
         raise NearfarError(
-            f"{manifest.source or 'the data'} has {kind}, but {run} was trained on "
-            f"{_describe_kind(channels, takes_images)}"
+            f"{manifest.source or 'the data'} has {kind}, but {run} takes {_describe_kind(channels, takes_images)}"
         )
 
 

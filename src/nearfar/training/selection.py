@@ -22,8 +22,8 @@ class Selection:
 
         Args:
             config: The settings.
-            validation: Whether there are validation samples.
-            test: Whether there are test samples.
+            validation: Whether there are validation samples that can be scored.
+            test: Whether there are test samples that can be scored.
         """
         self.config = config
         self.by = config.by if config.by != "auto" else ("validation" if validation else "last")
@@ -31,7 +31,8 @@ class Selection:
             raise NearfarError("select.by=validation needs validation classes: set data.validation=0.2")
         if self.by == "test" and not test:
             raise NearfarError(
-                "select.by=test needs a test split, but the data has none: use select.by=validation or last"
+                "select.by=test needs a test split with two samples of a class, but there is none: use "
+                "select.by=validation or last"
             )
         # "looks" is the number of evaluations since the best one
         self.best: dict[str, Any] = {"value": -math.inf, "epoch": None, "looks": 0}

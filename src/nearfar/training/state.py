@@ -57,7 +57,7 @@ class TrainState:
         network: Function that embeds a batch: the embedder, or its part above cached blocks. It may be compiled.
         pairs: The pairs of the training samples if the data has pairs instead of classes, else None.
         loss, sampler, optimizer, scaler, pacer, projection, ema: The other components. The last three may be None.
-        network_gradients, loss_gradients: Sum or average the gradients over the processes.
+        network_gradients, loss_gradients: Sum the network's and average the loss's gradients over the processes.
         watchdog: Stops the run if a loss is not finite.
         selection: The best epoch so far.
         step: Number of finished steps.
@@ -158,7 +158,7 @@ class TrainState:
         return self.embedder if self.ema is None else self.ema.module
 
     def set_train_mode(self) -> None:
-        """Set the network and the loss to training mode. A frozen backbone stays in evaluation mode."""
+        """Set network and loss to training mode. If `model.freeze_backbone` is set, the backbone stays in eval mode."""
         self.embedder.train()
         self.loss.train()
         if self.config.model.freeze_backbone:
@@ -221,7 +221,7 @@ class TrainState:
         return False
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that determines how training continues. A checkpoint holds that of the main process."""
+        """Return everything that determines how training continues. A checkpoint holds the dict of the main process."""
         loss, optimizer = collect_states(self.loss, self.optimizer)
         sampler = self.sampler.state_dict()
         if not self.sampler.is_adaptive:

@@ -14,7 +14,9 @@ from nearfar.training.failed_batch import LossError, save_failed_batch
 from nearfar.training.state import TrainState
 
 SAVED = " (checkpoints saved earlier are kept)"
-ADVICE = f"if training diverged, lower optimizer.lr or set optimizer.clip_norm=1{SAVED}"
+LOWER_RATE = "if training diverged, lower optimizer.lr"
+ADVICE = f"{LOWER_RATE} or set optimizer.clip_norm=1{SAVED}"
+SHARDED_ADVICE = f"{LOWER_RATE}{SAVED}"  # sharded runs do not support optimizer.clip_norm
 
 
 @contextmanager
@@ -34,7 +36,7 @@ def describe_step_error(
 ) -> NearfarError | None:
     """Return the error to raise instead of `error`, or None if `error` is not a known problem of a step.
 
-    The batch is saved if its loss failed or was not finite.
+    If the loss failed or was not finite, the main process saves the batch, unless the state is sharded.
 
     Args:
         error: The exception of the step.
@@ -49,8 +51,10 @@ def describe_step_error(
     saved, step = "", state.step
     if isinstance(error, LossError):
         step = error.inputs["step"]
-        saved = " (the batch is not saved, because other processes hold parts of the network or the loss)"
-        if process_group.is_main_process() and not state.is_sharded:
+        saved = " (the main process saves the batch)"
+        if state.is_sharded:
+            saved = " (the batch is not saved, because other processes hold parts of the network or the loss)"
+        elif process_group.is_main_process():
             levels, pairs = class_levels(train), state.pairs
             inputs = {
                 "classes": len(train.classes),
@@ -62,13 +66,15 @@ def describe_step_error(
                 "loss": state.loss.state_dict(),
             }
             saved = f" ({save_failed_batch(out, error.inputs | inputs)})"
-    return NearfarError(f"at step {step}: {error}{saved}; {ADVICE}")
+    return NearfarError(f"at step {step}: {error}{saved}; {SHARDED_ADVICE if state.is_sharded else ADVICE}")
 
 
 def _describe_out_of_memory(state: TrainState) -> NearfarError:
     size, config = state.sampler.size, state.config
-    passed = size if config.micro_batch is None else min(size, config.micro_batch)
-    remedies = [f"micro_batch={max(1, passed // 4)}", "a smaller batches.size"]
+    local = process_group.largest_part_size(size)
+    passed = local if config.micro_batch is None else min(local, config.micro_batch)
+    remedies = [f"micro_batch={max(1, passed // 4)}"] if passed > 1 else []
+    remedies.append("a smaller batches.size")
     if state.embedder.backbone.has_image_input:
         remedies.append("a smaller images.crop")
     if state.embedder.backbone.has_text_input:

@@ -8,9 +8,9 @@ al., RepL4NLP 2021, arXiv 2101.06983) keeps all pairs:
     3  embed each part again, with an autograd graph, and backpropagate its part of dL/dE through the network
 
 Memory holds the graph of one part at a time, and a step takes about a third longer. The gradient equals that of a
-single pass if the network treats samples independently. With batch norm, this requires frozen statistics. Otherwise
-each part is normalized by its own statistics, and only the second pass updates the running statistics. Dropout draws
-the same random numbers in both passes.
+single pass if the network treats samples independently. A batch norm in evaluation mode does (`model.freeze_bn`). A
+batch norm in training mode does not: it normalizes each part by the statistics of this part. It updates its running
+statistics only in the second pass. Dropout draws the same random numbers in both passes.
 """
 
 from __future__ import annotations
@@ -37,12 +37,13 @@ def two_pass(
     """Add the gradient of compute_loss(network(x)) to the gradients of the parameters.
 
     Args:
-        network: The network. Its batch norms do not update their running statistics in the first pass.
+        network: The network.
         compute_loss: Function that maps the embeddings of the batch to the loss.
         x: Input of the network [B, ...].
         micro_batch: Number of samples per part.
         embed: Function to call instead of the network, for example the compiled network or the network under autocast.
-        last_backward: Creates the context of the last backward pass, after which all gradients are complete.
+        last_backward: Function that creates a context manager for the last backward pass. After this pass, all
+            gradients are complete.
 
     Returns:
         The loss and the embeddings, detached.
@@ -50,7 +51,7 @@ def two_pass(
     embed = network if embed is None else embed
     parts = torch.split(x, micro_batch)
     random_states, outputs = [], []
-    with torch.no_grad(), frozen_statistics(network):
+    with torch.no_grad(), without_statistics_update(network):
         for part in parts:
             random_states.append(random_state())
             outputs.append(embed(part))
@@ -70,8 +71,11 @@ def two_pass(
 
 
 @contextmanager
-def frozen_statistics(network: nn.Module) -> Iterator[None]:
-    """Make batch norms normalize by the statistics of the batch without updating their running statistics."""
+def without_statistics_update(network: nn.Module) -> Iterator[None]:
+    """Keep batch norms in training mode from updating their running statistics inside the `with` block.
+
+    They still normalize by the statistics of the batch.
+    """
     norms = [module for module in network.modules() if isinstance(module, _BatchNorm) and module.training]
     saved = [(norm.momentum, _copy(norm.num_batches_tracked)) for norm in norms]
     try:

@@ -64,7 +64,10 @@ class Watchdog:
         self.poll()
 
     def skip_failed_updates(self, *, is_scaled: bool) -> None:
-        """Tell a fused optimizer to skip its update if a loss was not finite. A gradient scaler does this itself."""
+        """Tell a fused optimizer to skip its update if any loss so far was not finite.
+
+        With a gradient scaler (`is_scaled`), do nothing: the scaler skips updates whose gradients are not finite.
+        """
         if self.device.type != "cpu" and self.can_skip and not is_scaled:
             self.optimizer.grad_scale = None  # type: ignore[attr-defined]
             self.optimizer.found_inf = self.failed  # type: ignore[attr-defined]

@@ -1,7 +1,8 @@
 """The AccuracyCalculator of pytorch-metric-learning.
 
-With the default options, `nearfar.evaluate` computes the retrieval metrics, exactly and in bounded memory. With a
-custom neighbor search, label comparison, `k` or metric, they are computed from the labels of the k nearest neighbors.
+By default, `nearfar.evaluate` computes the retrieval metrics, exactly and in bounded memory. With a custom neighbor
+search, a custom label comparison, a value of `k` or labels of several columns, the metrics are computed from the labels
+of the k nearest neighbors. So are the metrics that a subclass adds or overrides.
 """
 
 from __future__ import annotations
@@ -211,8 +212,8 @@ class AccuracyCalculator:
         cut = [name for name in self.get_curr_metrics() if name in ("r_precision", "mean_average_precision_at_r")]
         if int(self.k) < largest and cut:
             c_f.LOGGER.warning(
-                f"{', '.join(cut)} needs k={largest}, the size of the largest class, but k is {self.k}, so the values "
-                "are wrong: use k='max_bin_count' or None"
+                f"the values of {', '.join(cut)} are wrong, because k={self.k} is less than {largest}, the size of the "
+                "largest class: use k='max_bin_count' or None"
             )
         return int(self.k)
 

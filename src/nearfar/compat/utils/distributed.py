@@ -42,7 +42,7 @@ class DistributedLossWrapper(nn.Module):
     Args:
         loss: The loss. All processes must have batches of the same size.
         efficient: If True, only the samples of this process are anchors. This needs less memory, but the gradient is no
-            longer that of the loss over all samples, because samples of other processes are treated as constants.
+            longer that of the loss over all samples, because samples get no gradient from anchors of other processes.
     """
 
     def __init__(self, loss: nn.Module, efficient: bool = False) -> None:

@@ -79,7 +79,7 @@ class FaissKNN:
         if self.reset_before:
             self.index = self.index_init_fn(query.shape[1])
         if self.index is None:
-            raise ValueError("there is no index: call train() first, or use reset_before=True")
+            raise ValueError("FaissKNN has no index: call train() or load() first, or use reset_before=True")
         if reference is not None:
             self.index.add(as_array(reference))
         found = self.index.search(as_array(query), k + int(ref_includes_query))

@@ -40,8 +40,8 @@ ABOUT = ("name", "purpose", "group", "paper", "setup", "ours", "data")
 METHOD = ("loss", "batches", "pacing", "projection")
 # Keys that apply only with setting=paper.
 PAPER_ONLY = ("model", "images", "optimizer", "schedule", "epochs")
-# Keys that `ours` may set for a kind of data. The length of training is not among them, because all recipes train for
-# the same number of steps.
+# Keys that `ours` may set for a kind of data. The length of training is not among them, because by default all recipes
+# train equally long.
 OURS_KEYS = (*METHOD, "model", "images", "optimizer", "schedule")
 KINDS = ("pixels", "features", "files", "text")
 # The headings under which `nearfar recipes` lists the recipes, in order.
@@ -150,8 +150,8 @@ def overview() -> str:
 def annotate(name: str) -> str:
     """Return the YAML text of a recipe, with added comments that say with which settings each part applies."""
     marks = {
-        METHOD: "# Applies by default:",
-        ("ours",): "# Applies by default to this kind of data and overrides the values above:",
+        METHOD: "# Applies with our defaults and with --set setting=paper:",
+        ("ours",): "# Our changes for each kind of data. They override the values above unless setting=paper:",
         PAPER_ONLY: "# Applies only with --set setting=paper:",
         ("data",): "# Values for one dataset. They apply with --set benchmark=NAME; those of model, images, optimizer, "
         "schedule and epochs also need --set setting=paper:",

@@ -76,10 +76,10 @@ def is_archive(path: Path) -> bool:
 def open_archive(path: Path, *, allow_partial: bool = False) -> Manifest:
     """Open the images in a tar or zip archive. Classes and splits are derived from the paths, as for a folder.
 
-    An error is raised for links, devices, sparse files, encrypted members, members larger than 256 MiB, paths that are
-    absolute or contain `..`, and truncated archives. With `allow_partial`, such members are skipped and counted, and a
-    tar that was cut off between two members is accepted. If several members have the same name, the last one is used,
-    as when the archive is unpacked.
+    An error is raised for links, devices, sparse files, encrypted members, zip members that are compressed by a method
+    other than Deflate, members larger than 256 MiB, paths that are absolute or contain `..`, and truncated archives.
+    With `allow_partial`, such members are skipped and counted, and a tar that was cut off between two members is
+    accepted. If several members have the same name, the last one is used, as when the archive is unpacked.
     """
     archive = load_archive(path, allow_partial=allow_partial)
     manifest = manifest_from_paths(list(archive.members), root=path, source=path.name, notes=archive.notes)

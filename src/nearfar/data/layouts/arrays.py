@@ -259,7 +259,7 @@ def _check_values(path: Path, key: str, content: Array) -> None:
     if 0 < largest < SMALLEST:
         raise NearfarError(
             f"{path}: {key} has values of at most {largest:.1e}, whose squares underflow in float32: multiply them by "
-            "a constant"
+            "a large constant"
         )
 
 

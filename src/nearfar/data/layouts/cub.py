@@ -18,7 +18,7 @@ FILES = ("images.txt", "image_class_labels.txt", "classes.txt")
 def is_cub(root: Path) -> bool:
     """Return whether the folder has `image_class_labels.txt`, or both `images.txt` and `images/`.
 
-    `open_cub` reports the tables that are missing.
+    The other files may be missing: `open_cub` then raises an error that names the first missing table.
     """
     return (root / "image_class_labels.txt").is_file() or (
         (root / "images.txt").is_file() and (root / "images").is_dir()

@@ -26,8 +26,8 @@ def is_in_shop(root: Path) -> bool:
 def open_in_shop(root: Path, *, allow_partial: bool = False) -> Manifest:
     """Open In-Shop: a folder with `Eval/list_eval_partition.txt` and `Img/`.
 
-    The first line of the list is the number of images, and the second line is a header. The columns are image_name,
-    item_id and evaluation_status. Query and gallery images have `split == "test"` and differ in `role`.
+    The first line of the list is the number of images, and the second line is a header. The columns are `image_name`,
+    `item_id` and `evaluation_status`. Query and gallery images have `split == "test"` and differ in `role`.
     """
     table = next(table for table in TABLES if (root / table).is_file())
     rows = read_table(root / table, 3, skip=2)

@@ -1,4 +1,7 @@
-"""JSON Lines: one JSON object per line with a key path or text, a key label, and optionally the keys split and role."""
+"""JSON Lines: one JSON object per line.
+
+An object has a key `path` or `text`, a key `label`, and optionally the keys `split` and `role`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""CSV tables of pairs: columns a, b and relation for image files, or text_a, text_b and relation for texts."""
+"""CSV tables of pairs: columns `a` and `b` for image files, or `text_a` and `text_b` for texts.
+
+The column `relation` is optional.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +35,13 @@ def _is_pair_table(path: Path) -> bool:
 
 @register("pairs", recognizes=_is_pair_table, order=SPECIFIC - 1)
 def open_pair_table(path: Path, *, root: Path | None = None, allow_partial: bool = False) -> Manifest:
-    """Open a table of pairs: the columns a and b (image files) or text_a and text_b, and optionally relation and split.
+    """Open a table of pairs.
 
+    The columns are `a` and `b` (image files) or `text_a` and `text_b`, and optionally `relation` and `split`.
     `relation` is 1 or +1 if the two samples belong together, 0 or -1 if they do not, or a grade between 0 and 1.
     Without this column, all pairs belong together. Pairs with an empty relation are ignored, but their samples are
     kept. Samples that are connected by pairs with a grade of at least 0.5 form a group, and the groups are the classes
-    of the manifest. Without a column split, the first half of the groups is for training and the other half for
+    of the manifest. Without a column `split`, the first half of the groups is for training and the other half for
     testing.
 
     Args:
@@ -52,7 +56,8 @@ def open_pair_table(path: Path, *, root: Path | None = None, allow_partial: bool
     for number, row in numbered:
         if len(row) != len(names):
             raise NearfarError(
-                f"{path}, row {number}: {len(row)} cells but {len(names)} columns: quote cells that contain commas"
+                f"{path}, row {number}: {len(row)} cells but {len(names)} columns: add missing cells, or quote a cell "
+                "that contains the separator"
             )
     is_text = set(TEXTS) <= set(names)
     cells = {name: [row[i].strip() for _, row in numbered] for i, name in enumerate(names)}

@@ -91,7 +91,7 @@ def _note_subfolders(parts: list[list[str]], depth: int) -> list[str]:
     if count < 2:
         return []
     return [
-        f"class {name!r} has {count:,} subfolders with images: if these are the classes, name the folder {name!r} "
+        f"class {name!r} has {count:,} subfolders with images: if these are the classes, open the folder {name!r} "
         "instead of its parent"
     ]
 

@@ -88,9 +88,9 @@ def open_shards(path: Path, *, label: str | None = None, allow_partial: bool = F
     """Open tar shards. The members of a sample follow each other and have the same name up to the first dot.
 
     A sample is an image and its label. `key.cls` holds the label as text; `key.json` holds a JSON object with the
-    label. One pass over the headers finds the position of each image, and images are read when they are needed. If the
-    JSON objects have a key `split`, it defines the split. Otherwise the first half of the classes is for training and
-    the other half for testing.
+    label. One pass over the headers finds the position of each image, and images are read when they are needed. If
+    any JSON object has a key `split`, these keys define the split, and samples without the key are for training.
+    Otherwise the first half of the classes is for training and the other half for testing.
 
     Args:
         path: A shard, a folder of shards, or a pattern such as data-{000..123}.tar.

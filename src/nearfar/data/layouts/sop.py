@@ -24,7 +24,7 @@ def is_sop(root: Path) -> bool:
 def open_sop(root: Path, *, allow_partial: bool = False) -> Manifest:
     """Open Stanford Online Products: a folder with `Ebay_train.txt` and `Ebay_test.txt`.
 
-    Both lists have a header line and the columns image_id, class_id, super_class_id and path.
+    Both lists have a header line and the columns `image_id`, `class_id`, `super_class_id` and `path`.
     """
     paths: list[str] = []
     ids: list[str] = []

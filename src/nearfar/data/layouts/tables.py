@@ -1,4 +1,4 @@
-"""CSV tables with a column path or text, a column label, and optionally the columns split and role."""
+"""CSV tables with a column `path` or `text`, a column `label`, and optionally the columns `split` and `role`."""
 
 from __future__ import annotations
 
@@ -43,18 +43,20 @@ def open_csv(
     camera: str | None = None,
     levels: Sequence[str] = (),
 ) -> Manifest:
-    """Open a table with a header, a column path or text, a column label, and optionally the columns split and role.
+    """Open a table with a header row.
 
-    The samples are texts if there is a column text and no column path. Other columns are ignored. The cells of a .tsv
-    file are separated by tabs. Labels are read as strings, so 007 and 7 are different classes. `nearfar.csv_files`
-    describes how unusual names are written. A split is train, val or test. Without a split column, the first half of
-    the classes is for training and the other half for testing. A role is query or gallery, for benchmarks that search
-    with separate queries.
+    The columns are `path` or `text`, `label`, and optionally `split` and `role`. Other columns are ignored. The samples
+    are texts if there is a column `text` and no column `path`. The cells of a .tsv file are separated by tabs. Labels
+    are read as strings, so 007 and 7 are different classes. `nearfar.csv_files` describes how names with special
+    characters are written.
+
+    A split is train, val or test. Without a column `split`, the first half of the classes is for training and the other
+    half for testing. A role is query or gallery, for benchmarks that search with separate queries.
 
     Args:
         path: The table.
-        root: Folder or archive (tar or zip) that the paths are relative to. By default, the root in the header of a
-            saved manifest, or the folder of the table if there is no such header.
+        root: Folder or archive (tar or zip) that the paths are relative to. The default is the folder of the table. For
+            a table that `save_csv` wrote, it is the root that the first line of the table names.
         allow_partial: If True, listed files that do not exist are skipped and counted in a note. Otherwise they raise
             an error.
         text: Name of the column with texts. The default is "text" if there is no column "path".
@@ -84,7 +86,8 @@ def open_csv(
     for number, row in rows:
         if len(row) != len(names):
             raise NearfarError(
-                f"{path}, row {number}: {len(row)} cells but {len(names)} columns: quote cells that contain commas"
+                f"{path}, row {number}: {len(row)} cells but {len(names)} columns: add missing cells, or quote a cell "
+                "that contains the separator"
             )
     columns = {name: [row[i] for _, row in rows] for i, name in enumerate(names)}
     columns = rename_columns(path, columns, text=text, label=label)
@@ -150,11 +153,12 @@ def build_manifest(
 
     Args:
         path: The table.
-        columns: The cells of each column. The samples are texts if there is a column text and no column path.
+        columns: The cells of each column. The samples are texts if there is a column `text` and no column
+            `path`.
         numbers: The number of each row in the file, for messages.
-        root: Folder or archive that paths are relative to. By default, the root in the header, or the folder of the
-            table if the header has none.
-        header: The header of a manifest that nearfar saved.
+        root: Folder or archive that paths are relative to. By default, the root in `header`, or the folder of the table
+            if `header` has none.
+        header: The JSON in the first line of a table that `save_csv` wrote, or None for other tables.
     """
     header = header or {}
     content = "text" if "text" in columns and "path" not in columns else "path"
@@ -216,16 +220,18 @@ def drop_missing(manifest: Manifest, table: Path, *, allow_partial: bool) -> Man
         return manifest
     what = f"{len(absent):,} of {len(paths):,} listed files do not exist below {root}, the first: {absent[0]}"
     if not allow_partial:
-        raise NearfarError(f"{table}: {what}: pass the folder of the files as root, or set allow_partial")
+        raise NearfarError(f"{table}: {what}: set root (data.root) to the folder of the files, or set allow_partial")
     if len(absent) == len(paths):
-        raise NearfarError(f"{table}: {what}: pass the folder of the files as root")
+        raise NearfarError(f"{table}: {what}: set root (data.root) to the folder of the files")
     dropped = frozenset(absent)
     existing = manifest.subset(np.array([path not in dropped for path in paths]))
     return replace(existing, notes=(*existing.notes, what))
 
 
 def save_csv(manifest: Manifest, path: Path) -> None:
-    """Save a manifest of files or texts as a table. Its columns are path or text, label, split and, if known, role.
+    """Save a manifest of files or texts as a table with the columns `path` or `text`, `label`, `split` and `role`.
+
+    The column `role` is left out if the manifest has no roles.
 
     The first line is a comment with JSON: source, root (relative to the table if possible), notes, fingerprint, and the
     classes if their order is not that of `sort_classes`. To read the table with pandas, pass comment="#". The file is

@@ -26,8 +26,8 @@ class KL(UncertaintySet):
     """Weights p proportional to w e^{l/gamma} for pairs with loss l and weight w (Qi et al., section 3.2, DRO-KL).
 
     p maximizes sum p l - gamma KL(p || q) with q = w / sum w, which is uniform without sample weights. The maximum is
-    the robust value F = gamma log( sum w e^{l/gamma} / sum w ). The sums are over the pairs that the options `weights`
-    and `truncate` allow to have weight. With the default options, p is 0 if every loss is 0.
+    the robust value F = gamma log( sum w e^{l/gamma} / sum w ). The sums are over the pairs whose p can be above 0
+    with the options `weights` and `truncate`. With the default options, p is 0 if every loss is 0.
 
     Args:
         gamma: Temperature. The default is the paper's value in section 4.2.4, from a search over {0.1, 0.3, ..., 0.9}.

@@ -13,9 +13,9 @@ class ClassMemory(nn.Module):
     """A ring buffer of the last `size` unit embeddings and their class ids, with the sum of the embeddings per class.
 
     An embedding is added to the sum of its class when it is stored, and subtracted when it is overwritten. For the
-    sums, values are rounded to multiples of 2^-bits, where bits depends on `size` (36 for 55,000, 45 for 100). float64
-    adds such values exactly, so rounding errors do not accumulate. `state_dict` contains the embeddings, the class ids
-    and the position of the next write. The sums and counts are recomputed from the embeddings and class ids.
+    sums, values are rounded to multiples of 2^-b, where b depends on `size`; for example, b is 36 for size 55,000.
+    float64 adds such values exactly, so rounding errors do not accumulate. `state_dict` contains the embeddings, the
+    class ids and the position of the next write. The sums and counts are recomputed from the embeddings and class ids.
 
     Args:
         classes: The number of classes.

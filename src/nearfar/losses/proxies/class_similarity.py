@@ -17,7 +17,8 @@ from torch import Tensor
 from nearfar.ops.custom_grad import first_derivative_only
 from nearfar.ops.pairs import ratio, softplus
 
-# A function of the similarities of samples to their own classes [B]: returns its values and its derivatives, each [B].
+# A function that is applied to the similarities of samples to their own classes [B]. It returns its values [B] and its
+# derivatives [B]. None in place of the derivatives means that they are all 1.
 Margin = Callable[[Tensor], tuple[Tensor, Tensor | None]]
 
 
@@ -29,7 +30,7 @@ class ClassSimilarities:
         matrix: The similarities [C, B] of C classes and B samples.
         labels: The class ids of the samples [B], or multi-hot labels [B, C] for losses that support them.
         weights: The sample weights [B]; None if all are 1.
-        embeddings: The unit embeddings of the samples [B, d].
+        embeddings: The embeddings of the samples [B, d]. They need not be normalized.
         gram: The cosines between the K proxies of each class [C, K, K], or None if the loss does not need them.
         norms: The norms of the embeddings before normalization [B], or None if the loss does not need them.
     """
@@ -192,9 +193,11 @@ class _OthersLogSumExp(torch.autograd.Function):
 def _softmax_parts(sim: Tensor, labels: Tensor, own: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
     """Compute the exponentials e^{scale S - top} [C, B], their sums over the classes [B], and the differences z [B].
 
-    S are the similarities, and `top` is the largest exponent of each sample. The exponential of a sample's own class is
-    set to 0. z is log( sum over the other classes of e^{scale S} ) - scale * own. If there is only one class, the sums
-    are 1, because the backward pass divides by them, and z is -inf.
+    S are the similarities, and `top` is the largest scale S of each sample over the other classes, those that are not
+    its own. The exponential of the own class is set to 0. z is
+    log( sum over the other classes of e^{scale S} ) - scale * own.
+
+    If there is only one class, z is -inf. The sums are then set to 1, because the backward pass divides by them.
     """
     e = (sim * scale).scatter_(0, labels[None], -torch.inf)
     top = e.amax(0) if len(sim) > 1 else torch.zeros_like(own)  # with one class, all exponents are -inf
@@ -204,7 +207,7 @@ def _softmax_parts(sim: Tensor, labels: Tensor, own: Tensor, scale: float) -> tu
 
 
 class _SoftmaxTerms(torch.autograd.Function):
-    """Compute softplus(z - scale * own), where z is the log-sum-exp of scale * sim over the other classes, [B].
+    """Compute softplus(z), [B], where z is the log-sum-exp of scale * sim over the other classes, minus scale * own.
 
     This is a single autograd operation, because several small operations would take longer to launch than to run.
     """

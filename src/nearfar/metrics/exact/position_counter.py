@@ -53,8 +53,9 @@ class Candidates:
 class PositionCounter:
     """The positives of all queries in flat arrays, best first, with a counter for each positive.
 
-    The methods update the arrays in place. c and s are the two similarities that `SymmetricSimilarity` defines: c is
-    computed with rounding errors, s is exact.
+    The methods update the arrays in place. c and s are the two similarities that `SymmetricSimilarity` defines. Entries
+    of c come from matrix products, whose rounding errors depend on the position in the matrix. s is computed pair by
+    pair in float64 and decides the order of samples, so it is called exact.
 
     Attributes:
         similarity: The similarity c.
@@ -147,7 +148,7 @@ class PositionCounter:
     def positions(self) -> Ints:
         """Return the positions of the positives from the counts so far.
 
-        Until all tiles have been counted, they are lower bounds. After that, all positions within the depth are exact.
+        The positions are lower bounds until all tiles have been counted. Then all positions within the depth are exact.
         """
         total = np.concatenate([[0], np.cumsum(self.counts)])
         sizes = np.diff(self.starts)

@@ -86,13 +86,16 @@ def create(
             its code, and calls the function or class.
         channels: Number of image channels (3 by default, 1 for "small" and "small-conv"), or the number of dimensions
             of the vectors for "features".
-        pretrained: False initializes the weights randomly (He et al., arXiv 1502.01852). True loads the public weights
-            from an installed package or from the folder of torch.hub; nothing is downloaded. A path loads a file
-            (.safetensors or a PyTorch state dict) with the tensor names of the public file or of nearfar. If the file
-            is the model.safetensors of a run, only its backbone is loaded.
+        pretrained: False initializes the weights randomly (He et al., arXiv 1502.01852), but an `nn.Module` keeps its
+            weights. True loads the public weights from an installed package, from the folder of torch.hub or from the
+            directory of a transformers model. A path loads a file (.safetensors or a PyTorch state dict) with the
+            tensor names of the public file or of nearfar. If the file is the model.safetensors of a run, only its
+            backbone is loaded.
         download: If True, a transformers model that is not on this machine is downloaded from the Hugging Face Hub.
+            Nothing else is ever downloaded.
         definition: `Backbone.definition` of the same network. A transformers model is then created without its files.
-        input_size: Side of the input images in pixels. The default depends on the backbone.
+        input_size: Side of the input images in pixels, or the maximum number of tokens of a text. The default is the
+            backbone's.
         inputs: For a network that is not a `Backbone`: "images" (the default) or "vectors".
 
     Raises:

@@ -64,9 +64,11 @@ def check_weights(folder: Path, name: str) -> None:
     if any(folder.glob("*.safetensors")):
         return
     pickled = next((file for file in PICKLED if (folder / file).is_file()), None)
-    what = f"only has pickled weights ({pickled}), which can run code when they are read" if pickled else "has none"
+    if pickled is None:
+        raise NearfarError(f"{name} has no weights in the safetensors format: save the model with save_pretrained")
     raise NearfarError(
-        f"{name} needs weights in the safetensors format, but {what}. If you trust the source, convert it: python "
+        f"{name} needs weights in the safetensors format, but only has pickled weights ({pickled}), which can run code "
+        "when they are read. If you trust the source, convert it: python "
         f"-c \"from transformers import AutoModel; AutoModel.from_pretrained('{name}').save_pretrained('NEW')\" and "
         "copy the tokenizer and preprocessor files to NEW"
     )

@@ -54,7 +54,8 @@ class TableHeader:
         except (ValueError, KeyError, AttributeError, TypeError):
             raise NearfarError(f"table {table} was not written by nearfar: choose another --table") from None
         if values.pop("version", None) != VERSION or set(values) != {field.name for field in fields(cls)}:
-            raise NearfarError(f"table {table} was written by another version of nearfar: export it again")
+            problem = f"table {table} was written by another version of nearfar"
+            raise NearfarError(f"{problem}: drop it in the database and export again, or use another --table")
         return cls(**values)
 
 
@@ -109,9 +110,9 @@ class Database(Protocol):
 
     @staticmethod
     def errors() -> tuple[type[Exception], ...]:
-        """Return the exceptions of the driver whose messages are shown to the user, such as a refused connection.
+        """Return the exceptions that the driver raises, for example if a connection is refused.
 
-        Raise a NearfarError if the driver is not installed.
+        Their messages are shown to the user. If the driver is not installed, raise a NearfarError.
         """
         ...
 

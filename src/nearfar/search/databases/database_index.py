@@ -31,9 +31,10 @@ class DatabaseIndex:
         if header is None:
             raise NearfarError(f"there is no table {table}: write it with `nearfar export RUN --to DATABASE:PLACE`")
         if model and header.model and header.model != model:
-            raise NearfarError(f"table {table} was not written with the weights of this model: export it again")
+            problem = f"table {table} was not written with the weights of this model"
+            raise NearfarError(f"{problem}: use another --table, or export again with --replace")
         if not header.complete:
-            say(f"warning: the upload of table {table} has not finished, so rows are missing: run the export again")
+            say(f"warning: the upload of table {table} has not finished, so rows can be missing: run the export again")
         self.database: Database = database
         self.header: TableHeader = header
 

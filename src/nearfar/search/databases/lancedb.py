@@ -27,7 +27,7 @@ SAMPLES_PER_PARTITION, ROUNDS = 64, 20
 
 @register("lancedb")
 class LanceDB:
-    """A LanceDB table with the columns id, label, name, digest and vector.
+    """A LanceDB table with the columns `id`, `label`, `name`, `digest` and `vector`.
 
     The approximate index is IVF-Flat: it scans only some partitions of the vectors, but the distances are exact.
     """

@@ -26,7 +26,7 @@ COLUMNS = "id, label, name, digest, embedding"
 
 @register("postgresql")
 class Postgresql:
-    """A PostgreSQL table with the columns id, label, name, digest and embedding.
+    """A PostgreSQL table with the columns `id`, `label`, `name`, `digest` and `embedding`.
 
     The vectors have unit length, so their inner product, which pgvector computes fastest, equals their cosine.
     """

@@ -30,7 +30,7 @@ INDEXING_SECONDS = 3600.0
 
 @register("qdrant")
 class Qdrant:
-    """A Qdrant collection. The payload of a point holds label, name and digest. Local mode always searches exactly."""
+    """A Qdrant collection. The payload of a point has the keys `label`, `name` and `digest`. Local mode is exact."""
 
     kinds: ClassVar[tuple[str, ...]] = ("exact", "hnsw")
     exact_up_to: ClassVar[int] = 10_000

@@ -62,7 +62,8 @@ def upload(
         say: Function that is called with a message after every 10% of the rows, if no progress bar can be shown.
 
     Raises:
-        NearfarError: If the table holds vectors of another model or was not written by nearfar.
+        NearfarError: If the table holds vectors of another model or was not written by nearfar, or if the database does
+            not support `kind`.
     """
     check_count("batch", batch)
     if kind == "auto":

@@ -33,7 +33,7 @@ export const showOutliers = (view, route, signal) =>
     items: page => page.samples.map(removableCard),
     describe: page =>
       page.total
-        ? `${plural(page.total, 'sample is', 'samples are')} far from all others, the farthest first. They may be broken, or not belong to the data.`
+        ? `${plural(page.total, 'sample is', 'samples are')} far from all others. Such samples may be broken, or may not belong to the data. The farthest come first.`
         : 'There are no outliers.',
   });
 

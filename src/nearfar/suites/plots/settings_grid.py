@@ -31,9 +31,9 @@ def draw_settings_grid(results: Path, *, x: str, y: str, metric: str = "recall@1
     content = read_results(results)
     suite = content.suite
     if suite.sweep_key != x:
-        raise NearfarError(
-            f"{results}: {suite.name} does not sweep {x!r}: set x to the swept setting ({suite.sweep_key})"
-        )
+        key = suite.sweep_key
+        remedy = "use a suite with a sweep" if key is None else f"set x to {key}, which it sweeps"
+        raise NearfarError(f"{results}: {suite.name} does not sweep {x!r}: {remedy}")
     if metric not in suite.metrics:
         raise NearfarError(f"{results}: the suite has no metric {metric!r}{suggest(metric, suite.metrics)}")
     row_values = _collect_values(suite, y)

@@ -31,7 +31,8 @@ class GradientBuckets:
         with buckets.reduce():
             loss.backward()
 
-    All processes must have the same parameters and compute their gradients in the same order.
+    Every process must pass the same parameters in the same order. In each step, the same parameters must get gradients
+    on every process.
 
     Args:
         parameters: The parameters. Those that do not require gradients when this object is created are ignored.
@@ -42,7 +43,7 @@ class GradientBuckets:
         self.mean = mean
         trained = [p for p in parameters if p.requires_grad]
         self._buckets = [[p for (p,) in group] for group in group_by_size((p,) for p in reversed(trained))]
-        self._missing: list[set[int]] = []  # the parameters of each bucket whose gradients do not exist yet
+        self._missing: list[set[int]] = []  # for each bucket, the parameters that are still waiting for their gradient
         self._pending: list[tuple[list[Tensor], Tensor, Any]] = []
         self._is_active = False
         if process_group.world_size() > 1:
@@ -52,9 +53,10 @@ class GradientBuckets:
 
     @contextmanager
     def reduce(self) -> Iterator[None]:
-        """Sum or average the gradients of the backward pass inside the block. They are complete after the block.
+        """Sum or average the gradients over the processes while the backward pass inside the `with` block runs.
 
-        If a step has several backward passes, put only the last one inside the block.
+        After the block, `p.grad` of each parameter p holds the result. If a step has several backward passes, put only
+        the last one inside the block: `p.grad` has then accumulated the gradients of all passes, and is reduced once.
         """
         if process_group.world_size() == 1:
             yield
@@ -65,7 +67,8 @@ class GradientBuckets:
             yield
         finally:
             self._is_active = False
-        # Start the remaining buckets. They have parameters that the loss does not depend on and that get no gradient.
+        # Start the remaining buckets. The first of them has a parameter that got no gradient in this backward pass, and
+        # the others were waiting for it.
         while len(self._pending) < len(self._buckets):
             self._start()
         for gradients, flat, handle in self._pending:
@@ -80,7 +83,7 @@ class GradientBuckets:
         self._pending = []
 
     def _note(self, parameter: Tensor, number: int) -> None:
-        """Note that the gradient of a parameter exists. Start to sum the buckets that are now complete, in order."""
+        """Note that the gradient of a parameter is complete. Start to sum all buckets that are now ready, in order."""
         if self._is_active:
             self._missing[number].discard(id(parameter))
             # the order must be the same on all processes, so a bucket waits for those before it

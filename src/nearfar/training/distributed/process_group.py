@@ -75,18 +75,20 @@ def local_device(name: str) -> torch.device:
     Raises:
         NearfarError: If the name is unknown or the device is not available.
     """
-    if name == "auto":
-        name = os.environ.get(DEVICE_VARIABLE) or name
+    where = ""
+    if name == "auto" and os.environ.get(DEVICE_VARIABLE):
+        # commands also pass their option --device in this variable
+        name, where = os.environ[DEVICE_VARIABLE], f" (in --device or {DEVICE_VARIABLE})"
     try:
         device = torch.device(name if name != "auto" else "cuda" if torch.cuda.is_available() else "cpu")
     except RuntimeError:
         device = torch.device("meta")
     if device.type == "meta":
-        raise NearfarError(f"device={name} is unknown: use auto, cpu, cuda, or a specific GPU such as cuda:1")
+        raise NearfarError(f"device={name} is unknown: use auto, cpu, cuda, or a specific GPU such as cuda:1{where}")
     if device.type == "mps":
-        raise NearfarError("device=mps is not supported, because it has no float64: use device=cpu")
+        raise NearfarError(f"device=mps is not supported, because MPS has no float64: use device=cpu{where}")
     if device.type == "cuda" and device.index is not None and int(os.environ.get("LOCAL_WORLD_SIZE", 1)) > 1:
-        raise NearfarError(f"device={name} would put all processes on one GPU: use device=cuda")
+        raise NearfarError(f"device={name} would put all processes on one GPU: use device=cuda{where}")
     if device.type == "cuda" and device.index is None and world_size() > 1:
         index, count = int(os.environ.get("LOCAL_RANK", 0)), torch.cuda.device_count()
         if index >= count:
@@ -96,7 +98,7 @@ def local_device(name: str) -> torch.device:
         torch.empty(1, device=device)
     except (AssertionError, ImportError, NotImplementedError, RuntimeError) as error:
         reason = str(error).partition("\n")[0].rstrip(".")
-        raise NearfarError(f"device={name} is not available ({reason}): use device=auto or cpu") from None
+        raise NearfarError(f"device={name} is not available ({reason}): use device=auto or cpu{where}") from None
     if device.type == "cuda":
         torch.cuda.set_device(device)  # `random_state` saves the random state of the current GPU
     return device
@@ -113,7 +115,7 @@ def backend() -> str:
 
 @contextmanager
 def join_process_group() -> Iterator[None]:
-    """Join the process group of torchrun for the duration of the block. Without torchrun, do nothing."""
+    """Join the process group of torchrun for the duration of the `with` block. Without torchrun, do nothing."""
     if world_size() > 1 or int(os.environ.get("WORLD_SIZE", 1)) == 1:
         yield
         return
@@ -136,7 +138,7 @@ def barrier() -> None:
 
 @contextmanager
 def main_process_first() -> Iterator[None]:
-    """Run the block on the main process first, then on the others, which can then read the files that it wrote."""
+    """Run the `with` block on the main process first, then on the others, which can read the files that it wrote."""
     if not is_main_process():
         barrier()
     yield
@@ -234,7 +236,7 @@ SharedRandom = Callable[[], AbstractContextManager[None]]
 
 @contextmanager
 def per_rank_random(seed: int, step: int) -> Iterator[SharedRandom]:
-    """Give each process its own random numbers inside the block, for example for dropout.
+    """Give each process its own random numbers inside the `with` block, for example for dropout.
 
     Yields a function that creates an inner context, in which all processes draw the same numbers. On a single process,
     both contexts do nothing.
