@@ -23,8 +23,8 @@ from nearfar.errors import NearfarError
 
 # Copied from nearfar.serve.metrics, because that module must not be imported before the variable is set.
 FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
-# torch, faiss and NumPy read this variable when a process loads them. `torch.set_num_threads` is not enough, because it
-# does not limit faiss, and OpenMP applies it only to the thread that calls it.
+# torch, faiss and NumPy read this variable when a process loads them. `torch.set_num_threads` is not enough, because
+# OpenMP applies it only to the calling thread: faiss would use all cores in the thread that searches.
 THREADS_VARIABLE = "OMP_NUM_THREADS"
 START_SECONDS = 600.0
 # At shutdown, requests have GRACE_SECONDS to finish. A process that is still running after END_SECONDS is killed.
