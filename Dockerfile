@@ -2,7 +2,7 @@
 #
 #   docker build -t nearfar .
 #   docker run --read-only --tmpfs /tmp --cap-drop ALL --security-opt no-new-privileges \
-#       -e NEARFAR_TOKEN -v "$PWD/runs/mine:/data/run" -v "$PWD/my_images:/data/my_images:ro" -p 127.0.0.1:8000:8000 nearfar
+#       -e NEARFAR_TOKEN -v "$PWD/runs/mine:/data/run" -v "$PWD/my_images:$PWD/my_images:ro" -p 127.0.0.1:8000:8000 nearfar
 
 FROM python:3.12-slim AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1

@@ -35,8 +35,7 @@ MAP_READY = "return !!document.querySelector('canvas.plane')?.width && !document
 # Scroll to the section on decisions once its diagrams are there.
 DECISIONS_READY = """
 const title = [...document.querySelectorAll('h2')].find(each => each.textContent === 'Decisions');
-// the header of the page covers the top of the window
-if (title) scrollTo(0, title.getBoundingClientRect().top + scrollY - 80);
+title?.scrollIntoView({behavior: 'instant'});
 return !!title && document.querySelectorAll('.curves svg').length >= 2;
 """
 # For each image: the address of the view, and a script that returns whether the view is complete.

@@ -92,6 +92,7 @@ def model_card(model: Model, embedder: Embedder, usage: str) -> str:
         "",
         *scores,
         *(["", f"Note: {results['warning']}."] if "warning" in results else []),
+        *(_truncation_note(embedder.truncated) if embedder.truncated is not None and "test" in results else []),
         "",
         "## Intended use",
         "",
@@ -126,6 +127,14 @@ def _scores(test: dict[str, float], before: dict[str, float] | None) -> list[str
         old = f" {100 * before[name]:.1f} |" if before and name in before else " |" if before else ""
         lines.append(f"| {metric_title(name)} | {100 * value:.1f} |{old}")
     return lines
+
+
+def _truncation_note(dim: int) -> list[str]:
+    return [
+        "",
+        f"Note: the scores are for all dimensions of the trained network. This network returns only the first {dim}. "
+        f"`nearfar eval RUN --truncate {dim}` measures their scores.",
+    ]
 
 
 def _threshold_advice(calibration: Calibration | None) -> str:

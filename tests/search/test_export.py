@@ -96,6 +96,7 @@ def test_safetensors_with_a_model_card(drawing_run: Run, tmp_path: Path, monkeyp
     found = run_snippet(tmp_path, monkeypatch)
     assert torch.equal(found["embedder"].head.linear.weight, drawing_run.embedder().head.linear.weight)
     card = (tmp_path / "README.md").read_text()
+    assert "--truncate" not in card
     assert "Khosla et al., Supervised Contrastive Learning" in card
     recall = 100 * drawing_run.results()["test"]["recall@1"]
     assert f"| Recall@1 | {recall:.1f} |" in card

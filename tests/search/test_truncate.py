@@ -66,7 +66,10 @@ def test_eval_index_search_and_export(run: Run, vectors: str, tmp_path: Path) ->
     done("export", run.path, "--format", "safetensors", "--truncate", 4, "--out", tmp_path / "model")
     exported = load_embedder(tmp_path / "model" / "model.safetensors")
     assert exported.dim == 4
-    assert "into 4 dimensions" in (tmp_path / "model" / "README.md").read_text()
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert "into 4 dimensions" in card
+    assert "the scores are for all dimensions" in card
+    assert "`nearfar eval RUN --truncate 4` measures" in card
 
 
 def test_a_calibration_is_for_one_number_of_dimensions(run: Run) -> None:

@@ -163,6 +163,22 @@ def test_the_run_tab_shows_the_calibration(browser: Browser, copied_address: str
     assert texts(browser, ".thresholds tbody th")[0] == "0.1"
 
 
+@pytest.mark.parametrize("is_phone", [False, True])
+def test_the_header_does_not_cover_a_title_that_is_scrolled_to(
+    browser: Browser, copied_address: str, is_phone: bool
+) -> None:
+    size(browser, 375 if is_phone else 1200, 500, phone=is_phone)
+    browser.get(f"{copied_address}/#/run")
+    until(lambda: "Decisions" in texts(browser, "h2"))
+    script = """
+        const title = [...document.querySelectorAll('h2')].find(each => each.textContent === 'Decisions');
+        title.scrollIntoView({behavior: 'instant'});
+        return [title.getBoundingClientRect().top, document.querySelector('.bar').getBoundingClientRect().bottom];
+    """
+    top, header = browser.execute_script(script)
+    assert header <= top < header + 40
+
+
 @pytest.mark.parametrize("view", ["#/duplicates", "#/outliers", "#/sample/70", "#/run"])
 def test_phone_layout_has_no_overflow(browser: Browser, copied_address: str, view: str) -> None:
     size(browser, 375, 700, phone=True)

@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from nearfar.serve.collection import Collection
+from nearfar.serve.workers import threads_per_process
 from ports import free_port
 
 TOKEN = "a-token-of-enough-letters"
@@ -28,6 +29,7 @@ def server(run_path: Path, collection: Collection) -> Iterator[tuple[subprocess.
     port = str(free_port())
     command = [sys.executable, "-m", "nearfar", "serve", str(run_path), "--port", port, "--workers", "2"]
     environment = {**os.environ, "NEARFAR_TOKEN": TOKEN}
+    environment.pop("OMP_NUM_THREADS", None)
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
     try:
         assert process.stdout is not None
@@ -57,12 +59,20 @@ def get(address: str, path: str) -> httpx.Response:
     return httpx.get(f"{address}{path}", headers={"authorization": f"Bearer {TOKEN}"}, timeout=60)
 
 
+def test_processes_divide_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    assert [threads_per_process(count) for count in (1, 2, 3, 8, 20)] == [8, 4, 2, 1, 1]
+
+
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="reads /proc")
 @pytest.mark.timeout(240)
 def test_workers_share_the_vectors_and_are_replaced(server: tuple[subprocess.Popen[str], str]) -> None:
     process, address = server
     workers = children(process.pid)
     assert len(workers) == 2, "both have mapped the file of the vectors"
+    threads = f"OMP_NUM_THREADS={threads_per_process(2)}".encode()
+    for pid in workers:
+        assert threads in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"), "the processes divide the cores"
     for _ in range(20):  # each on a new connection, which any of the processes accepts
         assert get(address, "/api/samples/17/neighbors?k=5").json()["neighbors"]
     name = r'nearfar_requests_total\{method="GET",route="/api/samples/\{id\}/neighbors",status="200"\} 20\.0'

@@ -14,7 +14,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from functools import partial
 from pathlib import Path
 
-import torch
 import uvicorn
 from starlette.types import ASGIApp
 
@@ -123,8 +122,6 @@ def _work(
     on_start: Callable[[], object],
 ) -> None:
     """Serve in this process, which is one of `workers` processes."""
-    if workers > 1:
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
     say = print if workers == 1 else _say_for_process
     app = open_reloading_app(run, split=split, skip_broken=skip_broken, say=say)
     _Server(Metrics(guard_app(app, host=host, token=token)), on_start).run(sockets=sockets)

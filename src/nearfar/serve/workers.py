@@ -23,6 +23,9 @@ from nearfar.errors import NearfarError
 
 # Copied from nearfar.serve.metrics, because that module must not be imported before the variable is set.
 FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+# torch, faiss and NumPy read this variable when a process loads them. `torch.set_num_threads` is not enough, because
+# OpenMP applies it only to the calling thread: faiss would use all cores in the thread that searches.
+THREADS_VARIABLE = "OMP_NUM_THREADS"
 START_SECONDS = 600.0
 # At shutdown, requests have GRACE_SECONDS to finish. A process that is still running after END_SECONDS is killed.
 GRACE_SECONDS = 25
@@ -49,6 +52,8 @@ class _Worker:
 def serve_with_workers(work: Work, sockets: list[socket.socket], *, count: int, on_start: Callable[[], object]) -> None:
     """Serve with several processes until this process is interrupted.
 
+    The processes divide the cores: unless OMP_NUM_THREADS is set, each computes with `cores / count` threads.
+
     Args:
         work: The function that each process runs. It must be picklable.
         sockets: Bound sockets.
@@ -58,7 +63,7 @@ def serve_with_workers(work: Work, sockets: list[socket.socket], *, count: int, 
     Raises:
         NearfarError: If a process ends before it is ready, or is not ready after ten minutes.
     """
-    with _metrics_folder():
+    with _set_variable(THREADS_VARIABLE, str(threads_per_process(count)), replace=False), _metrics_folder():
         workers: list[_Worker] = []
         try:
             workers += [_Worker(work, sockets) for _ in range(count)]
@@ -114,15 +119,41 @@ def _end(workers: list[_Worker]) -> None:
             worker.process.join()
 
 
+def threads_per_process(count: int) -> int:
+    """Return the number of threads with which each of `count` processes computes, at least 1."""
+    try:
+        cores = len(os.sched_getaffinity(0))  # fewer than os.cpu_count() in a container that may not use all cores
+    except AttributeError:  # only Linux has this function
+        cores = os.cpu_count() or 1
+    return max(1, cores // count)
+
+
 @contextmanager
 def _metrics_folder() -> Iterator[None]:
     """Create a temporary folder through which the processes share their metrics."""
-    with tempfile.TemporaryDirectory(prefix="nearfar-metrics-") as folder:
-        os.environ[FOLDER_VARIABLE] = folder
-        try:
-            yield
-        finally:
-            del os.environ[FOLDER_VARIABLE]
+    with (
+        tempfile.TemporaryDirectory(prefix="nearfar-metrics-") as folder,
+        _set_variable(FOLDER_VARIABLE, folder, replace=True),
+    ):
+        yield
+
+
+@contextmanager
+def _set_variable(name: str, value: str, *, replace: bool) -> Iterator[None]:
+    """Set an environment variable, which new processes inherit, for the duration of a `with` block.
+
+    If `replace` is False, a value that the variable already has is kept.
+    """
+    before = os.environ.get(name)
+    if before is None or replace:
+        os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 def _forget_metrics(process: int | None) -> None:

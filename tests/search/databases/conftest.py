@@ -17,6 +17,7 @@ from nearfar.search import Index
 
 EMBEDDED = {"qdrant": "qdrant_client", "lancedb": "lancedb", "sqlite": "sqlite_vec"}
 QDRANT_URL = "NEARFAR_TEST_QDRANT_URL"
+REST_KEY = "a-key-of-the-tests"
 
 
 def skip_loudly(name: str, reason: str) -> None:
@@ -44,11 +45,26 @@ def postgresql() -> Iterator[str]:
             server.cleanup()
 
 
-@pytest.fixture(params=["postgresql", "qdrant", "qdrant-server", "lancedb", "sqlite"])
-def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+@pytest.fixture(scope="session")
+def qdrant_rest() -> Iterator[str]:
+    """The address of the REST interface of Qdrant in front of its local mode."""
+    if find_spec("qdrant_client") is None or find_spec("fastapi") is None or find_spec("uvicorn") is None:
+        skip_loudly("qdrant over http", "packages are not installed: pip install -e '.[qdrant,web]'")
+    from nearfar.serve.server import run_in_background
+    from search.databases.qdrant_rest import create_rest_app
+
+    with run_in_background(create_rest_app(REST_KEY)) as address:
+        yield f"qdrant:{address}"
+
+
+@pytest.fixture(params=["postgresql", "qdrant", "qdrant-rest", "qdrant-server", "lancedb", "sqlite"])
+def address(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The address of each database. The embedded ones are empty."""
     if request.param == "postgresql":
         return str(request.getfixturevalue("postgresql"))
+    if request.param == "qdrant-rest":
+        monkeypatch.setenv("QDRANT_API_KEY", REST_KEY)
+        return str(request.getfixturevalue("qdrant_rest"))
     if request.param == "qdrant-server":
         if not os.environ.get(QDRANT_URL):
             skip_loudly("a qdrant server", f"set {QDRANT_URL} to the address of one, such as http://localhost:6333")

@@ -33,6 +33,7 @@ def failed(*arguments: object) -> str:
     return error_line(result)
 
 
+@pytest.mark.filterwarnings("ignore:Api key is used with an insecure connection")  # of qdrant-rest
 def test_a_search_in_the_database_prints_what_the_index_finds(run: Path, address: str, table: str) -> None:
     printed = done("export", run, "--to", address, "--table", table).splitlines()
     assert printed[0] == f"{address}, table {table}: 240 rows of 8 dimensions, exact"

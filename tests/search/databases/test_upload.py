@@ -16,8 +16,9 @@ from nearfar.errors import NearfarError
 from nearfar.search import Index
 from nearfar.search.databases import Database, DatabaseIndex, connect, upload
 from nearfar.search.databases.upload import measure_database
-from search.databases.conftest import make_index
+from search.databases.conftest import REST_KEY, make_index
 
+pytestmark = pytest.mark.filterwarnings("ignore:Api key is used with an insecure connection")  # of qdrant-rest
 CLIENT = """
 import sys
 from search.databases.conftest import make_index
@@ -137,6 +138,27 @@ def test_recall_of_the_approximate_index(address: str, table: str) -> None:
         exact = upload(index, database, table=table, kind="exact", progress=False)
         assert (exact.stored, exact.header.effort) == (0, 0)
         assert measure_database(index, database, exact.header, sample=10) == 1.0
+
+
+def test_long_vectors_do_not_exceed_the_request_limit_of_a_qdrant_server(
+    qdrant_rest: str, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QDRANT_API_KEY", REST_KEY)
+    index = make_index(1000, 512)  # about 11 MB of JSON
+    with connect(qdrant_rest, table=table, create=True) as database:
+        assert upload(index, database, table=table, progress=False).stored == 1000
+        contents(index, database, sample=4)
+
+
+@pytest.mark.filterwarnings("ignore:Failed to obtain server version")
+def test_a_qdrant_server_refuses_another_key(qdrant_rest: str, table: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QDRANT_API_KEY", "another-secret-key")
+    with (
+        pytest.raises(NearfarError, match="401") as error,
+        connect(qdrant_rest, table=table, create=True) as database,
+    ):
+        upload(make_index(20), database, table=table, progress=False)
+    assert "another-secret-key" not in str(error.value)
 
 
 def test_tables_of_other_models_and_other_programs_are_refused(address: str, table: str) -> None:

@@ -25,6 +25,8 @@ KEY = "nearfar"
 API_KEY = "QDRANT_API_KEY"
 EFFORTS = range(64, 1025)  # values of the search parameter hnsw_ef
 PAGE = 10_000
+# The largest number of coordinates in a request. As JSON, they take about 6 MB; a server accepts 32 MB by default.
+MAX_COORDINATES = 1 << 18
 INDEXING_SECONDS = 3600.0
 
 
@@ -93,8 +95,12 @@ class Qdrant:
             {"label": label, "name": name, "digest": str(digest)}
             for label, name, digest in zip(rows.labels, rows.names, rows.digests.tolist(), strict=True)
         ]
-        batch = self._models.Batch(ids=rows.ids.tolist(), vectors=rows.vectors.tolist(), payloads=payloads)
-        self._client.upsert(self._table, points=batch, wait=True)
+        step = max(1, MAX_COORDINATES // rows.vectors.shape[1])
+        for start in range(0, len(payloads), step):
+            part = slice(start, start + step)
+            ids, vectors = rows.ids[part].tolist(), rows.vectors[part].tolist()
+            batch = self._models.Batch(ids=ids, vectors=vectors, payloads=payloads[part])
+            self._client.upsert(self._table, points=batch, wait=True)
 
     def delete(self, ids: Ints) -> None:
         self._client.delete(self._table, points_selector=self._models.PointIdsList(points=ids.tolist()), wait=True)
