@@ -9,7 +9,7 @@ from nearfar.losses.base import register
 from nearfar.losses.pair_batch import PairBatch
 from nearfar.losses.pair_loss import PairLoss, graded_mean
 from nearfar.mining import closest_negatives
-from nearfar.ops.geometry import cosine_matrix, unit_distance_matrix
+from nearfar.ops.geometry import cosine_matrix, negative_distance_matrix
 from nearfar.ops.pairs import Pairs
 from nearfar.validation import check_choice
 
@@ -63,7 +63,7 @@ class ContrastiveLoss(PairLoss):
         self.neg_margin = neg if neg_margin is None else neg_margin
 
     def similarity(self, x: Tensor, y: Tensor | None) -> Tensor:
-        return cosine_matrix(x, y) if self.form == "cosine" else -unit_distance_matrix(x, y)
+        return cosine_matrix(x, y) if self.form == "cosine" else negative_distance_matrix(x, y)
 
     def elementwise(self, pairs: Pairs) -> Tensor:
         """Compute the loss of every pair. The result has the shape of `pairs.sim`."""

@@ -64,14 +64,15 @@ def distance_matrix(x: Tensor, y: Tensor | None = None) -> Tensor:
     return safe_sqrt(x_sq[:, None] + y_sq[None, :] - 2 * dot_matrix(x, y))
 
 
-def unit_distance_matrix(x: Tensor, y: Tensor | None = None) -> Tensor:
-    """Compute D_ij = ||unit(x_i) - unit(y_j)|| = sqrt(2 - 2 S_ij) [A, R], where S are cosines. By default y is x."""
-    return chord(cosine_matrix(x, y))
+def negative_distance_matrix(x: Tensor, y: Tensor | None = None) -> Tensor:
+    """Compute -||unit(x_i) - unit(y_j)|| = -sqrt(2 - 2 S_ij) [A, R], where S are cosines. By default y is x."""
+    result: Tensor = _Chord.apply(cosine_matrix(x, y), True)  # type: ignore[no-untyped-call]
+    return result
 
 
 def chord(cosines: Tensor) -> Tensor:
     """Compute the distances sqrt(2 - 2 S) of unit vectors from their cosines S, elementwise."""
-    result: Tensor = _Chord.apply(cosines)  # type: ignore[no-untyped-call]
+    result: Tensor = _Chord.apply(cosines, False)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -154,20 +155,22 @@ class _SafeSqrt(torch.autograd.Function):
     @first_derivative_only
     def backward(ctx: Any, g: Tensor) -> Tensor:
         (root,) = ctx.saved_tensors
-        return torch.where(root > 0, 0.5 * g / root, 0.0)
+        return (0.5 * g).div_(root).masked_fill_(root == 0, 0.0)
 
 
 class _Chord(torch.autograd.Function):
-    """The function `chord`, sqrt(2 - 2 S), and its gradient, in as few passes over the matrix as possible."""
+    """The function `chord`, sqrt(2 - 2 S), or its negative, and its gradient, with few passes over the matrix."""
 
     @staticmethod
-    def forward(ctx: Any, s: Tensor) -> Tensor:
+    def forward(ctx: Any, s: Tensor, negative: bool) -> Tensor:
         d = torch.rsub(s, 2, alpha=2).clamp_min_(0).sqrt_()
+        ctx.negative = negative
         ctx.save_for_backward(d)
-        return d
+        return -d if negative else d
 
     @staticmethod
     @first_derivative_only
-    def backward(ctx: Any, g: Tensor) -> Tensor:
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
         (d,) = ctx.saved_tensors
-        return torch.where(d > 0, g / d, 0.0).neg_()
+        slope = (g / d).masked_fill_(d == 0, 0.0)
+        return slope if ctx.negative else slope.neg_(), None
