@@ -34,10 +34,8 @@ def unit(x: Tensor) -> Tensor:
 
 def dot_matrix(x: Tensor, y: Tensor | None = None) -> Tensor:
     """Compute the dot products x_i . y_j [A, R]. By default y is x."""
-    if y is None:
-        result: Tensor = _Gram.apply(x)  # type: ignore[no-untyped-call]
-        return result
-    return x @ y.T
+    result: Tensor = _Gram.apply(x) if y is None else _Dots.apply(x, y)  # type: ignore[no-untyped-call]
+    return result
 
 
 def cosine_matrix(x: Tensor, y: Tensor | None = None) -> Tensor:
@@ -119,6 +117,21 @@ class _Gram(torch.autograd.Function):
         with without_autocast(x.device.type):
             result: Tensor = g.T.clone(memory_format=torch.contiguous_format).add_(g) @ x
         return result
+
+
+class _Dots(torch.autograd.Function):
+    """The dot products of two sets of vectors. Unlike those of `x @ y.T`, the gradients are in full precision."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
+        ctx.save_for_backward(x, y)
+        return x @ y.T
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        x, y = ctx.saved_tensors
+        with without_autocast(x.device.type):
+            return g @ y if ctx.needs_input_grad[0] else None, g.T @ x if ctx.needs_input_grad[1] else None
 
 
 class _CosineGram(torch.autograd.Function):
