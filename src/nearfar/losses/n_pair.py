@@ -63,7 +63,8 @@ def first_against_second(batch: PairBatch, *, cure: str) -> PairBatch:
             raise ValueError(f"labels has {last + 1} samples of class {crowded}, but at most 2 are allowed: {cure}")
         if last == 1 and is_on_host(place):
             second, first = (earlier if batch.weights is None else earlier & there & there[:, None]).nonzero().unbind(1)
-            return replace(batch.select(first).against(batch.select(second)), aligned=True)
+            anchors, references = batch.select(torch.cat([first, second])).halves()
+            return replace(anchors.against(references), aligned=True)
     w = torch.ones_like(batch.emb[:, 0]) if batch.weights is None else batch.weights
     anchors, references = (replace(batch, weights=torch.where(place == k, w, 0.0)) for k in (0, 1))
     return anchors.against(references)

@@ -53,7 +53,7 @@ def p2sgrad_terms(sims: ClassSimilarities, *, mean: bool = False) -> Tensor:
 class _SquaredErrors(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, sim: Tensor, labels: Tensor, mean: bool) -> Tensor:
-        error = sim.scatter_add(0, labels[None], sim.new_full((1, len(labels)), -1.0))
+        error = sim.scatter(0, labels[None], -1.0, reduce="add")
         ctx.save_for_backward(error)
         ctx.count = sim.numel() if mean else len(sim)
         return error.square().mean() if mean else error.square().mean(0)

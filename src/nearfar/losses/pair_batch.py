@@ -38,6 +38,17 @@ class PairBatch:
         emb = self.emb[index] if isinstance(index, slice) else self.emb.index_select(0, index)
         return PairBatch(emb, self.labels[index], None if self.weights is None else self.weights[index])
 
+    def halves(self) -> tuple[PairBatch, PairBatch]:
+        """Return a batch with the first half of the anchors and one with the second half, both without references.
+
+        One selection of 2n samples that is halved needs fewer operations in the backward pass than two selections.
+        """
+        weights = (None, None) if self.weights is None else self.weights.chunk(2)
+        first, second = (
+            PairBatch(*part) for part in zip(self.emb.chunk(2), self.labels.chunk(2), weights, strict=True)
+        )
+        return first, second
+
     def against(self, references: PairBatch, *, representatives: bool = False) -> PairBatch:
         """Return a batch with the anchors of this batch, and with the anchors of `references` as its references.
 
