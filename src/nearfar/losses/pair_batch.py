@@ -35,8 +35,12 @@ class PairBatch:
 
     def select(self, index: slice | Tensor) -> PairBatch:
         """Return a batch with only the anchors at these positions, and without references."""
-        emb = self.emb[index] if isinstance(index, slice) else self.emb.index_select(0, index)
-        return PairBatch(emb, self.labels[index], None if self.weights is None else self.weights[index])
+        if isinstance(index, slice):
+            return PairBatch(self.emb[index], self.labels[index], None if self.weights is None else self.weights[index])
+        parts = (
+            part if part is None else part.index_select(0, index) for part in (self.emb, self.labels, self.weights)
+        )
+        return PairBatch(*parts)  # type: ignore[arg-type]
 
     def halves(self) -> tuple[PairBatch, PairBatch]:
         """Return a batch with the first half of the anchors and one with the second half, both without references.

@@ -82,9 +82,9 @@ def safe_sqrt(x: Tensor) -> Tensor:
 
 def reciprocal_norms(x: Tensor) -> Tensor:
     """Compute 1 / ||x_i|| over the last dimension, which is kept with size 1. The result is 0 for a zero vector."""
-    norm: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    # masked_fill is faster than torch.where, which first converts the number to a tensor
-    return norm.reciprocal().masked_fill_(norm <= torch.finfo(x.dtype).tiny, 0.0)
+    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    # norms of at most `tiny` become infinite, and their reciprocals 0
+    return torch.threshold_(norm, torch.finfo(x.dtype).tiny, torch.inf).reciprocal_()
 
 
 class _Unit(torch.autograd.Function):
