@@ -37,10 +37,8 @@ class PairBatch:
         """Return a batch with only the anchors at these positions, and without references."""
         if isinstance(index, slice):
             return PairBatch(self.emb[index], self.labels[index], None if self.weights is None else self.weights[index])
-        parts = (
-            part if part is None else part.index_select(0, index) for part in (self.emb, self.labels, self.weights)
-        )
-        return PairBatch(*parts)  # type: ignore[arg-type]
+        weights = None if self.weights is None else self.weights.index_select(0, index)
+        return PairBatch(self.emb.index_select(0, index), self.labels.index_select(0, index), weights)
 
     def halves(self) -> tuple[PairBatch, PairBatch]:
         """Return a batch with the first half of the anchors and one with the second half, both without references.

@@ -82,9 +82,10 @@ def safe_sqrt(x: Tensor) -> Tensor:
 
 def reciprocal_norms(x: Tensor) -> Tensor:
     """Compute 1 / ||x_i|| over the last dimension, which is kept with size 1. The result is 0 for a zero vector."""
-    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    norm: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     # norms of at most `tiny` become infinite, and their reciprocals 0
-    return torch.threshold_(norm, torch.finfo(x.dtype).tiny, torch.inf).reciprocal_()
+    inverse: Tensor = torch.threshold_(norm, torch.finfo(x.dtype).tiny, torch.inf).reciprocal_()
+    return inverse
 
 
 class _Unit(torch.autograd.Function):
