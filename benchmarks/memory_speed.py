@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import product
 
 import torch
@@ -11,7 +11,7 @@ from torch import nn
 from tqdm import tqdm
 
 from benchmarks.peers import load_peers
-from benchmarks.speed_report import Row
+from benchmarks.speed_report import Row, Size
 from benchmarks.timing import best_ms, class_batch, floor, peak_bytes, step, step_clock
 from nearfar.compat import losses
 
@@ -53,8 +53,14 @@ def measure_memory(name: str, size: int, batch: int, dim: int, *, repeats: int, 
     )
 
 
-def run_memory(batches: list[int], dims: list[int], sizes: list[int], *, repeats: int, budget: float) -> Iterator[Row]:
-    """Time the losses with a memory at all sizes that hold a batch, and yield one row per measurement."""
-    cells = [cell for cell in product(sizes, dims, batches, WRAPPED) if cell[2] <= cell[0]]
+def run_memory(
+    batches: list[int], dims: list[int], sizes: list[int], *, done: Collection[Size], repeats: int, budget: float
+) -> Iterator[Row]:
+    """Time the losses with a memory at all sizes that hold a batch and are not in `done`. Yield one row for each."""
+    cells = [
+        (size, dim, batch, name)
+        for size, dim, batch, name in product(sizes, dims, batches, WRAPPED)
+        if batch <= size and (name, batch, dim, None, size) not in done
+    ]
     for size, dim, batch, name in tqdm(cells, desc="cross-batch memory", unit="cell", disable=None):
         yield measure_memory(name, size, batch, dim, repeats=repeats, budget=budget)

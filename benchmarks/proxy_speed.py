@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from itertools import product
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from benchmarks.peers import counterpart
-from benchmarks.speed_report import Row
+from benchmarks.speed_report import Row, Size
 from benchmarks.timing import best_ms, peak_bytes, step, step_clock
 from nearfar.losses import create
 from nearfar.losses.proxy_isa import ProxyISALoss
@@ -89,11 +89,16 @@ def run_proxies(
     dims: list[int],
     classes: list[int],
     *,
+    done: Collection[Size],
     peers: bool,
     repeats: int,
     budget: float,
 ) -> Iterator[Row]:
-    """Time the proxy losses at all sizes and yield one row per measurement."""
-    cells = list(product(classes, dims, batches, labels))
+    """Time the proxy losses at all sizes that are not in `done`, and yield one row per measurement."""
+    cells = [
+        (c, d, b, label)
+        for c, d, b, label in product(classes, dims, batches, labels)
+        if (label, b, d, c, None) not in done
+    ]
     for c, dim, batch, label in tqdm(cells, desc="proxy losses", unit="cell", disable=None):
         yield measure_proxy(label, batch, dim, c, PROXIES, peers=peers, repeats=repeats, budget=budget)

@@ -4,6 +4,9 @@ Measures the time of the forward and backward pass of every loss on a batch of e
 with that of pytorch-metric-learning and with the floor: the time of the three matrix products that every pair loss
 needs, S = X X^T for the similarities, and G X and G^T X for the gradient, where G = dL/dS. All candidates of a size run
 in turn in one process, and the best time of each is reported.
+
+With `--resume`, the measurements in the file `--json` are kept and only the missing ones are made, so that a long run
+can be interrupted.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
@@ -23,7 +26,7 @@ from tqdm import tqdm
 from benchmarks.memory_speed import MEMORY, run_memory
 from benchmarks.peers import SECONDS, Guard, peer
 from benchmarks.proxy_speed import CLASSES, PROXY_LOSSES, run_proxies
-from benchmarks.speed_report import Row, cell, report
+from benchmarks.speed_report import Row, Size, cell, report
 from benchmarks.timing import best_ms, class_batch, floor, peak_bytes, step, step_clock
 from nearfar.losses import create
 from nearfar.losses.margin import MarginLoss
@@ -125,9 +128,16 @@ def measure(label: str, guard: Guard | None, batch: int, dim: int, *, repeats: i
 
 
 def run(
-    labels: list[str], batches: list[int], dims: list[int], *, peers: bool, repeats: int, budget: float
+    labels: list[str],
+    batches: list[int],
+    dims: list[int],
+    *,
+    done: Collection[Size],
+    peers: bool,
+    repeats: int,
+    budget: float,
 ) -> Iterator[Row]:
-    """Measure all losses at all sizes and yield one row per measurement."""
+    """Measure all losses at all sizes that are not in `done`, and yield one row per measurement."""
     with tqdm(total=len(labels) * len(batches) * len(dims), unit="cell", disable=None) as bar:
         for label in labels:
             for dim in dims:
@@ -135,7 +145,8 @@ def run(
                 guard = Guard(label, torch.get_num_threads()) if rival else None
                 for batch in sorted(batches):
                     bar.set_description(f"{label} B={batch} d={dim}")
-                    yield measure(label, guard, batch, dim, repeats=repeats, budget=budget)
+                    if (label, batch, dim, None, None) not in done:
+                        yield measure(label, guard, batch, dim, repeats=repeats, budget=budget)
                     bar.update()
                 if guard is not None:
                     guard.close()
@@ -162,6 +173,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--classes", type=int, nargs="+", default=list(CLASSES), help="classes of the proxy losses")
     parser.add_argument("--memory", type=int, nargs="+", default=list(MEMORY), help="sizes of the cross-batch memory")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the measurements to this file as JSON")
+    parser.add_argument("--resume", action="store_true", help="keep the measurements in the file --json")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the report to this file")
     args = parser.parse_args(argv)
     labels = [n for n in LOSSES if args.only is None or n in args.only or n.split()[0] in args.only]
@@ -173,8 +185,8 @@ def main(argv: list[str] | None = None) -> None:
             all_names = ", ".join([*LOSSES, *PROXY_LOSSES, "cross-batch-memory"])
             parser.error(f"--only {name}: there is no such loss. Known: {all_names}")
     torch.set_num_threads(args.threads)
-    rows = []
-    limits = {"repeats": args.repeats, "budget": args.budget}
+    rows = _read(parser, args.json) if args.resume else []
+    limits = {"repeats": args.repeats, "budget": args.budget, "done": {row.size for row in rows}}
     options = {"peers": not args.no_peers, **limits}
     sizes = args.batch, args.dim
     measured = chain(
@@ -188,14 +200,27 @@ def main(argv: list[str] | None = None) -> None:
         tqdm.write(f"{row.loss:26s} B={row.B:<5d} d={row.d:<4d}{size} {cell(row)}")
         _write(args.json, json.dumps([asdict(r) for r in rows], indent=1) + "\n")
     command = "python -m benchmarks.speed" + _changed(parser, args)
-    _write(args.markdown, report(rows, command))
+    _write(args.markdown, report(_sorted(rows), command))
+
+
+def _read(parser: argparse.ArgumentParser, path: Path | None) -> list[Row]:
+    """Return the measurements of an earlier run, or an empty list if the file does not exist yet."""
+    if path is None:
+        parser.error("--resume continues the file --json: pass --json FILE")
+    return [Row(**row) for row in json.loads(path.read_text())] if path.exists() else []
+
+
+def _sorted(rows: list[Row]) -> list[Row]:
+    """Return the measurements in the order of one run, also if they were made in several parts."""
+    order = {label: i for i, label in enumerate([*LOSSES, *PROXY_LOSSES])}
+    return sorted(rows, key=lambda r: (r.C or 0, r.M or 0, r.d, order.get(r.loss, 0) if r.C is None else 0, r.B))
 
 
 def _changed(parser: argparse.ArgumentParser, args: argparse.Namespace) -> str:
     """Return the arguments that differ from their defaults, except output files, in command line syntax."""
     words = []
     for name, value in vars(args).items():
-        if name in ("json", "markdown") or value == parser.get_default(name):
+        if name in ("json", "markdown", "resume") or value == parser.get_default(name):
             continue
         flag = "--" + name.replace("_", "-")
         words.append(

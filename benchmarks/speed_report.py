@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from benchmarks.timing import machine
 from nearfar.formatting import markdown_table
 
+# The label of a loss, B, d, C and M; see `Row`.
+Size = tuple[str, int, int, int | None, int | None]
+
 
 @dataclass(frozen=True)
 class Row:
@@ -44,6 +47,11 @@ class Row:
     C: int | None = None
     K: int | None = None
     M: int | None = None
+
+    @property
+    def size(self) -> Size:
+        """Return what identifies the measurement: the loss and its sizes."""
+        return self.loss, self.B, self.d, self.C, self.M
 
 
 def geometric_mean(values: list[float]) -> float:

@@ -41,6 +41,21 @@ def test_proxies_and_memory_are_measured_at_every_size(tmp_path: Path) -> None:
     assert f"pytorch-metric-learning is faster in {len(slower)} of them" in text
 
 
+def test_a_resumed_run_makes_only_the_missing_measurements(tmp_path: Path) -> None:
+    target, page = tmp_path / "speed.json", tmp_path / "speed.md"
+    options = f"--dim 8 --classes 5 --memory 16 --repeats 2 --resume --json {target} --markdown {page} --only".split()
+    speed.main(["--batch", "16", *options, "supcon", "arcface", "cross-batch-memory"])
+    first = json.loads(target.read_text())
+    assert len(first) == 5
+    speed.main(["--batch", "8", "16", *options, "supcon", "arcface", "cross-batch-memory"])
+    rows = json.loads(target.read_text())
+    assert rows[:5] == first
+    assert {(r["loss"], r["B"]) for r in rows[5:]} == {(r["loss"], 8) for r in first}
+    assert "| loss | B=8 ms | floor | PML | floats | B=16 ms |" in page.read_text()
+    with pytest.raises(SystemExit):
+        speed.main(["--resume"])
+
+
 def test_every_loss_of_the_registry_is_measured() -> None:
     measured = {label.split()[0] for label in speed.LOSSES}
     assert {n for n in names() if n in measured} == measured

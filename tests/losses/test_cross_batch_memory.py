@@ -78,6 +78,45 @@ def test_multi_hot_labels() -> None:
     assert torch.isfinite(loss(x, y))
 
 
+def relations(count: int) -> torch.Tensor:
+    """Return random relations of all samples: 1, 0 and NaN, symmetric, with NaN on the diagonal."""
+    kind = torch.randint(3, (count, count), generator=torch.Generator().manual_seed(0)).triu(1)
+    return torch.tensor([0.0, 1.0, torch.nan])[kind + kind.T].fill_diagonal_(torch.nan)
+
+
+@pytest.mark.parametrize("name", ["contrastive", "triplet", "supcon"])
+def test_relations_between_the_batch_and_the_memory(name: str) -> None:
+    base, relation = create(name), relations(30)
+    loss = CrossBatchMemory(base, size=10, dim=4)
+    order = torch.randint(30, (5, 6), generator=torch.Generator().manual_seed(1))
+    past: list[tuple[torch.Tensor, torch.Tensor]] = []
+    for ids, (x, _, _) in zip(order, batches(5), strict=True):
+        expected = base(x, relation=relation[ids][:, ids])
+        if past:
+            rows, stored = (torch.cat([p[k] for p in past])[-10:] for k in range(2))
+            expected = expected + base(x, relation=relation[ids][:, stored], ref_emb=rows)
+        value = loss(x, ids, relation=lambda a, b: relation[a][:, b])
+        torch.testing.assert_close(value, expected, rtol=1e-5, atol=1e-6)
+        past.append((x, ids))
+
+
+def test_relations_of_equal_labels_are_labels() -> None:
+    with_labels, with_relation = (CrossBatchMemory(create("multi-similarity"), size=20, dim=4) for _ in range(2))
+    for x, y, w in batches(4):
+        value = with_relation(x, y, relation=lambda a, b: a[:, None] == b, weights=w)
+        torch.testing.assert_close(value, with_labels(x, y, weights=w))
+
+
+def test_a_relation_that_does_not_cover_the_memory_is_refused() -> None:
+    loss = CrossBatchMemory(create("contrastive"), size=20, dim=4)
+    x, y, _ = batches(1)[0]
+    with pytest.raises(ValueError, match=r"relation must be a function of the ids .* got Tensor"):
+        loss(x, y, relation=torch.eye(6))
+    with pytest.raises(ValueError, match="labels must be a tensor of integer sample ids"):
+        loss(x, list("abcdef"), relation=lambda a, b: a[:, None] == b)
+    assert loss.progress == [0, 0, 0]
+
+
 def test_bad_input() -> None:
     loss = CrossBatchMemory(create("contrastive"), size=5, dim=4)
     with pytest.raises(ValueError, match=r"embeddings of shape \[6, 4\] do not fit a memory of 5 embeddings"):

@@ -284,7 +284,8 @@ def test_samples_on_and_opposite_to_proxies_are_finite(name: str, options: dict[
     assert value.isfinite()
     assert by_x.isfinite().all()
     assert by_proxies.isfinite().all()
-    assert not by_proxies[0].any()
+    # the logits of large-margin-softmax are dot products, which have a gradient at a zero proxy
+    assert name == "large-margin-softmax" or not by_proxies[0].any()
 
 
 @pytest.mark.parametrize(

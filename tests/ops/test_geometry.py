@@ -1,9 +1,17 @@
 import pytest
 import torch
 
-from nearfar.ops.geometry import cosine_matrix, distance_matrix, dot_matrix, safe_sqrt, unit, unit_distance_matrix
+from nearfar.ops.geometry import (
+    chord,
+    cosine_matrix,
+    distance_matrix,
+    dot_matrix,
+    negative_distance_matrix,
+    safe_sqrt,
+    unit,
+)
 
-MATRICES = [dot_matrix, cosine_matrix, distance_matrix, unit_distance_matrix]
+MATRICES = [dot_matrix, cosine_matrix, distance_matrix, negative_distance_matrix]
 
 
 def rows(n: int = 6, d: int = 4, seed: int = 0) -> torch.Tensor:
@@ -19,7 +27,8 @@ def test_matrices_are_what_they_say() -> None:
             assert dot_matrix(x, y)[i, j] == pytest.approx(dot)
             assert cosine_matrix(x, y)[i, j] == pytest.approx(cosine)
             assert distance_matrix(x, y)[i, j] == pytest.approx(float((x[i] - y[j]).norm()))
-            assert unit_distance_matrix(x, y)[i, j] == pytest.approx((2 - 2 * cosine) ** 0.5)
+            assert negative_distance_matrix(x, y)[i, j] == pytest.approx(-((2 - 2 * cosine) ** 0.5))
+            assert chord(cosine_matrix(x, y))[i, j] == pytest.approx((2 - 2 * cosine) ** 0.5)
 
 
 @pytest.mark.parametrize("matrix", MATRICES)

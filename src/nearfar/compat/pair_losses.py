@@ -13,7 +13,7 @@ from nearfar.compat.indices import Indices, SelectedPairs, as_pairs
 from nearfar.compat.pair_based import PairBased, ReducedPairs, formula_of
 from nearfar.compat.reducer_base import BaseReducer
 from nearfar.compat.reducers import AvgNonZeroReducer, MeanReducer, SumReducer
-from nearfar.losses.contrastive import hinges
+from nearfar.losses.contrastive import hinges, nonzero_hinges
 from nearfar.losses.lifted import lifted_mean
 from nearfar.losses.pair_batch import PairBatch
 from nearfar.ops.pairs import Pairs, same_kind
@@ -46,8 +46,10 @@ class ContrastiveLoss(PairBased):
         return ["pos_loss", "neg_loss"]
 
     def cost(self, pairs: ReducedPairs, batch: PairBatch) -> Any:
-        sign = self.distance.sign
-        losses = hinges(pairs.sim, pairs.same, sign * self.pos_margin, sign * self.neg_margin)
+        pos_margin, neg_margin = self.distance.sign * self.pos_margin, self.distance.sign * self.neg_margin
+        if type(self.reducer) is AvgNonZeroReducer and not self.reducer.collect_stats and pairs.repeats is None:
+            return nonzero_hinges(pairs, pos_margin, neg_margin)
+        losses = hinges(pairs.sim, pairs.same, pos_margin, neg_margin)
         pos = pairs.mean(losses, pairs.same, name="pos_loss")
         neg = pairs.mean(losses, pairs.diff, name="neg_loss")
         return pos | neg if isinstance(pos, dict) else pos + neg

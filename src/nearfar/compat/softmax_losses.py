@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,7 +17,7 @@ from nearfar.losses.p2sgrad import p2sgrad_terms
 from nearfar.losses.proxies.class_similarity import ClassSimilarities
 from nearfar.losses.proxies.cosines import cosines
 from nearfar.losses.proxies.multi_proxy import pool_similarities
-from nearfar.ops.geometry import unit
+from nearfar.ops.geometry import dot_matrix, unit
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -187,29 +186,36 @@ class LargeMarginSoftmaxLoss(Softmax):
         super().__init__(num_classes, embedding_size, **options)
         self.margin, self.scale = int(margin), scale
 
-    def factors(self, norms: Tensor) -> Tensor:
-        """Compute the factors of the cosines, [C, B] or [1, B], for C classes and B embeddings with these norms [B]."""
-        proxy_norms: Tensor = torch.linalg.vector_norm(self.W, dim=0)
-        return proxy_norms[:, None] * norms
+    def normalize_rows(self, embeddings: Tensor) -> Tensor:
+        return embeddings
 
-    def class_similarities(self, embeddings: Tensor, labels: Tensor) -> ClassSimilarities:
-        sims = super().class_similarities(embeddings, labels)
-        norms = torch.linalg.vector_norm(embeddings, dim=1)
-        return replace(sims, matrix=sims.matrix * self.factors(norms), norms=norms)
+    def similarity(self, rows: Tensor) -> Tensor:
+        return dot_matrix(self.W.t().to(rows.dtype), rows)  # ||x|| ||w|| cos theta
+
+    def proxy_norms(self) -> Tensor | None:
+        """Return the factors of the logits of each class [C], or None if they are 1."""
+        norms: Tensor = torch.linalg.vector_norm(self.W, dim=0)
+        return norms
 
     def logits(self, cosines: Tensor, embeddings: Tensor) -> Tensor:
-        return cosines * self.factors(torch.linalg.vector_norm(embeddings, dim=1)).T * self.scale
+        norms, scaled = self.proxy_norms(), cosines * torch.linalg.vector_norm(embeddings, dim=1)[:, None] * self.scale
+        return scaled if norms is None else scaled * norms
 
     def terms(self, sims: ClassSimilarities) -> Tensor:
-        assert sims.norms is not None
-        return large_margin_terms(sims, self.factors(sims.norms), self.margin, self.scale)
+        norms, proxy_norms = torch.linalg.vector_norm(sims.embeddings, dim=1), self.proxy_norms()
+        if proxy_norms is not None:
+            norms = norms * proxy_norms.to(norms.dtype)[sims.labels]
+        return large_margin_terms(sims, norms, self.margin, self.scale)
 
 
 class SphereFaceLoss(LargeMarginSoftmaxLoss):
     """A loss with the formula of `nearfar.losses.SphereFaceLoss`, for any reducer."""
 
-    def factors(self, norms: Tensor) -> Tensor:
-        return norms[None]
+    def similarity(self, rows: Tensor) -> Tensor:
+        return cosines(rows, self.W.t().to(rows.dtype))  # ||x|| cos theta
+
+    def proxy_norms(self) -> Tensor | None:
+        return None
 
 
 class P2SGradLoss(ProxyBased):

@@ -204,6 +204,11 @@ class Manifest:
         sets = None if self.annotations is None else self.annotations.label_sets
         return self.labels if sets is None else sets
 
+    @property
+    def label_count(self) -> int:
+        """The number L of labels if samples have several labels, else the number of classes."""
+        return len(self.classes) if self.targets.ndim == 1 else int(self.targets.shape[1])
+
     def name(self, row: int) -> str:
         """Return the name of a sample: its path, the start of its text, or its class and row number."""
         if self.texts is not None:

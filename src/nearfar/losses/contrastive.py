@@ -5,11 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from nearfar.host_reads import is_on_host
 from nearfar.losses.base import register
 from nearfar.losses.pair_batch import PairBatch
 from nearfar.losses.pair_loss import PairLoss, graded_mean
 from nearfar.mining import closest_negatives
-from nearfar.ops.geometry import cosine_matrix, unit_distance_matrix
+from nearfar.ops.custom_grad import analytic
+from nearfar.ops.geometry import cosine_matrix, negative_distance_matrix
 from nearfar.ops.pairs import Pairs
 from nearfar.validation import check_choice
 
@@ -21,10 +23,37 @@ def hinges(sim: Tensor, same: Tensor, pos_margin: float, neg_margin: float) -> T
     return torch.where(same, pos_margin - sim, sim - neg_margin).relu()
 
 
-def nonzero_means(pairs: Pairs, losses: Tensor) -> Tensor:
-    """Compute the mean of the non-zero positive terms plus the mean of the non-zero negative terms."""
+def nonzero_hinges(pairs: Pairs, pos_margin: float, neg_margin: float) -> Tensor:
+    """Compute the mean of the non-zero `hinges` of positives plus the mean of the non-zero `hinges` of negatives."""
+    if pairs.weights is None:
+        return _nonzero_hinges(pairs.sim, pairs.same, pairs.diff, pos_margin, neg_margin)
+    losses = hinges(pairs.sim, pairs.same, pos_margin, neg_margin)
     active = losses.detach() > 0
     return pairs.mean(losses, pairs.same & active) + pairs.mean(losses, pairs.diff & active)
+
+
+@analytic("nonzero_hinges")
+def _nonzero_hinges(
+    sim: Tensor, same: Tensor, diff: Tensor, pos_margin: float, neg_margin: float
+) -> tuple[Tensor, Tensor]:
+    """Compute `nonzero_hinges` without weights. The function body returns the value and its gradient.
+
+    Autograd would make twice as many passes over the matrix, which is large if the references are a memory.
+    """
+    cost = (sim - neg_margin).clamp_min_(0).masked_fill_(~diff, 0.0)
+    count = torch.count_nonzero(cost).clamp_min(1)
+    value, gradient = cost.sum() / count, cost.sign_().div_(count)
+    if is_on_host(sim):  # the positives are usually few; on a GPU, the host would have to wait for their number
+        index = torch.where(same)
+        cost = (pos_margin - sim[index]).clamp_min_(0)
+        count = torch.count_nonzero(cost).clamp_min(1)
+        value = value + cost.sum() / count
+        gradient[index] = cost.sign_().div_(-count)
+        return value, gradient
+    cost = (pos_margin - sim).clamp_min_(0).masked_fill_(~same, 0.0)
+    count = torch.count_nonzero(cost).clamp_min(1)
+    value = value + cost.sum() / count
+    return value, gradient.sub_(cost.sign_().div_(count))
 
 
 @register("contrastive")
@@ -63,7 +92,7 @@ class ContrastiveLoss(PairLoss):
         self.neg_margin = neg if neg_margin is None else neg_margin
 
     def similarity(self, x: Tensor, y: Tensor | None) -> Tensor:
-        return cosine_matrix(x, y) if self.form == "cosine" else -unit_distance_matrix(x, y)
+        return cosine_matrix(x, y) if self.form == "cosine" else negative_distance_matrix(x, y)
 
     def elementwise(self, pairs: Pairs) -> Tensor:
         """Compute the loss of every pair. The result has the shape of `pairs.sim`."""
@@ -75,8 +104,10 @@ class ContrastiveLoss(PairLoss):
     def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
         if batch.representatives:
             pairs = closest_negatives(pairs)
-        losses = self.elementwise(pairs)
-        return pairs.mean(losses) if self.form == "squared" else nonzero_means(pairs, losses)
+        if self.form == "squared":
+            return pairs.mean(self.elementwise(pairs))
+        sign = 1 if self.form == "cosine" else -1  # similarities are negative distances
+        return nonzero_hinges(pairs, sign * self.pos_margin, sign * self.neg_margin)
 
     @property
     def supports_grades(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,6 +12,9 @@ from torch import Tensor
 from nearfar.losses.base import Loss
 from nearfar.losses.pair_loss import PairLoss
 from nearfar.validation import Labels, as_label_tensor, as_labels
+
+# A function of the ids of A anchors and R references [A] and [R], which returns their relations [A, R].
+Relation = Callable[[Tensor, Tensor], Tensor]
 
 
 class CrossBatchMemory(Loss):
@@ -75,6 +79,7 @@ class CrossBatchMemory(Loss):
         embeddings: Tensor,
         labels: Labels,
         *,
+        relation: Relation | None = None,
         weights: Tensor | None = None,
         representatives: int | None = None,
     ) -> Tensor:
@@ -82,18 +87,29 @@ class CrossBatchMemory(Loss):
 
         Args:
             embeddings: The embeddings [B, d].
-            labels: Class ids or class names [B], or multi-hot labels [B, C].
+            labels: Class ids or class names [B], or multi-hot labels [B, C]. With `relation`, integer ids of the
+                samples [B].
+            relation: A function that returns the relations [A, R] of samples with the ids [A] and [R], for data
+                without classes. The relations are those of `PairLoss.forward`. The function is called with the ids of
+                the batch twice, and with the ids of the batch and of the memory. The memory can contain an earlier
+                embedding of a sample of the batch; return NaN for equal ids to ignore it.
             weights: Sample weights [B].
             representatives: The number of class representatives at the start of a batch from the PROFS sampler (see
                 `nearfar.samplers.Profs`). It applies only to the loss within the batch.
         """
+        if relation is not None:
+            check_sample_ids(labels, relation)
         labels = hash_names(labels, device=getattr(embeddings, "device", None))
         if embeddings.ndim == 2 and (embeddings.shape[0] > self.size or embeddings.shape[1] != self.dim):
             raise ValueError(
                 f"embeddings of shape {list(embeddings.shape)} do not fit a memory of {self.size} embeddings "
                 f"of dimension {self.dim}: create the memory with size >= batch size and dim = embedding dimension"
             )
-        value: Tensor = self.loss(embeddings, labels, weights=weights, representatives=representatives)
+        if relation is None:
+            value: Tensor = self.loss(embeddings, labels, weights=weights, representatives=representatives)
+        else:
+            related = relation(labels, labels)
+            value = self.loss(embeddings, relation=related, weights=weights, representatives=representatives)
         if labels.shape[1:] != self.labels.shape[1:]:
             raise ValueError(
                 f"labels of shape {list(labels.shape)} do not fit the memory, whose labels have shape "
@@ -102,11 +118,15 @@ class CrossBatchMemory(Loss):
             )
         _, filled, seen = self.progress
         if filled and seen >= self.start:
+            # copies, because the memory changes before the backward pass
+            stored = self.labels[:filled].clone()
+            kinds: dict[str, Tensor] = (
+                {"labels": labels, "ref_labels": stored} if relation is None else {"relation": relation(labels, stored)}
+            )
             value = value + self.memory_weight * self.loss(
                 embeddings,
-                labels,
+                **kinds,
                 ref_emb=self.rows[:filled].clone(),
-                ref_labels=self.labels[:filled].clone(),
                 weights=weights,
                 ref_weights=self.weights[:filled].clone(),
             )
@@ -137,6 +157,19 @@ class CrossBatchMemory(Loss):
     def _load_from_state_dict(self, *args: Any) -> None:
         super()._load_from_state_dict(*args)
         self.progress = self.state.tolist()
+
+
+def check_sample_ids(ids: Labels, relation: Relation) -> None:
+    """Check that `relation` is a function and that the labels that are passed with it are integer ids [B]."""
+    if not callable(relation):
+        raise ValueError(
+            f"relation must be a function of the ids of two sets of samples, got {type(relation).__name__}: the memory "
+            "holds samples of earlier batches; with a matrix of all samples, pass their positions as labels and "
+            "relation=lambda a, b: matrix[a][:, b]"
+        )
+    if not isinstance(ids, Tensor) or ids.ndim != 1 or ids.is_floating_point() or ids.dtype == torch.bool:
+        got = f"{ids.dtype} of shape {list(ids.shape)}" if isinstance(ids, Tensor) else type(ids).__name__
+        raise ValueError(f"with relation, labels must be a tensor of integer sample ids [B], got {got}")
 
 
 def hash_names(labels: Labels, *, device: torch.device | None = None) -> Tensor:

@@ -8,7 +8,7 @@ from nearfar.losses.base import register
 from nearfar.losses.lifted import or_zero
 from nearfar.losses.pair_batch import PairBatch
 from nearfar.losses.pair_loss import PairLoss
-from nearfar.ops.geometry import unit_distance_matrix
+from nearfar.ops.geometry import negative_distance_matrix
 from nearfar.ops.pairs import Pairs
 from nearfar.validation import check_not_negative
 
@@ -37,7 +37,7 @@ class GeneralizedLiftedStructureLoss(PairLoss):
         self.pos_margin = check_not_negative("pos_margin", pos_margin)
 
     def similarity(self, x: Tensor, y: Tensor | None) -> Tensor:
-        return -unit_distance_matrix(x, y)
+        return negative_distance_matrix(x, y)
 
     def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
         return pairs.anchor_mean(anchor_costs(pairs, self.pos_margin, self.neg_margin))

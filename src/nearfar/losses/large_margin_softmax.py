@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from nearfar.losses.base import full_precision, register
+from nearfar.losses.base import register
 from nearfar.losses.proxies.class_similarity import ClassSimilarities
+from nearfar.losses.proxies.cosines import cosines
 from nearfar.losses.proxies.proxy_loss import DataWiseLoss
+from nearfar.ops.geometry import dot_matrix
 from nearfar.ops.pairs import ratio
-from nearfar.validation import Labels, check_count, check_positive
+from nearfar.validation import check_count, check_positive
 
 
 class AngleMultipleLoss(DataWiseLoss):
     """Base class of the losses that multiply the angle between a sample and the proxy of its own class by `margin`.
 
-    Each logit is the cosine times `scale` times the norm of the embedding. If the class attribute `proxy_norms` is
-    True, the logit is also multiplied by the norm of the proxy.
+    The logit of a sample x and a class with proxy w is scale ||x|| ||w|| cos theta. If the class attribute
+    `proxy_norms` is False, the factor ||w|| is left out.
     """
 
     proxy_norms = False
@@ -29,39 +30,35 @@ class AngleMultipleLoss(DataWiseLoss):
         super().__init__(classes, dim)
         self.margin, self.scale = check_count("margin", margin), check_positive("scale", scale)
 
-    def class_similarities(
-        self, embeddings: Tensor, labels: Labels, weights: Tensor | None = None
-    ) -> ClassSimilarities:
-        sims = super().class_similarities(embeddings, labels, weights)
-        norms = torch.linalg.vector_norm(full_precision(embeddings), dim=1)
-        return replace(sims, matrix=sims.matrix * self.factors(norms), norms=norms)
-
-    def factors(self, norms: Tensor) -> Tensor:
-        """Compute the factors by which the cosines are multiplied, from the norms of the embeddings [B].
-
-        The result has shape [C, B] for C classes, or [1, B] if the factors are the same for all classes.
-        """
-        if not self.proxy_norms:
-            return norms[None]
-        proxy_norms: Tensor = torch.linalg.vector_norm(self.proxies.to(norms.dtype), dim=1)
-        return proxy_norms[:, None] * norms
+    def compare(self, embeddings: Tensor, proxies: Tensor, labels: Tensor, weights: Tensor | None) -> ClassSimilarities:
+        # ||x|| ||w|| cos theta is the dot product
+        matrix = dot_matrix(proxies, embeddings) if self.proxy_norms else cosines(embeddings, proxies)
+        return ClassSimilarities(matrix, labels, weights, embeddings)
 
     def terms(self, sims: ClassSimilarities) -> Tensor:
-        assert sims.norms is not None
-        return large_margin_terms(sims, self.factors(sims.norms), self.margin, self.scale)
+        norms = torch.linalg.vector_norm(sims.embeddings, dim=1)
+        if self.proxy_norms:
+            norms = norms * torch.linalg.vector_norm(self.proxies.to(norms.dtype), dim=1)[sims.labels]
+        return large_margin_terms(sims, norms, self.margin, self.scale)
 
 
-def large_margin_terms(sims: ClassSimilarities, factors: Tensor, margin: int, scale: float) -> Tensor:
+def large_margin_terms(sims: ClassSimilarities, norms: Tensor, margin: int, scale: float) -> Tensor:
     """Compute the loss of each of the B samples. The result has shape [B].
 
     Args:
-        sims: The similarities, which are cosines times `factors`.
-        factors: The factors [C, B] or [1, B]; see `AngleMultipleLoss.factors`.
+        sims: The similarities, which are cosines times norms.
+        norms: The factors of the cosines to the samples' own classes: ||x|| ||w|| or ||x||, [B].
         margin: The number by which the angle to the sample's own class is multiplied.
         scale: The number by which the logits are multiplied.
     """
-    own_factors = factors.expand_as(sims.matrix).gather(0, sims.labels[None])[0]
-    return sims.softmax_terms(scale, own_factors * multiply_angle(ratio(sims.own(), own_factors), margin))
+
+    def multiply(own: Tensor) -> tuple[Tensor, Tensor]:
+        cos = ratio(own, norms.detach())
+        psi, slope = multiply_angle(cos, margin)
+        # This is norms * psi(own / norms), written so that autograd finds its derivative with respect to the norms.
+        return torch.addcmul(slope * own, psi - cos * slope, norms), slope
+
+    return sims.margin_terms(scale, multiply)
 
 
 @register("large-margin-softmax")
@@ -108,16 +105,18 @@ class SphereFaceLoss(AngleMultipleLoss):
     """
 
 
-def multiply_angle(cos: Tensor, margin: int) -> Tensor:
-    """Compute psi(theta) = (-1)^k cos(m theta) - 2k from cos theta, with m = margin and k = floor(m theta / pi).
+def multiply_angle(cos: Tensor, margin: int) -> tuple[Tensor, Tensor]:
+    """Compute psi(theta) = (-1)^k cos(m theta) - 2k and its derivative with respect to cos theta, from cos theta.
 
-    cos(m theta) is the Chebyshev polynomial T_m of cos theta, so the gradient is finite everywhere.
+    m is `margin`, and k = floor(m theta / pi). cos(m theta) is the Chebyshev polynomial T_m of cos theta. Its
+    derivative is m U_{m-1}, with the Chebyshev polynomials U of the second kind, so it is finite everywhere.
 
     >>> multiply_angle(torch.tensor([1.0, 0.0, -1.0]), 2)
-    tensor([ 1., -1., -3.])
+    (tensor([ 1., -1., -3.]), tensor([4., -0., 4.]))
     """
-    k = (cos.detach().clamp(-1, 1).acos() * (margin / math.pi)).floor().clamp_max(margin - 1)
-    before, polynomial = torch.ones_like(cos), cos
+    k = (cos.clamp(-1, 1).acos_() * (margin / math.pi)).floor_().clamp_max_(margin - 1)
+    t, u, less = cos, torch.ones_like(cos), cos * cos - 1
     for _ in range(margin - 1):
-        before, polynomial = polynomial, 2 * cos * polynomial - before
-    return (1 - 2 * (k % 2)) * polynomial - 2 * k
+        t, u = torch.addcmul(cos * t, less, u), torch.addcmul(t, cos, u)
+    sign = 1 - 2 * (k % 2)
+    return sign * t - 2 * k, (margin * sign) * u

@@ -8,7 +8,7 @@ from torch import Tensor
 from nearfar.losses.base import register
 from nearfar.losses.pair_batch import PairBatch, pair_weights, with_weights
 from nearfar.losses.pair_loss import PairLoss
-from nearfar.ops.geometry import cosine_matrix, distance_matrix, unit_distance_matrix
+from nearfar.ops.geometry import cosine_matrix, distance_matrix, negative_distance_matrix
 from nearfar.ops.pairs import Pairs, log_sum_exp, pair_masks
 from nearfar.validation import check_choice, check_positive
 
@@ -65,7 +65,7 @@ class LiftedStructureLoss(PairLoss):
     def similarity(self, x: Tensor, y: Tensor | None) -> Tensor:
         if self.form != "song":
             return cosine_matrix(x, y)
-        return -(unit_distance_matrix(x, y) if self.normalize else distance_matrix(x, y))
+        return negative_distance_matrix(x, y) if self.normalize else -distance_matrix(x, y)
 
     def arrange(self, batch: PairBatch, representatives: int | None) -> PairBatch:
         if representatives is None or self.form != "song":

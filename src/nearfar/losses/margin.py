@@ -13,7 +13,7 @@ from nearfar.losses.pair_batch import PairBatch
 from nearfar.losses.pair_loss import PairLoss
 from nearfar.losses.proxies.proxy_loss import class_ids, count_classes
 from nearfar.mining import closest_negatives
-from nearfar.ops.geometry import unit_distance_matrix
+from nearfar.ops.geometry import negative_distance_matrix
 from nearfar.ops.pairs import Pairs, ratio
 from nearfar.validation import Labels, check_choice, check_not_negative
 
@@ -85,7 +85,7 @@ class MarginLoss(PairLoss):
         return class_ids(labels, self.class_names, name).to(device), ids
 
     def similarity(self, x: Tensor, y: Tensor | None) -> Tensor:
-        return -unit_distance_matrix(x, y)
+        return negative_distance_matrix(x, y)
 
     def anchor_beta(self, labels: Tensor) -> Tensor:
         """Return beta for every anchor [A], or [1] if all classes share one beta."""

@@ -50,26 +50,47 @@ def first_against_second(batch: PairBatch, *, cure: str) -> PairBatch:
     """
     if batch.labels.ndim != 1:
         raise ValueError(f"labels must be class ids of shape [N], got shape {list(batch.labels.shape)}: {cure}")
+    if is_on_host(batch.labels):
+        first, second = find_pairs(batch, cure=cure)
+        if first:
+            chosen = torch.tensor([*first, *second], device=batch.emb.device)
+            anchors, references = batch.select(chosen).halves()
+            return replace(anchors.against(references), aligned=True)
     earlier = (batch.labels[:, None] == batch.labels).tril_(-1)
     if batch.weights is None:
         place = row_count(earlier)  # 0 for the first sample of a class, 1 for the second
     else:
         there = batch.weights > 0
         place = torch.where(there, row_count(earlier & there), -1)
-    if should_check_values(place):
-        last = int(place.max())
-        if last > 1:
-            crowded = int(batch.labels[place > 1][0])
-            raise ValueError(
-                f"labels has {last + 1} samples of class {crowded}, but at most 2 are allowed: sample two of each "
-                f"class, or {cure}"
-            )
-        if last == 1 and is_on_host(place):
-            second, first = (earlier if batch.weights is None else earlier & there & there[:, None]).nonzero().unbind(1)
-            return replace(batch.select(first).against(batch.select(second)), aligned=True)
+    if should_check_values(place) and int(place.max()) > 1:
+        raise crowded_class(int(batch.labels[place > 1][0]), int(place.max()) + 1, cure)
     w = torch.ones_like(batch.emb[:, 0]) if batch.weights is None else batch.weights
     anchors, references = (replace(batch, weights=torch.where(place == k, w, 0.0)) for k in (0, 1))
     return anchors.against(references)
+
+
+def find_pairs(batch: PairBatch, *, cure: str) -> tuple[list[int], list[int]]:
+    """Return the positions of the first and the second sample of each class with two samples, for labels on the CPU.
+
+    Samples of weight 0 are ignored. A class with more than two samples raises a ValueError that ends with `cure`.
+    """
+    labels = batch.labels.tolist()
+    there = range(len(labels)) if batch.weights is None else (batch.weights > 0).nonzero()[:, 0].tolist()
+    seen: dict[int, list[int]] = {}
+    for i in there:
+        seen.setdefault(labels[i], []).append(i)
+    pairs = [rows for rows in seen.values() if len(rows) > 1]
+    for rows in pairs:
+        if len(rows) > 2:
+            raise crowded_class(labels[rows[0]], len(rows), cure)
+    return [rows[0] for rows in pairs], [rows[1] for rows in pairs]
+
+
+def crowded_class(label: int, count: int, cure: str) -> ValueError:
+    """Return the error for a class with more than two samples."""
+    return ValueError(
+        f"labels has {count} samples of class {label}, but at most 2 are allowed: sample two of each class, or {cure}"
+    )
 
 
 @register("n-pair")

@@ -38,7 +38,7 @@ class NCALoss(PairLoss):
         self.scale = check_positive("scale", scale)
 
     def similarity(self, x: Tensor, y: Tensor | None) -> Tensor:
-        return 2 * cosine_matrix(x, y) - 2  # -D^2 of unit vectors
+        return torch.rsub(cosine_matrix(x, y), -2, alpha=-2)  # 2 S - 2, which is -D^2 of unit vectors
 
     def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
         return nca(pairs, self.scale)
@@ -63,8 +63,9 @@ class _LogShares(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, sim: Tensor, same: Tensor, diff: Tensor, ref_weights: Tensor | None, scale: float) -> Tensor:
         sums, shares = [], []
+        z = sim * scale
         for mask in (same, same | diff):
-            e = (sim * scale).masked_fill_(~mask, -torch.inf)
+            e = torch.where(mask, z, -torch.inf)
             top = e.amax(1, keepdim=True)
             top.masked_fill_(top == -torch.inf, 0.0)
             e.sub_(top).exp_()

@@ -28,7 +28,7 @@ class P2SGradLoss(DataWiseLoss):
         dim: The dimension of the embeddings.
 
     >>> P2SGradLoss(classes=4, dim=2)(torch.zeros(1, 2), torch.tensor([0]))
-    tensor(0.2500, grad_fn=<MeanBackward0>)
+    tensor(0.2500, grad_fn=<_SquaredErrorsBackward>)
     """
 
     def __init__(self, *, classes: int | Sequence[str], dim: int) -> None:
@@ -37,22 +37,29 @@ class P2SGradLoss(DataWiseLoss):
     def terms(self, sims: ClassSimilarities) -> Tensor:
         return p2sgrad_terms(sims)
 
+    def cost(self, sims: ClassSimilarities) -> Tensor:
+        return p2sgrad_terms(sims, mean=True) if sims.weights is None else super().cost(sims)
 
-def p2sgrad_terms(sims: ClassSimilarities) -> Tensor:
-    """Compute the mean over classes c of (S_c - 1[c = y])^2 for each of B samples, [B]. See `P2SGradLoss`."""
-    terms: Tensor = _SquaredErrors.apply(sims.matrix, sims.labels)  # type: ignore[no-untyped-call]
+
+def p2sgrad_terms(sims: ClassSimilarities, *, mean: bool = False) -> Tensor:
+    """Compute the mean over classes c of (S_c - 1[c = y])^2 for each of B samples, [B]. See `P2SGradLoss`.
+
+    With `mean`, compute the mean of the terms in the same operation.
+    """
+    terms: Tensor = _SquaredErrors.apply(sims.matrix, sims.labels, mean)  # type: ignore[no-untyped-call]
     return terms
 
 
 class _SquaredErrors(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, sim: Tensor, labels: Tensor) -> Tensor:
-        error = sim.scatter_add(0, labels[None], sim.new_full((1, len(labels)), -1.0))
+    def forward(ctx: Any, sim: Tensor, labels: Tensor, mean: bool) -> Tensor:
+        error = sim.scatter(0, labels[None], -1.0, reduce="add")
         ctx.save_for_backward(error)
-        return error.square().mean(0)
+        ctx.count = sim.numel() if mean else len(sim)
+        return error.square().mean() if mean else error.square().mean(0)
 
     @staticmethod
     @first_derivative_only
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
         (error,) = ctx.saved_tensors
-        return error * (g * (2 / len(error))), None
+        return error * (g * (2 / ctx.count)), None, None

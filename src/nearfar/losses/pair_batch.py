@@ -35,8 +35,21 @@ class PairBatch:
 
     def select(self, index: slice | Tensor) -> PairBatch:
         """Return a batch with only the anchors at these positions, and without references."""
-        emb = self.emb[index] if isinstance(index, slice) else self.emb.index_select(0, index)
-        return PairBatch(emb, self.labels[index], None if self.weights is None else self.weights[index])
+        if isinstance(index, slice):
+            return PairBatch(self.emb[index], self.labels[index], None if self.weights is None else self.weights[index])
+        weights = None if self.weights is None else self.weights.index_select(0, index)
+        return PairBatch(self.emb.index_select(0, index), self.labels.index_select(0, index), weights)
+
+    def halves(self) -> tuple[PairBatch, PairBatch]:
+        """Return a batch with the first half of the anchors and one with the second half, both without references.
+
+        One selection of 2n samples that is halved needs fewer operations in the backward pass than two selections.
+        """
+        weights = (None, None) if self.weights is None else self.weights.chunk(2)
+        first, second = (
+            PairBatch(*part) for part in zip(self.emb.chunk(2), self.labels.chunk(2), weights, strict=True)
+        )
+        return first, second
 
     def against(self, references: PairBatch, *, representatives: bool = False) -> PairBatch:
         """Return a batch with the anchors of this batch, and with the anchors of `references` as its references.

@@ -8,7 +8,7 @@ from torch import Tensor
 from nearfar.losses.base import register
 from nearfar.losses.pair_batch import PairBatch
 from nearfar.losses.pair_loss import PairLoss
-from nearfar.ops.geometry import unit_distance_matrix
+from nearfar.ops.geometry import negative_distance_matrix
 from nearfar.ops.pairs import Pairs, ratio
 from nearfar.validation import check_not_negative
 
@@ -54,7 +54,7 @@ class RankedListLoss(PairLoss):
         self.balance = balance
 
     def similarity(self, x: Tensor, y: Tensor | None) -> Tensor:
-        return -unit_distance_matrix(x, y)
+        return negative_distance_matrix(x, y)
 
     def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
         terms = ranked_list_terms(

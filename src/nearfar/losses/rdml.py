@@ -11,7 +11,7 @@ from nearfar.losses.base import register
 from nearfar.losses.margin import boundary_hinges
 from nearfar.losses.pair_batch import PairBatch
 from nearfar.losses.pair_loss import PairLoss
-from nearfar.ops.geometry import cosine_matrix, unit_distance_matrix
+from nearfar.ops.geometry import cosine_matrix, negative_distance_matrix
 from nearfar.ops.pairs import Pairs
 from nearfar.ops.triplets import mean_over_triplets
 from nearfar.validation import check_choice, check_not_negative
@@ -50,7 +50,7 @@ class RDMLLoss(PairLoss):
         self.hinge = check_choice("hinge", hinge, ("triplet", "margin"))
 
     def similarity(self, x: Tensor, y: Tensor | None) -> Tensor:
-        return cosine_matrix(x, y) if self.hinge == "triplet" else -unit_distance_matrix(x, y)
+        return cosine_matrix(x, y) if self.hinge == "triplet" else negative_distance_matrix(x, y)
 
     def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
         if self.hinge == "margin":

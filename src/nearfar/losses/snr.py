@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from nearfar.losses.base import register
-from nearfar.losses.contrastive import hinges, nonzero_means
+from nearfar.losses.contrastive import nonzero_hinges
 from nearfar.losses.pair_batch import PairBatch
 from nearfar.losses.pair_loss import PairLoss
 from nearfar.ops.geometry import dot_matrix, unit
@@ -69,7 +69,7 @@ class SignalToNoiseRatioContrastiveLoss(PairLoss):
         return -snr_distance(x, y)
 
     def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
-        value = nonzero_means(pairs, hinges(pairs.sim, pairs.same, -self.pos_margin, -self.neg_margin))
+        value = nonzero_hinges(pairs, -self.pos_margin, -self.neg_margin)
         if self.reg:
             rows = unit(batch.emb) if self.normalize else batch.emb
             value = value + self.reg * pairs.anchor_mean(rows.sum(1).abs())

@@ -8,7 +8,7 @@ from torch import Tensor
 from nearfar.losses.base import register
 from nearfar.losses.pair_batch import PairBatch
 from nearfar.losses.pair_loss import PairLoss
-from nearfar.ops.geometry import cosine_matrix, unit_distance_matrix
+from nearfar.ops.geometry import cosine_matrix, negative_distance_matrix
 from nearfar.ops.pairs import Pairs, ratio, softplus, to_one
 from nearfar.ops.triplets import mean_over_triplets, semi_hard_negatives
 from nearfar.validation import check_choice, check_not_negative
@@ -55,7 +55,7 @@ class TripletMarginLoss(PairLoss):
         self.average = check_choice("average", average, ("all", "nonzero"))
 
     def similarity(self, x: Tensor, y: Tensor | None) -> Tensor:
-        return cosine_matrix(x, y) if self.squared else -unit_distance_matrix(x, y)
+        return cosine_matrix(x, y) if self.squared else negative_distance_matrix(x, y)
 
     @property
     def slope(self) -> float:

@@ -125,7 +125,7 @@ def init_proxies_from_class_means(loss: ProxyTable, embeddings: Tensor, labels: 
     Args:
         loss: A proxy loss. Its proxies are changed in place.
         embeddings: Embeddings [N, dim] of the training set.
-        labels: Class number of each embedding [N].
+        labels: Class number of each embedding [N], or multi-hot labels [N, C].
         seed: Seed of k-means and of the noise.
 
     >>> from nearfar.losses import create
@@ -139,10 +139,12 @@ def init_proxies_from_class_means(loss: ProxyTable, embeddings: Tensor, labels: 
     check_labels("labels", labels, rows=len(embeddings), rows_name="embeddings")
     rows, proxies = unit(embeddings.float()), loss.proxies
     generator = torch.Generator().manual_seed(seed)
-    for label in torch.unique(labels).tolist():
+    is_multi_hot = labels.ndim == 2
+    present = labels.any(0).nonzero()[:, 0] if is_multi_hot else torch.unique(labels)
+    for label in present.tolist():
         if not 0 <= label < loss.classes:
             raise ValueError(f"labels must be in 0..{loss.classes - 1} because classes={loss.classes}, got {label}")
-        members = rows[labels == label]
+        members = rows[labels[:, label].bool() if is_multi_hot else labels == label]
         old = proxies[label].reshape(-1, loss.dim)
         centers = compute_class_centers(members.cpu(), len(old), seed=seed, generator=generator).to(old)
         proxies[label] = (centers * torch.linalg.vector_norm(old, dim=1, keepdim=True)).reshape(proxies[label].shape)

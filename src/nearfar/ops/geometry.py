@@ -34,10 +34,8 @@ def unit(x: Tensor) -> Tensor:
 
 def dot_matrix(x: Tensor, y: Tensor | None = None) -> Tensor:
     """Compute the dot products x_i . y_j [A, R]. By default y is x."""
-    if y is None:
-        result: Tensor = _Gram.apply(x)  # type: ignore[no-untyped-call]
-        return result
-    return x @ y.T
+    result: Tensor = _Gram.apply(x) if y is None else _Dots.apply(x, y)  # type: ignore[no-untyped-call]
+    return result
 
 
 def cosine_matrix(x: Tensor, y: Tensor | None = None) -> Tensor:
@@ -64,14 +62,15 @@ def distance_matrix(x: Tensor, y: Tensor | None = None) -> Tensor:
     return safe_sqrt(x_sq[:, None] + y_sq[None, :] - 2 * dot_matrix(x, y))
 
 
-def unit_distance_matrix(x: Tensor, y: Tensor | None = None) -> Tensor:
-    """Compute D_ij = ||unit(x_i) - unit(y_j)|| = sqrt(2 - 2 S_ij) [A, R], where S are cosines. By default y is x."""
-    return chord(cosine_matrix(x, y))
+def negative_distance_matrix(x: Tensor, y: Tensor | None = None) -> Tensor:
+    """Compute -||unit(x_i) - unit(y_j)|| = -sqrt(2 - 2 S_ij) [A, R], where S are cosines. By default y is x."""
+    result: Tensor = _Chord.apply(cosine_matrix(x, y), True)  # type: ignore[no-untyped-call]
+    return result
 
 
 def chord(cosines: Tensor) -> Tensor:
     """Compute the distances sqrt(2 - 2 S) of unit vectors from their cosines S, elementwise."""
-    result: Tensor = _Chord.apply(cosines)  # type: ignore[no-untyped-call]
+    result: Tensor = _Chord.apply(cosines, False)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -87,8 +86,9 @@ def reciprocal_norms(x: Tensor) -> Tensor:
     The result is 0 for a zero vector, and for a vector whose norm is too small to be a normal number of the dtype.
     """
     norm: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    # masked_fill is faster than torch.where, which first converts the scalar 0 to a tensor
-    return norm.reciprocal().masked_fill_(norm <= torch.finfo(x.dtype).tiny, 0.0)
+    # norms of at most `tiny` become infinite, and their reciprocals 0
+    inverse: Tensor = torch.threshold_(norm, torch.finfo(x.dtype).tiny, torch.inf).reciprocal_()
+    return inverse
 
 
 class _Unit(torch.autograd.Function):
@@ -121,6 +121,21 @@ class _Gram(torch.autograd.Function):
         with without_autocast(x.device.type):
             result: Tensor = g.T.clone(memory_format=torch.contiguous_format).add_(g) @ x
         return result
+
+
+class _Dots(torch.autograd.Function):
+    """The dot products of two sets of vectors. Unlike those of `x @ y.T`, the gradients are in full precision."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
+        ctx.save_for_backward(x, y)
+        return x @ y.T
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        x, y = ctx.saved_tensors
+        with without_autocast(x.device.type):
+            return g @ y if ctx.needs_input_grad[0] else None, g.T @ x if ctx.needs_input_grad[1] else None
 
 
 class _CosineGram(torch.autograd.Function):
@@ -157,20 +172,22 @@ class _SafeSqrt(torch.autograd.Function):
     @first_derivative_only
     def backward(ctx: Any, g: Tensor) -> Tensor:
         (root,) = ctx.saved_tensors
-        return torch.where(root > 0, 0.5 * g / root, 0.0)
+        return (0.5 * g).div_(root).masked_fill_(root == 0, 0.0)
 
 
 class _Chord(torch.autograd.Function):
-    """The function `chord`, sqrt(2 - 2 S), and its gradient, in as few passes over the matrix as possible."""
+    """The function `chord`, sqrt(2 - 2 S), or its negative, and its gradient, with few passes over the matrix."""
 
     @staticmethod
-    def forward(ctx: Any, s: Tensor) -> Tensor:
+    def forward(ctx: Any, s: Tensor, negative: bool) -> Tensor:
         d = torch.rsub(s, 2, alpha=2).clamp_min_(0).sqrt_()
+        ctx.negative = negative
         ctx.save_for_backward(d)
-        return d
+        return -d if negative else d
 
     @staticmethod
     @first_derivative_only
-    def backward(ctx: Any, g: Tensor) -> Tensor:
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
         (d,) = ctx.saved_tensors
-        return torch.where(d > 0, g / d, 0.0).neg_()
+        slope = (g / d).masked_fill_(d == 0, 0.0)
+        return slope if ctx.negative else slope.neg_(), None

@@ -58,26 +58,23 @@ def mean_over_triplets(
         eta: The parameter of "rescaled". The other terms ignore it.
         nonzero: If True, divide by the total weight of the triplets with phi > 0; otherwise by that of all triplets.
     """
+    counts = row_count(same)
     # On a GPU, sorting all columns is faster than making the host wait for the largest number of positives.
     sorts_all = term == "hinge" and not is_on_host(sim)
-    positive, columns = positive_table(sim, same, count=sim.shape[1] if sorts_all else None)
+    positive, columns = positive_table(sim, same, count=sim.shape[1] if sorts_all else int(counts.max()))
     if columns.shape[1] == 0:
         return sim.new_zeros(()), torch.zeros_like(sim)
     negative = torch.where(diff, sim, -torch.inf).mul_(slope).add_(margin)
     threshold = slope * positive
-    # A mean depends only on ratios of weights. Scale them to at most 1 so that their products do not overflow.
-    w_a = torch.ones_like(sim[:, 0]) if weights is None else to_one(weights)
-    ref_weights = None if ref_weights is None else to_one(ref_weights)
-    w_p = torch.isfinite(threshold).to(sim.dtype)
-    if ref_weights is not None:
-        w_p = torch.where(w_p > 0, ref_weights[columns], 0.0)
-    w_p *= w_a[:, None]
+    w_a, w_p, ref_weights = _triplet_weights(threshold, columns, weights, ref_weights)
     if term == "hinge" and (columns.shape[1] >= SORT_FROM or not is_on_host(sim)):
         value, active, gradient = _sorted_hinges(negative, threshold, columns, w_p, ref_weights)
     else:
         value, active, gradient = _pass_per_positive(negative, threshold, columns, w_p, ref_weights, term, eta, nonzero)
-    divisor = active if nonzero else _total_weight(same, diff, w_a, ref_weights)
-    divisor = torch.where(divisor > 0, divisor, 1.0).to(sim.dtype)
+    divisor = active if nonzero else _total_weight(counts, same, diff, w_a, ref_weights)
+    # without weights, the divisor is a number of triplets
+    divisor = divisor.clamp_min(1) if w_p is None else torch.where(divisor > 0, divisor, 1.0)
+    divisor = divisor.to(sim.dtype)
     return value.to(sim.dtype) / divisor, gradient.mul_(slope / divisor)
 
 
@@ -145,11 +142,30 @@ def anchor_shares(same: Tensor, weights: Tensor | None, dtype: torch.dtype) -> t
     return has, share / torch.where(total > 0, total, 1.0)
 
 
+def _triplet_weights(
+    threshold: Tensor, columns: Tensor, weights: Tensor | None, ref_weights: Tensor | None
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Return the weights of the anchors [A], of anchor times positive [A, P], and of the references [R].
+
+    `threshold` and `columns` [A, P] are those of `_pass_per_positive`. A mean depends only on ratios of weights, so
+    they are scaled to at most 1, and their products do not overflow. Without weights, the first two results are None.
+    A result for the references is None if they have no weights.
+    """
+    if weights is None and ref_weights is None:
+        return None, None, None
+    w_a = torch.ones_like(threshold[:, 0]) if weights is None else to_one(weights)
+    w_p = torch.isfinite(threshold).to(threshold.dtype)
+    if ref_weights is not None:
+        ref_weights = to_one(ref_weights)
+        w_p = torch.where(w_p > 0, ref_weights[columns], 0.0)
+    return w_a, w_p * w_a[:, None], ref_weights
+
+
 def _pass_per_positive(
     negative: Tensor,
     threshold: Tensor,
     columns: Tensor,
-    w_p: Tensor,
+    w_p: Tensor | None,
     ref_weights: Tensor | None,
     term: str,
     eta: float,
@@ -163,7 +179,7 @@ def _pass_per_positive(
         negative: margin + slope sim_an [A, R]; -inf where the reference is not a negative.
         threshold: slope sim_ap of the positives [A, P], sorted; +inf in the padding, so that phi is 0 there.
         columns: The columns of the positives [A, P].
-        w_p: The product of the weights of anchor and positive [A, P]; 0 in the padding.
+        w_p: The product of the weights of anchor and positive [A, P]; 0 in the padding. None if all weights are 1.
         ref_weights: The weights of the references [R], or None if all are 1.
         term: See `mean_over_triplets`.
         eta: See `mean_over_triplets`.
@@ -173,12 +189,14 @@ def _pass_per_positive(
         The sum, the total weight of the terms above 0 (0 unless `nonzero`), and the gradient of the sum with respect to
         slope sim [A, R].
     """
-    gradient = torch.zeros_like(negative)
+    gradient: Tensor | None = None
     width = positives_at_once(negative, columns.shape[1])
     buffers = torch.empty(2, len(negative), width, negative.shape[1], dtype=negative.dtype, device=negative.device)
-    rows, active = (torch.zeros_like(threshold, dtype=torch.float64) for _ in range(2))
+    value = torch.zeros((), dtype=torch.float64, device=negative.device)
+    active = torch.zeros_like(value)
     for start in range(0, columns.shape[1], width):
         k = slice(start, start + width)
+        w_k = None if w_p is None else w_p[:, k]
         t, slopes = buffers[:, :, : threshold[:, k].shape[1]]
         torch.sub(negative[:, None], threshold[:, k, None], out=t)
         if term == "softplus":
@@ -187,23 +205,28 @@ def _pass_per_positive(
         else:
             torch.sign(t.clamp_min_(0), out=slopes)
         if nonzero:
-            active[:, k] = _row_sum(slopes if term != "softplus" else t.sign(), ref_weights)
+            active += _weighted_sum(slopes if term != "softplus" else t.sign(), w_k, ref_weights)
         if term == "rescaled":
             # For t > 0, phi = expm1(-eta t) / expm1(-eta), and its derivative is -eta e^{-eta t} / expm1(-eta).
             t.mul_(-eta).expm1_()
             slopes.addcmul_(slopes, t).mul_(-eta / math.expm1(-eta))
             t.div_(math.expm1(-eta))
-        rows[:, k] = _row_sum(t, ref_weights)
+        value += _weighted_sum(t, w_k, ref_weights)
         if ref_weights is not None:
             slopes.mul_(ref_weights)
-        slopes.mul_(w_p[:, k, None])
-        gradient.add_(slopes[:, 0] if width == 1 else slopes.sum(1))
+        if w_k is not None:
+            slopes.mul_(w_k[:, :, None])
+        if gradient is None:
+            gradient = slopes.sum(1)
+        else:
+            gradient.add_(slopes[:, 0] if width == 1 else slopes.sum(1))
         gradient.scatter_add_(1, columns[:, k], slopes.sum(2).neg_())
-    return (rows * w_p).sum(), (active * w_p).sum(), gradient
+    assert gradient is not None  # there is at least one positive
+    return value, active, gradient
 
 
 def _sorted_hinges(
-    negative: Tensor, threshold: Tensor, columns: Tensor, w_p: Tensor, ref_weights: Tensor | None
+    negative: Tensor, threshold: Tensor, columns: Tensor, w_p: Tensor | None, ref_weights: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute the same as `_pass_per_positive` for the hinge, in O(log P) per negative.
 
@@ -214,6 +237,7 @@ def _sorted_hinges(
     total weight.
     """
     w_n = torch.ones_like(negative) if ref_weights is None else ref_weights.expand_as(negative)
+    w_p = torch.isfinite(threshold).to(threshold.dtype) if w_p is None else w_p
     k = torch.searchsorted(threshold, negative)
     running_w = torch.nn.functional.pad(w_p.cumsum(1), (1, 0))
     running_t = torch.nn.functional.pad((w_p * torch.where(w_p > 0, threshold, 0.0)).cumsum(1), (1, 0))
@@ -225,18 +249,21 @@ def _sorted_hinges(
     return value, active, (active_p * w_n).scatter_add_(1, columns, -w_p * active_n)
 
 
-def _total_weight(same: Tensor, diff: Tensor, w_a: Tensor, ref_weights: Tensor | None) -> Tensor:
+def _total_weight(counts: Tensor, same: Tensor, diff: Tensor, w_a: Tensor | None, ref_weights: Tensor | None) -> Tensor:
     """Compute the total weight of all triplets.
 
     This is the sum over anchors of the anchor's weight times the total weight of its positives times the total weight
-    of its negatives.
+    of its negatives. `counts` [A] are the numbers of positives. Weights that are None are 1.
     """
     if ref_weights is None:
-        return row_count(same).double() @ row_count(diff).double()
+        triplets = counts.double() if w_a is None else counts * w_a.double()
+        return triplets @ row_count(diff).double()
     r = ref_weights.double()
-    return ((same.to(r.dtype) @ r) * (diff.to(r.dtype) @ r) * w_a).sum()
+    total = (same.to(r.dtype) @ r) * (diff.to(r.dtype) @ r)
+    return (total if w_a is None else total * w_a).sum()
 
 
-def _row_sum(values: Tensor, weights: Tensor | None) -> Tensor:
-    """Multiply values [A, P, R] by the weights of the references, and sum over the references. Return [A, P]."""
-    return values.sum(2) if weights is None else values @ weights
+def _weighted_sum(values: Tensor, w_p: Tensor | None, ref_weights: Tensor | None) -> Tensor:
+    """Compute the sum of values [A, P, R], weighted by w_p [A, P] and by the weights of the references, in float64."""
+    sums = values.sum(2) if ref_weights is None else values @ ref_weights
+    return sums.sum(dtype=torch.float64) if w_p is None else (sums.double() * w_p).sum()

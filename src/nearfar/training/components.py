@@ -118,10 +118,14 @@ def check_label_sets(config: Config, manifest: Manifest) -> None:
     if manifest.targets.ndim == 1:
         return
     for name in (str(part["name"]) for part in loss_parts(config)):
-        if issubclass(loss_class(name), ProxyLoss):
+        kind = loss_class(name)
+        if issubclass(kind, ProxyLoss) and not kind.multi_hot:
             raise NearfarError(
-                f"loss.name={name} needs one label per sample, but data.separator gives several: use loss.name=supcon"
+                f"loss.name={name} needs one label per sample, but {manifest.source} has several: use "
+                "loss.name=proxy-anchor or a pair loss, for example loss.name=supcon"
             )
+    if config.shard_proxies:
+        raise NearfarError(f"shard_proxies=true needs one label per sample, but {manifest.source} has several")
     if config.pacing:
         raise NearfarError(f"pacing.name={config.pacing['name']} needs one label per sample: remove data.separator")
 

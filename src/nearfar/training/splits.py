@@ -205,6 +205,17 @@ def describe_shared_classes(splits: Splits) -> list[str]:
     return lines
 
 
+def describe_joined_labels(manifest: Manifest) -> list[str]:
+    """Return a warning if most class names contain "|", which may separate several labels of a sample."""
+    joined = [name for name in manifest.classes if "|" in name]
+    if manifest.targets.ndim == 2 or 2 * len(joined) <= len(manifest.classes):
+        return []
+    return [
+        f"{len(joined):,} of {len(manifest.classes):,} class names contain '|' (for example {joined[0]!r}) and are "
+        "read as one label each: if they are several labels, set \"data.separator='|'\""
+    ]
+
+
 def _advise_more_classes(manifest: Manifest, config: Config) -> str:
     classes = len(np.unique(manifest.labels))
     if classes < 2:

@@ -94,7 +94,7 @@ class TrainState:
         """
         self.config, self.device, self.embedder, self.selection = config, device, embedder, selection
         self.pairs = pairs_of(train)
-        self.loss = make_loss(config, len(train.classes), embedder.dim, class_levels(train), self.pairs).to(device)
+        self.loss = make_loss(config, train.label_count, embedder.dim, class_levels(train), self.pairs).to(device)
         embedder.to(device)
         keep_frozen_states(config, embedder, loader)
         initialize_from_data(config, embedder, self.loss, loader, initial)

@@ -57,7 +57,7 @@ def describe_step_error(
         elif process_group.is_main_process():
             levels, pairs = class_levels(train), state.pairs
             inputs = {
-                "classes": len(train.classes),
+                "classes": train.label_count,
                 "levels": None if levels is None else levels.tolist(),
                 "relation": None if pairs is None else pairs.relation(error.inputs["indices"]),
                 "graded": pairs is not None and pairs.is_graded,

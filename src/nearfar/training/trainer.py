@@ -37,7 +37,7 @@ from nearfar.training.monitor import Monitor
 from nearfar.training.prepare import prepare
 from nearfar.training.run_summary import summarize_run
 from nearfar.training.selection import Selection
-from nearfar.training.splits import describe_shared_classes, split_manifest
+from nearfar.training.splits import describe_joined_labels, describe_shared_classes, split_manifest
 from nearfar.training.start_scores import score_start
 from nearfar.training.state import TrainState
 from nearfar.training.step import StepResult, train_step
@@ -99,7 +99,7 @@ class Trainer:
         self.splits = splits = split_manifest(data.manifest, config)
         if splits.noise is not None and process_group.is_main_process():
             splits.noise.save(out / "noise.json")
-        for warning in describe_shared_classes(splits):
+        for warning in [*describe_joined_labels(splits.train), *describe_shared_classes(splits)]:
             say(f"warning: {warning}")
         self.train_loader = data.loader(splits.train, seed=config.seed, device=device)
         parts = {"validation": splits.validation, "test": splits.test}

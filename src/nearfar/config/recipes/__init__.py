@@ -71,6 +71,8 @@ def text(name: str) -> str:
     """
     known = names()
     if name not in known:
+        if name.endswith((".yaml", ".yml")):
+            raise ValueError(f"{name} is not the name of a recipe: pass a file of settings with --config {name}")
         raise ValueError(f"unknown recipe {name!r}{suggest(name, known)} Known: {', '.join(known)}")
     return (files(__name__) / f"{name}.yaml").read_text(encoding="utf-8")
 

@@ -32,7 +32,6 @@ class ClassSimilarities:
         weights: The sample weights [B]; None if all are 1.
         embeddings: The embeddings of the samples [B, d]. They need not be normalized.
         gram: The cosines between the K proxies of each class [C, K, K], or None if the loss does not need them.
-        norms: The norms of the embeddings before normalization [B], or None if the loss does not need them.
     """
 
     matrix: Tensor
@@ -40,7 +39,6 @@ class ClassSimilarities:
     weights: Tensor | None
     embeddings: Tensor
     gram: Tensor | None = None
-    norms: Tensor | None = None
 
     def own(self) -> Tensor:
         """Return the similarity of each sample to its own class. The result has shape [B]."""
@@ -139,7 +137,8 @@ def margin_softmax_terms(
         sim: The similarities S [C, B].
         labels: The class ids y [B].
         own: The values f(S_{y_i i}) [B], where f is a function of the similarity of a sample to its own class. They
-            are detached; the gradient uses `slope` instead.
+            are computed from detached similarities; the gradient with respect to `sim` uses `slope` instead. If they
+            also depend on other tensors, autograd finds those gradients.
         slope: The derivatives of f at these similarities [B], or None if they are 1.
         scale: The scale.
         plus_one: If False, the 1 in the logarithm is left out.
@@ -230,7 +229,8 @@ class _SoftmaxTerms(torch.autograd.Function):
 class _MarginSoftmaxTerms(torch.autograd.Function):
     """Compute `margin_softmax_terms`. `own` is a function of `sim`, whose derivative is `slope`.
 
-    The backward pass therefore returns a gradient for `sim`, which includes the part through `own`, but none for `own`.
+    The gradient that the backward pass returns for `sim` includes the part through `own`. The gradient for `own` is
+    only for other tensors from which it was computed.
     """
 
     @staticmethod
@@ -248,5 +248,7 @@ class _MarginSoftmaxTerms(torch.autograd.Function):
         e, total, z, labels, slope = ctx.saved_tensors
         push = g * ctx.scale if z is None else torch.sigmoid(z).mul_(g).mul_(ctx.scale)
         gradient = e * (push / total)
-        own = push.neg_() if slope is None else push.neg_().mul_(slope)
-        return gradient.scatter_(0, labels[None], own[None]), None, None, None, None, None
+        by_own = push.neg_()
+        own = by_own if slope is None else by_own * slope
+        by_own = by_own if ctx.needs_input_grad[2] else None
+        return gradient.scatter_(0, labels[None], own[None]), None, by_own, None, None, None
