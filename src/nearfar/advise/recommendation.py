@@ -42,8 +42,9 @@ class CandidateSummary:
     Attributes:
         name: The candidate.
         steps: Number of steps of each of these trials.
-        splits: Number of class splits on which all candidates with trials of this length were scored.
-        score: Mean MAP@R over these splits.
+        splits: Number of class splits in `score`.
+        score: Mean MAP@R over the class splits shared by all candidates whose longest trials have this number of steps.
+            If they share none, the mean is over the candidate's own splits.
         step_seconds: Time per step in the fastest of these trials.
     """
 

@@ -46,8 +46,8 @@ class Neighborhoods:
     """Near duplicates and outliers of a dataset.
 
     Attributes:
-        groups: Groups of near duplicates. Groups across splits come first, then groups with several labels, then the
-            others. Groups of the same kind are ordered by their smallest distance.
+        groups: Groups of near duplicates, sorted by three keys: groups across splits first, then groups with several
+            labels first, then by the smallest distance in the group.
         outliers: Rows of the outliers, in descending order of `distance`.
         distance: Mean distance of each sample to its ten nearest neighbors [N].
     """

@@ -198,7 +198,8 @@ class LargeMarginSoftmaxLoss(Softmax):
         return norms
 
     def logits(self, cosines: Tensor, embeddings: Tensor) -> Tensor:
-        norms, scaled = self.proxy_norms(), cosines * torch.linalg.vector_norm(embeddings, dim=1)[:, None] * self.scale
+        norms = self.proxy_norms()
+        scaled: Tensor = cosines * torch.linalg.vector_norm(embeddings, dim=1)[:, None] * self.scale
         return scaled if norms is None else scaled * norms
 
     def terms(self, sims: ClassSimilarities) -> Tensor:

@@ -44,8 +44,8 @@ def list_triplets(
 class TripletMarginLoss(PairBased):
     """A loss with the formula of `nearfar.losses.TripletMarginLoss`, on mined triplets or on all triplets.
 
-    To save memory, the triplets are not listed one by one if the loss uses all triplets that the selected pairs form,
-    the reducer is AvgNonZeroReducer or MeanReducer, and `swap` is False.
+    The triplets are usually listed one by one. To save memory, this is avoided if three conditions hold: the loss uses
+    all triplets of the selected pairs, `swap` is False, and the reducer is AvgNonZeroReducer or MeanReducer.
 
     Args:
         margin: The margin.

@@ -120,7 +120,7 @@ class CrossBatchMemory(Loss):
         if filled and seen >= self.start:
             # copies, because the memory changes before the backward pass
             stored = self.labels[:filled].clone()
-            kinds: dict[str, Tensor] = (
+            kinds: dict[str, Any] = (
                 {"labels": labels, "ref_labels": stored} if relation is None else {"relation": relation(labels, stored)}
             )
             value = value + self.memory_weight * self.loss(

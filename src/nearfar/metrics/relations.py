@@ -13,7 +13,7 @@ from nearfar.metrics.relevance import Relevance
 from nearfar.ops.relations import PairList, relation_of_pairs
 from nearfar.validation import Array, Floats, Ints
 
-POSITIVE = 0.5  # metrics without grades count grades of at least this value as positive
+POSITIVE = 0.5  # for metrics that do not use grades, a pair is positive if its grade is at least this value
 
 
 @dataclass(frozen=True)

@@ -66,15 +66,16 @@ class Gallery:
 def prepare_gallery(rows: Tensor, squares: Tensor, distance: str) -> Gallery:
     """Create a gallery from vectors and their squared norms.
 
-    For Euclidean distance, `center` is the mean of the vectors if they are far from the origin, else None.
+    For Euclidean distance, `center` is the mean of the vectors if they are much closer to each other than to the
+    origin, else None.
     """
     dtype = torch.float64 if rows.dtype == torch.float64 else torch.float32
     center = None
     if distance == "euclidean":
         mean = sum_rows(rows) / len(rows)
-        # If all vectors are far from the origin, q.g - |g|^2 / 2 is almost the same large number for every g, and
-        # rounding hides the differences. Subtracting the mean first prevents this. For vectors around the origin, it
-        # would only add rounding errors.
+        # If the vectors are much closer to each other than to the origin, q.g - |g|^2 / 2 is almost the same large
+        # number for every g, and rounding hides the differences. Subtracting the mean first prevents this. For other
+        # vectors, it would only add rounding errors.
         if len(rows) > 1 and mean.square().sum() > 0.99 * squares.mean():
             center = mean.to(dtype)
             squares = squared_norms(rows, center)

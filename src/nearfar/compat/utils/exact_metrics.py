@@ -26,9 +26,9 @@ def evaluate_exactly(
     ref_includes_query: bool,
     names: Sequence[str],
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    """Return a dictionary from metrics to pairs: the values for the queries that have a positive, and their labels.
+    """Return, for each metric, its values for the queries that have a positive, and the labels of these queries.
 
-    The dictionary is empty if no query has the same label as a reference.
+    The dictionary is empty if no query has a positive.
     """
     labels = [as_ids(query_labels, reference_labels), as_ids(reference_labels, query_labels)]
     if not torch.isin(labels[0], labels[1]).any():

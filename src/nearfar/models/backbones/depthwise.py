@@ -11,9 +11,10 @@ from torch import Tensor, nn
 class Depthwise(nn.Conv2d):
     """Depthwise convolution: one filter of odd size for each channel.
 
-    The results are those of nn.Conv2d. On a CPU, if the map is smaller than the kernel and the stride is 1, the weight
-    gradient is computed as a sum of shifted products. For a 5x5 kernel on a 4x4 map, PyTorch's weight gradient takes
-    nine times as long. It would take a fifth of a training step of EfficientNet-Lite0 at 112 pixels.
+    The results are those of nn.Conv2d. On a CPU without autocast, if the map is smaller than the kernel and the
+    convolution keeps its size (stride 1, padding kernel // 2), the weight gradient is computed as a sum of shifted
+    products. For a 5x5 kernel on a 4x4 map, PyTorch's weight gradient takes nine times as long. It would take a fifth
+    of a training step of EfficientNet-Lite0 at 112 pixels.
     """
 
     def __init__(self, channels: int, kernel: int, *, stride: int = 1, padding: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""DatabaseIndex: search in a table of a database with the vectors of a model."""
+"""DatabaseIndex: search a database table that holds the vectors of a model."""
 
 from __future__ import annotations
 
