@@ -101,7 +101,9 @@ def test_a_budget_that_is_a_little_too_small_is_exceeded_with_a_message(
     said: list[str] = []
     monkeypatch.setattr(successive_halving, "needed_seconds", lambda *_: 1.5 * 1000 * 0.95)
     lines = run_trials(data, candidates, tmp_path / "a", seconds=1000, clock=time.process_time, say=said.append)
-    assert any(line.startswith("--minutes 16.6667 is too short for these recipes: the comparison takes") for line in said)
+    assert any(
+        line.startswith("--minutes 16.6667 is too short for these recipes: the comparison takes") for line in said
+    )
     assert {line["steps"] for line in lines if line["kind"] == "trial"} == {successive_halving.MIN_STEPS}
     monkeypatch.setattr(successive_halving, "needed_seconds", lambda *_: 2.5 * 1000)
     with pytest.raises(NearfarError, match="allows only 3 steps per trial"):

@@ -54,9 +54,7 @@ def load_state(path: Path) -> Any:
         raise NearfarError(f"{path}: the file is not a nearfar checkpoint ({error}): remove it") from None
 
 
-def load_newest(
-    files: Sequence[Path], load: Callable[[Path], object], say: Callable[[str], object]
-) -> Path | None:
+def load_newest(files: Sequence[Path], load: Callable[[Path], object], say: Callable[[str], object]) -> Path | None:
     """Load the first file that can be loaded, and return its path. Return None if none of the files exists.
 
     Args:
