@@ -47,7 +47,8 @@ def test_a_page_that_shows_too_few_says_how_to_see_all(vectors: str, tmp_path: P
     suspects = int(printed.split(" labels probably wrong")[0].rpartition(" ")[2])
     assert suspects > 3
     assert (
-        f"the page shows 3 of the {suspects} labels that are probably wrong: pass --shown {suspects} for all" in printed
+        f"the page shows 3 of the {suspects} labels that are probably wrong: pass --shown {suspects} to see all"
+        in printed
     )
     hint = f"nearfar audit --shown {suspects}"
     assert hint in (tmp_path / "found" / "index.html").read_text()
