@@ -74,8 +74,8 @@ def load_newest(files: Sequence[Path], load: Callable[[Path], object], say: Call
         except NearfarError as error:
             errors.append(error)
             continue
-        for error in errors:
-            say(f"warning: {error}; resuming from the previous checkpoint")
+        for problem in errors:
+            say(f"warning: {problem}; resuming from the previous checkpoint")
         return file
     if errors:
         raise errors[0]
