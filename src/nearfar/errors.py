@@ -8,7 +8,15 @@ from pathlib import Path
 from nearfar.formatting import clean_text
 
 LONGEST = 2000
-OUT_OF_MEMORY = ("can't allocate memory", "cannot allocate memory", "not enough memory", "out of memory")
+# The last phrase is from oneDNN, which computes convolutions on the CPU. It does not give the reason, but for a network
+# that has worked before, the reason is that memory could not be allocated.
+OUT_OF_MEMORY = (
+    "can't allocate memory",
+    "cannot allocate memory",
+    "not enough memory",
+    "out of memory",
+    "could not create a primitive",
+)
 
 
 class NearfarError(Exception):

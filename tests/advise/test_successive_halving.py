@@ -92,6 +92,24 @@ def test_too_little_time_suggests_minutes(many: str, tmp_path: Path) -> None:
         run_trials(data, parse_candidates("contrastive, supcon"), tmp_path, seconds=0.006, say=lambda _: None)
 
 
+def test_a_budget_that_is_a_little_too_small_is_exceeded_with_a_message(
+    many: str, tmp_path: Path, short: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the probes, a comparison that needs 1.5 times the budget is made, instead of an error after the work."""
+    data, candidates = open_trial_data(many, tmp_path, seconds=100), parse_candidates("contrastive, supcon")
+    monkeypatch.setattr(successive_halving, "affordable_steps", lambda *_: 3)
+    said: list[str] = []
+    monkeypatch.setattr(successive_halving, "needed_seconds", lambda *_: 1.5 * 1000 * 0.95)
+    lines = run_trials(data, candidates, tmp_path / "a", seconds=1000, clock=time.process_time, say=said.append)
+    assert any(
+        line.startswith("--minutes 16.6667 is too short for these recipes: the comparison takes") for line in said
+    )
+    assert {line["steps"] for line in lines if line["kind"] == "trial"} == {successive_halving.MIN_STEPS}
+    monkeypatch.setattr(successive_halving, "needed_seconds", lambda *_: 2.5 * 1000)
+    with pytest.raises(NearfarError, match="allows only 3 steps per trial"):
+        run_trials(data, candidates, tmp_path / "b", seconds=1000, clock=time.process_time, say=said.append)
+
+
 def scores(data: TrialData, out: Path, stop: int | None = None) -> dict[tuple[str, int, int], float]:
     said: list[str] = []
 

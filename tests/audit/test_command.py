@@ -41,6 +41,21 @@ def test_on_vectors_with_noise_and_back(vectors: str, tmp_path: Path) -> None:
     assert (tmp_path / "corrected.changes.csv").is_file()
 
 
+def test_a_page_that_shows_too_few_says_how_to_see_all(vectors: str, tmp_path: Path) -> None:
+    words = (vectors, "--noise", "0.1", "--out", str(tmp_path / "found"))
+    printed = audited(*words, "--shown", "3")
+    suspects = int(printed.split(" labels probably wrong")[0].rpartition(" ")[2])
+    assert suspects > 3
+    assert (
+        f"the page shows 3 of the {suspects} labels that are probably wrong: pass --shown {suspects} to see all"
+        in printed
+    )
+    hint = f"nearfar audit --shown {suspects}"
+    assert hint in (tmp_path / "found" / "index.html").read_text()
+    assert "--shown" not in audited(*words)
+    assert hint not in (tmp_path / "found" / "index.html").read_text()
+
+
 def test_on_a_run_with_its_noise(vectors: str, tmp_path: Path) -> None:
     config = configured("features", vectors, "supcon", "data.noise.rate=0.2")
     run = train(config, tmp_path / "run", say=lambda _: None)

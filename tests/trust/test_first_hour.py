@@ -234,11 +234,28 @@ def test_a_huge_number_of_neighbors_finds_all_samples(vectors: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", ["pipe", "pipe.csv", "pipe.tar", "pipe.zip", "pipe.npz", "pipe.npy"])
-def test_a_pipe_as_data_does_not_hang(name: str, tmp_path: Path) -> None:
+def test_a_pipe_as_data_is_called_a_pipe(name: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / name)
     line = invoke("data", tmp_path / name).stderr
-    assert line.startswith("Error: ")
-    assert name in line
+    assert line == f"Error: {tmp_path / name}: is a pipe or a device: save its content to a file first\n"
+
+
+def test_decisions_and_queries_in_pipes_do_not_hang(vectors: str, tmp_path: Path) -> None:
+    words = [word for each in ("steps=2", "model.dim=8", "batches.size=24") for word in ("--set", each)]
+    assert invoke("train", vectors, "--out", tmp_path / "run", *words).exit_code == 0
+    for name in ("pipe.csv", "pipe.npy"):
+        os.mkfifo(tmp_path / name)
+    line = invoke("audit", vectors, "--apply", tmp_path / "pipe.csv", "--out", tmp_path / "corrected.npz").stderr
+    assert "pipe.csv: is a pipe, not a file" in line
+    line = invoke("search", tmp_path / "run", tmp_path / "pipe.npy").stderr
+    assert "pipe.npy is a pipe, a device or a folder, not a file" in line
+    assert "is a folder: a query is one image" in invoke("search", tmp_path / "run", tmp_path).stderr
+
+
+def test_scan_names_the_way_to_skip_broken_images(photos: Path) -> None:
+    assert "--skip-broken" not in invoke("data", photos, "--scan").stdout
+    (photos / "class-1" / "0.jpg").write_bytes(b"")
+    assert "replace the broken files, or leave them out with --skip-broken" in invoke("data", photos, "--scan").stdout
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int16])

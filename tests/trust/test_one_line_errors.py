@@ -201,9 +201,13 @@ def test_out_of_memory_names_the_settings_to_lower(vectors: str, tmp_path: Path)
     assert "enforce fail" not in line
 
 
-def test_out_of_memory_in_a_step(vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "message",
+    ["[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory", "could not create a primitive"],
+)
+def test_out_of_memory_in_a_step(message: str, vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
-        raise RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory")
+        raise RuntimeError(message)
 
     monkeypatch.setattr("nearfar.training.trainer.train_step", fail)
     line = refuse("train", vectors, "--out", tmp_path / "run", *SHORT)

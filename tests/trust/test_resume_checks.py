@@ -56,6 +56,31 @@ def test_the_checkpoint_of_another_run_is_refused(stopped: tuple[Config, Path], 
         resume(out)
 
 
+def test_a_changed_setting_is_reported_once(stopped: tuple[Config, Path]) -> None:
+    """Both checkpoints differ from config.yaml, so there is no checkpoint to continue from, and no warning."""
+    _, out = stopped
+    (out / PREVIOUS).write_bytes((out / CHECKPOINT).read_bytes())
+    text = (out / "config.yaml").read_text()
+    (out / "config.yaml").write_text(text.replace("weight_decay: 0.01", "weight_decay: 0.5", 1))
+    said: list[str] = []
+    with pytest.raises(NearfarError, match=r"state.safetensors: .*weight_decay=0.01, but config.yaml has 0.5"):
+        train(Run(out).config, out, resume=True, progress=False, say=said.append)
+    assert not any("previous checkpoint" in line for line in said)
+
+
+def test_a_foreign_checkpoint_is_passed_over_if_the_previous_one_is_good(
+    stopped: tuple[Config, Path], tmp_path: Path
+) -> None:
+    config, out = stopped
+    (out / PREVIOUS).write_bytes((out / CHECKPOINT).read_bytes())
+    train(replace(config, seed=7), tmp_path / "other", progress=False, say=silent, stop_after=3)
+    (out / CHECKPOINT).write_bytes((tmp_path / "other" / CHECKPOINT).read_bytes())
+    said: list[str] = []
+    train(Run(out).config, out, resume=True, progress=False, say=said.append)
+    assert any("seed=7, but config.yaml has 0" in line and "previous checkpoint" in line for line in said)
+    assert (out / "model.safetensors").is_file()
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

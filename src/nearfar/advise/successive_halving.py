@@ -31,6 +31,7 @@ TRIALS = "trials.jsonl"
 PROBE_STEPS = 3
 MIN_STEPS = 10  # with fewer steps, the scores of recipes hardly differ
 MAX_SPLITS = (5, 10)  # largest number of class splits in every round but the last, and in the last round
+MAX_OVERRUN = 2.0  # a comparison that needs up to this multiple of the budget is made all the same
 RESERVE = 0.05  # fraction of the remaining time held in reserve, in case trials take longer than estimated
 
 
@@ -181,18 +182,22 @@ class _SuccessiveHalving:
         """Return the number of steps per trial in round i, such that this and all later rounds fit into the budget.
 
         Each trial is assumed to take the mean time of the candidates in `names`. If fewer than MIN_STEPS steps fit,
-        raise an error in the first round, and return MIN_STEPS in later rounds.
+        return MIN_STEPS, unless this is the first round and the comparison would take longer than MAX_OVERRUN times the
+        budget. In this case, raise an error.
         """
         cost, remaining = self._mean_cost(names), self.remaining * (1 - RESERVE)
         steps = affordable_steps(cost, self.trials[i:], remaining, self.full)
         shortest = min(MIN_STEPS, self.full)
         if steps < shortest and i == 0:
             planned = needed_seconds(cost, self.trials, shortest, self.full) / (1 - RESERVE)
-            minutes = math.ceil(1.1 * (self.seconds - self.remaining + planned) / 60)
-            raise NearfarError(
-                f"{self.data.source}: --minutes {self.seconds / 60:g} allows only {counted(steps, 'step')} per trial, "
-                f"too few to compare recipes: use --minutes {minutes}, or fewer --recipes"
-            )
+            total = self.seconds - self.remaining + planned
+            budget = f"--minutes {self.seconds / 60:g}"
+            if total > MAX_OVERRUN * self.seconds:
+                raise NearfarError(
+                    f"{self.data.source}: {budget} allows only {counted(steps, 'step')} per trial, too few to compare "
+                    f"recipes: use --minutes {math.ceil(1.1 * total / 60)}, or fewer --recipes"
+                )
+            self.say(f"{budget} is too short for these recipes: the comparison takes about {duration(total)}")
         return max(shortest, steps)
 
     def _run_round(self, i: int, current: Round) -> None:

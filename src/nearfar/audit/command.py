@@ -115,6 +115,9 @@ def audit_command(
     print(f"{counted(len(found.groups), 'group')} of near duplicates, {across:,} of them across splits")
     print(f"{counted(len(found.outliers), 'outlier')}, far from all other samples")
     print(f"table: {directory / 'audit.csv'}\npage:  {directory / 'index.html'}")
+    if suspects > shown:
+        rest = f"pass --shown {suspects} to see all"
+        print(f"the page shows {shown:,} of the {suspects:,} labels that are probably wrong: {rest}")
 
 
 def _open(target: str, run: Model | None) -> tuple[Manifest, NoiseRecord | None]:

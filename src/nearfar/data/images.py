@@ -211,7 +211,9 @@ class ScanResult:
                 lines.append(f"  {counted(len(pairs), 'pair')} of {what}")
         lines += [f"  {self.near_duplicates}"] if self.near_duplicates else []
         lines += [f"  {reason}" for reason in islice(self.broken.values(), SHOWN)]
-        return "\n".join(lines + ([f"  and {len(self.broken) - SHOWN:,} more"] if len(self.broken) > SHOWN else []))
+        lines += [f"  and {len(self.broken) - SHOWN:,} more"] if len(self.broken) > SHOWN else []
+        lines += ["  replace the broken files, or leave them out with --skip-broken"] if self.broken else []
+        return "\n".join(lines)
 
 
 def scan_images(

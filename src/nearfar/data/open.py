@@ -104,6 +104,8 @@ def _find_layout(source: str | Path) -> tuple[str, Path | None]:
         if inner and name in LAYOUTS.names():
             return name, expand_user(inner)
         raise NearfarError(f"{source}: no such file, folder or built-in dataset{_suggest_path(str(source), path)}")
+    if not (path.is_file() or path.is_dir()):
+        raise NearfarError(f"{source}: is a pipe or a device: save its content to a file first")
     layout = recognize(path)
     if layout is None:
         raise NearfarError(f"{source}: no data layout recognizes this file. Known: {', '.join(layout_names())}")

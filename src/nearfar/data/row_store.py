@@ -33,7 +33,7 @@ from nearfar.errors import NearfarError
 from nearfar.files import atomic, lock, remove_drafts
 
 ABOUT, USE, BUILD = "about.json", "use.lock", "build.lock"
-SHARD_BYTES = 1 << 24
+SHARD_BYTES = 1 << 22  # small, because an interrupted process loses the shard that it was computing
 DIGEST_BYTES = hashlib.sha256().digest_size
 BLOCK_BYTES = 1 << 20
 
@@ -44,7 +44,7 @@ class RowLayout:
 
     >>> layout = RowLayout(1000, (80, 14, 14), "float16")
     >>> layout.row_bytes, layout.rows_per_shard, layout.shards, layout.shard(1)
-    (31360, 534, 2, range(534, 1000))
+    (31360, 133, 8, range(133, 266))
     """
 
     rows: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -11,7 +12,7 @@ import numpy as np
 from nearfar.calibration import Calibration
 from nearfar.data.layouts.paths import read_regular
 from nearfar.errors import NearfarError
-from nearfar.files import expand_user
+from nearfar.files import expand_user, path_exists
 from nearfar.search.encoder import Encoder
 from nearfar.search.exact import Vectors
 from nearfar.search.index import Index
@@ -73,7 +74,9 @@ def check_query(text: str, encoder: Encoder) -> None:
     if encoder.network.backbone.has_text_input or _is_id(text):
         return
     path = expand_user(text)
-    if not path.is_file():
+    if path.is_dir():
+        raise NearfarError(f"{text}: is a folder: a query is one image, a .npy file of vectors or the id of a sample")
+    if not path_exists(path):
         raise NearfarError(f"{text}: no such file: a query is an image, a .npy file of vectors or the id of a sample")
     if path.suffix.lower() == ".npy":
         _read_vectors(path)
@@ -151,7 +154,7 @@ def _is_id(text: str) -> bool:
 
 def _read_vectors(path: Path) -> Vectors:
     try:
-        array = np.load(path, allow_pickle=False)
+        array = np.load(io.BytesIO(read_regular(path)), allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise NearfarError(f"{path} cannot be read as a NumPy array ({error}): save it with np.save") from None
     try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,34 @@ def load_state(path: Path) -> Any:
         return _decode(tree, tensors)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise NearfarError(f"{path}: the file is not a nearfar checkpoint ({error}): remove it") from None
+
+
+def load_newest(files: Sequence[Path], load: Callable[[Path], object], say: Callable[[str], object]) -> Path | None:
+    """Load the first file that can be loaded, and return its path. Return None if none of the files exists.
+
+    Args:
+        files: Checkpoints, the newest first.
+        load: Function that loads a checkpoint. It raises a NearfarError if the checkpoint cannot be used.
+        say: Function that is called with a warning for each checkpoint that was passed over.
+
+    Raises:
+        NearfarError: If none of the files can be loaded. This is the error of the newest one.
+    """
+    errors: list[NearfarError] = []
+    for file in files:
+        if not file.is_file():
+            continue
+        try:
+            load(file)
+        except NearfarError as error:
+            errors.append(error)
+            continue
+        for problem in errors:
+            say(f"warning: {problem}; resuming from the previous checkpoint")
+        return file
+    if errors:
+        raise errors[0]
+    return None
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Any, *, previous: Path | None = None) -> None:

@@ -17,7 +17,7 @@ from nearfar.errors import NearfarError
 from nearfar.losses import CombinedLoss
 from nearfar.models import Embedder, merge_lora
 from nearfar.runs import CHECKPOINT, PREVIOUS, save_embedder
-from nearfar.training.checkpoint import load_state, save_state
+from nearfar.training.checkpoint import load_newest, load_state, save_state
 from nearfar.training.components import (
     make_loss,
     make_optimizer,
@@ -207,18 +207,10 @@ class TrainState:
 
     def load(self, out: Path, *, say: Callable[[str], object] = print) -> bool:
         """Load the newest readable checkpoint of a run directory. Return False if the directory has no checkpoint."""
-        names = [name for name in (CHECKPOINT, PREVIOUS) if (out / name).is_file()]
-        for name in names:
-            try:
-                self._load_file(out / name)
-            except NearfarError as error:
-                if name == names[-1]:
-                    raise
-                say(f"warning: {error}; resuming from the previous checkpoint")
-            else:
-                self._is_checkpoint_good = name == CHECKPOINT
-                return True
-        return False
+        loaded = load_newest([out / CHECKPOINT, out / PREVIOUS], self._load_file, say)
+        if loaded is not None:
+            self._is_checkpoint_good = loaded == out / CHECKPOINT
+        return loaded is not None
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that determines how training continues. A checkpoint holds the dict of the main process."""

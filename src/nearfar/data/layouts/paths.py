@@ -228,7 +228,9 @@ def read_regular(path: Path) -> bytes:
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
         with open(handle, "rb") as file:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
-                raise NearfarError(f"{path} is not a regular file")
+                raise NearfarError(
+                    f"{path} is a pipe, a device or a folder, not a file: save its content to a file first"
+                )
             return file.read()
     except OSError as error:
         raise NearfarError(f"{path} cannot be read ({error.strerror}): check the path and its permissions") from error
