@@ -39,7 +39,6 @@ from nearfar.serve.collection import Collection, open_collection
 from nearfar.training import Run
 from tests.harness.hostile import Outcome, attack, hostile_requests
 
-STARTING = 600.0
 
 
 @dataclass(frozen=True)
@@ -76,17 +75,17 @@ def served(run: Path, *, workers: int = 1) -> Iterator[tuple[int, int]]:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]
     options = ["--port", str(port), "--workers", str(workers)]
-    process = subprocess.Popen([sys.executable, "-m", "nearfar", "serve", str(run), *options])
+    command = [sys.executable, "-m", "nearfar", "serve", str(run), *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
-        end = time.monotonic() + STARTING
-        while True:
-            try:
-                with urlopen(f"http://127.0.0.1:{port}/api/info", timeout=5):
-                    break
-            except OSError:
-                if process.poll() is not None or time.monotonic() > end:
-                    raise NearfarError(f"{run}: `nearfar serve` did not start, see its output above") from None
-                time.sleep(0.2)
+        # The address is printed once all processes accept connections. Before that, the process that is ready first
+        # would accept all clients and keep them.
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("http"):
+                break
+        else:
+            raise NearfarError(f"{run}: `nearfar serve` did not start, see its output above")
         yield port, process.pid
     finally:
         process.terminate()

@@ -71,6 +71,8 @@ PAIRS: dict[str, Make] = {
     "intra-pair variance": lambda z, d, r: z.IntraPairVarianceLoss(0.05, 0.1),
     "intra-pair variance distance": lambda z, d, r: z.IntraPairVarianceLoss(distance=d.LpDistance()),
     "margin classes learned": lambda z, d, r: z.MarginLoss(nu=0.3, learn_beta=True, num_classes=C),
+    "fastap class weights": lambda z, d, r: z.FastAPLoss(reducer=r.ClassWeightedReducer(torch.arange(C).double() / 3)),
+    "n-pairs class weights": lambda z, d, r: z.NPairsLoss(reducer=r.ClassWeightedReducer(torch.arange(C).double() / 3)),
     "margin mean": lambda z, d, r: z.MarginLoss(reducer=r.MeanReducer()),
     "nca": lambda z, d, r: z.NCALoss(softmax_scale=3),
     "triplet swap": lambda z, d, r: z.TripletMarginLoss(swap=True),
@@ -369,6 +371,28 @@ def test_memory_is_the_peers(name: str) -> None:
             found.append((value.detach(), rows.grad))
         torch.testing.assert_close(found[0], found[1], rtol=1e-9, atol=1e-9, check_dtype=False)
     assert memories[0].queue_idx == memories[1].queue_idx == 34
+
+
+def test_do_nothing_returns_the_terms_of_the_margin_loss() -> None:
+    x, labels = batch()
+    ours, theirs = (
+        z.MarginLoss(reducer=r.DoNothingReducer())(x, labels)
+        for z, r in ((losses, reducers), (peer_losses, peer_reducers))
+    )
+    assert ours.keys() == theirs.keys()
+    assert ours["loss"]["losses"].sum() == pytest.approx(float(theirs["loss"]["losses"].sum()))
+
+
+def test_one_sample_with_two_positives_in_the_memory() -> None:
+    x, labels = torch.randn(2, D, dtype=torch.float64), torch.zeros(2, dtype=torch.int64)
+    values = []
+    for z in (losses, peer_losses):
+        memory = z.CrossBatchMemory(z.ContrastiveLoss(), D, memory_size=2)
+        memory.embedding_memory = memory.embedding_memory.double()
+        memory(x, labels)
+        values.append(float(memory(x[:1] + 1, labels[:1], enqueue_mask=torch.tensor([False]))))
+    assert values[0] == pytest.approx(values[1])
+    assert values[0] > 0
 
 
 def test_labels_may_be_floats_and_must_not_be_a_column() -> None:

@@ -46,7 +46,14 @@ class FastAPLoss(PairBased):
         pairs = formula.compare(batch)  # all pairs, not only the selected ones
         weights = miner_weights(indices, batch.emb)
         reduced = ReducedPairs(
-            pairs.sim, pairs.same, pairs.diff, reducer=self.reducer, anchor_weights=weights, all_anchors=False
+            pairs.sim,
+            pairs.same,
+            pairs.diff,
+            reducer=self.reducer,
+            anchor_weights=weights,
+            all_anchors=False,
+            embeddings=batch.emb,
+            labels=batch.labels,
         )
         return formula.cost(reduced, batch)
 

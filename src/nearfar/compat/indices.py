@@ -52,6 +52,12 @@ class SelectedPairs:
         return same * diff.sum(1, keepdim=True) + diff * same.sum(1, keepdim=True)
 
 
+def select_all(same: Tensor, diff: Tensor) -> SelectedPairs:
+    """Return all pairs of two masks."""
+    # the number of elements is checked first, because it needs no values from a GPU
+    return SelectedPairs(same, diff, few=same.numel() <= 2 and int(same.sum()) <= 1 and int(diff.sum()) <= 1)
+
+
 def select_pairs(
     batch: PairBatch, labels: Tensor | None, ref_labels: Tensor | None, indices: Indices | None
 ) -> SelectedPairs:
@@ -62,7 +68,7 @@ def select_pairs(
     """
     if indices is None:
         same, diff = pair_masks(batch.labels, None if ref_labels is labels else batch.ref_labels)
-        return SelectedPairs(same, diff, few=same.numel() <= 2 and int(same.sum()) <= 1 and int(diff.sum()) <= 1)
+        return select_all(same, diff)
     shape = len(batch.emb), len(batch.emb if batch.ref_emb is None else batch.ref_emb)
     a1, p, a2, n = (index.to(batch.emb.device).long() for index in as_pairs(indices))
     same, diff = (torch.zeros(shape, dtype=torch.bool, device=batch.emb.device) for _ in range(2))

@@ -10,7 +10,14 @@ import torch
 from torch import Tensor
 
 from nearfar.compat.distances import BaseDistance
-from nearfar.compat.indices import ConflictingPairsError, Indices, SelectedPairs, select_pairs, separate_references
+from nearfar.compat.indices import (
+    ConflictingPairsError,
+    Indices,
+    SelectedPairs,
+    select_all,
+    select_pairs,
+    separate_references,
+)
 from nearfar.compat.metric_loss import BaseMetricLossFunction, comparable_labels
 from nearfar.compat.reducer_base import BaseReducer, MaskedReducer
 from nearfar.compat.reducers import AvgNonZeroReducer, MeanReducer, MultipleReducers, SumReducer, ThresholdReducer
@@ -184,7 +191,7 @@ class PairBased(BaseMetricLossFunction):
             same, diff = pair_masks(batch.labels, batch.ref_labels)
             if own is not None:
                 same.scatter_(1, own[:, None], False)
-            return self.value_or_zero(batch, SelectedPairs(same, diff, few=same.numel() <= 2), None)
+            return self.value_or_zero(batch, select_all(same, diff), None)
 
     def value_or_zero(self, batch: PairBatch, selected: SelectedPairs, indices: Indices | None) -> Any:
         """Compute the loss plus the regularizer. If the pairs that the loss needs are missing, the loss is 0."""

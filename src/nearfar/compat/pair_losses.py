@@ -219,9 +219,8 @@ class NPairsLoss(PairBased):
         anchors, positives = (batch.select(each[first]) for each in (a, p))
         same = torch.eye(len(first), dtype=torch.bool, device=a.device)
         sim = self.distance.similarity(anchors.emb, positives.emb)
-        return formula_of(losses.NPairsLoss, l2_reg=0).cost(
-            ReducedPairs(sim, same, ~same, reducer=self.reducer), anchors.against(positives)
-        )
+        pairs = ReducedPairs(sim, same, ~same, reducer=self.reducer, embeddings=anchors.emb, labels=anchors.labels)
+        return formula_of(losses.NPairsLoss, l2_reg=0).cost(pairs, anchors.against(positives))
 
 
 class AngularLoss(PairBased):

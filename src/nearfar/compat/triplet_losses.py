@@ -142,8 +142,9 @@ class MarginLoss(PairBased):
         anchor_beta = beta.expand(len(batch.emb)) if len(beta) == 1 else beta[batch.labels]
         distances = -self.distance.similarity(batch.emb, batch.ref_emb)
         losses = boundary_hinges(distances, selected.same, -self.distance.sign * anchor_beta[:, None], self.margin)
-        reducers = self.reducer.reducers.values() if isinstance(self.reducer, MultipleReducers) else ()
-        if self.triplets_per_anchor != "all" or not all(type(each) is DivisorReducer for each in reducers):
+        parts = self.reducer.reducers if isinstance(self.reducer, MultipleReducers) else {}
+        divides = all(type(parts.get(name)) is DivisorReducer for name in ("loss", "beta_reg_loss"))
+        if self.triplets_per_anchor != "all" or not divides:
             return self.reduce_triplets(losses, anchor_beta, batch, selected, indices)
         each = selected.triplet_counts(batch.emb.dtype)
         divisor = torch.where(losses.detach() > 0, each, 0.0).sum()
