@@ -40,7 +40,6 @@ from nearfar.training import Run
 from tests.harness.hostile import Outcome, attack, hostile_requests
 
 
-
 @dataclass(frozen=True)
 class Load:
     """The result of one load test.
@@ -214,14 +213,13 @@ def page(loads: Sequence[Load], passes: dict[int, float], attacked: Outcome, abo
     ]
     cost = " and ".join(f"{value:.2f} ms per image in batches of {batch}" for batch, value in passes.items())
     count = sum(attacked.statuses.values())
-    statuses = ", ".join(
-        f"{status or 'no answer, connection closed'}: {number:,}"
-        for status, number in sorted(attacked.statuses.items())
+    statuses = "; ".join(
+        f"{status or 'none (connection closed)'}: {number:,}" for status, number in sorted(attacked.statuses.items())
     )
     hostile_text = (
         f"The script sent {count:,} hostile requests: malformed paths, numbers, methods, headers and JSON, "
-        "decompression bombs, decisions that must not be stored, and requests from other sites. The server gave "
-        f"{len(attacked.wrong)} wrong answers and stayed up. Number of answers by HTTP status: {statuses}."
+        "decompression bombs, invalid label-review decisions, and requests from other sites. The server gave "
+        f"{len(attacked.wrong)} wrong answers and stayed up. Number of requests by HTTP status: {statuses}."
     )
     lines = [
         "# Serving under load",

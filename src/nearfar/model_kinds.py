@@ -81,7 +81,7 @@ class BackboneModel(Model):
         return embedder.eval()
 
     def embedder(self, *, device: str | torch.device = "auto") -> Embedder:
-        """Create the backbone with its public weights."""
+        """Return the backbone, with its public weights if it has any. Your own network keeps its weights."""
         return self._embedder.to(local_device(str(device)))
 
     def for_data(self, manifest: Manifest) -> BackboneModel:

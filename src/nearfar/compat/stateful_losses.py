@@ -118,8 +118,8 @@ class DynamicSoftMarginLoss(BaseMetricLossFunction):
 class ManifoldLoss(BaseMetricLossFunction):
     """A loss with the formula of `nearfar.losses.manifold`, with trainable proxies. It is called without labels.
 
-    Each call assigns the samples to proxies at random, and each proxy to at least one sample. To choose the proxies,
-    pass their indices [B] as `indices_tuple`.
+    Each call assigns a random proxy to each sample, such that every proxy has at least one sample. To choose the
+    proxies yourself, pass the index of the proxy of each sample, [B], as `indices_tuple`.
 
     Args:
         l: The dimension of the embeddings.
