@@ -95,7 +95,8 @@ def add_taxonomy(manifest: Manifest, path: Path) -> Manifest:
     names = [name.strip() for name in rows[0]] if rows else []
     if len(names) < 2 or names[0] != LABEL:
         raise NearfarError(
-            f"{path}: the columns must be {LABEL}, parent, grandparent, ... in this order, got {', '.join(names)}"
+            f"{path}: the first column must be {LABEL}, followed by at least one column of ancestors, such as "
+            f"{LABEL},genus,family; got {','.join(names)}"
         )
     chains: dict[str, tuple[str, ...]] = {}
     for row in rows[1:]:
