@@ -77,7 +77,7 @@ def test_a_run_with_a_taxonomy_file_learns_and_scores_the_hierarchy(tmp_path: Pa
     with pytest.raises(NearfarError, match="has no row for 11 classes, the first: 'kind 01'"):
         open_data(source, taxonomy=file)
     file.write_text("parent,label\n")
-    with pytest.raises(NearfarError, match="the first column must be label, .* got parent,label"):
+    with pytest.raises(NearfarError, match=r"the first column must be label, .* got parent,label"):
         open_data(source, taxonomy=file)
 
 
