@@ -380,7 +380,7 @@ def test_do_nothing_returns_the_terms_of_the_margin_loss() -> None:
         for z, r in ((losses, reducers), (peer_losses, peer_reducers))
     )
     assert ours.keys() == theirs.keys()
-    assert ours["loss"]["losses"].sum() == pytest.approx(float(theirs["loss"]["losses"].sum()))
+    assert ours["margin_loss"]["losses"].sum() == pytest.approx(float(theirs["margin_loss"]["losses"].sum()))
 
 
 def test_one_sample_with_two_positives_in_the_memory() -> None:

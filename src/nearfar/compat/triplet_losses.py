@@ -142,8 +142,10 @@ class MarginLoss(PairBased):
         anchor_beta = beta.expand(len(batch.emb)) if len(beta) == 1 else beta[batch.labels]
         distances = -self.distance.similarity(batch.emb, batch.ref_emb)
         losses = boundary_hinges(distances, selected.same, -self.distance.sign * anchor_beta[:, None], self.margin)
-        parts = self.reducer.reducers if isinstance(self.reducer, MultipleReducers) else {}
-        divides = all(type(parts.get(name)) is DivisorReducer for name in ("loss", "beta_reg_loss"))
+        reducer = self.reducer
+        divides = isinstance(reducer, MultipleReducers) and all(
+            type(reducer.of(name)) is DivisorReducer for name in self._sub_loss_names()
+        )
         if self.triplets_per_anchor != "all" or not divides:
             return self.reduce_triplets(losses, anchor_beta, batch, selected, indices)
         each = selected.triplet_counts(batch.emb.dtype)
