@@ -128,7 +128,9 @@ def test_shutdown_answers_the_requests_that_have_begun(run_path: Path, collectio
         assert process.wait(60) == 143
 
 
+# Programs that a shell starts in the background ignore SIGINT, and so do their children, such as these tests.
 BUSY = """
+import signal
 import sys
 import torch
 import nearfar.serve.collection
@@ -140,6 +142,7 @@ def never_ends(vectors):
         x @ x
 
 nearfar.serve.collection.lay_out_map = never_ends
+signal.signal(signal.SIGINT, signal.default_int_handler)
 main(["serve", sys.argv[1], "--port", sys.argv[2]])
 """
 

@@ -64,7 +64,7 @@ def test_a_damaged_checkpoint_is_told_and_the_good_one_kept(source: str, tmp_pat
     assert (tmp_path / PREVIOUS).read_bytes() == good  # until a whole checkpoint is beside it
     for name in (CHECKPOINT, PREVIOUS):
         (tmp_path / name).write_bytes(b"nothing")
-    with pytest.raises(NearfarError, match=rf"{PREVIOUS.name}.*remove it"):
+    with pytest.raises(NearfarError, match=rf"{CHECKPOINT.name}.*remove it"):
         train(config, tmp_path, resume=True, progress=False, say=said.append)
 
 

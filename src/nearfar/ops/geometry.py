@@ -34,7 +34,7 @@ def unit(x: Tensor) -> Tensor:
 
 def dot_matrix(x: Tensor, y: Tensor | None = None) -> Tensor:
     """Compute the dot products x_i . y_j [A, R]. By default y is x."""
-    result: Tensor = _Gram.apply(x) if y is None else _Dots.apply(x, y)  # type: ignore[no-untyped-call]
+    result: Tensor = _Gram.apply(x) if y is None or y is x else _Dots.apply(x, y)  # type: ignore[no-untyped-call]
     return result
 
 
