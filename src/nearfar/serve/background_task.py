@@ -7,6 +7,12 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+_running: set[threading.Thread] = set()
+
+
+def is_any_running() -> bool:
+    """Return whether any `BackgroundTask` of this process is running."""
+    return any(thread.is_alive() for thread in _running)
 
 
 class BackgroundTask(Generic[T]):
@@ -23,6 +29,7 @@ class BackgroundTask(Generic[T]):
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, daemon=True)
+                _running.add(self._thread)
                 self._thread.start()
         if self._error is not None:
             raise self._error
@@ -42,3 +49,5 @@ class BackgroundTask(Generic[T]):
             self._value = self._work()
         except Exception as error:
             self._error = error
+        finally:
+            _running.discard(threading.current_thread())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from pathlib import Path
 
 from nearfar.errors import NearfarError, install_hint
@@ -52,12 +51,13 @@ def serve_command(
 
 
 def _end(code: int, message: str = "") -> None:
-    """End the process at once if other threads are alive. Call this after the server's shutdown.
+    """End the process at once if threads are still computing a map or an audit. Call this after the server's shutdown.
 
-    A normal exit of Python would stop threads that compute a map, an audit or a search inside C++ code, which aborts
-    the process with another exit code.
+    A normal exit of Python would stop these threads inside C++ code, which aborts the process with another exit code.
     """
-    if threading.active_count() > 1:
+    from nearfar.serve.background_task import is_any_running
+
+    if is_any_running():
         if message:
             print(message, file=sys.stderr)
         sys.stdout.flush()
