@@ -27,7 +27,7 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
 
 @pytest.fixture
 def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.6)
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 1.2)
     monkeypatch.setattr(connections, "MAX_CONNECTIONS", 20)
     with run_in_background(echo) as where:
         yield "127.0.0.1", urlsplit(where).port or 0
