@@ -10,7 +10,7 @@ from nearfar.config.schema import Config
 from nearfar.data import BatchDataset, ImageDataset, PixelDataset
 from nearfar.models import Embedder
 
-VERSION = 2  # 2: shards of 4 MB instead of 16 MB
+VERSION = 3  # 2: shards of 4 MB instead of 16 MB; 3: batch norm is part of the convolution
 KEY_LENGTH = 24
 
 

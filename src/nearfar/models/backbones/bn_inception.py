@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from nearfar.models.backbones import register
 from nearfar.models.backbones.base import Backbone, group_by_block, init_convolutions
+from nearfar.models.backbones.conv_norm import conv_norm
 from nearfar.models.weights import Tensors, WeightFile
 
 # output channels of each convolution in a block, 0 if the block does not have it:
@@ -85,7 +86,7 @@ class ConvBN(nn.Module):
         self.bn = nn.BatchNorm2d(outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.relu_(self.bn(self.conv(x)))
+        return torch.relu_(conv_norm(self.conv, self.bn, x))
 
 
 class BNInceptionBlock(nn.Module):

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from nearfar.models.backbones import register
 from nearfar.models.backbones.base import Backbone, SamePad, init_convolutions
+from nearfar.models.backbones.conv_norm import ConvNorm
 from nearfar.models.backbones.depthwise import Depthwise
 from nearfar.models.weights import WeightFile
 
@@ -128,9 +129,9 @@ class InvertedResidual(nn.Module):
         super().__init__()
         wide = inputs * expansion
         widen = [*conv_bn(inputs, wide), nn.ReLU6(inplace=True)] if expansion > 1 else []
-        self.expand = nn.Sequential(*widen)
-        self.depthwise = nn.Sequential(*conv_bn(wide, wide, kernel, stride, depthwise=True), nn.ReLU6(inplace=True))
-        self.project = nn.Sequential(*conv_bn(wide, outputs))
+        self.expand = ConvNorm(*widen)
+        self.depthwise = ConvNorm(*conv_bn(wide, wide, kernel, stride, depthwise=True), nn.ReLU6(inplace=True))
+        self.project = ConvNorm(*conv_bn(wide, outputs))
         self.has_shortcut = stride == 1 and inputs == outputs
 
     def forward(self, x: Tensor) -> Tensor:
@@ -153,14 +154,14 @@ class EfficientNetLite(Backbone):
     def __init__(self, variant: str, *, channels: int = 3) -> None:
         width, depth, input_size = VARIANTS[variant]
         super().__init__(features=1280, channels=channels, input_size=input_size, mean=(0.498,) * 3, std=(0.502,) * 3)
-        self.stem = nn.Sequential(*conv_bn(channels, 32, 3, 2), nn.ReLU6(inplace=True))
+        self.stem = ConvNorm(*conv_bn(channels, 32, 3, 2), nn.ReLU6(inplace=True))
         blocks, inputs = [], 32
         for count, kernel, stride, expansion, out in scale_stages(width, depth):
             for i in range(count):
                 blocks.append(InvertedResidual(inputs, out, kernel, stride if i == 0 else 1, expansion))
                 inputs = out
         self.blocks = nn.Sequential(*blocks)
-        self.last = nn.Sequential(*conv_bn(inputs, 1280), nn.ReLU6(inplace=True))
+        self.last = ConvNorm(*conv_bn(inputs, 1280), nn.ReLU6(inplace=True))
         init_convolutions(self)
 
     def named_layers(self) -> list[tuple[str, nn.Module]]:

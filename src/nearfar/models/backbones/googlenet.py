@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from nearfar.models.backbones import register
 from nearfar.models.backbones.base import Backbone, group_by_block, init_convolutions
+from nearfar.models.backbones.conv_norm import conv_norm
 from nearfar.models.weights import Tensors, WeightFile
 
 # output channels of each convolution in a block: (1x1, 3x3 reduce, 3x3, 5x5 reduce, 5x5, pool projection)
@@ -114,7 +115,7 @@ class Conv(nn.Module):
         self.bn = nn.BatchNorm2d(outputs, eps=0.001) if batch_norm else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.relu_(self.bn(self.conv(x)))
+        return torch.relu_(conv_norm(self.conv, self.bn, x))
 
 
 class GoogLeNetBlock(nn.Module):

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from nearfar.models.backbones import register
 from nearfar.models.backbones.base import Backbone, init_convolutions
+from nearfar.models.backbones.conv_norm import ConvNorm, conv_norm
 from nearfar.models.weights import WeightFile, drop_prefixes
 
 
@@ -24,7 +25,8 @@ class BasicBlock(nn.Module):
         self.downsample = shortcut(inputs, width, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
+        y = self.relu(conv_norm(self.conv1, self.bn1, x))
+        y = conv_norm(self.conv2, self.bn2, y)
         out: Tensor = self.relu(y + self.downsample(x))
         return out
 
@@ -49,17 +51,18 @@ class Bottleneck(nn.Module):
         self.downsample = shortcut(inputs, 4 * width, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.relu(self.bn1(self.conv1(x)))
-        y = self.bn3(self.conv3(self.relu(self.bn2(self.conv2(y)))))
+        y = self.relu(conv_norm(self.conv1, self.bn1, x))
+        y = self.relu(conv_norm(self.conv2, self.bn2, y))
+        y = conv_norm(self.conv3, self.bn3, y)
         out: Tensor = self.relu(y + self.downsample(x))
         return out
 
 
-def shortcut(inputs: int, outputs: int, stride: int) -> nn.Sequential:
+def shortcut(inputs: int, outputs: int, stride: int) -> ConvNorm:
     """Return the identity if the shape does not change, otherwise a 1x1 convolution with batch norm."""
     if inputs == outputs and stride == 1:
-        return nn.Sequential()
-    return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+        return ConvNorm()
+    return ConvNorm(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
 
 
 class ResNet(Backbone):
