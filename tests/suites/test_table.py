@@ -323,6 +323,37 @@ def test_figure_of_some_methods() -> None:
         draw_figure(results, x="data.noise.rate", metric="recall@1", methods=("bas",))
 
 
+def test_figure_of_gains_shows_paired_differences(monkeypatch: pytest.MonkeyPatch) -> None:
+    results = results_of(values=(0, 0.1))
+    drawn: dict[str, Any] = {}
+
+    def keep(axes: Any, values: Any, lines: Any, *args: Any, **options: Any) -> None:
+        drawn.update(lines=lines, bars=options["bars"], y_label=options["y_label"])
+
+    monkeypatch.setattr("nearfar.suites.figure.draw_lines", keep)
+    draw_figure(results, x="data.noise.rate", metric="recall@1", gain=True)
+    pairs = zip(SCORES["better"], SCORES["base"], strict=True)
+    want = interval([100 * (better - base) for better, base in pairs])
+    assert list(drawn["lines"]) == ["better", "same"]  # neither the baseline nor the untrained network
+    assert drawn["lines"]["better"] == pytest.approx([want.mean] * 2)
+    assert drawn["bars"]["better"][0] == pytest.approx((want.low, want.high))
+    assert drawn["y_label"].startswith("recall@1, gain over base\npoints, mean of 3 seeds")
+    draw_figure(results, x="data.noise.rate", metric="recall@1", gain=True, methods=("untrained",))
+    assert list(drawn["lines"]) == ["untrained"]
+
+
+def test_figure_of_gains_needs_the_seeds_of_both_methods() -> None:
+    partial = {**SCORES, "base": [0.5, 0.5, None]}
+    drawing = draw_figure(results_of(partial, values=(0, 1)), x="data.noise.rate", metric="recall@1", gain=True)
+    assert "not drawn, results are missing: better, same" in drawing
+    results = results_of(values=(0, 1))
+    with pytest.raises(NearfarError, match="a baseline has no gain, got base: name one of untrained, better, same"):
+        draw_figure(results, x="data.noise.rate", metric="recall@1", gain=True, methods=("base",))
+    alone = results_of(values=(0, 1), baseline=None)
+    with pytest.raises(NearfarError, match="needs a suite with a baseline"):
+        draw_figure(alone, x="data.noise.rate", metric="recall@1", gain=True)
+
+
 def test_figure_mistakes_are_errors() -> None:
     with pytest.raises(NearfarError, match=r"does not sweep 'steps': it sweeps data\.noise\.rate"):
         draw_figure(results_of(values=(0, 1)), x="steps", metric="recall@1")

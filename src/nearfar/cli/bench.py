@@ -152,15 +152,16 @@ def bench_table(file: Path, style: str | None, out: Path | None) -> None:
 @click.option("--x", required=True, metavar="KEY", help="The setting that the suite sweeps, e.g. data.noise.rate.")
 @click.option("--metric", default="recall@1", show_default=True, help="Metric on the y-axis.")
 @click.option("--method", "methods", multiple=True, metavar="NAME", help="Draw only this method; repeatable.")
+@click.option("--gain", is_flag=True, help="Draw the difference from the baseline instead of the metric itself.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="An .svg file.  [default: print]")
-def bench_figure(file: Path, x: str, metric: str, methods: tuple[str, ...], out: Path | None) -> None:
+def bench_figure(file: Path, x: str, metric: str, methods: tuple[str, ...], gain: bool, out: Path | None) -> None:
     """Plot a metric against the values of the setting that a suite sweeps, with a line for each method."""
     from nearfar.suites.figure import draw_figure
     from nearfar.suites.results import read_results
 
     if out is not None and out.suffix.lower() != ".svg":
         raise click.BadParameter(f"must be an .svg file, got {out}", param_hint="--out")
-    _write(draw_figure(read_results(file), x=x, metric=metric, methods=methods), out, read=file)
+    _write(draw_figure(read_results(file), x=x, metric=metric, methods=methods, gain=gain), out, read=file)
 
 
 @bench.command("plot")

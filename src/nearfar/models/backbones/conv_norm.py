@@ -10,8 +10,8 @@ def conv_norm(conv: nn.Conv2d, norm: nn.Module, x: Tensor) -> Tensor:
 
     A batch norm in eval mode multiplies and shifts each channel by constants. On a CPU, these are applied to the
     weights of the convolution, W' = s W and b' = s (b - mean) + beta with s = gamma / sqrt(var + eps), instead of to
-    its output. The lower half of EfficientNet-Lite0 then takes a tenth less time for single images and a quarter less in
-    batches of 16, and training the upper half stores 13.7 MB per image instead of 19.0. Gradients reach W, gamma and
+    its output. The lower half of EfficientNet-Lite0 then takes a tenth less time for single images and a quarter less
+    in batches of 16. Training the upper half stores 13.7 MB per image instead of 19.0. Gradients reach W, gamma and
     beta as before. Results differ from norm(conv(x)) by rounding.
 
     Args:
