@@ -12,6 +12,7 @@ from nearfar.cli.train_command import configure
 from nearfar.config.merge import resolve
 from nearfar.errors import NearfarError
 from nearfar.runs import Run
+from nearfar.search import Encoder
 from nearfar.training.launch import train
 from text_cases import save_bert, sentences, write_csv
 
@@ -71,6 +72,24 @@ def test_a_resumed_run_ends_with_the_same_weights(folder: Path, tmp_path: Path) 
     resumed = train(config, tmp_path / "cut", manifest=manifest, say=lambda _: None, resume=True)
     for name, value in weights(whole).items():
         assert torch.equal(value, weights(resumed)[name]), name
+
+
+def test_a_centered_run_subtracts_the_mean_of_the_training_texts(folder: Path, tmp_path: Path) -> None:
+    finished = run(folder, tmp_path / "run", "proxy-anchor", "model.center=true", "model.token_dropout=0.2")
+    plain = run(folder, tmp_path / "plain", "proxy-anchor", "model.center=false", "model.token_dropout=0.2")
+    center = finished.embedder().center
+    assert center is not None
+    assert plain.embedder().center is None
+    trained = {name: value for name, value in weights(finished).items() if name != "center.mean"}
+    for name, value in weights(plain).items():
+        assert torch.equal(value, trained[name]), name
+    encoder, uncentered = Encoder(finished), Encoder(plain)
+    _, manifest = configure(str(folder / "t.csv"), recipe="proxy-anchor", file=None, settings=SMALL)
+    train_texts = [manifest.texts[i] for i in manifest.rows("train")]
+    mean = torch.nn.functional.normalize(torch.as_tensor(uncentered.embed_texts(train_texts))).mean(0)
+    torch.testing.assert_close(center.mean, mean, rtol=1e-4, atol=1e-5)
+    assert encoder.embed_texts(["apple"]).shape == uncentered.embed_texts(["apple"]).shape
+    assert dict(finished.evaluate(say=lambda _: None)) == pytest.approx(finished.results()["test"], abs=1e-6)
 
 
 def test_few_texts_have_more_epochs() -> None:

@@ -66,6 +66,8 @@ def make_embedder(config: Config, manifest: Manifest, network: nn.Module | None 
             hidden=model.hidden,
             layer_norm=model.layer_norm,
             init=model.init,
+            center=model.center,
+            token_dropout=model.token_dropout,
             channels=channels,
             input_size=model.max_tokens if is_text else config.images.crop,
             pretrained=model.pretrained,
