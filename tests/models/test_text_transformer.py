@@ -226,7 +226,8 @@ def test_minilm_gives_the_published_similarities() -> None:
 @torch.no_grad()
 def test_hidden_tokens_have_no_effect_and_special_tokens_stay(tmp_path: Path) -> None:
     save_bert(tmp_path, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    embedder = bert(tmp_path, token_dropout=0.5)
+    embedder = bert(tmp_path)
+    embedder.backbone.set_token_dropout(0.5)
     x = tokens(embedder, TEXTS)
     plain = bert(tmp_path)(x)
     assert torch.equal(embedder(x), plain)  # in evaluation mode, every token is used
@@ -254,7 +255,8 @@ def test_hidden_tokens_have_no_effect_and_special_tokens_stay(tmp_path: Path) ->
 @torch.no_grad()
 def test_tokens_are_hidden_also_above_kept_states(tmp_path: Path) -> None:
     save_bert(tmp_path, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    embedder = bert(tmp_path, token_dropout=0.5, train_from="layers.1")
+    embedder = bert(tmp_path, train_from="layers.1")
+    embedder.backbone.set_token_dropout(0.5)
     assert embedder.backbone.keep_frozen_states()
     x = tokens(embedder, TEXTS)
     plain = embedder(x)
@@ -262,9 +264,7 @@ def test_tokens_are_hidden_also_above_kept_states(tmp_path: Path) -> None:
     torch.testing.assert_close(embedder.eval()(x), plain)  # the kept states are those of whole texts
 
 
-def test_token_dropout_needs_texts_and_a_probability(tmp_path: Path) -> None:
+def test_token_dropout_is_a_probability(tmp_path: Path) -> None:
     save_bert(tmp_path)
     with pytest.raises(ValueError, match="token_dropout must be at least 0 and below 1"):
-        bert(tmp_path, token_dropout=1.0)
-    with pytest.raises(ValueError, match="needs a network for texts"):
-        create_embedder("small", token_dropout=0.1)
+        bert(tmp_path).backbone.set_token_dropout(1.0)

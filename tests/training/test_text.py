@@ -13,6 +13,7 @@ from nearfar.config.merge import resolve
 from nearfar.errors import NearfarError
 from nearfar.runs import Run
 from nearfar.search import Encoder
+from nearfar.training.fitting import fit
 from nearfar.training.launch import train
 from text_cases import save_bert, sentences, write_csv
 
@@ -55,11 +56,11 @@ def test_every_method_trains_on_texts(folder: Path, tmp_path: Path, recipe: str)
 
 
 def test_parts_of_a_batch_give_the_weights_of_the_whole_batch(folder: Path, tmp_path: Path) -> None:
-    """Both kinds of dropout draw by position, so they are turned off."""
+    """Dropout draws by position, so it is turned off."""
     save_bert(tmp_path / "plain", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     backbone = f"model.backbone=transformers:{tmp_path / 'plain'}"
-    whole = run(folder, tmp_path / "whole", "supcon", backbone, "optimizer.name=sgd", "model.token_dropout=0")
-    parts = run(folder, tmp_path / "parts", "supcon", backbone, "optimizer.name=sgd", "micro_batch=4", "model.token_dropout=0")
+    whole = run(folder, tmp_path / "whole", "supcon", backbone, "optimizer.name=sgd")
+    parts = run(folder, tmp_path / "parts", "supcon", backbone, "optimizer.name=sgd", "micro_batch=4")
     for name, value in weights(whole).items():
         torch.testing.assert_close(value, weights(parts)[name], rtol=1e-4, atol=1e-6)
 
@@ -90,6 +91,11 @@ def test_a_centered_run_subtracts_the_mean_of_the_training_texts(folder: Path, t
     torch.testing.assert_close(center.mean, mean, rtol=1e-4, atol=1e-5)
     assert encoder.embed_texts(["apple"]).shape == uncentered.embed_texts(["apple"]).shape
     assert dict(finished.evaluate(say=lambda _: None)) == pytest.approx(finished.results()["test"], abs=1e-6)
+
+
+def test_token_dropout_needs_texts(tmp_path: Path) -> None:
+    with pytest.raises(NearfarError, match=r"token_dropout=0\.2 needs a network for texts"):
+        fit(None, ([[0.0, 1.0], [1.0, 0.0]] * 4, [0, 1, 2, 3] * 2), out=tmp_path / "run", model={"token_dropout": 0.2})
 
 
 def test_few_texts_have_more_epochs() -> None:

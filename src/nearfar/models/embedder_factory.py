@@ -27,7 +27,6 @@ def create_embedder(
     layer_norm: bool = False,
     init: str | None = None,
     center: bool = False,
-    token_dropout: float = 0.0,
     channels: int | None = None,
     input_size: int | None = None,
     pretrained: bool | str | Path = False,
@@ -53,7 +52,6 @@ def create_embedder(
         init: Initialization of the linear layer of the head: "kaiming" (the default for images and texts), "random" or
             "pca" (the default for vectors). For "pca", call `init_head_from_pca(embedder, training_inputs)` next.
         center: If True, the embeddings are centered after training (see `nearfar.models.center.Center`).
-        token_dropout: Probability with which a token of a text is hidden in training mode.
         input_size: Side of the input images in pixels, or maximum number of tokens. The default is the backbone's.
         channels_last: If True, training and search give the network images in the channels-last layout.
         truncate: Number of dimensions that are kept, see `Embedder.truncate`.
@@ -65,8 +63,6 @@ def create_embedder(
     options = {key: config[key] for key in ("channels", "input_size", "download", "definition", "inputs")}
     trunk = create(backbone, pretrained=pretrained, **options)
     config |= {"download": False, "definition": trunk.definition}
-    if token_dropout:
-        trunk.set_token_dropout(token_dropout)
     pool = trunk.make_pooling(pooling, gem_p=gem_p)
     features = trunk.features * (pool.cells if isinstance(pool, Grid) else 1)
     default = features if head == "identity" or trunk.has_text_input else 128

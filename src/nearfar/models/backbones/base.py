@@ -69,7 +69,7 @@ class Backbone(nn.Module):
 
     def set_token_dropout(self, rate: float) -> None:
         """Set the probability with which a token is hidden in training mode. Only networks for texts have tokens."""
-        raise ValueError(f"token_dropout={rate} needs a network for texts: remove token_dropout")
+        raise NotImplementedError(f"{type(self).__name__} has no tokens")
 
     def make_pooling(self, name: str | None = None, *, gem_p: float = 3.0) -> nn.Module:
         """Create the pooling of this name, or the default pooling, for the outputs of this backbone."""
