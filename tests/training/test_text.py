@@ -11,10 +11,13 @@ import torch
 from nearfar.cli.train_command import configure
 from nearfar.config.merge import resolve
 from nearfar.errors import NearfarError
+from nearfar.models import create_embedder
 from nearfar.runs import Run
 from nearfar.search import Encoder
+from nearfar.training.evaluate import default_batch_size
 from nearfar.training.fitting import fit
 from nearfar.training.launch import train
+from nearfar.training.start_scores import FeaturesAndEmbeddings
 from text_cases import save_bert, sentences, write_csv
 
 SMALL = ("model.pretrained=true", "epochs=null", "steps=4", "batches.size=12", "device=cpu", "optimizer.lr=0.001")
@@ -95,7 +98,15 @@ def test_a_centered_run_subtracts_the_mean_of_the_training_texts(folder: Path, t
 
 def test_token_dropout_needs_texts(tmp_path: Path) -> None:
     with pytest.raises(NearfarError, match=r"token_dropout=0\.2 needs a network for texts"):
-        fit(None, ([[0.0, 1.0], [1.0, 0.0]] * 4, [0, 1, 2, 3] * 2), out=tmp_path / "run", model={"token_dropout": 0.2})
+        fit(
+            None, ([[0.0, 1.0], [1.0, 0.0]] * 4, [0, 1, 2, 3] * 2), out=tmp_path / "run", **{"model.token_dropout": 0.2}
+        )
+
+
+def test_texts_are_embedded_in_large_batches(folder: Path) -> None:
+    embedder = create_embedder(f"transformers:{folder / 'bert'}", head="identity", pretrained=True, input_size=32)
+    assert embedder.input_size == 32  # a limit in tokens, not the side of an image
+    assert default_batch_size(embedder) == default_batch_size(FeaturesAndEmbeddings(embedder)) == 256
 
 
 def test_few_texts_have_more_epochs() -> None:
