@@ -76,3 +76,10 @@ def test_few_images_are_trained_for_more_epochs(samples: int, epochs: int) -> No
 def test_the_network_before_training_can_be_selected_except_in_suites() -> None:
     assert resolve("features", recipe="proxy-anchor").select.untrained
     assert not resolve("features", recipe="proxy-anchor", shared=True).select.untrained
+
+
+def test_only_embeddings_of_texts_are_centered() -> None:
+    assert resolve("text", recipe="proxy-anchor").model.center
+    assert not resolve("text", recipe="proxy-anchor", settings=["setting=paper"]).model.center
+    for kind in ("files", "pixels", "features"):
+        assert not resolve(kind, recipe="proxy-anchor", width=4).model.center

@@ -60,7 +60,7 @@ def test_an_unknown_key_is_answered_with_the_one_that_was_meant(key: str, meant:
     assert f"; did you mean {meant}? Known: " in str(caught.value)
 
 
-@pytest.mark.parametrize("key", ["dropout", "temperature", "foo", "optimizer.foo", "num_layers", "name", "verbose"])
+@pytest.mark.parametrize("key", ["temperature", "foo", "optimizer.foo", "num_layers", "name", "verbose"])
 def test_a_far_fetched_suggestion_is_not_made(key: str) -> None:
     with pytest.raises(NearfarError) as caught:
         resolve("features", recipe="triplet", settings=[f"{key}=1"])

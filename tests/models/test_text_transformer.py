@@ -221,3 +221,50 @@ def test_minilm_gives_the_published_similarities() -> None:
     same, other = torch.nn.functional.cosine_similarity(*(embedder(tokens(embedder, texts))[i] for i in (0, [1, 2])))
     assert same > 0.7
     assert other < 0.2
+
+
+@torch.no_grad()
+def test_hidden_tokens_have_no_effect_and_special_tokens_stay(tmp_path: Path) -> None:
+    save_bert(tmp_path, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    embedder = bert(tmp_path)
+    embedder.backbone.set_token_dropout(0.5)
+    x = tokens(embedder, TEXTS)
+    plain = bert(tmp_path)(x)
+    assert torch.equal(embedder(x), plain)  # in evaluation mode, every token is used
+    torch.manual_seed(0)
+    mask = embedder.train().backbone._choose_tokens(x)
+    is_token = x != -1
+    last = is_token.sum(1) - 1
+    assert mask[:, 0].all()
+    assert mask[torch.arange(len(x)), last].all()
+    assert not mask[~is_token].any()
+    inner = is_token.clone()
+    inner[:, 0] = False
+    inner[torch.arange(len(x)), last] = False
+    assert 0.3 < mask[inner].float().mean() < 0.7
+    # a hidden token has no effect: any other token in its place gives the same embedding
+    embedder.backbone._choose_tokens = lambda part: mask[: len(part), : part.shape[1]]
+    embedder.backbone.group = None
+    found = embedder(x)
+    changed = torch.where(is_token & ~mask, 5, x)
+    assert not torch.equal(changed, x)
+    torch.testing.assert_close(embedder(changed), found, rtol=1e-5, atol=1e-6)
+    assert not torch.allclose(found, plain, atol=1e-3)
+
+
+@torch.no_grad()
+def test_tokens_are_hidden_also_above_kept_states(tmp_path: Path) -> None:
+    save_bert(tmp_path, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    embedder = bert(tmp_path, train_from="layers.1")
+    embedder.backbone.set_token_dropout(0.5)
+    assert embedder.backbone.keep_frozen_states()
+    x = tokens(embedder, TEXTS)
+    plain = embedder(x)
+    assert not torch.allclose(embedder.train()(x), plain, atol=1e-3)
+    torch.testing.assert_close(embedder.eval()(x), plain)  # the kept states are those of whole texts
+
+
+def test_token_dropout_is_a_probability(tmp_path: Path) -> None:
+    save_bert(tmp_path)
+    with pytest.raises(ValueError, match="token_dropout must be at least 0 and below 1"):
+        bert(tmp_path).backbone.set_token_dropout(1.0)

@@ -11,8 +11,13 @@ import torch
 from nearfar.cli.train_command import configure
 from nearfar.config.merge import resolve
 from nearfar.errors import NearfarError
+from nearfar.models import create_embedder
 from nearfar.runs import Run
+from nearfar.search import Encoder
+from nearfar.training.evaluate import default_batch_size
+from nearfar.training.fitting import fit
 from nearfar.training.launch import train
+from nearfar.training.start_scores import FeaturesAndEmbeddings
 from text_cases import save_bert, sentences, write_csv
 
 SMALL = ("model.pretrained=true", "epochs=null", "steps=4", "batches.size=12", "device=cpu", "optimizer.lr=0.001")
@@ -71,6 +76,37 @@ def test_a_resumed_run_ends_with_the_same_weights(folder: Path, tmp_path: Path) 
     resumed = train(config, tmp_path / "cut", manifest=manifest, say=lambda _: None, resume=True)
     for name, value in weights(whole).items():
         assert torch.equal(value, weights(resumed)[name]), name
+
+
+def test_a_centered_run_subtracts_the_mean_of_the_training_texts(folder: Path, tmp_path: Path) -> None:
+    finished = run(folder, tmp_path / "run", "proxy-anchor", "model.center=true", "model.token_dropout=0.2")
+    plain = run(folder, tmp_path / "plain", "proxy-anchor", "model.center=false", "model.token_dropout=0.2")
+    center = finished.embedder().center
+    assert center is not None
+    assert plain.embedder().center is None
+    trained = {name: value for name, value in weights(finished).items() if name != "center.mean"}
+    for name, value in weights(plain).items():
+        assert torch.equal(value, trained[name]), name
+    encoder, uncentered = Encoder(finished), Encoder(plain)
+    _, manifest = configure(str(folder / "t.csv"), recipe="proxy-anchor", file=None, settings=SMALL)
+    train_texts = [manifest.texts[i] for i in manifest.rows("train")]
+    mean = torch.nn.functional.normalize(torch.as_tensor(uncentered.embed_texts(train_texts))).mean(0)
+    torch.testing.assert_close(center.mean, mean, rtol=1e-4, atol=1e-5)
+    assert encoder.embed_texts(["apple"]).shape == uncentered.embed_texts(["apple"]).shape
+    assert dict(finished.evaluate(say=lambda _: None)) == pytest.approx(finished.results()["test"], abs=1e-6)
+
+
+def test_token_dropout_needs_texts(tmp_path: Path) -> None:
+    with pytest.raises(NearfarError, match=r"token_dropout=0\.2 needs a network for texts"):
+        fit(
+            None, ([[0.0, 1.0], [1.0, 0.0]] * 4, [0, 1, 2, 3] * 2), out=tmp_path / "run", **{"model.token_dropout": 0.2}
+        )
+
+
+def test_texts_are_embedded_in_large_batches(folder: Path) -> None:
+    embedder = create_embedder(f"transformers:{folder / 'bert'}", head="identity", pretrained=True, input_size=32)
+    assert embedder.input_size == 32  # a limit in tokens, not the side of an image
+    assert default_batch_size(embedder) == default_batch_size(FeaturesAndEmbeddings(embedder)) == 256
 
 
 def test_few_texts_have_more_epochs() -> None:

@@ -31,6 +31,13 @@ class Model:
     max_tokens: int | None = option(
         None, "Number of tokens after which a text is cut; null is the limit of the network, at most 256.", above=1
     )
+    token_dropout: float = option(
+        0.0,
+        "Probability with which a token of a training text is hidden from the network and from the pooling; only for "
+        "texts.",
+        least=0,
+        below=1,
+    )
     gem_p: float = option(3.0, "Initial exponent of GeM pooling.")
     head: str = option("linear", "Layers from the pooled features to the embedding: linear, mlp or identity.")
     hidden: int | None = option(None, "Width of the hidden layer of an mlp head; null is twice model.dim.")
@@ -47,6 +54,9 @@ class Model:
         None,
         "Initial proxies; null: class-means if the head starts as pca, otherwise random.",
         choices=("class-means", "random"),
+    )
+    center: bool = option(
+        False, "After training, subtract the mean of the normalized embeddings of the training set from embeddings."
     )
     freeze_bn: bool = option(False, "Keep the statistics of batch normalization fixed.")
     freeze_backbone: bool = option(False, "Train only the head.")

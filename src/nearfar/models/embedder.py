@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from nearfar.models.backbones.base import Backbone
+from nearfar.models.center import Center
 from nearfar.models.lora import lora_parameters
 from nearfar.models.train_from import HEAD, TrainFrom, find_first_trained
 from nearfar.validation import check_count, check_positive
@@ -24,6 +25,7 @@ class Embedder(nn.Module):
 
     Attributes:
         dim: Number of dimensions of the embeddings.
+        center: Centers the embeddings in evaluation mode. None does not.
         channels: Number of input channels.
         input_size: Side of the input images in pixels, or the maximum number of tokens of a text.
         channels_last: Whether input images should have the channels-last layout.
@@ -35,10 +37,18 @@ class Embedder(nn.Module):
     """
 
     def __init__(
-        self, backbone: Backbone, pooling: nn.Module, head: nn.Module, *, dim: int, config: dict[str, Any] | None = None
+        self,
+        backbone: Backbone,
+        pooling: nn.Module,
+        head: nn.Module,
+        *,
+        dim: int,
+        center: bool = False,
+        config: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
         self.backbone, self.pooling, self.head = backbone, pooling, head
+        self.center = Center(dim) if center else None
         self.dim, self.config = dim, dict(config or {})
         self.channels, self.input_size = backbone.channels, backbone.input_size
         self.mean, self.std = backbone.mean, backbone.std
@@ -54,7 +64,13 @@ class Embedder(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute the embeddings [B, dim]."""
-        y: Tensor = self.head(self.pool(x))
+        return self.embed_features(self.pool(x))
+
+    def embed_features(self, features: Tensor) -> Tensor:
+        """Compute the embeddings [B, dim] from pooled features."""
+        y: Tensor = self.head(features)
+        if self.center is not None:
+            y = self.center(y)
         return y if self.truncated is None else y[:, : self.truncated]
 
     def truncate(self, size: int) -> Embedder:
@@ -97,8 +113,7 @@ class Embedder(nn.Module):
 
     def upper(self, activations: Tensor) -> Tensor:
         """Compute the embeddings [B, dim] from the activations of the frozen part."""
-        y: Tensor = self.head(self.pool_activations(activations))
-        return y if self.truncated is None else y[:, : self.truncated]
+        return self.embed_features(self.pool_activations(activations))
 
     def pool_activations(self, activations: Tensor) -> Tensor:
         """Compute the pooled features [B, features] from the activations of the frozen part."""

@@ -20,7 +20,7 @@ ADDED_LATER = (
     *("data.text", "data.label", "data.image", "data.separator", "data.group", "data.camera"),
     *("data.levels", "data.taxonomy"),
     *("model.proxies", "model.train_from", "model.lora", "model.lora_alpha", "model.interpolate"),
-    *("model.max_tokens", "select.untrained"),
+    *("model.max_tokens", "model.center", "model.token_dropout", "select.untrained"),
 )
 
 

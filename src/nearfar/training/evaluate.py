@@ -83,10 +83,20 @@ def default_batch_size(network: nn.Module) -> int:
     On a GPU, images above 112 pixels are large: at 224 pixels, a batch has 64 images. On a CPU, images above 28 pixels
     are large: at 224 pixels, a batch has only 4 images, so that their activations fit into the CPU cache.
     Blocks 0 to 7 of EfficientNet-Lite0 take 17 ms per image in batches of 4 and 47 ms in batches of 32.
+
+    Texts always have batches of 256, in which a network for texts forms groups of similar length.
     """
+    if takes_texts(network):
+        return BATCH_SIZE
     side = getattr(network, "input_size", 1)
     limit = CPU_BATCH_SIDE if device_of(network).type == "cpu" else BATCH_SIDE
     return max(1, min(BATCH_SIZE, BATCH_SIZE * limit**2 // side**2))
+
+
+def takes_texts(network: nn.Module) -> bool:
+    """Return whether the inputs of an embedder, or of a module that wraps one as `embedder`, are texts."""
+    backbone = getattr(getattr(network, "embedder", network), "backbone", None)
+    return bool(getattr(backbone, "has_text_input", False))
 
 
 @torch.no_grad()

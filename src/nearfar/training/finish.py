@@ -14,6 +14,7 @@ from nearfar.errors import NearfarError
 from nearfar.files import atomic
 from nearfar.formatting import metric_title
 from nearfar.metrics.detection import measure_detection
+from nearfar.models import Embedder
 from nearfar.runs import BEST, START
 from nearfar.training.distributed import process_group
 from nearfar.training.embedder_file import load_embedder
@@ -23,6 +24,7 @@ from nearfar.training.monitor import Monitor
 if TYPE_CHECKING:
     from nearfar.training.trainer import Trainer
 
+CENTERED = 4096  # maximum number of training samples whose mean embedding is subtracted with `model.center`
 REMEDY = (
     "train fewer epochs or blocks (model.train_from), lower optimizer.lr or optimizer.layer_decay, or set "
     "model.interpolate=[0.25,0.5,0.75] with data.validation=0.2"
@@ -52,6 +54,9 @@ def finish_run(trainer: Trainer, monitor: Monitor) -> None:
         start, end = (load_embedder(path, trainer.network).to(state.device) for path in (out / START, model))
         selected, result["interpolation"] = choose_interpolation(trainer, start, end)
         state.save_weights(selected, model, about)
+    if selected.center is not None:
+        center_embeddings(trainer, selected)
+        state.save_weights(selected, model, about)
     if config.test and "test" in trainer.evaluated:
         manifest, loader = trainer.evaluated["test"]
         try:
@@ -78,6 +83,20 @@ def finish_run(trainer: Trainer, monitor: Monitor) -> None:
     if process_group.is_main_process():
         with atomic(out / "scores.json") as draft:
             draft.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+
+
+def center_embeddings(trainer: Trainer, network: Embedder) -> None:
+    """Set the mean that the network subtracts from embeddings to that of training samples.
+
+    The samples are spread evenly over the training set.
+    """
+    assert network.center is not None
+    network.center.mean.zero_()
+    count = len(trainer.splits.train)
+    rows = torch.linspace(0, count - 1, min(count, CENTERED)).round().long().tolist()
+    embeddings = trainer.evaluator.embed(network, trainer.train_loader, "center", rows)
+    network.center.fit(embeddings.to(network.center.mean.device))
+    process_group.broadcast_from_main([network.center.mean])
 
 
 def _find_better_start(result: Mapping[str, Any], metric: str) -> str | None:

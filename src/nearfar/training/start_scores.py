@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import torch
 from torch import Tensor, nn
 
@@ -32,7 +30,7 @@ class FeaturesAndEmbeddings(nn.Module):
         return self._with_embeddings(self.embedder.pool_activations(activations))
 
     def _with_embeddings(self, features: Tensor) -> Tensor:
-        return torch.cat([features, cast(Tensor, self.embedder.head(features))], dim=1)
+        return torch.cat([features, self.embedder.embed_features(features)], dim=1)
 
 
 def score_start(

@@ -67,6 +67,10 @@ class Backbone(nn.Module):
         """Set the side of the input images in pixels, or the maximum number of tokens of a text."""
         self.input_size = check_count("input_size", size)
 
+    def set_token_dropout(self, rate: float) -> None:
+        """Set the probability with which a token is hidden in training mode. Only networks for texts have tokens."""
+        raise NotImplementedError(f"{type(self).__name__} has no tokens")
+
     def make_pooling(self, name: str | None = None, *, gem_p: float = 3.0) -> nn.Module:
         """Create the pooling of this name, or the default pooling, for the outputs of this backbone."""
         if self.has_map_output:

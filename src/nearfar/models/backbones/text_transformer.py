@@ -59,6 +59,7 @@ class TextTransformer(Backbone):
         self.group: int | None = GROUP
         self.frozen_states: FrozenStates | None = None
         self._frozen_layers = 0
+        self.token_dropout = 0.0
         self._padding = int(getattr(config, "pad_token_id", None) or 0)
         self.definition = {
             "kind": "text",
@@ -93,6 +94,17 @@ class TextTransformer(Backbone):
         if not 1 < size <= most:
             raise ValueError(f"max_tokens must be at least 2 and at most {most} for this network, got {size}")
         self.input_size = size
+
+    def set_token_dropout(self, rate: float) -> None:
+        """Set the probability with which a token is hidden in training mode.
+
+        A hidden token has no effect on the other tokens or on the pooling, as if it were padding. The first and the
+        last token of a text are never hidden, because they are special tokens in most networks. If the output of frozen
+        layers is kept (see `keep_frozen_states`), tokens are hidden only from the layers above.
+        """
+        if not 0 <= rate < 1:
+            raise ValueError(f"token_dropout must be at least 0 and below 1, got {rate}")
+        self.token_dropout = rate
 
     def make_pooling(self, name: str | None = None, *, gem_p: float = 3.0) -> nn.Module:
         """Return the token pooling "cls", "mean" or "attention". None selects the default pooling.
@@ -168,14 +180,14 @@ class TextTransformer(Backbone):
         return torch.cat(parts)[order.argsort()]
 
     def _encode(self, x: Tensor) -> Tensor:
+        mask = self._choose_tokens(x)
         if self.frozen_states is None:
-            out = self._run(x)
+            out = self._run(x, mask)
         else:
             # the embeddings of the tokens are computed nevertheless, which takes little time
             frozen = [layer for _, layer in self.named_layers()[1 : self._frozen_layers + 1]]
             with replaced_outputs(frozen, self.find_frozen_states(x)):
-                out = self._run(x)
-        mask = x != PADDING
+                out = self._run(x, mask)
         if self.outputs_tokens:
             hidden: Tensor = out.last_hidden_state
             return torch.cat([hidden, mask[:, :, None].to(hidden.dtype)], dim=2)
@@ -184,9 +196,19 @@ class TextTransformer(Backbone):
             raise NearfarError("pooling=pooler needs a model with a pooler: use pooling=mean or pooling=cls")
         return pooled
 
-    def _run(self, x: Tensor) -> Any:
+    def _choose_tokens(self, x: Tensor) -> Tensor:
+        """Return the mask [B, L] of the tokens that the network sees."""
         mask = x != PADDING
-        return self.model(input_ids=x.masked_fill(~mask, self._padding), attention_mask=mask.long())
+        if not self.training or self.token_dropout == 0:
+            return mask
+        hidden = torch.rand(x.shape, device=x.device) < self.token_dropout
+        is_inner = mask[:, 1:-1] & mask[:, 2:]  # neither the first nor the last token of a text
+        mask[:, 1:-1] &= ~(hidden[:, 1:-1] & is_inner)
+        return mask
+
+    def _run(self, x: Tensor, mask: Tensor | None = None) -> Any:
+        mask = x != PADDING if mask is None else mask
+        return self.model(input_ids=x.masked_fill(x == PADDING, self._padding), attention_mask=mask.long())
 
 
 def _is_frozen(module: nn.Module) -> bool:
