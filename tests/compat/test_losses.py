@@ -373,6 +373,19 @@ def test_memory_is_the_peers(name: str) -> None:
     assert memories[0].queue_idx == memories[1].queue_idx == 34
 
 
+def test_the_default_contrastive_loss_lists_no_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object, **options: object) -> None:
+        raise AssertionError("the pairs are reduced one by one")
+
+    monkeypatch.setattr("nearfar.compat.pair_based.reduce_matrix", refuse)
+    x, y = torch.randn(8, D, requires_grad=True), torch.arange(8) // 2
+    losses.ContrastiveLoss()(x, y).backward()
+    losses.CrossBatchMemory(losses.ContrastiveLoss(), D, 16)(x, y).backward()
+    own = {"pos_loss": reducers.AvgNonZeroReducer(), "neg_loss": reducers.MeanReducer()}
+    with pytest.raises(AssertionError, match="one by one"):
+        losses.ContrastiveLoss(reducer=reducers.MultipleReducers(own))(x, y)
+
+
 def test_do_nothing_returns_the_terms_of_the_margin_loss() -> None:
     x, labels = batch()
     ours, theirs = (

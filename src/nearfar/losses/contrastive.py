@@ -71,7 +71,7 @@ def _mean_squared_hinges(
     else:
         positive = (pos_margin - sim).clamp_min_(0).masked_fill_(~same, 0.0)
         cost.sub_(positive)
-    return (value + positive.square().sum()) / count, cost.mul_(2 / count)
+    return (value + positive.square().sum()) / count, cost.mul_(2 / count.to(sim.dtype))
 
 
 @register("contrastive")
