@@ -408,6 +408,20 @@ def test_one_sample_with_two_positives_in_the_memory() -> None:
     assert values[0] > 0
 
 
+@pytest.mark.parametrize("stored", [True, False])
+def test_memory_with_nothing_to_compare_is_zero(stored: bool) -> None:
+    """All samples of the first batch are only stored, or none is, so that the queue is empty."""
+    for z in (losses, peer_losses):
+        x = torch.randn(6, D, requires_grad=True)
+        memory = z.CrossBatchMemory(z.NTXentLoss(), D, memory_size=10)
+        value = memory(x, torch.arange(6) // 2, enqueue_mask=torch.full((6,), stored))
+        value.backward()
+        assert value == 0
+        assert memory.queue_idx == (6 if stored else 0)
+        assert x.grad is not None
+        assert not x.grad.any()
+
+
 def test_labels_may_be_floats_and_must_not_be_a_column() -> None:
     x, labels = batch()
     for loss in (losses.MultiSimilarityLoss(), losses.ProxyAnchorLoss(C, D)):
