@@ -386,6 +386,16 @@ def test_the_default_contrastive_loss_lists_no_pairs(monkeypatch: pytest.MonkeyP
         losses.ContrastiveLoss(reducer=reducers.MultipleReducers(own))(x, y)
 
 
+def test_angles_of_the_tuplet_margin_loss_are_the_peers() -> None:
+    x, labels = batch()
+    ours, theirs = losses.TupletMarginLoss(collect_stats=True), peer_losses.TupletMarginLoss(collect_stats=True)
+    assert ours.avg_pos_angle == 0
+    for loss in (ours, theirs):
+        loss(x, labels)
+    assert ours.avg_pos_angle == pytest.approx(theirs.avg_pos_angle)
+    assert ours.avg_neg_angle == pytest.approx(theirs.avg_neg_angle)
+
+
 def test_do_nothing_returns_the_terms_of_the_margin_loss() -> None:
     x, labels = batch()
     ours, theirs = (
