@@ -27,9 +27,9 @@ class BaseMiner(Recorded):
     To write a miner, implement `mine` in a subclass. If the caller passes no references (`ref_emb` and `ref_labels`),
     `mine` receives `embeddings` as `ref_emb` and `labels` as `ref_labels`.
 
-    If `collect_stats` is True, the attribute `num_triplets`, or `num_pos_pairs` and `num_neg_pairs`, has the size of the
-    last output, and each name in `statistics` is an attribute too. They are 0 before the first call, and if there are
-    no pairs or triplets.
+    If `collect_stats` is True, the attribute `num_triplets`, or `num_pos_pairs` and `num_neg_pairs`, has the size of
+    the last output, and each name in `statistics` is an attribute too. They are 0 before the first call, and if there
+    are no pairs or triplets.
     """
 
     only_distance = False
