@@ -28,7 +28,7 @@ def _is_pair_table(path: Path) -> bool:
         return False
     with path.open("rb") as file:
         names = {
-            name.strip().strip('"') for name in file.readline(1000).decode("utf-8", "replace").split(_delimiter(path))
+            name.strip().strip('"') for name in file.readline(1000).decode("utf-8-sig", "replace").split(_delimiter(path))
         }
     return "label" not in names and (set(FILES) <= names or set(TEXTS) <= names)
 
