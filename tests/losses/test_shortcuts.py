@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -51,10 +53,16 @@ def test_nca_does_not_underflow_in_float32_if_positives_are_opposite() -> None:
         torch.testing.assert_close(loss(x, y).double(), loss(x.double(), y), rtol=1e-5, atol=0)
 
 
-@pytest.mark.parametrize("form", ["squared", "distance", "cosine"])
-def test_contrastive_with_unit_weights_is_contrastive(form: str) -> None:
-    x, y = batch()
-    loss = losses.create("contrastive", form=form)
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("contrastive", {"form": form}) for form in ("squared", "distance", "cosine")]
+    + [("intra-pair-variance", {"eps_pos": 0.1})],
+)
+@pytest.mark.parametrize("classes", [4, 1, 12])
+def test_unit_weights_change_nothing(name: str, options: dict[str, Any], classes: int) -> None:
+    x, _ = batch()
+    y = torch.arange(12) % classes
+    loss = losses.create(name, **options)
     plain = value_and_gradient(loss, x, y)
     weighted = value_and_gradient(loss, x, y, weights=torch.ones(12, dtype=torch.float64))
     torch.testing.assert_close(plain, weighted, rtol=1e-12, atol=1e-12)
