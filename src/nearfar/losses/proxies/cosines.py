@@ -46,14 +46,21 @@ def cosines_and_gram(embeddings: Tensor, proxies: Tensor, *, normalize: bool = F
     return sim, gram
 
 
-def _by_embeddings(by_rows: Tensor, rows: Tensor, inverse: Tensor | None, along: Tensor) -> Tensor:
+def _row_dots(x: Tensor, y: Tensor) -> Tensor:
+    """Compute the dot products x_i . y_i, [N, 1]."""
+    return (x * y).sum(1, keepdim=True)
+
+
+def _by_embeddings(by_rows: Tensor, rows: Tensor, inverse: Tensor | None, along: Tensor | None) -> Tensor:
     """Compute the gradient with respect to the embeddings, [B, d].
 
     `by_rows` is the gradient with respect to their unit vectors `rows`, and is overwritten. `inverse` [B, 1] are the
     reciprocal norms of the embeddings, or None if they were not normalized. `along` [B] is the component of the
-    gradient along each unit vector.
+    gradient along each unit vector; it is needed only if they were normalized.
     """
-    return by_rows if inverse is None else by_rows.addcmul_(rows, along[:, None], value=-1).mul_(inverse)
+    if inverse is None or along is None:
+        return by_rows
+    return by_rows.addcmul_(rows, along[:, None], value=-1).mul_(inverse)
 
 
 class _ClassCosines(torch.autograd.Function):
@@ -74,10 +81,19 @@ class _ClassCosines(torch.autograd.Function):
         rows, scale, proxies, inverse, sim = ctx.saved_tensors
         # backward() may be called under autocast, even though the forward pass disables it.
         with without_autocast(g.device.type):
-            scaled, along = g * inverse, g * sim
-            # The component along each proxy is computed with the same rounding as in `_Cosines.gradients`.
-            by_proxies = (scaled @ rows).addcmul_(proxies, along.sum(1, keepdim=True).mul_(inverse.square()), value=-1)
-            return _by_embeddings(scaled.T @ proxies, rows, scale, along.sum(0)), by_proxies, None
+            scaled = g * inverse
+            by_proxies, by_rows = scaled @ rows, scaled.T @ proxies
+            # The component of the gradient along a vector is a dot product with that vector, and also the sum of the
+            # cosines of the vector, each times its gradient. For short vectors, the dot products are faster.
+            if g.numel() > by_proxies.numel() + by_rows.numel():
+                by_proxies.addcmul_(proxies, _row_dots(by_proxies, proxies).mul_(inverse.square()), value=-1)
+                along = None if scale is None else _row_dots(by_rows, rows)[:, 0]
+            else:
+                product = g * sim
+                # This part is computed with the same rounding as in `_Cosines.gradients`.
+                by_proxies.addcmul_(proxies, product.sum(1, keepdim=True).mul_(inverse.square()), value=-1)
+                along = None if scale is None else product.sum(0)
+            return _by_embeddings(by_rows, rows, scale, along), by_proxies, None
 
 
 class _Cosines(torch.autograd.Function):
