@@ -160,6 +160,14 @@ def test_gradients_of_cosines(classes: int, samples: int, dim: int, normalize: b
         torch.randn(n, dim, generator=generator, dtype=torch.float64).requires_grad_() for n in (samples, classes)
     )
     assert torch.autograd.gradcheck(lambda *vectors: cosines(*vectors, normalize=normalize), (x, proxies))
+    several = proxies.detach()[: classes // 2 * 2].view(classes // 2, 2, dim).requires_grad_()
+    assert torch.autograd.gradcheck(lambda *vectors: cosines(*vectors, normalize=normalize), (x, several))
+
+
+def test_the_gradient_of_equal_maxima_is_shared() -> None:
+    sim = torch.tensor([[[0.5, 0.1], [0.5, 0.3], [0.2, 0.2]]]).requires_grad_()
+    (gradient,) = torch.autograd.grad(pool_similarities(sim, "max"), sim, torch.tensor([[2.0, 3.0]]))
+    assert gradient.tolist() == [[[1, 0], [1, 3], [0, 0]]]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
