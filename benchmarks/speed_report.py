@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from statistics import median
 
 from benchmarks.timing import machine
 from nearfar.formatting import markdown_table
@@ -128,7 +129,26 @@ def summary(compared: list[Row]) -> str:
         f"{min(ratios):.2f}x in the worst case. pytorch-metric-learning is faster in {len(slower)} of them"
     )
     listed = "; ".join(f"{r.loss} at {_size(r)}: {r.peer_ratio:.2f}x" for r in slower)
-    return f"{text} ({listed}).\n" if slower else f"{text}.\n"
+    text = f"{text} ({listed}).\n" if slower else f"{text}.\n"
+    groups = {
+        "pair losses": [r for r in compared if r.C is None and r.M is None],
+        "proxy losses": [r for r in compared if r.C is not None],
+        "cross-batch memory": [r for r in compared if r.M is not None],
+        "all": compared,
+    }
+    for batch in sorted({r.B for r in compared}):
+        groups[f"all with B = {batch}"] = [r for r in compared if batch == r.B]
+    body = [[name, *_ratios(rows)] for name, rows in groups.items() if rows]
+    header = ["measurements", "number", "geometric mean", "median", "smallest"]
+    return f"{text}\n{markdown_table(header, body)}\n"
+
+
+def _ratios(rows: list[Row]) -> list[str]:
+    """Return the cells of the summary for a group of rows that were compared with pytorch-metric-learning."""
+    ratios = [r.peer_ratio for r in rows if r.peer_ratio is not None]
+    least = min(rows, key=lambda r: r.peer_ratio or math.inf)
+    smallest = f"{min(ratios):.2f}x ({least.loss}, {_size(least)})"
+    return [str(len(ratios)), f"{geometric_mean(ratios):.1f}x", f"{median(ratios):.1f}x", smallest]
 
 
 def _size(r: Row) -> str:

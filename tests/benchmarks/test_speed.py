@@ -39,6 +39,9 @@ def test_proxies_and_memory_are_measured_at_every_size(tmp_path: Path) -> None:
     assert "geometric mean of 7 measurements in all tables" in text
     slower = [r for r in rows if r["peer_ratio"] is not None and r["peer_ratio"] < 1]
     assert f"pytorch-metric-learning is faster in {len(slower)} of them" in text
+    assert "| proxy losses | 4 |" in text
+    assert "| cross-batch memory | 3 |" in text
+    assert "| all with B = 8 | 5 |" in text
 
 
 def test_a_resumed_run_makes_only_the_missing_measurements(tmp_path: Path) -> None:

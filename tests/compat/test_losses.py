@@ -373,6 +373,29 @@ def test_memory_is_the_peers(name: str) -> None:
     assert memories[0].queue_idx == memories[1].queue_idx == 34
 
 
+def test_the_default_contrastive_loss_lists_no_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object, **options: object) -> None:
+        raise AssertionError("the pairs are reduced one by one")
+
+    monkeypatch.setattr("nearfar.compat.pair_based.reduce_matrix", refuse)
+    x, y = torch.randn(8, D, requires_grad=True), torch.arange(8) // 2
+    losses.ContrastiveLoss()(x, y).backward()
+    losses.CrossBatchMemory(losses.ContrastiveLoss(), D, 16)(x, y).backward()
+    own = {"pos_loss": reducers.AvgNonZeroReducer(), "neg_loss": reducers.MeanReducer()}
+    with pytest.raises(AssertionError, match="one by one"):
+        losses.ContrastiveLoss(reducer=reducers.MultipleReducers(own))(x, y)
+
+
+def test_angles_of_the_tuplet_margin_loss_are_the_peers() -> None:
+    x, labels = batch()
+    ours, theirs = losses.TupletMarginLoss(collect_stats=True), peer_losses.TupletMarginLoss(collect_stats=True)
+    assert ours.avg_pos_angle == 0
+    for loss in (ours, theirs):
+        loss(x, labels)
+    assert ours.avg_pos_angle == pytest.approx(theirs.avg_pos_angle)
+    assert ours.avg_neg_angle == pytest.approx(theirs.avg_neg_angle)
+
+
 def test_do_nothing_returns_the_terms_of_the_margin_loss() -> None:
     x, labels = batch()
     ours, theirs = (
@@ -393,6 +416,20 @@ def test_one_sample_with_two_positives_in_the_memory() -> None:
         values.append(float(memory(x[:1] + 1, labels[:1], enqueue_mask=torch.tensor([False]))))
     assert values[0] == pytest.approx(values[1])
     assert values[0] > 0
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_memory_with_nothing_to_compare_is_zero(stored: bool) -> None:
+    """All samples of the first batch are only stored, or none is, so that the queue is empty."""
+    for z in (losses, peer_losses):
+        x = torch.randn(6, D, requires_grad=True)
+        memory = z.CrossBatchMemory(z.NTXentLoss(), D, memory_size=10)
+        value = memory(x, torch.arange(6) // 2, enqueue_mask=torch.full((6,), stored))
+        value.backward()
+        assert value == 0
+        assert memory.queue_idx == (6 if stored else 0)
+        assert x.grad is not None
+        assert not x.grad.any()
 
 
 def test_labels_may_be_floats_and_must_not_be_a_column() -> None:

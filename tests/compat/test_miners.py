@@ -116,3 +116,27 @@ def test_distance_weighted_negatives_are_below_the_cutoff() -> None:
     few[:2] = 1
     a, _, _ = miners.DistanceWeightedMiner(0.1, 3.0)(torch.randn(128, 8), few)
     assert len(a.unique()) == 128
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_statistics_are_the_peers(name: str) -> None:
+    ours, theirs = SAME[name](miners, distances), SAME[name](peer_miners, peer_distances)
+    for miner in (ours, theirs):
+        miner.collect_stats = True
+    for rows in (24, 1):  # then a batch without pairs, in which all statistics of nearfar are 0
+        x, labels = batch(5, rows)
+        ours(x, labels)
+        found = {n: getattr(ours, n) for n in ("num_pos_pairs", "num_neg_pairs", "num_triplets", *ours.statistics)}
+        if rows == 1:
+            assert not any(found.values())
+            continue
+        theirs(x, labels)
+        assert found == pytest.approx({n: getattr(theirs, n, 0) for n in found}, rel=1e-9, abs=1e-9)
+        assert found["num_triplets"] or found["num_neg_pairs"]
+
+
+def test_statistics_are_off_by_default() -> None:
+    miner = miners.BatchHardMiner()
+    miner(*batch(0))
+    assert not hasattr(miner, "hardest_pos_pair")
+    assert miners.BatchHardMiner(collect_stats=True).hardest_pos_pair == 0

@@ -41,6 +41,12 @@ def table(tmp_path: Path) -> Path:
     return path
 
 
+def test_a_table_with_a_byte_order_mark_is_read(table: Path) -> None:
+    """Spreadsheets write this mark at the start of a CSV file in UTF-8."""
+    table.write_bytes(b"\xef\xbb\xbf" + table.read_bytes())
+    assert pairs_of(open_data(table)) is not None
+
+
 def test_groups_and_relations(table: Path) -> None:
     data = open_data(table)
     pairs = pairs_of(data)

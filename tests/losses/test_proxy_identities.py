@@ -152,6 +152,24 @@ def test_cosines_are_those_of_normalized_rows() -> None:
     assert torch.autograd.gradcheck(cosines_and_gram, (x.requires_grad_(), proxies.view(2, 3, DIM).requires_grad_()))
 
 
+@pytest.mark.parametrize(("classes", "samples", "dim"), [(3, 4, 6), (8, 9, 2)])  # long and short vectors
+@pytest.mark.parametrize("normalize", [False, True])
+def test_gradients_of_cosines(classes: int, samples: int, dim: int, normalize: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, proxies = (
+        torch.randn(n, dim, generator=generator, dtype=torch.float64).requires_grad_() for n in (samples, classes)
+    )
+    assert torch.autograd.gradcheck(lambda *vectors: cosines(*vectors, normalize=normalize), (x, proxies))
+    several = proxies.detach()[: classes // 2 * 2].view(classes // 2, 2, dim).requires_grad_()
+    assert torch.autograd.gradcheck(lambda *vectors: cosines(*vectors, normalize=normalize), (x, several))
+
+
+def test_the_gradient_of_equal_maxima_is_shared() -> None:
+    sim = torch.tensor([[[0.5, 0.1], [0.5, 0.3], [0.2, 0.2]]]).requires_grad_()
+    (gradient,) = torch.autograd.grad(pool_similarities(sim, "max"), sim, torch.tensor([[2.0, 3.0]]))
+    assert gradient.tolist() == [[[1, 0], [1, 3], [0, 0]]]
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("angle", [0.0, 28.6, 60.0])
 def test_added_angle_is_monotone_and_has_finite_gradients(angle: float, dtype: torch.dtype) -> None:

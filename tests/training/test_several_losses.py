@@ -50,7 +50,7 @@ def test_a_later_setting_replaces_the_list(vectors: str) -> None:
     [
         ("loss=[{name: supcn}]", "did you mean 'supcon'"),
         ("loss=[supcon]", "list of mappings, each with a name"),
-        ("loss=[{name: supcon, weight: heavy}]", "could not convert"),
+        ("loss=[{name: supcon, weight: heavy}]", "weight of a loss must be a number, got 'heavy'"),
         ("loss.name=several", "needs a list of losses"),
     ],
 )

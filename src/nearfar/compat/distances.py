@@ -11,7 +11,7 @@ from torch import Tensor
 from nearfar.compat.arguments import absent, refusal
 from nearfar.compat.utils.common_functions import Recorded
 from nearfar.losses.snr import snr_distance
-from nearfar.ops.geometry import chord, distance_matrix, dot_matrix, unit
+from nearfar.ops.geometry import chord, distance_matrix, dot_matrix, negative_distance_matrix, unit
 
 __all__ = [
     "BaseDistance",
@@ -152,6 +152,13 @@ class LpDistance(BaseDistance):
             )
             return 2 - 2 * dot_matrix(query, ref)
         return super().forward(query_emb, ref_emb)
+
+    def similarity(self, x: Tensor, y: Tensor | None) -> Tensor:
+        plain = self.normalize_embeddings and self.p == 2 and self.power == 1 and not self.collect_stats
+        if type(self) is LpDistance and plain:
+            self.check_shapes(x, y)
+            return negative_distance_matrix(x, y)  # negating the distances would take two more passes
+        return super().similarity(x, y)
 
     def compute_mat(self, query_emb: Tensor, ref_emb: Tensor) -> Tensor:
         if self.p != 2:

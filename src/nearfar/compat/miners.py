@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nearfar import mining
 from nearfar.compat.arguments import absent
-from nearfar.compat.base_miner import BaseMiner, Miner, PairIndices, Triplets, indices_of
+from nearfar.compat.base_miner import BaseMiner, HardnessMiner, Miner, PairIndices, Triplets, indices_of
 from nearfar.compat.distances import BaseDistance, CosineSimilarity, Distance
 from nearfar.compat.more_miners import (
     AngularMiner,
@@ -21,7 +21,7 @@ from nearfar.compat.more_miners import (
     HDCMiner,
     UniformHistogramMiner,
 )
-from nearfar.ops.pairs import Pairs
+from nearfar.ops.pairs import Pairs, ratio
 from nearfar.ops.triplets import positive_table
 from nearfar.validation import check_choice
 
@@ -56,7 +56,7 @@ class MultiSimilarityMiner(Miner):
         return indices_of(mining.multi_similarity(pairs, epsilon=self.epsilon))
 
 
-class BatchHardMiner(Miner):
+class BatchHardMiner(HardnessMiner):
     """Select one triplet for each anchor that has both positives and negatives.
 
     The positive and the negative of the triplet are those that `nearfar.mining.hardest` selects for the anchor.
@@ -66,11 +66,17 @@ class BatchHardMiner(Miner):
         both = (pairs.same.any(1) & pairs.diff.any(1)).nonzero().flatten()
         hard = mining.hardest(pairs)
         same, diff = (mask[both].view(torch.uint8).argmax(1) for mask in (hard.same, hard.diff))
+        self.store_extremes(pairs.sim[both, same], pairs.sim[both, diff], triplets=True)
         return both, same, diff
 
 
 class PairMarginMiner(Miner):
-    """Select positive pairs farther than `pos_margin` and negative pairs closer than `neg_margin`."""
+    """Select positive pairs farther than `pos_margin` and negative pairs closer than `neg_margin`.
+
+    The statistics are the mean distances of all positive and of all negative pairs.
+    """
+
+    statistics = ("pos_pair_dist", "neg_pair_dist")
 
     def __init__(
         self,
@@ -85,6 +91,9 @@ class PairMarginMiner(Miner):
 
     def select(self, pairs: Pairs, dim: int) -> PairIndices:
         sign = self.distance.sign
+        if self.collect_stats:
+            means = (ratio(pairs.sim[mask].sum(), mask.sum()) for mask in (pairs.same, pairs.diff))
+            self.store(**dict(zip(self.statistics, (sign * mean for mean in means), strict=True)))
         far, near = pairs.sim < sign * self.pos_margin, pairs.sim > sign * self.neg_margin
         return indices_of(Pairs(pairs.sim, pairs.same & far, pairs.diff & near))
 
@@ -100,8 +109,11 @@ class TripletMarginMiner(Miner):
         type_of_triplets: "all" selects the triplets with t <= margin. "hard" selects those with t <= margin and t <= 0,
             "semihard" those with 0 < t <= margin, and "easy" those with t > margin.
         distance: The distance.
-        collect_stats: Accepted for compatibility. Miners store no statistics.
+        collect_stats: Whether to store the means of t and of the two distances over all triplets, not only over the
+            selected ones.
     """
+
+    statistics = ("avg_triplet_margin", "pos_pair_dist", "neg_pair_dist")
 
     def __init__(
         self,
@@ -125,6 +137,8 @@ class TripletMarginMiner(Miner):
         return violating & (t > 0) if self.type_of_triplets == "semihard" else violating
 
     def select(self, pairs: Pairs, dim: int) -> Triplets:
+        if self.collect_stats:
+            self.store_means(pairs)
         positive, columns = positive_table(pairs.sim, pairs.same)
         parts = []
         for k in range(columns.shape[1]):
@@ -133,6 +147,15 @@ class TripletMarginMiner(Miner):
             parts.append(torch.stack([a, columns[a, k], n]))
         a, p, n = torch.cat(parts, 1) if parts else columns.new_zeros(3, 0)
         return a, p, n
+
+    def store_means(self, pairs: Pairs) -> None:
+        """Store the statistics. A pair counts as often as it occurs in a triplet."""
+        same, diff = pairs.same.to(pairs.sim.dtype), pairs.diff.to(pairs.sim.dtype)
+        total = (same.sum(1) * diff.sum(1)).sum()
+        positive = ratio(((pairs.sim * same).sum(1) * diff.sum(1)).sum(), total)
+        negative = ratio(((pairs.sim * diff).sum(1) * same.sum(1)).sum(), total)
+        sign = self.distance.sign
+        self.store(avg_triplet_margin=positive - negative, pos_pair_dist=sign * positive, neg_pair_dist=sign * negative)
 
 
 class DistanceWeightedMiner(Miner):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from nearfar.compat.arguments import InvalidInputError
-from nearfar.compat.base_miner import BaseMiner, Miner, PairIndices, Triplets, indices_of
+from nearfar.compat.base_miner import BaseMiner, HardnessMiner, PairIndices, Triplets, indices_of
 from nearfar.compat.distances import Distance
 from nearfar.compat.indices import Indices, as_pairs
 from nearfar.compat.utils.loss_and_miner_utils import get_all_pairs_indices, get_all_triplets_indices
@@ -19,7 +19,7 @@ STRATEGIES = ("hard", "semihard", "easy", "all")
 Range = tuple[float, float]
 
 
-class BatchEasyHardMiner(Miner):
+class BatchEasyHardMiner(HardnessMiner):
     """Select one positive and one negative for each anchor, or all of them with the strategy "all".
 
     Args:
@@ -30,7 +30,7 @@ class BatchEasyHardMiner(Miner):
         allowed_pos_range: The smallest and largest distance of a selected positive. Not used if pos_strategy is "all".
         allowed_neg_range: The smallest and largest distance of a selected negative. Not used if neg_strategy is "all".
         distance: The distance.
-        collect_stats: Accepted for compatibility. Miners store no statistics.
+        collect_stats: Whether to store the statistics in `HardnessMiner`.
     """
 
     HARD, SEMIHARD, EASY, ALL = STRATEGIES
@@ -74,6 +74,8 @@ class BatchEasyHardMiner(Miner):
         a1, a2 = has_p.nonzero().flatten(), has_n.nonzero().flatten()
         a1, p = (every1, every_p) if self.pos_strategy == "all" else (a1, p[a1, 0])
         a2, n = (every2, every_n) if self.neg_strategy == "all" else (a2, n[a2, 0])
+        triplets = "all" not in (self.pos_strategy, self.neg_strategy)
+        self.store_extremes(pairs.sim[a1, p], pairs.sim[a2, n], triplets=triplets)
         return a1, p, a2, n
 
     @staticmethod
@@ -104,10 +106,14 @@ class AngularMiner(BaseMiner):
     Args:
         angle: The threshold in degrees.
         distance: Must be None or LpDistance(), the default.
-        collect_stats: Accepted for compatibility. Miners store no statistics.
+        collect_stats: Whether to store statistics of the angles of all triplets, in degrees.
     """
 
     only_distance = True
+    statistics = (
+        *("average_angle", "average_angle_above_threshold", "average_angle_below_threshold"),
+        *("min_angle", "max_angle", "std_of_angle"),
+    )
 
     def __init__(
         self, angle: float = 20, *, distance: Distance | None = None, collect_stats: bool | None = None
@@ -120,8 +126,20 @@ class AngularMiner(BaseMiner):
         center = (embeddings[a] + ref_emb[p]) / 2
         width = torch.nn.functional.pairwise_distance(embeddings[a], ref_emb[p])
         height = torch.nn.functional.pairwise_distance(ref_emb[n], center)
-        above = torch.atan(width / (2 * height)) > self.angle
+        angles = torch.atan(width / (2 * height))
+        above = angles > self.angle
+        if self.collect_stats and len(angles):
+            self.store_angles(angles.rad2deg(), above)
         return a[above], p[above], n[above]
+
+    def store_angles(self, angles: Tensor, above: Tensor) -> None:
+        """Store the statistics of the angles, in degrees."""
+        self.store(average_angle=angles.mean(), min_angle=angles.min(), max_angle=angles.max())
+        self.store(std_of_angle=angles.std())
+        if above.any():
+            self.store(average_angle_above_threshold=angles[above].mean())
+        if not above.all():
+            self.store(average_angle_below_threshold=angles[~above].mean())
 
 
 class HDCMiner(BaseMiner):
@@ -130,7 +148,7 @@ class HDCMiner(BaseMiner):
     Args:
         filter_percentage: The fraction of the positive pairs and of the negative pairs to select, from 0 to 1.
         distance: The distance.
-        collect_stats: Accepted for compatibility. Miners store no statistics.
+        collect_stats: Whether to store the numbers of selected pairs.
     """
 
     def __init__(
@@ -177,7 +195,7 @@ class UniformHistogramMiner(BaseMiner):
         pos_per_bin: The number of positive pairs per bin.
         neg_per_bin: The number of negative pairs per bin.
         distance: The distance.
-        collect_stats: Accepted for compatibility. Miners store no statistics.
+        collect_stats: Whether to store the numbers of selected pairs.
     """
 
     def __init__(

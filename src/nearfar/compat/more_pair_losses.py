@@ -63,7 +63,9 @@ class NCALoss(PairBased):
 class TupletMarginLoss(PairBased):
     """A loss with the formula of `nearfar.losses.TupletMarginLoss`, for any reducer. `margin` is in degrees.
 
-    The gradient is finite at cosines of 1 and -1; in pytorch-metric-learning it is not.
+    The gradient is finite at cosines of 1 and -1; in pytorch-metric-learning it is not. If `collect_stats` is True, the
+    attributes `avg_pos_angle` and `avg_neg_angle` have the mean angles in degrees of the positive and the negative
+    pairs of the last call.
     """
 
     needs_both = True
@@ -76,8 +78,13 @@ class TupletMarginLoss(PairBased):
         if not isinstance(self.distance, CosineSimilarity):
             raise refusal(self, "distance", self.distance, "use CosineSimilarity")
         self.margin, self.scale = margin, scale
+        if self.collect_stats:
+            self.avg_pos_angle = self.avg_neg_angle = 0.0
 
     def cost(self, pairs: ReducedPairs, batch: PairBatch) -> Any:
+        if self.collect_stats:
+            angles = pairs.sim.detach().clamp(-1, 1).acos().rad2deg()
+            self.avg_pos_angle, self.avg_neg_angle = (float(angles[mask].mean()) for mask in (pairs.same, pairs.diff))
         repeated = pairs.repeated(1 / self.scale)
         return pairs.mean(tuplet_costs(repeated, self.margin, self.scale), pairs.same)
 

@@ -196,7 +196,9 @@ class PairBased(BaseMetricLossFunction):
     def value_or_zero(self, batch: PairBatch, selected: SelectedPairs, indices: Indices | None) -> Any:
         """Compute the loss plus the regularizer. If the pairs that the loss needs are missing, the loss is 0."""
         any_of = all if self.needs_both else any
-        if (selected.few and self.few_is_none) or not any_of((selected.same.any(), selected.diff.any())):
+        # on large masks, counting is faster than `any`
+        counts = (torch.count_nonzero(mask) for mask in (selected.same, selected.diff))
+        if (selected.few and self.few_is_none) or not any_of(counts):
             return self.regularize(batch.emb.sum() * 0, batch.emb)
         return self.regularize(self.value(batch, selected, indices), batch.emb)
 

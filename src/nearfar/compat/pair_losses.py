@@ -12,7 +12,7 @@ from nearfar.compat.distances import BaseDistance, CosineSimilarity, DotProductS
 from nearfar.compat.indices import Indices, SelectedPairs, as_pairs
 from nearfar.compat.pair_based import PairBased, ReducedPairs, formula_of
 from nearfar.compat.reducer_base import BaseReducer
-from nearfar.compat.reducers import AvgNonZeroReducer, MeanReducer, SumReducer
+from nearfar.compat.reducers import AvgNonZeroReducer, MeanReducer, MultipleReducers, SumReducer
 from nearfar.losses.contrastive import hinges, nonzero_hinges
 from nearfar.losses.lifted import lifted_mean
 from nearfar.losses.pair_batch import PairBatch
@@ -22,6 +22,14 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from nearfar.compat.options import LossOptions
+
+
+def adds_nonzero_means(reducer: BaseReducer, names: list[str]) -> bool:
+    """Return whether a reducer adds the means of the non-zero losses in each of the named entries, and nothing else."""
+    if type(reducer) is not MultipleReducers or reducer.collect_stats:
+        return False
+    parts = [reducer.of(name) for name in names]
+    return all(type(part) is AvgNonZeroReducer and not part.collect_stats for part in parts)
 
 
 class ContrastiveLoss(PairBased):
@@ -47,7 +55,7 @@ class ContrastiveLoss(PairBased):
 
     def cost(self, pairs: ReducedPairs, batch: PairBatch) -> Any:
         pos_margin, neg_margin = self.distance.sign * self.pos_margin, self.distance.sign * self.neg_margin
-        if type(self.reducer) is AvgNonZeroReducer and not self.reducer.collect_stats and pairs.repeats is None:
+        if pairs.repeats is None and adds_nonzero_means(self.reducer, self.sub_loss_names()):
             return nonzero_hinges(pairs, pos_margin, neg_margin)
         losses = hinges(pairs.sim, pairs.same, pos_margin, neg_margin)
         pos = pairs.mean(losses, pairs.same, name="pos_loss")

@@ -132,6 +132,8 @@ class CrossBatchMemory(BaseLossWrapper):
             embeddings, labels = embeddings[~enqueue_mask], labels[~enqueue_mask]
         filled = self.memory_size if self.has_been_filled else self.queue_idx
         rows, row_labels = self.embedding_memory[:filled], self.label_memory[:filled]
+        if len(embeddings) == 0 or filled == 0:
+            return embeddings.sum() * 0  # nothing to compare: all samples were only stored, or the queue is empty
         if self.miner is None and indices_tuple is None and isinstance(self.loss, PairBased):
             own = self.curr_batch_idx if enqueue_mask is None else None
             return self.loss.against_queue(embeddings, labels, rows, row_labels, own)

@@ -124,7 +124,8 @@ def _with_chains(manifest: Manifest, chains: Mapping[str, tuple[str, ...]], path
     used = [manifest.classes[i] for i in np.unique(manifest.labels).tolist()]
     missing = [name for name in used if name not in chains]
     if missing:
-        raise NearfarError(f"{path} has no row for {len(missing):,} classes, the first: {missing[0]!r}")
+        what = f"class {missing[0]!r}" if len(missing) == 1 else f"{len(missing):,} classes, the first: {missing[0]!r}"
+        raise NearfarError(f"{path} has no row for {what}: add the missing rows")
     paths = dict(zip(used, number_paths([chains[name] for name in used]), strict=True))
     levels = np.stack([paths[manifest.classes[label]] for label in manifest.labels.tolist()])
     return replace(manifest, annotations=replace(manifest.annotations or Annotations(), levels=levels))

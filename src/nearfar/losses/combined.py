@@ -43,7 +43,7 @@ class CombinedLoss(Loss):
         super().__init__()
         if not losses or not all(isinstance(loss, Loss) for loss in losses):
             raise ValueError(f"losses must be one or more losses of nearfar, got {list(losses)!r}")
-        self.weights = [1.0] * len(losses) if weights is None else [float(weight) for weight in weights]
+        self.weights = [1.0] * len(losses) if weights is None else [_number(weight) for weight in weights]
         if len(self.weights) != len(losses):
             raise ValueError(f"weights must have one number for each of the {len(losses)} losses, got {weights!r}")
         for weight in self.weights:
@@ -69,6 +69,13 @@ class CombinedLoss(Loss):
 
     def extra_repr(self) -> str:
         return f"weights={self.weights}"
+
+
+def _number(weight: object) -> float:
+    try:
+        return float(weight)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise ValueError(f"the weight of a loss must be a number, got {weight!r}") from None
 
 
 def losses_of(loss: nn.Module) -> list[Any]:

@@ -56,6 +56,24 @@ def _nonzero_hinges(
     return value, gradient.sub_(cost.sign_().div_(count))
 
 
+@analytic("mean_squared_hinges")
+def _mean_squared_hinges(
+    sim: Tensor, same: Tensor, diff: Tensor, pos_margin: float, neg_margin: float
+) -> tuple[Tensor, Tensor]:
+    """Compute the mean over pairs of the squared `hinges`, without weights. The body returns value and gradient."""
+    count = (torch.count_nonzero(same) + torch.count_nonzero(diff)).clamp_min(1)
+    cost = (sim - neg_margin).clamp_min_(0).masked_fill_(~diff, 0.0)
+    value = cost.square().sum()
+    if is_on_host(sim):  # as in `_nonzero_hinges`
+        index = torch.where(same)
+        positive = (pos_margin - sim[index]).clamp_min_(0)
+        cost[index] = -positive
+    else:
+        positive = (pos_margin - sim).clamp_min_(0).masked_fill_(~same, 0.0)
+        cost.sub_(positive)
+    return (value + positive.square().sum()) / count, cost.mul_(2 / count.to(sim.dtype))
+
+
 @register("contrastive")
 class ContrastiveLoss(PairLoss):
     """Contrastive loss (Hadsell et al., CVPR 2006) in three forms, on unit vectors.
@@ -105,7 +123,9 @@ class ContrastiveLoss(PairLoss):
         if batch.representatives:
             pairs = closest_negatives(pairs)
         if self.form == "squared":
-            return pairs.mean(self.elementwise(pairs))
+            if pairs.weights is not None:
+                return pairs.mean(self.elementwise(pairs))
+            return _mean_squared_hinges(pairs.sim, pairs.same, pairs.diff, -self.pos_margin, -self.neg_margin)
         sign = 1 if self.form == "cosine" else -1  # similarities are negative distances
         return nonzero_hinges(pairs, sign * self.pos_margin, sign * self.neg_margin)
 

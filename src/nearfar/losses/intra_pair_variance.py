@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
+from nearfar.host_reads import is_on_host
 from nearfar.losses.base import register
 from nearfar.losses.pair_batch import PairBatch
 from nearfar.losses.pair_loss import PairLoss
+from nearfar.ops.custom_grad import analytic
 from nearfar.ops.pairs import Pairs
 from nearfar.validation import check_not_negative
 
@@ -35,7 +38,38 @@ class IntraPairVarianceLoss(PairLoss):
         self.eps_neg = check_not_negative("eps_neg", eps_neg)
 
     def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
+        if pairs.weights is None:
+            return _one_sided_variances(pairs.sim, pairs.same, pairs.diff, self.eps_pos, self.eps_neg)
         mean_pos, mean_neg = pairs.mean(pairs.sim, pairs.same), pairs.mean(pairs.sim, pairs.diff)
         pos = ((1 - self.eps_pos) * mean_pos - pairs.sim).relu().square()
         neg = (pairs.sim - (1 + self.eps_neg) * mean_neg).relu().square()
         return pairs.mean(pos, pairs.same) + pairs.mean(neg, pairs.diff)
+
+
+@analytic("one_sided_variances")
+def _one_sided_variances(
+    sim: Tensor, same: Tensor, diff: Tensor, eps_pos: float, eps_neg: float
+) -> tuple[Tensor, Tensor]:
+    """Compute the loss without weights. The function body returns the value and its gradient."""
+    value, gradient = _one_sided_variance(sim, diff, 1 + eps_neg, 1)
+    if is_on_host(sim):  # the positives are usually few; on a GPU, the host would have to wait for their number
+        index = torch.where(same)
+        chosen = sim[index]
+        pos, gradient[index] = _one_sided_variance(chosen, torch.ones_like(chosen, dtype=torch.bool), 1 - eps_pos, -1)
+        return value + pos, gradient
+    pos, by_pos = _one_sided_variance(sim, same, 1 - eps_pos, -1)
+    return value + pos, gradient.add_(by_pos)
+
+
+def _one_sided_variance(sim: Tensor, mask: Tensor, scale: float, sign: int) -> tuple[Tensor, Tensor]:
+    """Compute the mean of [sign (S - scale m)]_+^2 over a mask, where m is the mean of S over the mask.
+
+    Return it with its gradient with respect to S. An empty mask gives 0.
+    """
+    inside, count = mask.to(sim.dtype), torch.count_nonzero(mask).clamp_min(1).to(sim.dtype)
+    center = (sim * inside).sum() / count * scale
+    t = (sim - center if sign > 0 else center - sim).clamp_min_(0).mul_(inside)
+    # m depends on every entry, so the gradient of each has the part of m
+    shift = t.sum() * (scale / count)
+    value = t.square().sum() / count
+    return value, t.sub_(inside.mul_(shift)).mul_(sign * 2 / count)

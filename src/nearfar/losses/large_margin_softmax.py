@@ -58,7 +58,7 @@ def large_margin_terms(sims: ClassSimilarities, norms: Tensor, margin: int, scal
         # This is norms * psi(own / norms), written so that autograd finds its derivative with respect to the norms.
         return torch.addcmul(slope * own, psi - cos * slope, norms), slope
 
-    return sims.margin_terms(scale, multiply)
+    return sims.margin_terms(scale, multiply, wide=True)
 
 
 @register("large-margin-softmax")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
+from nearfar.host_reads import is_on_host
 from nearfar.losses.base import register
 from nearfar.losses.pair_batch import PairBatch, pair_weights
 from nearfar.losses.pair_loss import PairLoss
@@ -75,6 +77,8 @@ class MultiSimilarityLoss(PairLoss):
     def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
         if self.epsilon is not None:
             pairs = multi_similarity(pairs, epsilon=self.epsilon)
+            if is_on_host(pairs.sim) and not (torch.count_nonzero(pairs.same) or torch.count_nonzero(pairs.diff)):
+                return batch.emb[:0].sum()  # 0 with gradient 0; late in training, many batches have no such pairs
         if self.weighting == "outside":
             pos, neg = self.sides(replace(pairs, weights=None, ref_weights=None))
             if pairs.weights is not None and pairs.ref_weights is not None:

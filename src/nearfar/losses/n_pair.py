@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -51,10 +52,9 @@ def first_against_second(batch: PairBatch, *, cure: str) -> PairBatch:
     if batch.labels.ndim != 1:
         raise ValueError(f"labels must be class ids of shape [N], got shape {list(batch.labels.shape)}: {cure}")
     if is_on_host(batch.labels):
-        first, second = find_pairs(batch, cure=cure)
-        if first:
-            chosen = torch.tensor([*first, *second], device=batch.emb.device)
-            anchors, references = batch.select(chosen).halves()
+        chosen = find_pairs(batch, cure=cure)
+        if len(chosen):
+            anchors, references = batch.select(chosen.to(batch.emb.device)).halves()
             return replace(anchors.against(references), aligned=True)
     earlier = (batch.labels[:, None] == batch.labels).tril_(-1)
     if batch.weights is None:
@@ -69,21 +69,24 @@ def first_against_second(batch: PairBatch, *, cure: str) -> PairBatch:
     return anchors.against(references)
 
 
-def find_pairs(batch: PairBatch, *, cure: str) -> tuple[list[int], list[int]]:
-    """Return the positions of the first and the second sample of each class with two samples, for labels on the CPU.
+def find_pairs(batch: PairBatch, *, cure: str) -> Tensor:
+    """Return the positions of the first samples of the classes with two samples, then of the second samples, [2n].
 
-    Samples of weight 0 are ignored. A class with more than two samples raises a ValueError that ends with `cure`.
+    The labels must be on the CPU. Samples of weight 0 are ignored. A class with more than two samples raises a
+    ValueError that ends with `cure`.
     """
-    labels = batch.labels.tolist()
-    there = range(len(labels)) if batch.weights is None else (batch.weights > 0).nonzero()[:, 0].tolist()
-    seen: dict[int, list[int]] = {}
-    for i in there:
-        seen.setdefault(labels[i], []).append(i)
-    pairs = [rows for rows in seen.values() if len(rows) > 1]
-    for rows in pairs:
-        if len(rows) > 2:
-            raise crowded_class(labels[rows[0]], len(rows), cure)
-    return [rows[0] for rows in pairs], [rows[1] for rows in pairs]
+    labels = batch.labels.numpy()
+    order = labels.argsort(kind="stable")
+    if batch.weights is not None:
+        order = order[batch.weights.cpu().numpy()[order] > 0]
+    ids = labels[order]
+    repeats = ids[1:] == ids[:-1]
+    crowded = repeats[1:] & repeats[:-1]
+    if crowded.any():
+        label = int(ids[crowded.argmax()])
+        raise crowded_class(label, int((ids == label).sum()), cure)
+    (first,) = repeats.nonzero()
+    return torch.from_numpy(order[np.concatenate([first, first + 1])])
 
 
 def crowded_class(label: int, count: int, cure: str) -> ValueError:

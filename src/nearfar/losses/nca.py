@@ -41,39 +41,47 @@ class NCALoss(PairLoss):
         return torch.rsub(cosine_matrix(x, y), -2, alpha=-2)  # 2 S - 2, which is -D^2 of unit vectors
 
     def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
-        return nca(pairs, self.scale)
+        return nca(pairs, self.scale, spread=4 * self.scale)
 
 
-def nca(pairs: Pairs, scale: float) -> Tensor:
+def nca(pairs: Pairs, scale: float, *, spread: float = torch.inf) -> Tensor:
     """Compute the mean over anchors with positives of -log(sum_P e^{scale S} / sum_{P, N} e^{scale S}).
 
-    P and N are the positives and the negatives of the anchor, and S is `pairs.sim`.
+    P and N are the positives and the negatives of the anchor, and S is `pairs.sim`. `spread` is an upper bound of the
+    differences between the exponents scale S. If it is small, the loss is computed with fewer operations.
     """
-    terms: Tensor = _LogShares.apply(pairs.sim, pairs.same, pairs.diff, pairs.ref_weights, scale)  # type: ignore[no-untyped-call]
-    return pairs.anchor_mean(terms, pairs.same.any(1))
+    same, diff = pairs.same, pairs.diff
+    terms: Tensor = _LogShares.apply(pairs.sim, same, diff, pairs.ref_weights, scale, spread < 60)  # type: ignore[no-untyped-call]
+    return pairs.anchor_mean(terms, same.any(1))
 
 
 class _LogShares(torch.autograd.Function):
     """Compute the terms of `nca` [A] in one operation. The term of an anchor without positives is 0.
 
     For numerical stability, the largest exponent of each sum is subtracted from its exponents. With one maximum for
-    both sums, the exponentials of distant positives would underflow.
+    both sums, the exponentials of distant positives can underflow. Therefore, the two sums share their exponentials
+    only if `close`, that is, if the exponents of an anchor differ by less than 60.
     """
 
     @staticmethod
-    def forward(ctx: Any, sim: Tensor, same: Tensor, diff: Tensor, ref_weights: Tensor | None, scale: float) -> Tensor:
+    def forward(
+        ctx: Any, sim: Tensor, same: Tensor, diff: Tensor, ref_weights: Tensor | None, scale: float, close: bool
+    ) -> Tensor:
         sums, shares = [], []
         z = sim * scale
-        for mask in (same, same | diff):
-            e = torch.where(mask, z, -torch.inf)
-            top = e.amax(1, keepdim=True)
-            top.masked_fill_(top == -torch.inf, 0.0)
-            e.sub_(top).exp_()
-            if ref_weights is not None:
-                e.mul_(ref_weights)
-            total = e.sum(1, keepdim=True)
-            sums.append(total.log().add_(top))
-            shares.append(e.div_(total))
+        every = same | diff
+        if close:
+            e = _exponentials(z, every, ref_weights)[0]
+            for part in (e.masked_fill(~same, 0.0), e):
+                total = part.sum(1, keepdim=True)
+                sums.append(total.log())
+                shares.append(part.div_(total))
+        else:
+            for mask in (same, every):
+                e, top = _exponentials(z, mask, ref_weights)
+                total = e.sum(1, keepdim=True)
+                sums.append(total.log().add_(top))
+                shares.append(e.div_(total))
         is_lonely = sums[0] == -torch.inf
         ctx.scale = scale
         ctx.save_for_backward((shares[1] - shares[0]).masked_fill_(is_lonely, 0.0))
@@ -81,6 +89,18 @@ class _LogShares(torch.autograd.Function):
 
     @staticmethod
     @first_derivative_only
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None, None, None]:
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         (slope,) = ctx.saved_tensors
-        return slope * (g * ctx.scale)[:, None], None, None, None, None
+        return slope * (g * ctx.scale)[:, None], None, None, None, None, None
+
+
+def _exponentials(z: Tensor, mask: Tensor, ref_weights: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return w_j e^{z_ij - top_i} for the true entries of a mask [A, R], else 0, and top [A, 1], the largest z_ij.
+
+    w are the weights of the references. `top` is 0 for a row without true entries.
+    """
+    e = torch.where(mask, z, -torch.inf)
+    top = e.amax(1, keepdim=True)
+    top.masked_fill_(top == -torch.inf, 0.0)
+    e.sub_(top).exp_()
+    return (e if ref_weights is None else e.mul_(ref_weights)), top

@@ -12,6 +12,8 @@ from nearfar.losses.base import register
 from nearfar.losses.proxies.class_similarity import ClassSimilarities
 from nearfar.losses.proxies.proxy_loss import DataWiseLoss
 from nearfar.ops.custom_grad import first_derivative_only
+from nearfar.ops.geometry import reciprocal_norms
+from nearfar.ops.precision import without_autocast
 
 
 @register("p2sgrad")
@@ -28,7 +30,7 @@ class P2SGradLoss(DataWiseLoss):
         dim: The dimension of the embeddings.
 
     >>> P2SGradLoss(classes=4, dim=2)(torch.zeros(1, 2), torch.tensor([0]))
-    tensor(0.2500, grad_fn=<_SquaredErrorsBackward>)
+    tensor(0.2500, grad_fn=<_MeanSquaredErrorBackward>)
     """
 
     def __init__(self, *, classes: int | Sequence[str], dim: int) -> None:
@@ -37,29 +39,45 @@ class P2SGradLoss(DataWiseLoss):
     def terms(self, sims: ClassSimilarities) -> Tensor:
         return p2sgrad_terms(sims)
 
-    def cost(self, sims: ClassSimilarities) -> Tensor:
-        return p2sgrad_terms(sims, mean=True) if sims.weights is None else super().cost(sims)
+    def value(self, embeddings: Tensor, proxies: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
+        if weights is not None:
+            return super().value(embeddings, proxies, labels, weights)
+        mean: Tensor = _MeanSquaredError.apply(embeddings, proxies, labels)  # type: ignore[no-untyped-call]
+        return mean
 
 
-def p2sgrad_terms(sims: ClassSimilarities, *, mean: bool = False) -> Tensor:
-    """Compute the mean over classes c of (S_c - 1[c = y])^2 for each of B samples, [B]. See `P2SGradLoss`.
+def p2sgrad_terms(sims: ClassSimilarities) -> Tensor:
+    """Compute the mean over classes c of (S_c - 1[c = y])^2 for each of B samples, [B]. See `P2SGradLoss`."""
+    minus_one = sims.matrix.new_full((1, len(sims.labels)), -1.0)
+    return sims.matrix.scatter_add(0, sims.labels[None], minus_one).square().mean(0)
 
-    With `mean`, compute the mean of the terms in the same operation.
+
+class _MeanSquaredError(torch.autograd.Function):
+    """Compute the loss from embeddings [B, d] and proxies [C, d] in one operation.
+
+    In the formulas, E = S - 1[c = y] are the errors [C, B] of the cosines S. As in
+    `nearfar.losses.proxies.cosines`, the gradient of a cosine has no component along the two vectors.
     """
-    terms: Tensor = _SquaredErrors.apply(sims.matrix, sims.labels, mean)  # type: ignore[no-untyped-call]
-    return terms
 
-
-class _SquaredErrors(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, sim: Tensor, labels: Tensor, mean: bool) -> Tensor:
-        error = sim.scatter(0, labels[None], -1.0, reduce="add")
-        ctx.save_for_backward(error)
-        ctx.count = sim.numel() if mean else len(sim)
-        return error.square().mean() if mean else error.square().mean(0)
+    def forward(ctx: Any, embeddings: Tensor, proxies: Tensor, labels: Tensor) -> Tensor:
+        scale, inverse = reciprocal_norms(embeddings), reciprocal_norms(proxies)
+        rows = embeddings * scale
+        error = (proxies @ rows.T).mul_(inverse).scatter_(0, labels[None], -1.0, reduce="add")
+        product = error.square()
+        mean = product.mean()
+        product.scatter_add_(0, labels[None], error.gather(0, labels[None]))  # E S
+        ctx.save_for_backward(rows, scale, proxies, inverse, error, product.sum(0)[:, None], product.sum(1, True))
+        return mean
 
     @staticmethod
     @first_derivative_only
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
-        (error,) = ctx.saved_tensors
-        return error * (g * (2 / ctx.count)), None, None
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, None]:
+        rows, scale, proxies, inverse, error, along_rows, along_proxies = ctx.saved_tensors
+        factor = g * (2 / error.numel())  # the gradient with respect to the cosines is `factor` times the errors
+        factors = inverse * factor
+        with without_autocast(g.device.type):
+            scaled = error * factors
+            by_proxies = (scaled @ rows).addcmul_(proxies, along_proxies * inverse * factors, value=-1)
+            by_rows = (scaled.T @ proxies).addcmul_(rows, along_rows * factor, value=-1)
+        return by_rows.mul_(scale), by_proxies, None

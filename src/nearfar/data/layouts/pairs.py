@@ -27,9 +27,8 @@ def _is_pair_table(path: Path) -> bool:
     if not (path.name.lower().endswith((".csv", ".tsv")) and path.is_file()):
         return False
     with path.open("rb") as file:
-        names = {
-            name.strip().strip('"') for name in file.readline(1000).decode("utf-8", "replace").split(_delimiter(path))
-        }
+        header = file.readline(1000).decode("utf-8-sig", "replace")
+    names = {name.strip().strip('"') for name in header.split(_delimiter(path))}
     return "label" not in names and (set(FILES) <= names or set(TEXTS) <= names)
 
 

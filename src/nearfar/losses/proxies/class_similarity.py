@@ -7,6 +7,7 @@ similarity of a sample to its own class is selected by index, so no mask is need
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -60,17 +61,19 @@ class ClassSimilarities:
         result: Tensor = _SoftmaxTerms.apply(self.matrix, own, self.labels, scale)  # type: ignore[no-untyped-call]
         return result
 
-    def margin_terms(self, scale: float, margin: Margin | None = None, *, own_in_denominator: bool = True) -> Tensor:
+    def margin_terms(
+        self, scale: float, margin: Margin | None = None, *, own_in_denominator: bool = True, wide: bool = False
+    ) -> Tensor:
         """Compute `softmax_terms` with each sample's similarity to its own class as `own`, in one operation.
 
         If given, `margin` is applied to these similarities first. If `own_in_denominator` is False, the denominator of
-        the softmax is the sum over the other classes only.
+        the softmax is the sum over the other classes only. `wide` is described in `margin_softmax_terms`.
         """
         own = self.matrix.detach().gather(0, self.labels[None])[0]
         slope: Tensor | None = None
         if margin is not None:
             own, slope = margin(own)
-        return margin_softmax_terms(self.matrix, self.labels, own, slope, scale, own_in_denominator)
+        return margin_softmax_terms(self.matrix, self.labels, own, slope, scale, own_in_denominator, wide)
 
     def mean(self, values: Tensor) -> Tensor:
         """Compute the weighted mean of values [B] over the samples; 0, with gradient 0, if every weight is 0."""
@@ -129,7 +132,13 @@ def own_per_class(z: Tensor, labels: Tensor, classes: int, *, weights: Tensor | 
 
 
 def margin_softmax_terms(
-    sim: Tensor, labels: Tensor, own: Tensor, slope: Tensor | None, scale: float, plus_one: bool = True
+    sim: Tensor,
+    labels: Tensor,
+    own: Tensor,
+    slope: Tensor | None,
+    scale: float,
+    plus_one: bool = True,
+    wide: bool = False,
 ) -> Tensor:
     """Compute log( 1 + e^{-scale own_i} sum_{c != y_i} e^{scale S_ci} ) for each sample i with class y_i, [B].
 
@@ -142,8 +151,11 @@ def margin_softmax_terms(
         slope: The derivatives of f at these similarities [B], or None if they are 1.
         scale: The scale.
         plus_one: If False, the 1 in the logarithm is left out.
+        wide: Whether the logits of a sample can differ by more than 87, as dot products do. Exponentials that are too
+            small to be normal numbers are then replaced by 0. They are far below the rounding error of the sum, but a
+            CPU computes with them many times more slowly.
     """
-    result: Tensor = _MarginSoftmaxTerms.apply(sim, labels, own, slope, scale, plus_one)  # type: ignore[no-untyped-call]
+    result: Tensor = _MarginSoftmaxTerms.apply(sim, labels, own, slope, scale, plus_one, wide)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -189,18 +201,24 @@ class _OthersLogSumExp(torch.autograd.Function):
         return e * ratio(ctx.scale * g.unsqueeze(ctx.dim), total), None, None, None, None, None, None
 
 
-def _softmax_parts(sim: Tensor, labels: Tensor, own: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+def _softmax_parts(
+    sim: Tensor, labels: Tensor, own: Tensor, scale: float, wide: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
     """Compute the exponentials e^{scale S - top} [C, B], their sums over the classes [B], and the differences z [B].
 
     S are the similarities, and `top` is the largest scale S of each sample over the other classes, those that are not
     its own. The exponential of the own class is set to 0. z is
     log( sum over the other classes of e^{scale S} ) - scale * own.
 
-    If there is only one class, z is -inf. The sums are then set to 1, because the backward pass divides by them.
+    If there is only one class, z is -inf. The sums are then set to 1, because the backward pass divides by them. `wide`
+    is described in `margin_softmax_terms`.
     """
     e = (sim * scale).scatter_(0, labels[None], -torch.inf)
     top = e.amax(0) if len(sim) > 1 else torch.zeros_like(own)  # with one class, all exponents are -inf
-    total = e.sub_(top).exp_().sum(0)
+    e.sub_(top)
+    if wide:
+        torch.threshold_(e, math.log(torch.finfo(e.dtype).tiny), -torch.inf)
+    total = e.exp_().sum(0)
     z = total.log().add_(top).sub_(own, alpha=scale)
     return e, total if len(sim) > 1 else total + 1, z
 
@@ -235,9 +253,16 @@ class _MarginSoftmaxTerms(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, sim: Tensor, labels: Tensor, own: Tensor, slope: Tensor | None, scale: float, plus_one: bool
+        ctx: Any,
+        sim: Tensor,
+        labels: Tensor,
+        own: Tensor,
+        slope: Tensor | None,
+        scale: float,
+        plus_one: bool,
+        wide: bool,
     ) -> Tensor:
-        e, total, z = _softmax_parts(sim, labels, own, scale)
+        e, total, z = _softmax_parts(sim, labels, own, scale, wide)
         ctx.scale = scale
         ctx.save_for_backward(e, total, z if plus_one else None, labels, slope)
         return softplus(z) if plus_one else z
@@ -251,4 +276,4 @@ class _MarginSoftmaxTerms(torch.autograd.Function):
         by_own = push.neg_()
         own = by_own if slope is None else by_own * slope
         by_own = by_own if ctx.needs_input_grad[2] else None
-        return gradient.scatter_(0, labels[None], own[None]), None, by_own, None, None, None
+        return gradient.scatter_(0, labels[None], own[None]), None, by_own, None, None, None, None

@@ -46,14 +46,30 @@ def cosines_and_gram(embeddings: Tensor, proxies: Tensor, *, normalize: bool = F
     return sim, gram
 
 
-def _by_embeddings(by_rows: Tensor, rows: Tensor, inverse: Tensor | None, along: Tensor) -> Tensor:
+def _are_short(g: Tensor, by_proxies: Tensor, by_rows: Tensor) -> bool:
+    """Return whether the gradients of the vectors have fewer elements than the gradient `g` of the cosines.
+
+    The component of the gradient along a vector is a dot product with that vector, and also the sum of the cosines of
+    the vector, each times its gradient. For short vectors, the dot products are faster.
+    """
+    return g.numel() > by_proxies.numel() + by_rows.numel()
+
+
+def _row_dots(x: Tensor, y: Tensor) -> Tensor:
+    """Compute the dot products of the vectors in x and y, which are in the last dimension. It is kept with size 1."""
+    return (x * y).sum(-1, keepdim=True)
+
+
+def _by_embeddings(by_rows: Tensor, rows: Tensor, inverse: Tensor | None, along: Tensor | None) -> Tensor:
     """Compute the gradient with respect to the embeddings, [B, d].
 
     `by_rows` is the gradient with respect to their unit vectors `rows`, and is overwritten. `inverse` [B, 1] are the
     reciprocal norms of the embeddings, or None if they were not normalized. `along` [B] is the component of the
-    gradient along each unit vector.
+    gradient along each unit vector; it is needed only if they were normalized.
     """
-    return by_rows if inverse is None else by_rows.addcmul_(rows, along[:, None], value=-1).mul_(inverse)
+    if inverse is None or along is None:
+        return by_rows
+    return by_rows.addcmul_(rows, along[:, None], value=-1).mul_(inverse)
 
 
 class _ClassCosines(torch.autograd.Function):
@@ -74,10 +90,17 @@ class _ClassCosines(torch.autograd.Function):
         rows, scale, proxies, inverse, sim = ctx.saved_tensors
         # backward() may be called under autocast, even though the forward pass disables it.
         with without_autocast(g.device.type):
-            scaled, along = g * inverse, g * sim
-            # The component along each proxy is computed with the same rounding as in `_Cosines.gradients`.
-            by_proxies = (scaled @ rows).addcmul_(proxies, along.sum(1, keepdim=True).mul_(inverse.square()), value=-1)
-            return _by_embeddings(scaled.T @ proxies, rows, scale, along.sum(0)), by_proxies, None
+            scaled = g * inverse
+            by_proxies, by_rows = scaled @ rows, scaled.T @ proxies
+            if _are_short(g, by_proxies, by_rows):
+                by_proxies.addcmul_(proxies, _row_dots(by_proxies, proxies).mul_(inverse.square()), value=-1)
+                along = None if scale is None else _row_dots(by_rows, rows)[:, 0]
+            else:
+                product = g * sim
+                # This part is computed with the same rounding as in `_Cosines.gradients`.
+                by_proxies.addcmul_(proxies, product.sum(1, keepdim=True).mul_(inverse.square()), value=-1)
+                along = None if scale is None else product.sum(0)
+            return _by_embeddings(by_rows, rows, scale, along), by_proxies, None
 
 
 class _Cosines(torch.autograd.Function):
@@ -115,12 +138,15 @@ class _Cosines(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         c, k, d = proxies.shape
         flat = (g * inverse).view(c * k, len(rows))
+        by_rows, by_proxies = flat.T @ proxies.reshape(c * k, d), (flat @ rows).view(c, k, d)
+        if not with_gram and _are_short(g, by_proxies, by_rows):
+            by_proxies.addcmul_(proxies, _row_dots(by_proxies, proxies).mul_(inverse.square()), value=-1)
+            along_rows = None if scale is None else _row_dots(by_rows, rows)[:, 0]
+            return _by_embeddings(by_rows, rows, scale, along_rows), by_proxies
         # d cos / d p = (x - cos * p / ||p||) / ||p||. `along` is the component along p, summed over the samples.
         product = g * sim
         along = product.sum(2, keepdim=True)
-        by_rows = flat.T @ proxies.reshape(c * k, d)
         by_embeddings = _by_embeddings(by_rows, rows, scale, product.view(c * k, len(rows)).sum(0))
-        by_proxies = (flat @ rows).view(c, k, d)
         if not with_gram:
             return by_embeddings, by_proxies.addcmul_(proxies, along * inverse.square(), value=-1)
         h = h + h.mT

@@ -132,15 +132,28 @@ class ProxyLoss(Loss):
                 raise ValueError(
                     f"{name} is not supported: proxy losses compare samples only with proxies; remove {name}"
                 )
-        sims = self.class_similarities(embeddings, labels, weights)
-        with without_autocast(sims.matrix.device.type):
-            cost, penalty = self.cost(sims), self.penalty(sims)
-            return cost + penalty if penalty is not None else cost
+        emb, ids, cast = self.checked_inputs(embeddings, labels, weights)
+        with without_autocast(emb.device.type):
+            return self.value(emb, self.proxies.to(emb.dtype), ids, cast)
+
+    def value(self, embeddings: Tensor, proxies: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
+        """Compute the loss from checked inputs. The arguments are those of `compare`."""
+        sims = self.compare(embeddings, proxies, labels, weights)
+        cost, penalty = self.cost(sims), self.penalty(sims)
+        return cost + penalty if penalty is not None else cost
 
     def class_similarities(
         self, embeddings: Tensor, labels: Labels, weights: Tensor | None = None
     ) -> ClassSimilarities:
         """Check the inputs and compute the similarity of every sample and every class."""
+        emb, ids, cast = self.checked_inputs(embeddings, labels, weights)
+        with without_autocast(emb.device.type):
+            return self.compare(emb, self.proxies.to(emb.dtype), ids, cast)
+
+    def checked_inputs(
+        self, embeddings: Tensor, labels: Labels, weights: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Check the inputs. Return the embeddings in full precision, the labels as int64, and the cast weights."""
         check_embeddings("embeddings", embeddings, dim=self.dim)
         labels = class_ids(labels, self.class_names, type(self).__name__)
         check_labels("labels", labels, rows=len(embeddings), rows_name="embeddings")
@@ -151,8 +164,7 @@ class ProxyLoss(Loss):
             check_weights("weights", weights, rows=len(embeddings), rows_name="embeddings")
         emb = full_precision(embeddings)
         cast = None if weights is None else weights.detach().to(emb.device, emb.dtype, non_blocking=True)
-        with without_autocast(emb.device.type):
-            return self.compare(emb, self.proxies.to(emb.dtype), labels.long(), cast)
+        return emb, labels.long(), cast
 
     def compare(self, embeddings: Tensor, proxies: Tensor, labels: Tensor, weights: Tensor | None) -> ClassSimilarities:
         """Compute the class similarities from embeddings and proxies that are not normalized.

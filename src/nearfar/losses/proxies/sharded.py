@@ -178,7 +178,9 @@ class ShardSimilarities(ClassSimilarities):
     def softmax_terms(self, scale: float, own: Tensor) -> Tensor:
         return softplus(self.others(scale=scale) - scale * own)
 
-    def margin_terms(self, scale: float, margin: Margin | None = None, *, own_in_denominator: bool = True) -> Tensor:
+    def margin_terms(
+        self, scale: float, margin: Margin | None = None, *, own_in_denominator: bool = True, wide: bool = False
+    ) -> Tensor:
         own = self.own()
         if margin is not None:
             value, slope = margin(own.detach())
