@@ -118,7 +118,8 @@ class _Max(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> Tensor:
         sim, top = ctx.saved_tensors
         is_top = sim == top
-        return is_top * (g / is_top.view(torch.uint8).sum(1, dtype=torch.int32)).unsqueeze(1)
+        share: Tensor = g / is_top.view(torch.uint8).sum(1, dtype=torch.int32)
+        return is_top * share.unsqueeze(1)
 
 
 class _SoftmaxMean(torch.autograd.Function):
