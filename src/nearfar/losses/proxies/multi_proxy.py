@@ -118,8 +118,9 @@ class _Max(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> Tensor:
         sim, top = ctx.saved_tensors
         is_top = sim == top
-        share: Tensor = g / is_top.view(torch.uint8).sum(1, dtype=torch.int32)
-        return is_top * share.unsqueeze(1)
+        share = g / is_top.view(torch.uint8).sum(1, dtype=torch.int32)
+        gradient: Tensor = is_top * share.unsqueeze(1)
+        return gradient
 
 
 class _SoftmaxMean(torch.autograd.Function):
