@@ -119,8 +119,8 @@ class _Max(torch.autograd.Function):
         sim, top = ctx.saved_tensors
         is_top = sim == top
         share = g / is_top.view(torch.uint8).sum(1, dtype=torch.int32)
-        grad: Tensor = is_top * share.unsqueeze(1)
-        return grad
+        gradient: Tensor = is_top * share.unsqueeze(1)
+        return gradient
 
 
 class _SoftmaxMean(torch.autograd.Function):
