@@ -172,7 +172,7 @@ def additions() -> Iterator[tuple[str, Scenario]]:
 
     yield "validate", validated
     for name, cls in sorted(vars(compat_miners).items()):
-        if name.endswith("Miner") and isinstance(cls, type) and name not in ("Miner", "BaseMiner"):
+        if name.endswith("Miner") and isinstance(cls, type) and name not in ("Miner", "BaseMiner", "HardnessMiner"):
 
             def mine_on_cpu(cls: Any = cls) -> None:
                 mined = cls()(to_cuda(x), labels)

@@ -3,7 +3,7 @@ import torch
 
 from nearfar.losses import create
 from nearfar.losses.pair_loss import PairLoss
-from nearfar.training.diagnostics import diagnose, effective_rank
+from nearfar.training.diagnostics import diagnose, effective_rank, pair_activity
 
 
 def pair_loss(name: str) -> PairLoss:
@@ -20,6 +20,11 @@ def test_active_pairs_are_those_with_a_cost() -> None:
     # one sample moves onto another class: its two negatives there and its one positive become active, both ways
     x[0] = torch.tensor([0.1, 1.0, 0.0])
     assert diagnose(pair_loss("contrastive"), x, y).active_pairs == pytest.approx(6 / 30)
+
+
+def test_no_pair_is_active_if_mining_keeps_none() -> None:
+    x = torch.eye(3).repeat(2, 1)  # positives are equal, negatives orthogonal
+    assert pair_activity(create("multi-similarity"), x, torch.arange(3).repeat(2)) == (0.0, 0.0)
 
 
 def test_anchors_without_positives_and_norms() -> None:

@@ -78,7 +78,7 @@ class MultiSimilarityLoss(PairLoss):
         if self.epsilon is not None:
             pairs = multi_similarity(pairs, epsilon=self.epsilon)
             if is_on_host(pairs.sim) and not (torch.count_nonzero(pairs.same) or torch.count_nonzero(pairs.diff)):
-                return batch.emb[:0].sum()  # 0 with gradient 0; late in training, many batches have no such pairs
+                return pairs.sim[:0].sum()  # 0 with gradient 0; late in training, many batches have no such pairs
         if self.weighting == "outside":
             pos, neg = self.sides(replace(pairs, weights=None, ref_weights=None))
             if pairs.weights is not None and pairs.ref_weights is not None:

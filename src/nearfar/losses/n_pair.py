@@ -72,8 +72,8 @@ def first_against_second(batch: PairBatch, *, cure: str) -> PairBatch:
 def find_pairs(batch: PairBatch, *, cure: str) -> Tensor:
     """Return the positions of the first samples of the classes with two samples, then of the second samples, [2n].
 
-    The labels must be on the CPU. Samples of weight 0 are ignored. A class with more than two samples raises a
-    ValueError that ends with `cure`.
+    The classes are in the order of their first samples. The labels must be on the CPU. Samples of weight 0 are ignored.
+    A class with more than two samples raises a ValueError that ends with `cure`.
     """
     labels = batch.labels.numpy()
     order = labels.argsort(kind="stable")
@@ -85,8 +85,9 @@ def find_pairs(batch: PairBatch, *, cure: str) -> Tensor:
     if crowded.any():
         label = int(ids[crowded.argmax()])
         raise crowded_class(label, int((ids == label).sum()), cure)
-    (first,) = repeats.nonzero()
-    return torch.from_numpy(order[np.concatenate([first, first + 1])])
+    (at,) = repeats.nonzero()
+    at = at[order[at].argsort()]
+    return torch.from_numpy(order[np.concatenate([at, at + 1])])
 
 
 def crowded_class(label: int, count: int, cure: str) -> ValueError:
