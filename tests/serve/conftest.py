@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -56,3 +58,13 @@ def address(collection: Collection) -> Iterator[str]:
 def client(address: str) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=address, timeout=60) as found:
         yield found
+
+
+def get_when_ready(client: httpx.Client, path: str, **options: Any) -> httpx.Response:
+    """Request a result that is computed in the background, until it is ready."""
+    for _ in range(600):
+        response = client.get(path, **options)
+        if response.status_code != 202:
+            return response
+        time.sleep(0.05)
+    raise AssertionError(f"{path} was not ready in time")

@@ -16,6 +16,7 @@ from nearfar.search.command import index_command
 from nearfar.serve.api import create_app
 from nearfar.serve.collection import Collection, open_collection
 from nearfar.serve.server import guard_app, run_in_background
+from serve.conftest import get_when_ready
 
 COUNT = 6
 
@@ -92,9 +93,7 @@ def test_images_of_added_samples_are_theirs(size: str, client: httpx.Client, ser
 def test_map_has_added_samples_and_the_audit_leaves_them_out(client: httpx.Client, served: Collection) -> None:
     served.map.wait()
     assert client.get("/api/map").json()["points"] == 132
-    served.audit.wait()
-    client.get("/api/audit")
-    suspects = client.get("/api/audit", params={"limit": 200}).json()
+    suspects = get_when_ready(client, "/api/audit", params={"limit": 200}).json()
     assert suspects["total"] == 120
     assert max(each["sample"]["id"] for each in suspects["suspects"]) == 119
     refused = client.put("/api/audit/126", json={"decision": "remove"})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import re
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -25,17 +24,8 @@ from nearfar.serve.collection import Collection, open_collection
 from nearfar.serve.query_input import MAX_PIXELS
 from nearfar.serve.server import guard_app, run_in_background
 from nearfar.training import train
-from serve.conftest import HOSTILE
+from serve.conftest import HOSTILE, get_when_ready
 from training_cases import configured
-
-
-def get_when_ready(client: httpx.Client, path: str) -> httpx.Response:
-    for _ in range(600):
-        response = client.get(path)
-        if response.status_code != 202:
-            return response
-        time.sleep(0.05)
-    raise AssertionError(f"{path} was not ready in time")
 
 
 def png(pixels: Any) -> bytes:
