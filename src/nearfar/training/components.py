@@ -47,7 +47,7 @@ def make_embedder(config: Config, manifest: Manifest, network: nn.Module | None 
     model = config.model
     if isinstance(network, Embedder):
         check_same_kind(network, manifest, "the embedder")
-        _set_token_dropout(network, model.token_dropout)
+        network.backbone.set_token_dropout(model.token_dropout)
         return network
     channels = count_channels(manifest)
     is_own = network is not None or not (is_built_in(model.backbone) or model.backbone.startswith(LIBRARIES))
@@ -97,15 +97,8 @@ def make_embedder(config: Config, manifest: Manifest, network: nn.Module | None 
             f"model.backbone={model.backbone} does not fit the data {manifest.source}, which has {manifest.kind}: "
             f"use {remedy}"
         )
-    _set_token_dropout(embedder, model.token_dropout)
+    embedder.backbone.set_token_dropout(model.token_dropout)
     return embedder
-
-
-def _set_token_dropout(embedder: Embedder, rate: float) -> None:
-    if embedder.backbone.has_text_input:
-        embedder.backbone.set_token_dropout(rate)
-    elif rate:
-        raise NearfarError(f"model.token_dropout={rate} needs a network for texts: remove model.token_dropout")
 
 
 def pairs_of(manifest: Manifest) -> PairTable | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from nearfar.errors import NearfarError
 from nearfar.models.pooling import create_pooling
 from nearfar.validation import check_count
 
@@ -68,8 +69,13 @@ class Backbone(nn.Module):
         self.input_size = check_count("input_size", size)
 
     def set_token_dropout(self, rate: float) -> None:
-        """Set the probability with which a token is hidden in training mode. Only networks for texts have tokens."""
-        raise NotImplementedError(f"{type(self).__name__} has no tokens")
+        """Set the probability with which a token is hidden in training mode. Only networks for texts have tokens.
+
+        Raises:
+            NearfarError: If the rate is not 0 and the inputs are not texts.
+        """
+        if rate:
+            raise NearfarError(f"model.token_dropout={rate} needs a network for texts: remove model.token_dropout")
 
     def make_pooling(self, name: str | None = None, *, gem_p: float = 3.0) -> nn.Module:
         """Create the pooling of this name, or the default pooling, for the outputs of this backbone."""
