@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from nearfar.models.backbones import pointwise
+
 
 def conv_norm(conv: nn.Conv2d, norm: nn.Module, x: Tensor) -> Tensor:
     """Compute norm(conv(x)).
@@ -31,8 +33,7 @@ def conv_norm(conv: nn.Conv2d, norm: nn.Module, x: Tensor) -> Tensor:
     shift = norm.bias - mean * scale
     if conv.bias is not None:
         shift = shift + conv.bias * scale
-    y = conv._conv_forward(x, conv.weight * scale[:, None, None, None], shift)
-    return y
+    return pointwise.conv(conv, x, conv.weight * scale[:, None, None, None], shift)
 
 
 class ConvNorm(nn.Sequential):
