@@ -298,3 +298,25 @@ def test_image_files_with_workers(tmp_path: Path) -> None:
     quiet(cached(config, tmp_path / "cache 0"), tmp_path / "changed")
     new = {store.folder.name for store in list_stores(tmp_path / "cache 0")} - before
     assert len(new) == 3  # the views of training; the test images did not change
+
+
+def test_augmented_views_have_the_size_of_training_images(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for name in "abcd":
+        (tmp_path / "data" / name).mkdir(parents=True)
+        for i in range(4):
+            pixels = rng.integers(0, 255, (30, 40, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "data" / name / f"{i}.png")
+    base = ("model.backbone=small", "model.pretrained=false", "model.train_from=block2", "model.pooling=average")
+    sizes = ("images.crop=24", "images.train_crop=16", "batches.size=4", "steps=4")
+    config = configured("files", str(tmp_path / "data"), "proxy-anchor", *base, *sizes)
+    fast = quiet(cached(config, tmp_path / "cache", views=2), tmp_path / "cached")
+    assert largest_difference(quiet(config, tmp_path / "direct"), fast) == 0
+    assert fast.embedder().input_size == 24
+    shapes = {store.about["view"]: tuple(store.about["shape"]) for store in list_stores(tmp_path / "cache")}
+    assert shapes[0] == shapes[1] != shapes["test"]
+
+
+def test_arrays_have_no_other_size_for_training(drawings: str, tmp_path: Path) -> None:
+    with pytest.raises(NearfarError, match="train_crop needs image files, but the data are arrays"):
+        quiet(split(drawings, "images.train_crop=16"), tmp_path / "run")

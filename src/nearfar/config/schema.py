@@ -76,6 +76,12 @@ class Images:
         "Short side in pixels to which a test image is resized before it is cropped; null is crop * 256 / 224.",
         above=0,
     )
+    train_crop: int | None = option(
+        None,
+        "Side of training images in pixels, if it differs from images.crop; null: images.crop. Smaller training images "
+        "save time and can improve the scores, because random crops enlarge objects.",
+        above=0,
+    )
     min_scale: float = option(
         0.16, "Smallest area of a random training crop, as a fraction of the image.", above=0, most=1
     )

@@ -87,7 +87,9 @@ class ActivationCache:
         self.network.eval()
         self.weights = digest_frozen_weights(embedder)
         self._fingerprints = {name: fingerprint_images(manifest) for name, (manifest, _) in parts.items()}
-        self._shape = self.compute(parts[TRAIN][1].dataset.fetch([0])).shape[1:]
+        train_images = parts[TRAIN][1].dataset
+        # keyed by whether the view is augmented: with images.train_crop, augmented images have another size
+        self._shapes = {train: self.compute(train_images.fetch([0], train=train)).shape[1:] for train in (False, True)}
         self.views = self._fit_views()
         self._stores: dict[Path, RowStore] = {}  # kept open, so that no other process removes them during the run
 
@@ -95,16 +97,16 @@ class ActivationCache:
         """Compute all views that the run will certainly read. Other views are computed when they are first read."""
         entries = list({entry.folder: (view, entry) for view, entry in self._plan(self.views)}.values())
         incomplete = []
-        missing = 0
+        missing = missing_bytes = 0
         for view, entry in entries:
             store = self._stores[entry.folder] = RowStore(entry.folder, entry.layout, entry.about)
             rows = self._count_missing(store)
             if rows:
                 incomplete.append((view, store))
                 missing += rows
-        row_bytes = entries[0][1].layout.row_bytes
-        self._check_space(missing * row_bytes)
-        with CacheProgress(missing, row_bytes, self.say) as progress:
+                missing_bytes += rows * entry.layout.row_bytes
+        self._check_space(missing_bytes)
+        with CacheProgress(missing, self.say) as progress:
             for view, store in incomplete:
                 self._complete(view, store, progress)
         for _, loader in self.parts.values():
@@ -115,12 +117,12 @@ class ActivationCache:
 
         Returns:
             The number of images, the number of these images that are not in the cache yet, and the size of the
-            activations of one image in bytes.
+            activations of all images in bytes.
         """
         layouts = {entry.folder: entry.layout for _, entry in self._plan(self.views)}
         absent = sum(count_absent(folder, layout) for folder, layout in layouts.items())
-        row_bytes = next(iter(layouts.values())).row_bytes
-        return sum(layout.rows for layout in layouts.values()), absent, row_bytes
+        rows = sum(layout.rows for layout in layouts.values())
+        return rows, absent, sum(layout.rows * layout.row_bytes for layout in layouts.values())
 
     def loader(self, name: str) -> BatchLoader:
         """Return a loader that reads the activations of a part of the data, such as "train"."""
@@ -151,7 +153,7 @@ class ActivationCache:
             images=self._fingerprints[name],
             view=number,
         )
-        layout = RowLayout(len(manifest), tuple(self._shape), config.cache.dtype)
+        layout = RowLayout(len(manifest), tuple(self._shapes[number is not None]), config.cache.dtype)
         about = {
             "data": manifest.source or config.data.source,
             "part": name,
@@ -213,7 +215,7 @@ class ActivationCache:
             store = self._stores[entry.folder] = RowStore(entry.folder, entry.layout, entry.about)
             rows = self._count_missing(store)
             if rows:
-                with CacheProgress(rows, entry.layout.row_bytes, self.say) as progress:
+                with CacheProgress(rows, self.say) as progress:
                     self._complete((name, number), store, progress)
         return self._stores[entry.folder]
 
@@ -238,7 +240,7 @@ class ActivationCache:
                 parts = []
                 for _, activations in group:
                     parts.append(self._convert(activations))
-                    progress.update(len(activations))
+                    progress.update(len(activations), parts[-1].nbytes)
                 store.write_shard(shard, np.concatenate(parts))
 
     def _batches(self, rows: range) -> Iterator[list[int]]:

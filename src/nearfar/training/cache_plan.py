@@ -19,7 +19,7 @@ from nearfar.training.components import make_sampler
 from nearfar.training.evaluate import autocast, dtype_of, to_device
 from nearfar.training.memory import estimate_step_memory
 
-TIMED_IMAGES, WARM_UP_IMAGES = 16, 2
+TIMED_IMAGES = 16
 # Memory of Python, torch, other libraries and temporary buffers. We measured it in a run that trains the blocks from
 # blocks.8 up of EfficientNet-Lite0, with batches of 64 images of 224 pixels. The memory of this run peaked at 1.8 GB.
 # The training step needed 1.1 GB of it.
@@ -69,9 +69,10 @@ def plan_run(cache: ActivationCache) -> CachePlan:
     sampler = make_sampler(config, train)
     steps = config.steps or (config.epochs or 0) * len(sampler)
     epochs = steps / max(1, len(sampler))
-    for rows in (range(min(WARM_UP_IMAGES, len(train))), range(min(TIMED_IMAGES, len(train)))):
+    rows = list(range(min(TIMED_IMAGES, len(train))))
+    for _ in range(2):  # the first pass opens files and creates the kernels for this batch size, so it is slower
         start = _now()
-        images = loader.dataset.fetch(list(rows), train=True)
+        images = loader.dataset.fetch(rows, train=True)
         loaded = _now()
         activations = cache.compute(images)
         computed = _now()
@@ -86,11 +87,11 @@ def plan_run(cache: ActivationCache) -> CachePlan:
     passes = dict.fromkeys(evaluated, epochs / config.select.every)
     passes[TEST] = config.test * (1 + config.untrained) + (epochs if config.select.by == TEST else 0)
     forwards = len(train) + sum(passes[name] * samples for name, samples in evaluated.items())
-    total, absent, row_bytes = cache.count_planned()
+    total, absent, size = cache.count_planned()
     return CachePlan(
         images=total,
         absent=absent,
-        size=total * row_bytes,
+        size=size,
         steps=steps,
         batch_size=sampler.size,
         build_seconds=absent * per_image,
@@ -110,7 +111,8 @@ def describe_plan(cache: ActivationCache, plan: CachePlan) -> list[str]:
     else:
         build = f"reads {counted(plan.images, 'view')} of images, {disk_size(plan.size)}, from {folder}"
     steps = f"{counted(plan.steps, 'step')} of {plan.batch_size:,} in about {duration(plan.train_seconds)}"
-    what = f"train {config.model.backbone} at {network.input_size} pixels from {network.first_trained} up"
+    size = config.images.train_crop or network.input_size
+    what = f"train {config.model.backbone} at {size} pixels from {network.first_trained} up"
     return [
         f"plan: {what}; everything below is frozen and computed once, for {views} of each training image",
         f"plan: this {build}, then trains {steps}, with about {memory_size(plan.memory)} of memory",

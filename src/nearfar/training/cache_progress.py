@@ -16,8 +16,8 @@ MESSAGE_INTERVAL = 30  # seconds between messages where there is no progress bar
 class CacheProgress:
     """Shows how many images are done: a progress bar in a terminal, otherwise a message every 30 seconds."""
 
-    def __init__(self, total: int, row_bytes: int, say: Callable[[str], object]) -> None:
-        self.total, self.row_bytes, self.say, self.done = total, row_bytes, say, 0
+    def __init__(self, total: int, say: Callable[[str], object]) -> None:
+        self.total, self.say, self.done, self.done_bytes = total, say, 0, 0
         hidden = None if process_group.is_main_process() else True  # with None, tqdm shows the bar only in a terminal
         self.bar = tqdm(total=total, desc="cache", unit="image", leave=False, disable=hidden)
         self.start = self.last_message = time.monotonic()
@@ -25,9 +25,10 @@ class CacheProgress:
     def __enter__(self) -> CacheProgress:
         return self
 
-    def update(self, count: int) -> None:
-        """Add `count` images to those that are done, and show the progress."""
+    def update(self, count: int, size: int) -> None:
+        """Add `count` images with `size` bytes of activations to those that are done, and show the progress."""
         self.done += count
+        self.done_bytes += size
         self.bar.update(count)
         now = time.monotonic()
         if self.bar.disable and now - self.last_message > MESSAGE_INTERVAL:
@@ -40,5 +41,5 @@ class CacheProgress:
         self.bar.close()
         if self.done:
             seconds = time.monotonic() - self.start
-            size = disk_size(self.done * self.row_bytes)
+            size = disk_size(self.done_bytes)
             self.say(f"cached {counted(self.done, 'image')} ({size}) in {duration(seconds)}")

@@ -23,8 +23,8 @@ def training_part_size(embedder: nn.Module, x: Tensor) -> int | None:
     """Return the number of samples per part for a training step, or None if the batch should not be split.
 
     On a CPU, the time of a step with large images depends on how many activations fit into the cache, and each part has
-    a fixed cost. EfficientNet-Lite0 at 224 pixels takes 46 ms per image in parts of 4, 41 ms in parts of 16 and 62 ms in
-    parts of 32 (forward and backward pass, one thread).
+    a fixed cost. EfficientNet-Lite0 at 224 pixels takes 46 ms per image in parts of 4, 41 ms in parts of 16 and 62 ms
+    in parts of 32 (forward and backward pass, one thread).
 
     A batch is split only if splitting does not change the result: no batch norm uses the statistics of the batch, and
     there is no dropout.

@@ -105,6 +105,8 @@ class PreparedData:
             return create_dataset(manifest, train_transform=own, eval_transform=own, seed=seed)
         normalization: dict[str, Any] = {"mean": self.embedder.mean, "std": self.embedder.std}
         if manifest.kind == "pixels":
+            if images.train_crop is not None:
+                raise ValueError("train_crop needs image files, but the data are arrays: set images.train_crop=null")
             augment = BatchAugment(crop=(images.min_scale, 1.0), ratio=(3 / 4, 4 / 3))
             augment = replace(DRAWINGS if has_drawings(manifest) else augment, flip=images.flip)
             augment = augment if images.augment else BatchAugment()
@@ -112,7 +114,13 @@ class PreparedData:
         assert size is not None
         scale = (images.min_scale, 1.0)
         test = eval_transform(size, images.resize, **normalization)
-        train = train_transform(size, scale=scale, flip=images.flip, jitter=images.jitter, **normalization)
+        train_size = images.train_crop or size
+        if train_size != size and not self.embedder.backbone.has_map_output:
+            raise ValueError(
+                f"train_crop={train_size} differs from the {size} pixels of test images, but this network needs "
+                "images of one size: set images.train_crop=null"
+            )
+        train = train_transform(train_size, scale=scale, flip=images.flip, jitter=images.jitter, **normalization)
         return create_dataset(
             manifest,
             size=size,
