@@ -222,6 +222,9 @@ def check(config: Config) -> None:
         raise NearfarError(str(error)) from None
     if config.cache.activations is not None and config.model.train_from is None:
         raise NearfarError("cache.activations needs frozen blocks: set model.train_from to the first block to train")
+    size = config.images.train_crop
+    if size is not None and size > 1 and size % 1 != 0:
+        raise NearfarError(f"images.train_crop must be a whole number of pixels or a fraction below 1, got {size}")
     if not all(0 < share < 1 for share in config.model.interpolate):
         raise NearfarError(
             f"model.interpolate must hold numbers above 0 and below 1, got {list(config.model.interpolate)}"

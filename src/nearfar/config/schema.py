@@ -76,10 +76,11 @@ class Images:
         "Short side in pixels to which a test image is resized before it is cropped; null is crop * 256 / 224.",
         above=0,
     )
-    train_crop: int | None = option(
+    train_crop: int | float | None = option(
         None,
-        "Side of training images in pixels, if it differs from images.crop; null: images.crop. Smaller training images "
-        "save time and can improve the scores, because random crops enlarge objects.",
+        "Side of training images in pixels or, below 1, as a fraction of the side of test images, rounded to a "
+        "multiple of 32; null: the side of test images. Smaller training images save time and can improve the scores, "
+        "because random crops enlarge objects.",
         above=0,
     )
     min_scale: float = option(

@@ -18,6 +18,7 @@ from nearfar.training.activation_cache import TEST, TRAIN, ActivationCache
 from nearfar.training.components import make_sampler
 from nearfar.training.evaluate import autocast, dtype_of, to_device
 from nearfar.training.memory import estimate_step_memory
+from nearfar.training.prepare import training_size
 
 TIMED_IMAGES = 16
 # Memory of Python, torch, other libraries and temporary buffers. We measured it in a run that trains the blocks from
@@ -111,7 +112,7 @@ def describe_plan(cache: ActivationCache, plan: CachePlan) -> list[str]:
     else:
         build = f"reads {counted(plan.images, 'view')} of images, {disk_size(plan.size)}, from {folder}"
     steps = f"{counted(plan.steps, 'step')} of {plan.batch_size:,} in about {duration(plan.train_seconds)}"
-    size = config.images.train_crop or network.input_size
+    size = training_size(config.images, network.input_size)
     what = f"train {config.model.backbone} at {size} pixels from {network.first_trained} up"
     return [
         f"plan: {what}; everything below is frozen and computed once, for {views} of each training image",

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from nearfar.config.schema import Config
 from nearfar.data import BatchLoader
-from nearfar.data.activations import ActivationDataset
 from nearfar.models import Embedder
 from nearfar.training.distributed import process_group
 from nearfar.training.evaluate import dtype_of, embedding_function, to_device
@@ -32,9 +31,7 @@ def estimate_memory(state: TrainState, loader: BatchLoader) -> int | None:
     """
     if state.is_sharded:
         return None
-    # with cached activations, use a training view: it always exists, while the evaluation view may not be needed
-    is_cached = isinstance(loader.dataset, ActivationDataset)
-    samples = loader.dataset.fetch([0, len(loader.dataset) - 1], train=is_cached)
+    samples = loader.dataset.fetch([0, len(loader.dataset) - 1], train=True)
     compute = embedding_function(state.embedder, loader)
     return estimate_step_memory(state.config, state.embedder, compute, samples, state.sampler.size)
 

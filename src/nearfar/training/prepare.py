@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import torch
 from tqdm import tqdm
 
-from nearfar.config.schema import Config, Data
+from nearfar.config.schema import Config, Data, Images
 from nearfar.data import (
     BatchAugment,
     BatchDataset,
@@ -36,6 +36,7 @@ from nearfar.training.evaluate import device_of
 
 Say = Callable[[str], object]
 MAX_MESSAGES = 20
+STRIDE = 32  # input pixels per pixel of the last feature map, in the usual convolutional networks
 
 
 @dataclass(frozen=True)
@@ -114,10 +115,11 @@ class PreparedData:
         assert size is not None
         scale = (images.min_scale, 1.0)
         test = eval_transform(size, images.resize, **normalization)
-        train_size = images.train_crop or size
+        train_size = training_size(images, size)
         if train_size != size and not self.embedder.backbone.has_map_output:
             raise ValueError(
-                f"train_crop={train_size} differs from the {size} pixels of test images, but this network needs "
+                f"train_crop={images.train_crop} gives training images of {train_size} pixels, and test images have "
+                f"{size} pixels, but this network needs "
                 "images of one size: set images.train_crop=null"
             )
         train = train_transform(train_size, scale=scale, flip=images.flip, jitter=images.jitter, **normalization)
@@ -148,6 +150,25 @@ def prepare(
         manifest = cache_or_check_images(manifest, config.data, size=embedder.input_size, say=say)
     image_size = config.images.crop if has_drawings(manifest) else embedder.input_size
     return PreparedData(config, embedder, manifest, image_size, say if check_images else None)
+
+
+def training_size(images: Images, size: int) -> int:
+    """Return the side of training images in pixels.
+
+    Args:
+        images: The settings.
+        size: Side of test images in pixels.
+
+    >>> training_size(Images(train_crop=None), 224), training_size(Images(train_crop=128), 224)
+    (224, 128)
+    >>> [training_size(Images(train_crop=0.7), size) for size in (28, 224, 260)]
+    [28, 160, 192]
+    """
+    if images.train_crop is None:
+        return size
+    if images.train_crop >= 1:
+        return int(images.train_crop)
+    return min(size, max(1, round(images.train_crop * size / STRIDE)) * STRIDE)
 
 
 def has_drawings(manifest: Manifest) -> bool:
