@@ -41,7 +41,7 @@ def test_the_network_sees_parts_of_the_given_size() -> None:
     assert sizes == [4, 4, 2]
 
 
-@pytest.mark.parametrize(("side", "expected"), [(224, 16), (112, 64), (28, 1024)])
+@pytest.mark.parametrize(("side", "expected"), [(384, 16), (224, 16), (112, 64), (28, 1024)])
 def test_larger_images_have_smaller_parts(side: int, expected: int) -> None:
     embedder = make_embedder(freeze_bn=True)
     embedder.input_size = side
