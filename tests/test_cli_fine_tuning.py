@@ -1,4 +1,4 @@
-"""`nearfar train FOLDER` on images: cached activations without a GPU, the whole network with one."""
+"""`nearfar train FOLDER` on images: the defaults with and without a GPU, and cached activations."""
 
 from __future__ import annotations
 
@@ -37,26 +37,48 @@ def configured(images: Path, *settings: str) -> Config:
     return configure(str(images), recipe=None, file=None, settings=settings, cache=Path("beside/activations"))[0]
 
 
-def test_without_a_gpu_the_cache_is_beside_the_run(images: Path) -> None:
+def test_without_a_gpu_training_images_are_smaller(images: Path) -> None:
     config = configured(images, "device=cpu")
-    assert config.cache.activations == str(Path("beside/activations"))
-    assert config.model.train_from == 0.5
+    assert (config.cache.activations, config.model.train_from, config.images.train_crop) == (None, None, 0.7)
     assert (config.recipe, config.epochs) == ("proxy-anchor", 20)  # six training images
+
+
+def test_the_cache_of_frozen_blocks_is_beside_the_run(images: Path) -> None:
+    config = configured(images, "device=cpu", "model.train_from=0.5")
+    assert config.cache.activations == str(Path("beside/activations"))
+    assert (config.model.train_from, config.images.train_crop) == (0.5, None)
 
 
 def test_with_a_gpu_the_whole_network_is_trained(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_group, "local_device", lambda _: torch.device("cuda"))
     config = configured(images)
-    assert (config.cache.activations, config.model.train_from) == (None, None)
+    assert (config.cache.activations, config.model.train_from, config.images.train_crop) == (None, None, None)
     assert config.optimizer == configured(images).optimizer
 
 
-def test_the_command_prints_its_plan_and_runs_share_the_cache(images: Path, tmp_path: Path) -> None:
+def test_the_command_prints_its_plan(images: Path, tmp_path: Path) -> None:
+    network = ("model.backbone=small", "model.pretrained=false", "model.pooling=average", "images.train_crop=24")
+    words = ["train", str(images), "--size", "32", "--epochs", "1"]
+    for setting in (*network, "data.workers=0", "threads=1"):
+        words += ["--set", setting]
+    for result in (
+        CliRunner().invoke(main, [*words, "--out", str(tmp_path / "run"), "--dry-run"]),
+        CliRunner().invoke(main, [*words, "--out", str(tmp_path / "run")]),
+    ):
+        assert result.exit_code == 0, result.output
+        plan = "plan: train small, all blocks, on images of 24 pixels, and test it at 32 pixels"
+        assert plan in result.output
+        assert "plan: this trains 1 step of 6 in about " in result.output
+    assert (tmp_path / "run" / "scores.json").is_file()
+
+
+def test_the_command_prints_the_plan_of_the_cache_and_runs_share_it(images: Path, tmp_path: Path) -> None:
     try:
         find_weights(EFFICIENTNET_LITE0_WEIGHTS)
     except NearfarError as error:
         pytest.skip(f"the pretrained weights are an extra: {error}")
     words = ["train", str(images), "--size", "32", "--epochs", "1", "--set", "data.workers=0", "--set", "threads=1"]
+    words += ["--set", "model.train_from=0.5"]
     dry = CliRunner().invoke(main, [*words, "--out", str(tmp_path / "runs" / "one"), "--dry-run"])
     assert dry.exit_code == 0, dry.output
     # one view of six images for one epoch, another of them for PCA, and six test images

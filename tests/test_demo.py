@@ -54,10 +54,10 @@ def test_the_demo_on_images_takes_the_defaults_of_training(
     scores = run(steps=2, source=str(tmp_path / "images"), out=tmp_path / "out")
     assert set(scores) == {"before training", "proxy-anchor"}
     config = Run(tmp_path / "out" / "proxy-anchor").config
-    assert (config.model.train_from, config.steps, config.model.init) == (0.5, 2, "pca")
-    assert config.cache.activations == str(tmp_path / "out" / "activations")
+    assert (config.model.train_from, config.steps, config.model.init) == (None, 2, "pca")
+    assert (config.images.train_crop, config.cache.activations) == (0.7, None)
     printed = capfd.readouterr()
-    assert "plan: train efficientnet-lite0 at 32 pixels from blocks.8 up" in printed.out + printed.err
+    assert "plan: train efficientnet-lite0, all blocks, on images of 32 pixels" in printed.out + printed.err
 
 
 def test_error_for_too_few_classes(tmp_path: Path) -> None:

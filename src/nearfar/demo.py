@@ -171,9 +171,8 @@ def _end_workers(others: list[BaseProcess], kind: type[BaseException] | None, *_
 
 def _train(config: Config, out: Path) -> None:
     keep_freed_memory()
-    # Training on image files uses cached activations and takes longer than training on drawings, so show the plan and
-    # the progress of the cache.
-    say: Callable[[str], object] = (lambda _: None) if config.cache.activations is None else tqdm.write
+    # fine-tuning a pretrained network on image files takes longer than training on drawings, so show its plan
+    say: Callable[[str], object] = tqdm.write if config.model.pretrained else (lambda _: None)
     train(config, out, resume=(out / "config.yaml").exists(), say=say, progress=False)
 
 

@@ -1,10 +1,10 @@
-"""Defaults for image files: the whole network with a GPU, cached activations without, and plain ones elsewhere."""
+"""Defaults for image files: full size with a GPU, smaller training images without, and plain ones elsewhere."""
 
 from __future__ import annotations
 
 import pytest
 
-from nearfar.config.defaults import CACHED, LEAST_SAMPLES, MOST_EPOCHS, OURS, PLAIN_FILES
+from nearfar.config.defaults import CACHED, LEAST_SAMPLES, MOST_EPOCHS, OURS, PLAIN_FILES, WITHOUT_GPU
 from nearfar.config.merge import resolve
 from nearfar.config.schema import Config
 
@@ -15,34 +15,40 @@ def files(*settings: str, **options: object) -> Config:
     return resolve("files", recipe="proxy-anchor", settings=settings, **options)  # type: ignore[arg-type]
 
 
-def test_without_a_cache_the_whole_network_is_trained() -> None:
+def test_with_a_gpu_the_whole_network_is_trained_on_images_of_full_size() -> None:
     config = files()
-    assert (config.model.train_from, config.cache.activations) == (None, None)
+    assert (config.model.train_from, config.cache.activations, config.images.train_crop) == (None, None, None)
     assert (config.model.init, config.model.pooling) == (FILES["model"]["init"], FILES["model"]["pooling"])
     assert (config.optimizer.lr, config.batches.size) == (FILES["optimizer"]["lr"], 64)
 
 
-def test_with_a_cache_the_lower_blocks_are_frozen() -> None:
+def test_without_a_gpu_training_images_are_smaller() -> None:
     config = files(cache="folder")
-    assert config.model.train_from == CACHED["model"]["train_from"]
-    assert (config.cache.activations, config.cache.views) == ("folder", CACHED["cache"]["views"])
-    assert config.optimizer == files().optimizer
-
-
-@pytest.mark.parametrize(
-    "setting", ["model.train_from=null", "model.freeze_backbone=true", "shard_network=true", "setting=paper"]
-)
-def test_settings_that_train_otherwise_turn_the_cache_off(setting: str) -> None:
-    config = files(setting, cache="folder")
     assert (config.model.train_from, config.cache.activations) == (None, None)
+    assert config.images.train_crop == WITHOUT_GPU["images"]["train_crop"]
+    assert config.optimizer == files().optimizer
+    assert files("images.train_crop=null", cache="folder").images == files().images
+
+
+def test_without_a_gpu_the_output_of_frozen_blocks_is_cached() -> None:
+    config = files("model.train_from=0.5", cache="folder")
+    assert (config.cache.activations, config.cache.views) == ("folder", CACHED["cache"]["views"])
+    assert config.images.train_crop is None
+    assert files("model.train_from=0.5").cache.activations is None
+
+
+@pytest.mark.parametrize("setting", ["model.freeze_backbone=true", "shard_network=true", "setting=paper"])
+def test_settings_that_train_otherwise_have_the_defaults_of_a_gpu(setting: str) -> None:
+    config = files(setting, cache="folder")
+    assert (config.model.train_from, config.cache.activations, config.images.train_crop) == (None, None, None)
 
 
 def test_given_settings_override_the_defaults() -> None:
     config = files("model.train_from=head", "cache.views=1", "epochs=9", cache="folder", samples=10)
     assert (config.model.train_from, config.cache.views, config.epochs) == ("head", 1, 9)
     assert config.cache.activations == "folder"
-    config = files("cache.activations=null", cache="folder")
-    assert (config.model.train_from, config.cache.activations) == (CACHED["model"]["train_from"], None)
+    config = files("model.train_from=0.5", "cache.activations=null", cache="folder")
+    assert (config.model.train_from, config.cache.activations) == (0.5, None)
     assert files("steps=7", samples=10).epochs is None
 
 

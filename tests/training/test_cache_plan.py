@@ -12,7 +12,7 @@ import torch
 from nearfar.data.row_store import list_stores
 from nearfar.training import Config
 from nearfar.training.activation_cache import ActivationCache
-from nearfar.training.cache_plan import CachePlan, describe_plan, plan_run
+from nearfar.training.cache_plan import CachePlan, describe_cached_plan, plan_cached_run
 from nearfar.training.splits import open_manifest
 from nearfar.training.trainer import Trainer
 from training_cases import configured
@@ -32,7 +32,7 @@ def make_cache(config: Config, out: Path) -> ActivationCache:
 
 def test_a_plan_counts_views_and_steps_and_writes_nothing(drawings: str, tmp_path: Path) -> None:
     cache = make_cache(cached(drawings, tmp_path / "cache"), tmp_path / "run")
-    plan = plan_run(cache)
+    plan = plan_cached_run(cache)
     # 36 training images in two views, 12 validation and 48 test images in one
     assert (plan.images, plan.absent) == (132, 132)
     assert (plan.steps, plan.batch_size) == (12, 24)
@@ -48,15 +48,15 @@ def test_a_plan_knows_what_is_in_the_cache(drawings: str, tmp_path: Path) -> Non
     cache.build()
     view = list_stores(tmp_path / "cache")[0]
     shutil.rmtree(view.folder)
-    plan = plan_run(cache)
+    plan = plan_cached_run(cache)
     assert plan.absent == view.about["rows"]
     assert 132 * plan.absent_size == plan.absent * plan.size  # the views that are in the cache do not count
     cache = make_cache(cached(drawings, tmp_path / "cache"), tmp_path / "run")
     cache.build()
-    plan = plan_run(cache)
+    plan = plan_cached_run(cache)
     assert (plan.images, plan.absent, plan.build_seconds) == (132, 0, 0)
     assert plan.size == sum(store.about["rows"] for store in list_stores(tmp_path / "cache")) * plan.size // 132
-    assert describe_plan(cache, plan)[1].startswith("plan: this reads 132 views of images, ")
+    assert describe_cached_plan(cache, plan)[1].startswith("plan: this reads 132 views of images, ")
 
 
 def test_a_description_names_network_views_time_and_memory(drawings: str, tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_description_names_network_views_time_and_memory(drawings: str, tmp_pa
         train_seconds=7200,
         memory=3 * 2**29,
     )
-    assert describe_plan(cache, plan) == [
+    assert describe_cached_plan(cache, plan) == [
         "plan: train small at 28 pixels from block2 up; everything below is frozen and computed once, for 2 augmented "
         "views of each training image",
         f"plan: this computes 100 of 132 views of images, 1.5 GB in {tmp_path / 'cache'}, in about 10 min, then trains "
@@ -94,8 +94,8 @@ def test_a_plan_does_not_change_the_trained_weights(
 ) -> None:
     config = cached(drawings, tmp_path / "cache")
     with_plan = Trainer(config, open_manifest(config.data), tmp_path / "one", say=lambda _: None)
-    monkeypatch.setattr("nearfar.training.trainer.plan_run", lambda _: None)
-    monkeypatch.setattr("nearfar.training.trainer.describe_plan", lambda *_: [])
+    monkeypatch.setattr("nearfar.training.trainer.plan_cached_run", lambda _: None)
+    monkeypatch.setattr("nearfar.training.trainer.describe_cached_plan", lambda *_: [])
     without = Trainer(config, open_manifest(config.data), tmp_path / "two", say=lambda _: None)
     for trainer in (with_plan, without):
         trainer.fit(progress=False, stop_after=4)

@@ -15,8 +15,9 @@ from nearfar.config.schema import Config
 from nearfar.data import Manifest
 from nearfar.errors import NearfarError, install_hint
 from nearfar.formatting import counted, duration
-from nearfar.training.activation_cache import ActivationCache
-from nearfar.training.cache_plan import describe_plan, plan_run
+from nearfar.training.activation_cache import ActivationCache, Part
+from nearfar.training.cache_plan import describe_cached_plan, plan_cached_run
+from nearfar.training.run_plan import describe_plan, plan_run
 from nearfar.training.trackers import TRACKERS, open_trackers
 from nearfar.training.trainer import Trainer
 
@@ -62,6 +63,8 @@ def check_run(config: Config, manifest: Manifest) -> str:
             trainer.fit(progress=False, stop_after=TIMED_STEPS)
         if config.cache.activations is not None:
             estimate = _estimate_cached(config, trainer, messages)
+        elif manifest.kind == "files" and config.data.cache is None:
+            estimate = _estimate_images(config, trainer, messages)
         else:
             estimate = _estimate_steps(config, manifest, times, trainer.steps)
     device = trainer.state.device
@@ -75,12 +78,24 @@ def _estimate_cached(config: Config, trainer: Trainer, messages: list[str]) -> s
 
     Messages about the cache are appended to `messages`.
     """
-    parts = {"train": (trainer.splits.train, trainer.train_loader), **trainer.evaluated}
+    parts = _parts(trainer)
     cache = ActivationCache(config, trainer.state.embedder, parts, device=trainer.state.device, say=messages.append)
-    plan = plan_run(cache)
-    messages += describe_plan(cache, plan)
+    plan = plan_cached_run(cache)
+    messages += describe_cached_plan(cache, plan)
     build, train = duration(plan.build_seconds), duration(plan.train_seconds)
     return f"estimated time: {duration(plan.seconds)}, {build} for the cache and {train} for training and evaluation"
+
+
+def _estimate_images(config: Config, trainer: Trainer, messages: list[str]) -> str:
+    """Return a line with the estimated time of a run on images. The plan of the run is appended to `messages`."""
+    network = trainer.state.embedder
+    plan = plan_run(config, network, _parts(trainer))
+    messages += describe_plan(config, network, plan)
+    return f"estimated time: {duration(plan.seconds)} for training and evaluation"
+
+
+def _parts(trainer: Trainer) -> dict[str, Part]:
+    return {"train": (trainer.splits.train, trainer.train_loader), **trainer.evaluated}
 
 
 def _estimate_steps(config: Config, manifest: Manifest, times: list[float], steps: int) -> str:

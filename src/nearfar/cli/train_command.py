@@ -114,7 +114,8 @@ def configure(
 ) -> tuple[Config, Manifest]:
     """Return the configuration that a command line describes, and its data. Defaults depend on the kind of data.
 
-    If `cache` is given and there is no GPU, training on image files uses activations that are cached in this folder.
+    If `cache` is given and there is no GPU, training on image files uses smaller images or, if `model.train_from` is
+    set, activations that are cached in this folder.
     """
     tree = gather_losses(apply_settings({} if file is None else read_config(file), settings))
     flags = {"source": source, "allow_partial": allow_partial or None}

@@ -68,10 +68,10 @@ PLAIN_FILES: Tree = {
     "epochs": 5,
 }
 
-# Changes to the fine-tuning defaults if the lower blocks are frozen and their output is cached. `nearfar train` freezes
-# and caches them by default if there is no GPU.
-# train_from=0.5 trains the upper half of the blocks: in EfficientNet-Lite0, blocks.8 and above.
-CACHED: Tree = {"model": {"train_from": 0.5}, "cache": {"views": 4}}
+# Changes to the fine-tuning defaults if there is no GPU. If all blocks are trained, training images are smaller than
+# test images. If the lower blocks are frozen, their output is cached.
+WITHOUT_GPU: Tree = {"images": {"train_crop": 0.7}}
+CACHED: Tree = {"cache": {"views": 4}}
 
 # A small dataset has few steps per epoch. Fine-tuning therefore has at least as many epochs as are needed to draw this
 # many images or texts in total, but at most MOST_EPOCHS.
@@ -93,7 +93,7 @@ def fine_tuning_defaults(model: Mapping[str, Any], *, samples: int | None, cache
     Args:
         model: The settings of `model` that the user gave, as a dict. Some defaults depend on them.
         samples: Number of training images if it is known. It determines the number of epochs.
-        cache: Folder for the activations of frozen blocks. None trains the whole network.
+        cache: Folder for the activations of frozen blocks, if there is no GPU.
     """
     if not model.get("pretrained", True):
         return PLAIN_FILES
@@ -103,9 +103,10 @@ def fine_tuning_defaults(model: Mapping[str, Any], *, samples: int | None, cache
     if ":" in str(model.get("backbone", "")):
         del tree["model"]["pooling"]  # networks from other libraries output vectors and may not have blocks
         return tree
-    trains_everything = "train_from" in model and model["train_from"] is None
-    if cache is None or trains_everything or model.get("freeze_backbone"):
+    if cache is None or model.get("freeze_backbone"):
         return tree
+    if model.get("train_from") is None:
+        return merge_trees(tree, WITHOUT_GPU)
     return merge_trees(tree, merge_trees(CACHED, {"cache": {"activations": cache}}))
 
 

@@ -47,8 +47,8 @@ def resolve(
             sampler does not use are then ignored; otherwise they are an error. The section `ours` of the recipe is
             ignored as well, because a suite uses the values of the papers and tunes settings itself.
         samples: Number of training samples. With few images or texts, the default is more epochs.
-        cache: Folder of cached activations. If it is given, the default for image files is to freeze the lower half of
-            a pretrained network and to cache its output there, as `nearfar train` does without a GPU.
+        cache: Folder of cached activations, if there is no GPU. The defaults for image files are then those of
+            `nearfar train` without a GPU: smaller training images or, if `model.train_from` is set, cached activations.
 
     Raises:
         ValueError: If `kind` is unknown.

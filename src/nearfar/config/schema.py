@@ -78,7 +78,7 @@ class Images:
     )
     train_crop: int | float | None = option(
         None,
-        "Side of training images in pixels or, below 1, as a fraction of the side of test images, rounded to a "
+        "Side of training images in pixels or, below 1, as a fraction of the side of test images, rounded up to a "
         "multiple of 32; null: the side of test images. Smaller training images save time and can improve the scores, "
         "because random crops enlarge objects.",
         above=0,

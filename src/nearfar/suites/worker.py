@@ -55,7 +55,7 @@ def train_cell(config: Config, folder: Path, initial_states: InitialStateCache |
     try:
         if config.data.folds is not None:
             return _train_folds(config, config.data.folds, folder, initial_states)
-        return _collect(train(config, folder, say=_ignore, initial_states=initial_states))
+        return _collect(train(config, folder, say=_ignore, plan=False, initial_states=initial_states))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -88,6 +88,7 @@ def _train_folds(config: Config, folds: int, folder: Path, initial_states: Initi
             replace(config, data=replace(config.data, fold=i)),
             folder / f"{i}",
             say=_ignore,
+            plan=False,
             initial_states=initial_states,
         )
         for i in range(folds)

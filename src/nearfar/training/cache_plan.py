@@ -6,25 +6,22 @@ blocks, and the forward and backward pass of the trained blocks are timed separa
 
 from __future__ import annotations
 
-import os
-import time
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
+from functools import partial
 
 from nearfar.formatting import counted, disk_size, duration, memory_size
-from nearfar.training.activation_cache import TEST, TRAIN, ActivationCache
-from nearfar.training.components import make_sampler
-from nearfar.training.evaluate import autocast, dtype_of, to_device
+from nearfar.training.activation_cache import TRAIN, ActivationCache
 from nearfar.training.memory import estimate_step_memory
 from nearfar.training.prepare import training_size
-
-TIMED_IMAGES = 16
-# Memory of Python, torch, other libraries and temporary buffers. We measured it in a run that trains the blocks from
-# blocks.8 up of EfficientNet-Lite0, with batches of 64 images of 224 pixels. The memory of this run peaked at 1.8 GB.
-# The training step needed 1.1 GB of it.
-LIBRARIES = 680 * 2**20
+from nearfar.training.run_plan import (
+    LIBRARIES,
+    TIMED_IMAGES,
+    count_forwards,
+    count_steps,
+    overlap,
+    time_network,
+    timed,
+)
 
 
 @dataclass(frozen=True)
@@ -63,45 +60,33 @@ class CachePlan:
         return self.build_seconds + self.train_seconds
 
 
-def plan_run(cache: ActivationCache) -> CachePlan:
+def plan_cached_run(cache: ActivationCache) -> CachePlan:
     """Measure the speed on a few images, and estimate the time and memory of a run. Nothing is written."""
     config, network = cache.config, cache.network
     train, loader = cache.parts[TRAIN]
-    sampler = make_sampler(config, train)
-    steps = config.steps or (config.epochs or 0) * len(sampler)
-    epochs = steps / max(1, len(sampler))
+    batch_size, steps, epochs = count_steps(config, train)
     rows = list(range(min(TIMED_IMAGES, len(train))))
     for _ in range(2):  # the first pass opens files and creates the kernels for this batch size, so it is slower
-        start = _now()
-        images = loader.dataset.fetch(rows, train=True)
-        loaded = _now()
-        activations = cache.compute(images)
-        computed = _now()
-        forward, both = _time_upper(cache, activations)
-    count = len(images)
-    # Workers load images while the main process computes. Together they cannot use more cores than the machine has.
-    load, compute = (loaded - start) / count, (computed - loaded) / count
-    cores, workers = os.cpu_count() or 1, max(1, loader.workers)
-    threads = min(torch.get_num_threads(), cores) if cache.device.type == "cpu" else 1
-    per_image = max(load / workers, compute, (load + compute * threads) / cores) if loader.workers else load + compute
+        load, images = timed(lambda: loader.dataset.fetch(rows, train=True))
+        compute, activations = timed(partial(cache.compute, images))
+        forward, both = time_network(config, network, network.upper, activations)
+    count = len(rows)
     evaluated = {name: len(manifest) for name, (manifest, _) in cache.parts.items() if name != TRAIN}
-    passes = dict.fromkeys(evaluated, epochs / config.select.every)
-    passes[TEST] = config.test * (1 + config.untrained) + (epochs if config.select.by == TEST else 0)
-    forwards = len(train) + sum(passes[name] * samples for name, samples in evaluated.items())
+    forwards = count_forwards(config, len(train), evaluated, epochs)
     total, absent, size = cache.count_planned()
     return CachePlan(
         images=total,
         absent=absent,
         size=size,
         steps=steps,
-        batch_size=sampler.size,
-        build_seconds=absent * per_image,
-        train_seconds=(steps * sampler.size * both + forwards * forward) / count,
-        memory=LIBRARIES + estimate_step_memory(config, network, network.upper, activations[:2], sampler.size),
+        batch_size=batch_size,
+        build_seconds=absent * overlap(load / count, compute / count, loader, cache.device),
+        train_seconds=(steps * batch_size * both + forwards * forward) / count,
+        memory=LIBRARIES + estimate_step_memory(config, network, network.upper, activations[:2], batch_size),
     )
 
 
-def describe_plan(cache: ActivationCache, plan: CachePlan) -> list[str]:
+def describe_cached_plan(cache: ActivationCache, plan: CachePlan) -> list[str]:
     """Return two lines that describe a plan."""
     config, network = cache.config, cache.network
     folder = config.cache.activations
@@ -118,25 +103,3 @@ def describe_plan(cache: ActivationCache, plan: CachePlan) -> list[str]:
         f"plan: {what}; everything below is frozen and computed once, for {views} of each training image",
         f"plan: this {build}, then trains {steps}, with about {memory_size(plan.memory)} of memory",
     ]
-
-
-def _time_upper(cache: ActivationCache, activations: Tensor) -> tuple[float, float]:
-    """Return the seconds of a forward pass through the trained part, and of a forward plus backward pass."""
-    network = cache.network
-    x = to_device(activations, cache.device, dtype_of(network), channels_last=network.channels_last)
-    with autocast(cache.config.autocast, cache.device):
-        start = _now()
-        with torch.no_grad():
-            network.upper(x)
-        middle = _now()
-        embeddings = network.upper(x)
-    if embeddings.requires_grad:
-        embeddings.float().square().sum().backward()  # type: ignore[no-untyped-call]
-        network.zero_grad(set_to_none=True)
-    return middle - start, _now() - middle
-
-
-def _now() -> float:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return time.perf_counter()

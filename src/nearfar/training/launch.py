@@ -41,6 +41,7 @@ def train(
     resume: bool = False,
     say: Callable[[str], object] = print,
     progress: bool = True,
+    plan: bool = True,
     stop_after: int | None = None,
     initial_states: InitialStateCache | None = None,
     on_finish: OnFinish | None = None,
@@ -59,6 +60,7 @@ def train(
         resume: If True, continue the run in `out`.
         say: Function that prints a message.
         progress: If True, show progress: a bar in a terminal, elsewhere a message every 30 seconds.
+        plan: If True and the data are image files, time a few images first and say how long a new run takes.
         stop_after: Stop after this step as if the process had been killed, for tests.
         initial_states: Cache of initial states. Pass the same cache to several runs in one process, so that runs that
             start from the same network and data reuse their initial state.
@@ -85,7 +87,8 @@ def train(
                 f"{resume} {config.to_yaml()}", "start all of them with the same command, with --out on a shared disk"
             )
             initial = None if initial_states is None else initial_states.get(config)
-            trainer = Trainer(config, manifest, out, say=say, initial=initial, network=network)
+            plan = plan and not resume
+            trainer = Trainer(config, manifest, out, say=say, initial=initial, network=network, plan=plan)
             # write config.yaml only now, so that an error in the lines above does not leave an incomplete run directory
             _write_config(config, out)
             if resume and trainer.state.load(out, say=say):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -168,7 +169,7 @@ def training_size(images: Images, size: int) -> int:
         return size
     if images.train_crop >= 1:
         return int(images.train_crop)
-    return min(size, max(1, round(images.train_crop * size / STRIDE)) * STRIDE)
+    return min(size, math.ceil(images.train_crop * size / STRIDE) * STRIDE)
 
 
 def has_drawings(manifest: Manifest) -> bool:

@@ -22,7 +22,7 @@ from nearfar.formatting import counted
 from nearfar.models import Embedder
 from nearfar.runs import BEST, START
 from nearfar.training.activation_cache import ActivationCache
-from nearfar.training.cache_plan import describe_plan, plan_run
+from nearfar.training.cache_plan import describe_cached_plan, plan_cached_run
 from nearfar.training.class_subset import sample_whole_classes
 from nearfar.training.compactness import measure_compactness
 from nearfar.training.components import make_embedder
@@ -35,6 +35,7 @@ from nearfar.training.interpolation import check_interpolation
 from nearfar.training.memory import estimate_memory
 from nearfar.training.monitor import Monitor
 from nearfar.training.prepare import prepare
+from nearfar.training.run_plan import describe_plan, plan_run
 from nearfar.training.run_summary import summarize_run
 from nearfar.training.selection import Selection
 from nearfar.training.splits import describe_joined_labels, describe_shared_classes, split_manifest
@@ -68,6 +69,7 @@ class Trainer:
         say: Say = print,
         initial: InitialState | None = None,
         network: nn.Module | None = None,
+        plan: bool = False,
         on_step_end: Callable[[Trainer, StepResult], object] | None = None,
         on_epoch_end: Callable[[Trainer, dict[str, Any]], object] | None = None,
     ) -> None:
@@ -81,6 +83,8 @@ class Trainer:
             initial: Initial state that several runs in one process can share.
             network: Your own network, which replaces the backbone of the configuration. If it is an embedder, it
                 replaces the head as well.
+            plan: If True, time a few images and say how long the run takes. Applies only to image files; runs on cached
+                activations always do so.
             on_step_end: Called after each step with the trainer and the result of the step.
             on_epoch_end: Called after each epoch with the trainer and the log entry of the epoch.
         """
@@ -109,15 +113,18 @@ class Trainer:
             if part is not None and can_be_scored(part, name, say)
         }
         self.activations: ActivationCache | None = None
+        image_parts = {"train": (splits.train, self.train_loader), **self.evaluated}
         if config.cache.activations is not None:
-            image_parts = {"train": (splits.train, self.train_loader), **self.evaluated}
             self.activations = ActivationCache(config, embedder, image_parts, device=device, say=say)
-            for line in describe_plan(self.activations, plan_run(self.activations)):
+            for line in describe_cached_plan(self.activations, plan_cached_run(self.activations)):
                 say(line)
             with process_group.main_process_first():
                 self.activations.build()
             self.train_loader = self.activations.loader("train")
             self.evaluated = {name: (part, self.activations.loader(name)) for name, (part, _) in self.evaluated.items()}
+        elif plan and splits.train.kind == "files":
+            for line in describe_plan(config, embedder, plan_run(config, embedder, image_parts)):
+                say(line)
         self.initial = initial or InitialState()
         selection = Selection(config.select, validation="validation" in self.evaluated, test="test" in self.evaluated)
         selection.check_metric(config.metrics)
