@@ -2,15 +2,15 @@
 
     python -m benchmarks.fine_tuning cub.tar --goal 62 --markdown docs/benchmarks/fine-tuning.md
 
-nearfar trains with its defaults for machines without a GPU: training images are smaller than test images. The usual loop
-trains the same network on images of the size of test images, with pytorch-metric-learning's ProxyAnchorLoss, a PyTorch
-DataLoader, AdamW with the same learning rates, frozen batch norm statistics and a cosine schedule. Its head and proxies
-are initialized at random, as usual. Both loops have the same batch size and augmentation.
+nearfar trains with its defaults for machines without a GPU: training images are smaller than test images. The usual
+loop trains the same network on images of the size of test images, with pytorch-metric-learning's ProxyAnchorLoss, a
+PyTorch DataLoader, AdamW with the same learning rates, frozen batch norm statistics and a cosine schedule. Its head and
+proxies are initialized at random, as usual. Both loops have the same batch size and augmentation.
 
 The two loops run one after the other in one process, with a fixed number of threads and without worker processes. The
-script measures CPU time, because other work on the machine hardly affects it. This time includes computing
-the initial head, but not the evaluation on the test classes after each epoch, which is the same for both loops. A
-loop ends when it reaches the goal.
+script measures CPU time, because other work on the machine hardly affects it. This time includes computing the initial
+head, but not the evaluation on the test classes after each epoch, which is the same for both loops. A loop ends when it
+reaches the goal.
 """
 
 from __future__ import annotations
