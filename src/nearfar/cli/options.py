@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 
+from nearfar.environment import environment_variable
+
 # copied from nearfar.training.distributed.process_group, because importing that module is slow
 DEVICE_VARIABLE = "NEARFAR_DEVICE"
 
 
-@contextmanager
-def _device_variable(name: str) -> Iterator[None]:
-    """Use the device `name` for device=auto, in this process and in processes that it starts."""
-    old = os.environ.get(DEVICE_VARIABLE)
-    os.environ[DEVICE_VARIABLE] = name
-    try:
-        yield
-    finally:
-        if old is None:
-            del os.environ[DEVICE_VARIABLE]
-        else:
-            os.environ[DEVICE_VARIABLE] = old
-
-
 def _use_device(context: click.Context, _: click.Parameter, name: str | None) -> None:
     if name is not None:
-        context.with_resource(_device_variable(name))
+        context.with_resource(environment_variable(DEVICE_VARIABLE, name))
 
 
 DEVICE = click.option(

@@ -19,6 +19,7 @@ from multiprocessing.context import SpawnProcess
 from multiprocessing.synchronize import Event
 from typing import Protocol
 
+from nearfar.environment import environment_variable
 from nearfar.errors import NearfarError
 
 # Copied from nearfar.serve.metrics, because that module must not be imported before the variable is set.
@@ -63,7 +64,7 @@ def serve_with_workers(work: Work, sockets: list[socket.socket], *, count: int, 
     Raises:
         NearfarError: If a process ends before it is ready, or is not ready after ten minutes.
     """
-    with _set_variable(THREADS_VARIABLE, str(threads_per_process(count)), replace=False), _metrics_folder():
+    with environment_variable(THREADS_VARIABLE, str(threads_per_process(count)), replace=False), _metrics_folder():
         workers: list[_Worker] = []
         try:
             workers += [_Worker(work, sockets) for _ in range(count)]
@@ -133,27 +134,9 @@ def _metrics_folder() -> Iterator[None]:
     """Create a temporary folder through which the processes share their metrics."""
     with (
         tempfile.TemporaryDirectory(prefix="nearfar-metrics-") as folder,
-        _set_variable(FOLDER_VARIABLE, folder, replace=True),
+        environment_variable(FOLDER_VARIABLE, folder),
     ):
         yield
-
-
-@contextmanager
-def _set_variable(name: str, value: str, *, replace: bool) -> Iterator[None]:
-    """Set an environment variable, which new processes inherit, for the duration of a `with` block.
-
-    If `replace` is False, a value that the variable already has is kept.
-    """
-    before = os.environ.get(name)
-    if before is None or replace:
-        os.environ[name] = value
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
 
 
 def _forget_metrics(process: int | None) -> None:
