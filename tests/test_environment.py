@@ -11,15 +11,20 @@ from nearfar.environment import environment_variable
 NAME = "NEARFAR_TEST_VARIABLE"
 
 
+def fail_in_a_block() -> None:
+    with environment_variable(NAME, "new"):
+        assert os.environ[NAME] == "new"
+        raise KeyError
+
+
 @pytest.mark.parametrize("before", [None, "old"])
 def test_the_variable_is_restored_also_after_an_error(monkeypatch: pytest.MonkeyPatch, before: str | None) -> None:
     if before is None:
         monkeypatch.delenv(NAME, raising=False)
     else:
         monkeypatch.setenv(NAME, before)
-    with pytest.raises(KeyError), environment_variable(NAME, "new"):
-        assert os.environ[NAME] == "new"
-        raise KeyError
+    with pytest.raises(KeyError):
+        fail_in_a_block()
     assert os.environ.get(NAME) == before
 
 

@@ -42,5 +42,6 @@ def image_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def image_run(image_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     small = ["model.backbone=small-conv", "model.pretrained=false", "images.crop=32", "data.on_error=skip", "steps=4"]
-    config = configured("files", str(image_folder), "supcon", *small, "data.workers=0", "batches.size=12")
+    small += ["model.mirror=true", "data.workers=0", "batches.size=12"]
+    config = configured("files", str(image_folder), "supcon", *small)
     return train(config, tmp_path_factory.mktemp("runs") / "images", say=lambda _: None)

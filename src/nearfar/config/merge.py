@@ -222,6 +222,11 @@ def check(config: Config) -> None:
         raise NearfarError(str(error)) from None
     if config.cache.activations is not None and config.model.train_from is None:
         raise NearfarError("cache.activations needs frozen blocks: set model.train_from to the first block to train")
+    if config.cache.activations is not None and config.model.mirror:
+        raise NearfarError(
+            "model.mirror=true does not work with cached activations, which have no mirror images: set "
+            "cache.activations=null or model.mirror=false"
+        )
     size = config.images.train_crop
     if size is not None and size > 1 and size % 1 != 0:
         raise NearfarError(f"images.train_crop must be a whole number of pixels or a fraction below 1, got {size}")

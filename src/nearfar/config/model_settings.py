@@ -58,6 +58,11 @@ class Model:
     center: bool = option(
         False, "After training, subtract the mean of the normalized embeddings of the training set from embeddings."
     )
+    mirror: bool = option(
+        False,
+        "Embed each image and its mirror image, and average the two embeddings, except in training steps. This takes "
+        "twice the time. Do not set it if mirror images have another meaning, as letters have.",
+    )
     freeze_bn: bool = option(False, "Keep the statistics of batch normalization fixed.")
     freeze_backbone: bool = option(False, "Train only the head.")
     train_from: int | float | str | None = option(

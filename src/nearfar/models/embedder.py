@@ -26,6 +26,8 @@ class Embedder(nn.Module):
     Attributes:
         dim: Number of dimensions of the embeddings.
         center: Centers the embeddings in evaluation mode. None does not.
+        mirror: Whether the embedding of an image in evaluation mode is the mean of those of the image and its mirror
+            image.
         channels: Number of input channels.
         input_size: Side of the input images in pixels, or the maximum number of tokens of a text.
         channels_last: Whether input images should have the channels-last layout.
@@ -44,11 +46,15 @@ class Embedder(nn.Module):
         *,
         dim: int,
         center: bool = False,
+        mirror: bool = False,
         config: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
         self.backbone, self.pooling, self.head = backbone, pooling, head
+        if mirror and not backbone.has_image_input:
+            raise ValueError("mirror=True needs a network for images")
         self.center = Center(dim) if center else None
+        self.mirror = mirror
         self.dim, self.config = dim, dict(config or {})
         self.channels, self.input_size = backbone.channels, backbone.input_size
         self.mean, self.std = backbone.mean, backbone.std
@@ -64,7 +70,10 @@ class Embedder(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute the embeddings [B, dim]."""
-        return self.embed_features(self.pool(x))
+        y = self.embed_features(self.pool(x))
+        if self.mirror and not self.training:
+            y = (y + self.embed_features(self.pool(x.flip(-1)))) / 2
+        return y
 
     def embed_features(self, features: Tensor) -> Tensor:
         """Compute the embeddings [B, dim] from pooled features."""

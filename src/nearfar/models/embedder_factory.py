@@ -27,6 +27,7 @@ def create_embedder(
     layer_norm: bool = False,
     init: str | None = None,
     center: bool = False,
+    mirror: bool = False,
     channels: int | None = None,
     input_size: int | None = None,
     pretrained: bool | str | Path = False,
@@ -52,6 +53,8 @@ def create_embedder(
         init: Initialization of the linear layer of the head: "kaiming" (the default for images and texts), "random" or
             "pca" (the default for vectors). For "pca", call `init_head_from_pca(embedder, training_inputs)` next.
         center: If True, the embeddings are centered after training (see `nearfar.models.center.Center`).
+        mirror: If True, the embedding of an image in evaluation mode is the mean of those of the image and its mirror
+            image.
         input_size: Side of the input images in pixels, or maximum number of tokens. The default is the backbone's.
         channels_last: If True, training and search give the network images in the channels-last layout.
         truncate: Number of dimensions that are kept, see `Embedder.truncate`.
@@ -69,7 +72,7 @@ def create_embedder(
     size = default if dim is None else check_count("dim", dim)
     head_init = init or ("kaiming" if trunk.has_image_input or trunk.has_text_input else "pca")
     top = create_head(head, features, size, hidden=hidden, layer_norm=layer_norm, init=head_init)
-    embedder = Embedder(trunk, pool, top, dim=size, center=center, config=config)
+    embedder = Embedder(trunk, pool, top, dim=size, center=center, mirror=mirror, config=config)
     embedder.channels_last = channels_last
     if freeze_bn:
         embedder.freeze_batchnorm()

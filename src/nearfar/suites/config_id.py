@@ -21,6 +21,7 @@ ADDED_LATER = (
     *("data.levels", "data.taxonomy"),
     *("model.proxies", "model.train_from", "model.lora", "model.lora_alpha", "model.interpolate"),
     *("model.max_tokens", "model.center", "model.token_dropout", "select.untrained"),
+    *("images.train_crop", "model.mirror"),
 )
 
 

@@ -68,6 +68,7 @@ def make_embedder(config: Config, manifest: Manifest, network: nn.Module | None 
             layer_norm=model.layer_norm,
             init=model.init,
             center=model.center,
+            mirror=model.mirror,
             channels=channels,
             input_size=model.max_tokens if is_text else config.images.crop,
             pretrained=model.pretrained,

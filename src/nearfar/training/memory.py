@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -73,12 +74,21 @@ def _measure_activations(embedder: Embedder, compute: Callable[[Tensor], Tensor]
         return tensor
 
     x = to_device(samples, next(embedder.parameters()).device, dtype_of(embedder), channels_last=embedder.channels_last)
-    mode = embedder.training
-    embedder.eval()  # so that batch norms do not change their statistics
+    hooks = torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor)
+    with trial_step(embedder), torch.enable_grad(), hooks:
+        output = compute(x)  # keeps all saved tensors alive, so that no two of them have the same address
+        del output
+    return sum(sizes.values())
+
+
+@contextmanager
+def trial_step(embedder: Embedder) -> Iterator[None]:
+    """Let an embedder compute what it computes in a training step, without a change of batch norm statistics."""
+    mode, mirror = embedder.training, embedder.mirror
+    embedder.eval()
+    embedder.mirror = False
     try:
-        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-            output = compute(x)  # keeps all saved tensors alive, so that no two of them have the same address
-            del output
+        yield
     finally:
         embedder.train(mode)
-    return sum(sizes.values())
+        embedder.mirror = mirror

@@ -22,7 +22,7 @@ from nearfar.models import Embedder
 from nearfar.training.activation_cache import TEST, TRAIN, Part
 from nearfar.training.components import make_sampler
 from nearfar.training.evaluate import autocast, default_batch_size, device_of, dtype_of, set_layout, to_device
-from nearfar.training.memory import estimate_step_memory
+from nearfar.training.memory import estimate_step_memory, trial_step
 
 TIMED_IMAGES = 16
 # Memory of Python, torch, other libraries and temporary buffers. We measured it in a run that trains the blocks from
@@ -66,12 +66,13 @@ def plan_run(config: Config, network: Embedder, parts: Mapping[str, Part]) -> Ru
     rows = list(range(min(TIMED_IMAGES, len(train))))
     set_layout(network)
     mode = network.training
-    network.eval()  # so that batch norms do not change their statistics
+    network.eval()
     for _ in range(2):  # the first pass opens files and creates the kernels for this batch size, so it is slower
         load_test, images = timed(lambda: loader.dataset.fetch(rows))
         forward, _ = time_network(config, network, network, images)
         load, images = timed(lambda: loader.dataset.fetch(rows, train=True))
-        _, both = time_network(config, network, network, images)
+        with trial_step(network):
+            _, both = time_network(config, network, network, images)
     network.train(mode)
     device, count = device_of(network), len(rows)
     evaluated = {name: len(manifest) for name, (manifest, _) in parts.items() if name != TRAIN}
