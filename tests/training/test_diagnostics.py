@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from nearfar.losses import create
+from nearfar.losses.base import LOSSES
 from nearfar.losses.pair_loss import PairLoss
 from nearfar.training.diagnostics import diagnose, effective_rank, pair_activity
 
@@ -58,3 +59,12 @@ def test_effective_rank_finds_a_collapse() -> None:
     assert effective_rank(spread) > 14
     assert effective_rank(collapsed) == pytest.approx(1, abs=1e-3)
     assert effective_rank(torch.zeros(4, 4)) == 0
+
+
+@pytest.mark.parametrize("name", [name for name in LOSSES.names() if issubclass(LOSSES.get(name), PairLoss)])
+def test_active_pairs_of_a_large_batch(name: str) -> None:
+    """Some losses compute large batches in another way."""
+    g = torch.Generator().manual_seed(0)
+    active, without = pair_activity(pair_loss(name), torch.randn(320, 128, generator=g), torch.arange(160).repeat(2))
+    assert 0 < active <= 1
+    assert without == 0

@@ -115,7 +115,9 @@ class DROLoss(PairLoss):
 
     def cost(self, pairs: Pairs, batch: PairBatch) -> Tensor:
         constant, on_host = replace(pairs, sim=pairs.sim.detach()), is_on_host(pairs.sim)
-        sparse = on_host and self.is_cosine and pairs.sim.numel() * batch.emb.shape[1] >= SPARSE_FROM
+        # The sparse product computes the gradient of the embeddings, not that of pairs.sim.
+        is_learned = batch.emb.requires_grad or (batch.ref_emb is not None and batch.ref_emb.requires_grad)
+        sparse = is_learned and on_host and self.is_cosine and pairs.sim.numel() * batch.emb.shape[1] >= SPARSE_FROM
         if self.sampling:
             index, p = self.draw(self.uncertainty(self.losses(constant), constant))
         elif isinstance(self.uncertainty, SparseSet) and (pairs.weights is None or on_host):
