@@ -28,8 +28,10 @@ SUITES = {
     "dro-k": "warm-sketches",
     "profs": "cub-vectors",
     "profs-length": "cub-vectors",
+    "profs-classes": "omniglot-vectors",
     "mpa": "cub-vectors",
     "mpa-proxies": "cub-vectors",
+    "mpa-merged": "cub-vectors",
     "proxy-isa": "cub-vectors",
     "proxy-isa-penalties": "cub-vectors",
     "proxy-isa-extra": "cub-images",
@@ -37,6 +39,7 @@ SUITES = {
     "proxy-isa-volume": "cub-vectors",
     "proxy-isa-memory": "cub-vectors",
     "proxy-isa-epochs": "cub-vectors",
+    "proxy-isa-outliers": "clinc-vectors",
     "proxy-isa-folds": "cub-vectors",
     "fine-tuning": "cars-images",
     "bspml": "cub-vectors",
@@ -82,6 +85,8 @@ def test_every_method_of_a_suite_trains(name: str, vectors: str, drawings: str, 
     if suite.sweep_key in ("epochs", "steps"):  # the length of the run is swept
         short = tuple(each for each in small if not each.startswith(("epochs=", "steps=")))
         suite = replace(suite, sweep={suite.sweep_key: [1, 4]}, override=short)
+    if suite.sweep_key == "data.train_classes":  # the miniature has few classes
+        suite = replace(suite, sweep={suite.sweep_key: [2, 3]})
     given = {data: drawings if is_image_data else vectors}
     failed = run_suite(suite, out, sources=given, only=(data,), workers=0, say=lambda _: None)
     assert failed == 0, [line["message"] for line in read_lines(out) if line["kind"] == "error"]
@@ -101,8 +106,12 @@ def test_a_tuned_contrastive_loss_and_the_untrained_network_are_in_every_table(
     name: str, drawings: str, vectors: str
 ) -> None:
     suite = replace(open_suite(name), override=("model.pretrained=false",))
+    if suite.sweep_key == "data.train_classes":  # the data of this test has fewer classes
+        suite = replace(suite, sweep=None, tune=replace(suite.tune, at=None))
     data = (SUITES[name],)
-    maker = CellMaker(suite, sources={SUITES[name]: vectors if SUITES[name] == "cub-vectors" else drawings}, only=data)
+    maker = CellMaker(
+        suite, sources={SUITES[name]: vectors if SUITES[name].endswith("-vectors") else drawings}, only=data
+    )
     cells = [cell for cell in maker.cells() if cell.method == "contrastive"]
     assert cells
     assert all(cell.config.untrained and cell.config.loss["name"] == "contrastive" for cell in cells)

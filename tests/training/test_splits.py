@@ -1,4 +1,4 @@
-"""Settings that choose samples: data.per_class, data.long_tail, data.swap_halves and data.ignore_roles."""
+"""Settings that choose samples, such as data.per_class, data.merge_classes and data.swap_halves."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,10 +8,12 @@ import pytest
 import torch
 
 from nearfar.data import Manifest
+from nearfar.data.annotations import Annotations
 from nearfar.errors import NearfarError
 from nearfar.metrics import evaluate
 from nearfar.training.evaluate import score
-from nearfar.training.splits import limit_per_class, open_manifest, split_manifest
+from nearfar.training.reduce import keep_classes, limit_per_class, merge_classes
+from nearfar.training.splits import open_manifest, split_manifest
 from training_cases import configured
 
 
@@ -44,6 +46,60 @@ def test_per_class_applies_to_training_and_validation_classes() -> None:
 def test_per_class_of_one_is_an_error() -> None:
     with pytest.raises(NearfarError, match=r"data\.per_class must be at least 2, got 1"):
         configured("pixels", "sketches", "proxy-anchor", "data.per_class=1")
+
+
+def test_train_classes_keeps_a_random_part_of_the_training_classes() -> None:
+    config = configured("pixels", "sketches", "proxy-anchor", "steps=1")
+    whole = open_manifest(config.data)
+    few, more = (open_manifest(replace(config.data, train_classes=count)) for count in (20, 40))
+    trained = [set(manifest.labels[manifest.rows("train")].tolist()) for manifest in (few, more, whole)]
+    assert [len(classes) for classes in trained] == [20, 40, 172]
+    assert trained[0] < trained[1] < trained[2]
+    assert trained[0] != set(range(20))  # at random, not the first
+    assert len(few.rows("test")) == len(whole.rows("test"))
+    with pytest.raises(NearfarError, match=r"data\.train_classes=173: there are only 172 training classes"):
+        keep_classes(whole, 173)
+
+
+def test_merged_classes_contain_the_samples_of_their_parts() -> None:
+    labels = np.repeat([0, 1, 2, 3, 4, 5], 3)
+    whole = Manifest(
+        labels=labels,
+        classes=tuple("abcdef"),
+        split=np.where(labels < 5, "train", "test"),
+        paths=tuple(f"{i}.png" for i in range(len(labels))),
+    )
+    merged = merge_classes(whole, 2)
+    train = merged.subset("train").compact()
+    assert sorted(np.bincount(train.labels).tolist()) == [3, 6, 6]  # five classes: two pairs and a single one
+    for name, row in zip(whole.classes, range(0, 18, 3), strict=True):
+        of_class = {merged.classes[label] for label in merged.labels[row : row + 3].tolist()}
+        assert len(of_class) == 1
+        assert name in of_class.pop().split(" + ")
+    assert merged.classes[merged.labels[-1]] == "f"
+    assert merged.classes == merge_classes(whole, 2).classes
+    assert len(merge_classes(whole, 9).subset("train").compact().classes) == 1
+
+
+def test_validation_classes_are_not_merged() -> None:
+    config = configured("pixels", "sketches", "proxy-anchor", "data.validation=0.25", "data.merge_classes=3", "steps=1")
+    splits = split_manifest(open_manifest(config.data), config)
+    assert splits.validation is not None
+    assert len(splits.train.classes) == 43  # 129 classes in groups of three
+    assert len(set(splits.validation.labels.tolist())) == 43
+    assert all(name.count(" + ") == 2 for name in splits.train.classes)
+
+
+def test_samples_with_several_labels_cannot_be_merged() -> None:
+    several = Manifest(
+        labels=[0, 1],
+        classes=("a", "b"),
+        split=["train", "train"],
+        paths=("x", "y"),
+        annotations=Annotations(label_sets=np.eye(2, dtype=np.bool_)),
+    )
+    with pytest.raises(NearfarError, match=r"data\.merge_classes cannot be used with several labels"):
+        merge_classes(several, 2)
 
 
 def test_a_long_tail_falls_geometrically_and_leaves_the_test_split_alone() -> None:

@@ -94,6 +94,15 @@ class Data:
     fold: int | None = option(
         None, "Fold that this run holds out, counted from 0; required with data.folds, otherwise null.", least=0
     )
+    train_classes: int | None = option(
+        None, "Number of training classes to keep, chosen at random but the same in every run; null: all.", least=2
+    )
+    merge_classes: int | None = option(
+        None,
+        "Merge the training classes at random into groups of this many, each of which becomes one class. Validation "
+        "and test classes are not merged. null or 1: none.",
+        least=1,
+    )
     per_class: int | None = option(
         None, "Maximum number of training samples per class, the same ones in every run; null uses all.", least=2
     )

@@ -18,7 +18,7 @@ from nearfar.files import compute_sha256
 ADDED_LATER = (
     *("data.folds", "data.fold", "data.per_class", "data.long_tail", "data.swap_halves", "data.ignore_roles"),
     *("data.text", "data.label", "data.image", "data.separator", "data.group", "data.camera"),
-    *("data.levels", "data.taxonomy"),
+    *("data.levels", "data.taxonomy", "data.train_classes", "data.merge_classes"),
     *("model.proxies", "model.train_from", "model.lora", "model.lora_alpha", "model.interpolate"),
     *("model.max_tokens", "model.center", "model.token_dropout", "select.untrained"),
     *("images.train_crop", "model.mirror"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from nearfar.data import Manifest, NoiseRecord, add_label_noise, open_data
 from nearfar.errors import NearfarError
 from nearfar.formatting import counted
 from nearfar.metrics.protocols import class_disjoint_split, mlrc_folds
+from nearfar.training.reduce import keep_classes, limit_per_class, long_tail_counts, merge_classes
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,7 @@ def manifest_settings(data: Data) -> Data:
         levels=data.levels,
         taxonomy=data.taxonomy,
         allow_partial=data.allow_partial,
+        train_classes=data.train_classes,
         per_class=data.per_class,
         long_tail=data.long_tail,
         swap_halves=data.swap_halves,
@@ -89,52 +90,15 @@ def open_manifest(data: Data) -> Manifest:
         manifest = replace(manifest, split=np.array([swapped.get(name, name) for name in manifest.split.tolist()]))
     if data.ignore_roles:
         manifest = replace(manifest, role=None)
+    if data.train_classes is not None:
+        manifest = keep_classes(manifest, data.train_classes)
     if data.per_class is not None:
         manifest = limit_per_class(manifest, data.per_class)
     return limit_per_class(manifest, long_tail_counts(manifest, data.long_tail)) if data.long_tail else manifest
 
 
-def long_tail_counts(manifest: Manifest, ends: Sequence[int]) -> NDArray[np.int64]:
-    """Return the number of training samples to keep in each class.
-
-    The numbers are a geometric sequence that is assigned to the classes in random order.
-
-    Args:
-        manifest: The data. Classes without training samples get 0.
-        ends: The smallest and the largest number of samples of a class.
-    """
-    if len(ends) != 2 or not 2 <= ends[0] <= ends[1]:
-        raise NearfarError(
-            f"data.long_tail must be two class sizes, the smallest (at least 2) and the largest, got {list(ends)}"
-        )
-    classes = np.unique(manifest.labels[manifest.rows("train")])
-    counts = np.zeros(len(manifest.classes), dtype=np.int64)
-    order = np.random.default_rng(0).permutation(classes)
-    counts[order] = np.geomspace(ends[1], ends[0], len(classes)).round()
-    return counts
-
-
-def limit_per_class(manifest: Manifest, count: int | NDArray[np.int64]) -> Manifest:
-    """Return the manifest with at most `count` training samples of each class, chosen at random.
-
-    The choice is the same in every run. Samples of other splits are all kept.
-
-    Args:
-        manifest: The data.
-        count: One number for all classes, or one number per class.
-    """
-    most = np.broadcast_to(np.asarray(count), len(manifest.classes))
-    shuffled = np.random.default_rng(0).permutation(manifest.rows("train"))
-    by_class = shuffled[np.argsort(manifest.labels[shuffled], kind="stable")]
-    _, first, sizes = np.unique(manifest.labels[by_class], return_index=True, return_counts=True)
-    position_in_class = np.arange(len(by_class)) - np.repeat(first, sizes)
-    keep = manifest.split != "train"
-    keep[by_class[position_in_class < most[manifest.labels[by_class]]]] = True
-    return manifest.subset(keep)
-
-
 def assign_splits(manifest: Manifest, config: Config) -> tuple[Manifest, NoiseRecord | None]:
-    """Mark the validation classes as `val`, then add label noise to the remaining training samples.
+    """Mark the validation classes as `val`, then merge training classes and add label noise to training samples.
 
     Returns:
         The changed manifest, and the record of the noise or None if there is no noise.
@@ -145,6 +109,8 @@ def assign_splits(manifest: Manifest, config: Config) -> tuple[Manifest, NoiseRe
         split = manifest.split.astype("<U5").copy()
         split[rows[_validation_rows(manifest.labels[rows], data)]] = "val"
         manifest = replace(manifest, split=split)
+    if data.merge_classes is not None:
+        manifest = merge_classes(manifest, data.merge_classes)
     if data.noise.rate == 0:
         return manifest, None
     if data.noise.kind not in ("symmetric", "small-cluster"):
