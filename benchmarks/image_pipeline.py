@@ -32,11 +32,12 @@ from nearfar.models import Embedder, create_embedder
 from nearfar.training.components import make_embedder
 from nearfar.training.evaluate import embed, score
 from nearfar.training.memory import estimate_step_memory
-from nearfar.training.prepare import prepare
+from nearfar.training.prepare import prepare, training_size
 from nearfar.training.splits import open_manifest
 
 BACKBONES = ("efficientnet-lite0", "efficientnet-lite1", "efficientnet-lite2")
 BATCH_SIZE = 64  # batch size for the memory estimate
+SMALLER = "step of all blocks, smaller images"  # the size of training images without a GPU
 
 
 def best_cpu_ms(calls: dict[str, Callable[[], object]], *, images: int, rounds: int) -> dict[str, float]:
@@ -65,8 +66,8 @@ def resize_plainly(file: bytes, size: int) -> Image.Image:
 def measure(source: str, backbone: str, *, images: int, rounds: int, scored: bool) -> dict[str, float]:
     """Measure a backbone at its own input size: milliseconds per image, memory in bytes, scores in percent."""
     settings = [f"data.source={source}", f"model.backbone={backbone}", "data.workers=0"]
-    config = resolve("files", recipe="proxy-anchor", settings=settings, cache="unused")
-    whole = replace(config, model=replace(config.model, train_from=None))
+    whole = resolve("files", recipe="proxy-anchor", settings=settings, cache="unused")
+    config = replace(whole, model=replace(whole.model, train_from=0.5), images=replace(whole.images, train_crop=None))
     manifest = open_manifest(config.data)
     embedder, full = (make_embedder(each, manifest) for each in (config, whole))
     for network in (embedder, full):
@@ -78,6 +79,8 @@ def measure(source: str, backbone: str, *, images: int, rounds: int, scored: boo
     reader = ImageReader(train)
     files = [reader.read_bytes(row) for row in rows]
     x = dataset.fetch(rows, train=True).to(memory_format=torch.channels_last)
+    small_size = training_size(whole.images, size)
+    small = torch.nn.functional.interpolate(x, size=small_size).to(memory_format=torch.channels_last)
     with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
         activations = embedder.lower(x)
         store = RowStore(Path(folder), RowLayout(len(rows), tuple(activations.shape[1:]), "float16"), {})
@@ -94,6 +97,7 @@ def measure(source: str, backbone: str, *, images: int, rounds: int, scored: boo
                     "cache read": lambda: torch.from_numpy(store.read(range(len(rows))).astype(np.float32)),
                     "step above the cache": lambda: step(embedder, embedder.upper, activations),
                     "step of all blocks": lambda: step(full, full, x),
+                    SMALLER: lambda: step(full, full, small),
                 },
                 images=len(rows),
                 rounds=rounds,
@@ -101,6 +105,7 @@ def measure(source: str, backbone: str, *, images: int, rounds: int, scored: boo
     for name, network, compute, inputs in (
         ("memory above the cache", embedder, embedder.upper, activations),
         ("memory of all blocks", full, full, x),
+        ("memory of all blocks, smaller images", full, full, small),
     ):
         result[name] = estimate_step_memory(config, network, compute, inputs[:2], BATCH_SIZE)
     if scored:
