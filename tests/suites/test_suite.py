@@ -87,6 +87,8 @@ def test_suites_that_come_along_resolve(name: str, vectors: str, monkeypatch: py
             with pytest.raises(NearfarError, match=re.escape(f"{asked.source}, pass --data {asked.name}=PATH")):
                 suite_cells(suite, only=(asked.name,))
     ends = {suite.sweep_key: [suite.sweep_values[0], suite.sweep_values[-1]]} if suite.sweep else None
+    if suite.sweep_key == "data.train_classes":  # the data of this test has fewer classes
+        ends = {suite.sweep_key: [2, 3]}
     short = replace(suite, seeds=suite.seeds[:1], sweep=ends)
     # data that starts from a weight file has to be opened with that file
     settings = {each.name: each.settings for each in suite.data if "model.pretrained=" not in " ".join(each.settings)}

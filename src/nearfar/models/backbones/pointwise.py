@@ -30,9 +30,13 @@ def conv(layer: nn.Conv2d, x: Tensor, weight: Tensor, bias: Tensor | None) -> Te
 
 
 def _rows_per_image(layer: nn.Conv2d, x: Tensor) -> int:
-    """Return the number of parts of equal height into which each image is split, or 1 if PyTorch uses oneDNN anyway."""
+    """Return the number of parts of equal height into which each image is split, or 1 if PyTorch uses oneDNN anyway.
+
+    torch.compile chooses the kernels itself, so it gets the plain convolution.
+    """
     if (
-        x.device.type != "cpu"
+        torch.compiler.is_compiling()
+        or x.device.type != "cpu"
         or x.dtype != torch.float32
         or len(x) >= ONEDNN_BATCH
         or torch.get_num_threads() > 1
