@@ -37,7 +37,6 @@ from nearfar.training.splits import open_manifest
 
 BACKBONES = ("efficientnet-lite0", "efficientnet-lite1", "efficientnet-lite2")
 BATCH_SIZE = 64  # batch size for the memory estimate
-SMALLER = "step of all blocks, smaller images"  # the size of training images without a GPU
 
 
 def best_cpu_ms(calls: dict[str, Callable[[], object]], *, images: int, rounds: int) -> dict[str, float]:
@@ -79,7 +78,7 @@ def measure(source: str, backbone: str, *, images: int, rounds: int, scored: boo
     reader = ImageReader(train)
     files = [reader.read_bytes(row) for row in rows]
     x = dataset.fetch(rows, train=True).to(memory_format=torch.channels_last)
-    small_size = training_size(whole.images, size)
+    small_size = training_size(whole.images, size)  # of training images without a GPU
     small = torch.nn.functional.interpolate(x, size=small_size).to(memory_format=torch.channels_last)
     with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
         activations = embedder.lower(x)
@@ -97,7 +96,7 @@ def measure(source: str, backbone: str, *, images: int, rounds: int, scored: boo
                     "cache read": lambda: torch.from_numpy(store.read(range(len(rows))).astype(np.float32)),
                     "step above the cache": lambda: step(embedder, embedder.upper, activations),
                     "step of all blocks": lambda: step(full, full, x),
-                    SMALLER: lambda: step(full, full, small),
+                    "step of all blocks, smaller images": lambda: step(full, full, small),
                 },
                 images=len(rows),
                 rounds=rounds,

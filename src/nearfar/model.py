@@ -27,7 +27,8 @@ from nearfar.metrics.names import expand_names
 from nearfar.models import Embedder
 from nearfar.training.embedder_file import digest_weights, truncate_embedder
 from nearfar.training.evaluate import describe_missing_positives, device_of, embed, has_positives, score
-from nearfar.training.prepare import Say, check_same_kind, prepare
+from nearfar.training.input_kind import check_same_kind
+from nearfar.training.prepare import Say, prepare
 from nearfar.training.splits import open_manifest, split_manifest
 
 M = TypeVar("M", bound="Model")

@@ -26,7 +26,7 @@ from nearfar.runs import Run
 from nearfar.spelling import suggest
 from nearfar.training.distributed.process_group import local_device
 from nearfar.training.embedder_file import check_code, load_embedder
-from nearfar.training.prepare import count_channels
+from nearfar.training.input_kind import count_channels
 
 MODEL_FILE = "model.json"  # in an index directory: names the model that embedded the samples
 SAVED_FILE = "config.json"  # in a directory that `save_pretrained` wrote: describes the model

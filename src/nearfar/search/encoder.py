@@ -29,7 +29,8 @@ from nearfar.search.exact import Vectors
 from nearfar.search.image_input import ImageInput
 from nearfar.training.embedder_file import truncate_embedder
 from nearfar.training.evaluate import default_batch_size, device_of, embed, to_device
-from nearfar.training.prepare import check_same_kind, prepare
+from nearfar.training.input_kind import check_same_kind
+from nearfar.training.prepare import prepare
 from nearfar.validation import Ints, check_count
 
 

@@ -24,7 +24,7 @@ from nearfar.models.backbones import is_built_in
 from nearfar.models.own_network import LIBRARIES
 from nearfar.pacing import Pacer
 from nearfar.samplers import BatchSampler
-from nearfar.training.prepare import check_same_kind, count_channels
+from nearfar.training.input_kind import check_same_kind, count_channels
 from nearfar.training.projection import Projection
 from nearfar.validation import Ints
 

@@ -26,9 +26,9 @@ from nearfar.models import Backbone, Embedder, create
 from nearfar.models.own_network import describe_origin
 from nearfar.runs import Run
 from nearfar.training.image_text import ImageTextModel, fit_image_text
+from nearfar.training.input_kind import count_channels
 from nearfar.training.launch import train
 from nearfar.training.pair_settings import choose_for_pairs
-from nearfar.training.prepare import count_channels
 from nearfar.training.splits import open_manifest
 
 DEFAULT_RECIPE = "proxy-anchor"

@@ -58,10 +58,9 @@ def long_tail_counts(manifest: Manifest, ends: Sequence[int]) -> NDArray[np.int6
         raise NearfarError(
             f"data.long_tail must be two class sizes, the smallest (at least 2) and the largest, got {list(ends)}"
         )
-    classes = np.unique(manifest.labels[manifest.rows("train")])
+    order = _shuffled_classes(manifest)
     counts = np.zeros(len(manifest.classes), dtype=np.int64)
-    order = np.random.default_rng(0).permutation(classes)
-    counts[order] = np.geomspace(ends[1], ends[0], len(classes)).round()
+    counts[order] = np.geomspace(ends[1], ends[0], len(order)).round()
     return counts
 
 
