@@ -14,7 +14,7 @@ from nearfar.pacing.solver import class_blocks, solve
 from pacing.problems import random_problem
 
 
-@pytest.mark.parametrize("mu", [0.0, 0.1, 1.0, 10.0])
+@pytest.mark.parametrize("mu", [0.0, 0.1, 1.0, 10.0, 100.0])
 @pytest.mark.parametrize(("samples", "classes"), [(40, 2), (300, 7), (300, 120), (900, 3)])
 @pytest.mark.parametrize("seed", range(3))
 def test_never_up_and_stationary_at_the_end(samples: int, classes: int, mu: float, seed: int) -> None:
@@ -30,6 +30,17 @@ def test_never_up_and_stationary_at_the_end(samples: int, classes: int, mu: floa
     assert problem.residual(solution.weights) == solution.residual
     if mu == 0:
         assert np.isin(solution.weights, (0, 1)).all()
+
+
+@pytest.mark.parametrize(("mu", "most"), [(1.0, 12), (10.0, 20), (100.0, 50)])
+def test_few_sweeps_with_small_and_large_classes(mu: float, most: int) -> None:
+    """With a large mu, single weights move little: without fills and shifts, mu = 100 does not end in 300 sweeps."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(100), rng.integers(5, 61, 100))
+    problem = WeightProblem.of(rng.gamma(2, 0.5, len(labels)), rng.gamma(2, 0.5, len(labels)), labels, age=2.0, mu=mu)
+    solution = solve(problem, rng.random(len(labels)))
+    assert len(solution.trace) <= most
+    assert solution.residual <= 1e-9
 
 
 @pytest.mark.parametrize("seed", range(20))

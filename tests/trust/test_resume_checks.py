@@ -47,6 +47,20 @@ def test_an_edited_configuration_is_refused_by_name(stopped: tuple[Config, Path]
     resume(out)
 
 
+def test_a_checkpoint_from_before_a_setting_existed_is_resumed(stopped: tuple[Config, Path]) -> None:
+    """The missing setting had the effect of its default, so only another value is refused."""
+    _, out = stopped
+    state = load_state(out / CHECKPOINT)
+    del state["settings"]["schedule.warm_up_epochs"]
+    save_state(out / CHECKPOINT, state)
+    text = (out / "config.yaml").read_text()
+    (out / "config.yaml").write_text(text.replace("warm_up_epochs: 0", "warm_up_epochs: 1"))
+    with pytest.raises(NearfarError, match=r"schedule.warm_up_epochs=0, but config.yaml has 1"):
+        resume(out)
+    (out / "config.yaml").write_text(text)
+    resume(out)
+
+
 def test_the_checkpoint_of_another_run_is_refused(stopped: tuple[Config, Path], tmp_path: Path) -> None:
     config, out = stopped
     other = replace(config, seed=7)

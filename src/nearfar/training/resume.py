@@ -69,7 +69,10 @@ def check_same_run(
         raise NearfarError(f"the checkpoint has the unknown part {unknown[0]!r}: update nearfar, or start a new run")
     if missing := sorted(known - state.keys()):
         raise NearfarError(f"the checkpoint has no part {missing[0]!r}: start a new run")
-    before, now = state["settings"], resumed_settings(config)
+    now = resumed_settings(config)
+    # A setting that did not exist when the checkpoint was saved had the effect of its default.
+    new = {key: value for key, value in resumed_settings(Config()).items() if key in now}
+    before = new | state["settings"]
     for key in sorted(before.keys() | now.keys()):
         if before.get(key) != now.get(key):
             raise NearfarError(
