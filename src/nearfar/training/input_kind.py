@@ -32,16 +32,10 @@ def check_same_kind(embedder: Embedder, manifest: Manifest, run: Path | str) -> 
     if (manifest.kind == "text") != embedder.backbone.has_text_input:
         kinds = ("texts", "other data") if manifest.kind == "text" else (f"{manifest.kind}, not texts", "texts")
         raise NearfarError(f"{manifest.source or 'the data'} has {kinds[0]}, but {run} takes {kinds[1]}")
-    if manifest.kind == "text":
-        return
-    if manifest.kind == "tensors":
-        return  # the tensors are inputs of the network already, and the network itself checks their shape
+    if manifest.kind in ("text", "tensors"):
+        return  # tensors are inputs of the network already, and the network itself checks their shape
     channels, takes_images = embedder.channels, embedder.backbone.has_image_input
-    data_channels = channels
-    if manifest.kind == "features" and manifest.features is not None:
-        data_channels = manifest.features.shape[1]
-    elif manifest.pixels is not None:
-        data_channels = 1 if manifest.pixels.ndim == 3 else 3
+    data_channels = channels if manifest.kind == "files" else count_channels(manifest)
     has_images = manifest.kind != "features"
     if data_channels != channels or has_images != takes_images:
         kind = "image files" if manifest.kind == "files" else _describe_kind(data_channels, has_images)
@@ -50,7 +44,7 @@ def check_same_kind(embedder: Embedder, manifest: Manifest, run: Path | str) -> 
         )
 
 
-def _describe_kind(channels: int, are_images: bool) -> str:
+def _describe_kind(channels: int | None, are_images: bool) -> str:
     if not are_images:
         return f"vectors of {channels} numbers"
     return "gray images" if channels == 1 else "color images"
