@@ -37,7 +37,7 @@ from nearfar.pacing.objective import ClassSums, Floats, Ints, WeightProblem
 
 MAX_BLOCKS = 256  # maximum number of blocks of samples (see `class_blocks`); a sweep updates them in turn
 MIN_GAIN = 1e-9  # relative decrease of the objective below which the solver stops
-FILLS = 4  # number of times that a sweep fills the classes
+FILLS = 2  # number of times that a sweep fills the classes
 
 
 @dataclass(frozen=True, eq=False)
