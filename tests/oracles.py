@@ -693,12 +693,12 @@ def threshold_consistent_margin(
     return weight_pos * pos + weight_neg * neg
 
 
-def generalized_lifted(batch: Batch, *, neg_margin: float = 1.0, pos_margin: float = 0.0) -> Tensor:
+def generalized_lifted(batch: Batch, *, neg_margin: float = 1.0, pos_margin: float = 0.0, scale: float = 1.0) -> Tensor:
     anchors, refs = batch.split()
     terms = []
     for i in anchors:
-        pos = [(j.weight, dist(i, j) - pos_margin) for j in positives(i, refs)]
-        neg = [(j.weight, neg_margin - dist(i, j)) for j in negatives(i, refs)]
+        pos = [(j.weight, scale * (dist(i, j) - pos_margin)) for j in positives(i, refs)]
+        neg = [(j.weight, scale * (neg_margin - dist(i, j))) for j in negatives(i, refs)]
         terms.append((i.weight, hinge(sum((logsum(part) for part in (pos, neg) if part), batch.zero))))
     return batch.mean(terms)
 
@@ -931,6 +931,7 @@ CASES = [
     case("pnp", variant="Ib", temperature=0.1, b=3.0),
     case("threshold-consistent-margin", pos_margin=0.7, neg_margin=0.1, weight_pos=2.0, weight_neg=0.5),
     case("generalized-lifted", neg_margin=0.6, pos_margin=0.2),
+    case("generalized-lifted", scale=8.0),
     case("dro"),
     case("dro", **nest(uncertainty="topk", k=7, pair="binomial")),
     case("dro", **nest(uncertainty="topk-pn")),

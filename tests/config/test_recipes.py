@@ -41,6 +41,8 @@ SECTIONS = {
 
 
 def create_loss(recipe: dict[str, Any]) -> torch.nn.Module:
+    if isinstance(recipe["loss"], list):
+        return losses.create(recipe["loss"])
     options = dict(recipe["loss"])
     name = options.pop("name")
     if hasattr(losses.loss_class(name), "parameter_groups"):
@@ -127,7 +129,8 @@ def test_hard_baselines_differ_from_the_plain_ones_in_mining_only(name: str) -> 
 @EVERY
 def test_proxies_have_their_own_learning_rate(name: str) -> None:
     recipe = recipes.load(name)
-    trains_proxies = hasattr(losses.loss_class(recipe["loss"]["name"]), "parameter_groups")
+    parts = recipe["loss"] if isinstance(recipe["loss"], list) else [recipe["loss"]]
+    trains_proxies = any(hasattr(losses.loss_class(part["name"]), "parameter_groups") for part in parts)
     assert ("proxy_lr_multiplier" in recipe["optimizer"]) == trains_proxies
 
 
