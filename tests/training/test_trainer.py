@@ -67,7 +67,12 @@ def test_a_run_prints_its_size_and_progress(vectors: str, tmp_path: Path, monkey
 
 @pytest.mark.parametrize(
     ("settings", "says"),
-    [((), True), (("loss.memory_epoch=0",), False), (("loss.negative_penalty=none",), False), (("epochs=3",), False)],
+    [
+        (("loss.memory_epoch=2",), True),
+        ((), False),  # the default on vectors starts the memory at once
+        (("loss.memory_epoch=2", "loss.negative_penalty=none"), False),
+        (("loss.memory_epoch=2", "epochs=3"), False),
+    ],
 )
 def test_a_run_too_short_for_the_memory_of_proxy_isa_warns(
     settings: tuple[str, ...], says: bool, vectors: str, tmp_path: Path
