@@ -49,6 +49,7 @@ class GeneralizedLiftedStructureLoss(PairLoss):
 
 def anchor_costs(pairs: Pairs, pos_margin: float, neg_margin: float, scale: float = 1.0) -> Tensor:
     """Compute the loss of every anchor, [A]. `pairs.sim` holds the negated distances -D."""
-    pos = or_zero(pairs.log_sum_exp(scale * (-pairs.sim - pos_margin), pairs.same))
-    neg = or_zero(pairs.log_sum_exp(scale * (neg_margin + pairs.sim), pairs.diff))
+    # The margins are the same for all pairs, so they are added to the logarithms instead of to every pair.
+    pos = or_zero(pairs.log_sum_exp(-scale * pairs.sim, pairs.same) - scale * pos_margin)
+    neg = or_zero(pairs.log_sum_exp(scale * pairs.sim, pairs.diff) + scale * neg_margin)
     return (pos + neg).relu()

@@ -84,7 +84,8 @@ def solve(problem: WeightProblem, start: ArrayLike, *, sweeps: int = 300, tolera
     whole_classes = True
     for _ in range(sweeps):
         if whole_classes:
-            descent.move(everyone, best_sets(problem, descent.w, descent.sums, tables))
+            target = best_sets(problem, descent.w, descent.sums, tables)
+            descent.move_to(everyone, target, descent.slope(everyone))
         if problem.mu > 0:
             for _ in range(FILLS):
                 descent.fill()
@@ -119,17 +120,19 @@ class _Descent:
     def __init__(self, problem: WeightProblem, w: Floats) -> None:
         self.problem, self.w, self.sums = problem, w.copy(), problem.sums(w)
 
-    def move(self, rows: Ints, target: Floats | None = None) -> None:
+    def move(self, rows: Ints) -> None:
+        """Move the weights of the samples `rows`, each toward its minimizer."""
+        problem, slope = self.problem, self.slope(rows)
+        self.move_to(rows, _minimizer(self.w[rows], slope, problem.sizes[problem.labels[rows]], problem.mu), slope)
+
+    def move_to(self, rows: Ints, target: Floats, slope: Floats) -> None:
         """Move the weights of the samples `rows` toward `target` by the best step size in [0, 1].
 
-        Without a target, each weight moves toward its minimizer.
+        `slope` is the slope of these samples at the current weights.
         """
         problem, sums = self.problem, self.sums
         c, w = problem.labels[rows], self.w[rows]
         pos, neg, size, norm = problem.pos[rows], problem.neg[rows], problem.sizes[c], problem.pair_norm[c]
-        slope = self.slope(rows)
-        if target is None:
-            target = _minimizer(w, slope, size, problem.mu)
         d = target - w
 
         change = problem.sums_of(c, d, pos, neg)
@@ -149,13 +152,13 @@ class _Descent:
         order of their cost, the samples get weight 1 while cost + 2 mu mean is negative. The last one gets the weight
         at which the sum is 0.
         """
-        problem = self.problem
-        c, size = problem.labels, problem.sizes[problem.labels]
-        cost = self.slope(np.arange(len(c))) - 2 * problem.mu * self.sums.mean[c]
+        problem, everyone = self.problem, np.arange(len(self.w))
+        c, size, slope = problem.labels, problem.sizes[problem.labels], self.slope(everyone)
+        cost = slope - 2 * problem.mu * self.sums.mean[c]
         order = np.lexsort((cost, c))
         cheaper = np.empty(len(c))  # number of samples of the class that cost less
-        cheaper[order] = np.arange(len(c)) - (np.cumsum(problem.sizes) - problem.sizes)[c[order]]
-        self.move(np.arange(len(c)), np.clip(-cost * size / (2 * problem.mu) - cheaper, 0, 1))
+        cheaper[order] = everyone - (np.cumsum(problem.sizes) - problem.sizes)[c[order]]
+        self.move_to(everyone, np.clip(-cost * size / (2 * problem.mu) - cheaper, 0, 1), slope)
 
     def shift(self) -> None:
         """Change one weight between 0 and 1 of each class, so that the mean weights change by the same amount.
@@ -167,10 +170,10 @@ class _Descent:
         rows = inner[np.unique(problem.labels[inner], return_index=True)[1]]
         if len(rows) == 0:
             return
-        w, size = self.w[rows], problem.sizes[problem.labels[rows]]
+        w, size, slope = self.w[rows], problem.sizes[problem.labels[rows]], self.slope(rows)
         # the largest change that keeps the weights in [0, 1], in the direction in which the objective decreases
-        change = ((1 - w) / size).min() if self.slope(rows).sum() < 0 else -(w / size).min()
-        self.move(rows, np.clip(w + change * size, 0, 1))
+        change = ((1 - w) / size).min() if slope.sum() < 0 else -(w / size).min()
+        self.move_to(rows, np.clip(w + change * size, 0, 1), slope)
 
     def slope(self, rows: Ints) -> Floats:
         """Return the derivative of the objective with respect to the weights of `rows`, times the class sizes."""
